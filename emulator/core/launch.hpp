@@ -1,0 +1,71 @@
+// What the HIP layer hands to the machine, and what comes back. The machine knows nothing of HIP;
+// the HIP layer knows nothing of instructions.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace emu {
+
+class MemoryMap;
+
+// The 64-byte kernel descriptor, decoded (LLVM AMDGPUUsage, "Kernel Descriptor").
+struct KernelDescriptor {
+  uint32_t group_segment_bytes = 0;
+  uint32_t private_segment_bytes = 0;
+  uint32_t kernarg_bytes = 0;
+  uint32_t rsrc1 = 0, rsrc2 = 0, rsrc3 = 0;
+  uint16_t properties = 0;
+  uint16_t kernarg_preload = 0;
+};
+
+// One kernel of a loaded code object. Device addresses are host addresses: the code lies where
+// the loader put it, and `code` is the executable segment that holds it.
+struct Kernel {
+  std::string name;
+  std::string arch;  // "gfx950"
+  KernelDescriptor descriptor;
+  uint64_t entry = 0;              // address of the first instruction
+  std::span<const uint8_t> code;   // executable segment; code.data() is its address
+  uint32_t max_workgroup_size = 1024;
+};
+
+struct Launch {
+  const Kernel* kernel = nullptr;
+  std::array<uint32_t, 3> workgroups{1, 1, 1};
+  std::array<uint32_t, 3> workgroup_size{1, 1, 1};
+  uint32_t dynamic_lds_bytes = 0;
+  std::span<const uint8_t> kernarg;  // complete: explicit and hidden arguments; 64-byte aligned
+  const MemoryMap* memory = nullptr;
+  int device = 0;
+};
+
+enum class FaultKind {
+  illegal_instruction,  // unknown, malformed, or not of this architecture
+  illegal_address,      // access outside every live allocation, or fetch outside the code
+  launch_failure,       // the wave could not go on: budget, barrier divergence, trap
+  out_of_resources,     // LDS, registers or workgroup size beyond the machine
+};
+
+// Names kernel, code address, instruction bytes and text, workgroup, wave, lane, and the data
+// address with the nearest allocation where there is one.
+struct Fault {
+  FaultKind kind;
+  std::string message;
+};
+
+struct Counters {
+  uint64_t waves = 0;
+  uint64_t wave_instructions = 0;
+  uint64_t mfma = 0;
+  uint64_t nanoseconds = 0;  // host time inside the machine
+};
+
+// Runs the whole grid, workgroups spread over host threads (HIPGEMM_EMULATOR_THREADS, default:
+// all cores). Thread-safe. Never throws and never lets a signal escape for bad device code.
+std::optional<Fault> run(const Launch& launch, Counters& counters);
+
+}  // namespace emu
