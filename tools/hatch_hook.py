@@ -24,7 +24,7 @@ class NativeParts(BuildHookInterface):  # type: ignore[misc]
         return extras["build"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build, and tag the wheel for this platform: the emulator is native, nothing depends on Python's ABI."""
+        """Build; tag the wheel for this platform (the emulator is native) and any Python 3."""
         if not _make_builds_by_itself():
             subprocess.run(
                 ["make", "-C", self.root, "kernels", "emulator", f"BUILD_PYTHON={sys.executable}"],
