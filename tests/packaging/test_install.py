@@ -1,0 +1,69 @@
+"""The package as users get it: `pip install .` from a clean tree, and the wheel of `make wheel`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.install
+
+
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    """Run a command to its end; its output is part of the failure."""
+    done = subprocess.run(
+        [str(c) for c in command], cwd=cwd, env=os.environ | env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources alone: nothing built, nothing git ignores."""
+    copy = tmp_path_factory.mktemp("tree") / "hipgemm"
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv*", "build", "dist", "__pycache__", ".*_cache", "*.so", "*.co", "manifest.json"
+    )
+    shutil.copytree(ROOT, copy, ignore=ignored)
+    return copy
+
+
+def fresh_python(where: Path) -> Path:
+    run(sys.executable, "-m", "venv", where, cwd=where.parent)
+    return where / "bin" / "python"
+
+
+def selftest(python: Path, cwd: Path) -> None:
+    """The installed package runs a product on the emulator, away from any source tree."""
+    out = run(python, "-m", "hipgemm", "selftest", cwd=cwd, HIPGEMM_RUNTIME="emulator")
+    assert "passed" in out
+    where = run(python, "-c", "import hipgemm; print(hipgemm.__file__)", cwd=cwd)
+    assert "site-packages" in where
+
+
+def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
+    """An empty CXX stands for a machine without a C++ compiler: the toolchain wheel builds everything."""
+    python = fresh_python(tmp_path / "venv")
+    run(python, "-m", "pip", "install", "--quiet", tree, cwd=tmp_path, CXX="")
+    selftest(python, tmp_path)
+
+
+def test_wheel(tree: Path, tmp_path: Path) -> None:
+    """The wheel holds code object, manifest, emulator and type marker, and works where nothing else is."""
+    make = ["make", "-C", tree, "wheel", f"PYTHON={sys.executable}"]
+    run(*make, cwd=tmp_path)
+    (wheel,) = (tree / "dist").glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    wanted = {"py.typed", "kernels/manifest.json", "kernels/hipgemm_gfx950.co", "_emulator/libamdhip64.so"}
+    assert {f"hipgemm/{name}" for name in wanted} <= names
+    assert not [n for n in names if n.startswith(("tests/", "emulator/", "src_hip/", "tools/"))]
+    python = fresh_python(tmp_path / "venv")
+    run(python, "-m", "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    selftest(python, tmp_path)
