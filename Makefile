@@ -20,7 +20,7 @@ ifeq ($(BUILD_PYTHON),$(VENV)/bin/python)
 endif
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-hip7 lint format bench wheel kernels emulator clean
+.PHONY: help demo test lint format bench wheel kernels emulator clean
 help:
 	@sed -n '3,9s/^#//p' $(MAKEFILE_LIST)
 
@@ -111,7 +111,7 @@ bench: $(READY) emulator kernels
 	$(BUILD_PYTHON) -m hipgemm bench
 
 wheel: $(READY)
-	$(VENV)/bin/python -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
+	$(BUILD_PYTHON) -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf build dist $(EMULATOR) hipgemm/kernels/*.co $(MANIFEST)
