@@ -1,0 +1,401 @@
+"""From arguments to one description of the product, with every fault in them named. Pure: no device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal, TypeGuard
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from .errors import Reason, UnsupportedError, sentence
+from .formats import BF16, F16, F32, Format, format_of
+
+INPUTS = (BF16, F16)
+OUTPUTS = (BF16, F16, F32)
+
+
+class Resident(ABC):
+    """An array in the memory of a device. `DeviceArray` is the one that users meet."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    ptr: int
+    device: int
+
+    @abstractmethod
+    def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Copy to the host."""
+
+
+Array = npt.NDArray[Any] | Resident
+
+
+@dataclass(frozen=True)
+class Operand:
+    """Where an array lies and how. Strides count bytes; `device` is None on the host."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    format: Format
+    address: int
+    device: int | None
+
+    @property
+    def transposed(self) -> Operand:
+        """The same matrix with its axes exchanged."""
+        return Operand(self.shape[::-1], self.strides[::-1], self.format, self.address, self.device)
+
+    @property
+    def rows_contiguous(self) -> bool:
+        """Whether each row is one run of bytes, rows apart by a pitch that cannot overlap them."""
+        rows, columns = self.shape
+        item = self.format.itemsize
+        return (columns <= 1 or self.strides[1] == item) and (rows <= 1 or self.strides[0] >= columns * item)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row to the next, for an operand whose rows are contiguous."""
+        rows, columns = self.shape
+        return columns if rows <= 1 else self.strides[0] // self.format.itemsize
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """A product: ``out[m, n] = (a[m, k] @ b[k, n]) * alpha * col_scale[n] + bias[n]``."""
+
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    out: Operand | None
+    out_format: Format
+    alpha: float | Literal["device"] = 1.0
+    col_scale: bool = False
+    bias: Format | None = None
+
+    @property
+    def device(self) -> int | None:
+        """The device that holds the matrices; None when they are on the host."""
+        return self.a.device
+
+    def __str__(self) -> str:
+        return f"({self.m}, {self.k}) @ ({self.k}, {self.n}) {self.a.format.name} -> {self.out_format.name}"
+
+
+def describe_matmul(
+    a: object,
+    b: object,
+    out: object = None,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    alpha: object = 1.0,
+    col_scale: object = None,
+    bias: object = None,
+) -> tuple[GemmProblem | None, list[Reason]]:
+    """Describe one call of `matmul`.
+
+    Returns
+    -------
+    problem : GemmProblem or None
+        None where the faults leave nothing to describe.
+    reasons : list of Reason
+        Every fault found.
+
+    Examples
+    --------
+    >>> import ml_dtypes
+    >>> x = np.zeros((2, 8), ml_dtypes.bfloat16)
+    >>> print(describe_matmul(x, x.T)[0])
+    (2, 8) @ (8, 2) bf16 -> bf16
+    >>> print(*describe_matmul(x, x)[1])
+    a.shape[1] (K) must equal b.shape[0] (K); got 8 and 2; a.shape=(2, 8), b.shape=(2, 8)
+    """
+    faults = _Faults()
+    a_operand = faults.matrix("a", a, INPUTS)
+    b_operand = faults.matrix("b", b, INPUTS)
+    out_operand = None if out is None else faults.matrix("out", out, OUTPUTS)
+    alpha_value = faults.alpha(alpha)
+
+    out_format = None
+    if dtype is not None:
+        out_format = format_of(dtype)
+        if out_format is None:
+            faults.add(TypeError, "dtype", f"dtype must be {_names(OUTPUTS)}", _dtype_name(dtype))
+        elif out_operand is not None and out_operand.format != out_format:
+            faults.add(
+                TypeError, "dtype", f"out.dtype must be dtype={out_format.dtype}", out_operand.format.dtype
+            )
+    elif out_operand is not None:
+        out_format = out_operand.format
+    elif a_operand is not None:
+        out_format = F16 if a_operand.format == F16 else BF16
+
+    if a_operand and b_operand:
+        shapes = f"a.shape={a_operand.shape}, b.shape={b_operand.shape}"
+        if a_operand.format != b_operand.format:
+            faults.add(
+                TypeError,
+                "dtype",
+                "a.dtype and b.dtype must be the same",
+                f"{a_operand.format.dtype} and {b_operand.format.dtype}",
+            )
+        if len(a_operand.shape) == 2 and len(b_operand.shape) == 2:
+            if a_operand.shape[1] != b_operand.shape[0]:
+                faults.add(
+                    ValueError,
+                    "shape",
+                    "a.shape[1] (K) must equal b.shape[0] (K)",
+                    f"{a_operand.shape[1]} and {b_operand.shape[0]}",
+                    shapes,
+                )
+            expected = (a_operand.shape[0], b_operand.shape[1])
+            if out_operand is not None and out_operand.shape != expected:
+                faults.add(
+                    ValueError, "shape", f"out.shape must be (M, N)={expected}", out_operand.shape, shapes
+                )
+
+    columns = b_operand.shape[1] if b_operand is not None and len(b_operand.shape) == 2 else None
+    faults.vector("col_scale", col_scale, (F32,), columns)
+    bias_format = faults.vector("bias", bias, OUTPUTS, columns)
+    faults.places(a=a_operand, b=b_operand, out=out_operand)
+    faults.epilogue_places(a_operand, alpha=alpha, col_scale=col_scale, bias=bias)
+    if out_operand is not None:
+        vectors = {"alpha": alpha, "col_scale": col_scale, "bias": bias}
+        others = {name: _operand(x, format_of(x.dtype) or F32) for name, x in vectors.items() if _is_array(x)}
+        faults.output(out, out_operand, a=a_operand, b=b_operand, **others)
+
+    if a_operand is None or b_operand is None or out_format is None:
+        return None, faults.found
+    if len(a_operand.shape) != 2 or len(b_operand.shape) != 2 or any(r.code == "shape" for r in faults.found):
+        return None, faults.found
+    problem = GemmProblem(
+        m=a_operand.shape[0],
+        n=b_operand.shape[1],
+        k=a_operand.shape[1],
+        a=a_operand,
+        b=b_operand,
+        out=out_operand,
+        out_format=out_format,
+        alpha=alpha_value,
+        col_scale=col_scale is not None,
+        bias=bias_format,
+    )
+    return problem, faults.found
+
+
+class _Faults:
+    """Collects what is wrong, and reads what is right."""
+
+    def __init__(self) -> None:
+        self.found: list[Reason] = []
+
+    def add(self, kind: type[Exception], code: str, required: str, got: object, context: str = "") -> None:
+        self.found.append(Reason(kind, code, sentence(required, got, context)))
+
+    def matrix(self, name: str, x: object, formats: tuple[Format, ...]) -> Operand | None:
+        """Read a matrix argument."""
+        if not _is_array(x):
+            hint = "wrap foreign device arrays with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
+            self.add(
+                TypeError,
+                "type",
+                f"{name} must be a numpy.ndarray or a hipgemm.DeviceArray",
+                type(x).__qualname__,
+                hint or ("make an array of it with numpy.asarray" if isinstance(x, (list, tuple)) else ""),
+            )
+            return None
+        form = format_of(x.dtype)
+        if form not in formats:
+            wanted = ml_dtypes.bfloat16 if BF16 in formats else np.float32
+            self.add(
+                TypeError,
+                "dtype",
+                f"{name}.dtype must be {_names(formats)}",
+                _dtype_name(x.dtype),
+                f"convert with {name}.astype(ml_dtypes.{np.dtype(wanted).name})" if name != "out" else "",
+            )
+            return None
+        assert form is not None
+        if len(x.shape) != 2:
+            if len(x.shape) == 3:
+                self.add(UnsupportedError, "batch", f"{name}.ndim must be 2 (no batched kernel yet)", 3)
+            else:
+                self.add(
+                    ValueError, "shape", f"{name}.ndim must be 2", len(x.shape), f"{name}.shape={x.shape}"
+                )
+        return _operand(x, form)
+
+    def vector(self, name: str, x: object, formats: tuple[Format, ...], columns: int | None) -> Format | None:
+        """Check a per-column argument."""
+        if x is None:
+            return None
+        if not _is_array(x):
+            self.add(
+                TypeError,
+                "type",
+                f"{name} must be a numpy.ndarray or a hipgemm.DeviceArray",
+                type(x).__qualname__,
+            )
+            return None
+        form = format_of(x.dtype)
+        if form not in formats:
+            self.add(TypeError, "dtype", f"{name}.dtype must be {_names(formats)}", _dtype_name(x.dtype))
+        if len(x.shape) != 1 or (columns is not None and x.shape[0] != columns):
+            want = "(N,)" if columns is None else f"(N,)=({columns},)"
+            self.add(ValueError, "shape", f"{name}.shape must be {want}", x.shape)
+        elif isinstance(x, Resident) and x.shape[0] > 1 and x.strides[0] != x.dtype.itemsize:
+            self.add(ValueError, "stride", f"{name} on a device must be contiguous", f"strides={x.strides}")
+        return form
+
+    def alpha(self, alpha: object) -> float | Literal["device"]:
+        """Check alpha: a real number, or a 0-d float32 array on the device."""
+        if isinstance(alpha, Resident):
+            if alpha.dtype != F32.dtype:
+                self.add(TypeError, "dtype", "alpha.dtype must be float32", _dtype_name(alpha.dtype))
+            if alpha.shape != ():
+                self.add(ValueError, "shape", "alpha on a device must be 0-d", f"alpha.shape={alpha.shape}")
+            return "device"
+        value = alpha.item() if isinstance(alpha, np.ndarray) and alpha.shape == () else alpha
+        if isinstance(value, np.generic):
+            value = value.item()
+        if not isinstance(value, Real):
+            self.add(
+                TypeError,
+                "type",
+                "alpha must be a real number or a 0-d float32 DeviceArray",
+                type(alpha).__qualname__,
+            )
+            return 1.0
+        try:
+            number = float(value)
+        except OverflowError:
+            number = float("inf")
+            self.add(ValueError, "range", "alpha must fit float32", value)
+        else:
+            if np.isfinite(number) and abs(number) >= 2.0**128 - 2.0**103:  # rounds to Inf
+                self.add(ValueError, "range", "alpha must fit float32", number)
+        return number
+
+    def places(self, **operands: Operand | None) -> None:
+        """Check that the matrices of one call live in one place."""
+        known = {name: x.device for name, x in operands.items() if x is not None}
+        if len(set(known.values())) > 1:
+            got = ", ".join(f"{name} on {_place(device)}" for name, device in known.items())
+            self.add(
+                TypeError,
+                "residency",
+                f"{', '.join(known)} must live in one place",
+                got,
+                "move NumPy arrays to the device with hipgemm.asarray",
+            )
+
+    def epilogue_places(self, a: Operand | None, **arguments: object) -> None:
+        """Check that device arguments of the epilogue are on the device of the matrices."""
+        if a is None or a.device is None:
+            return
+        for name, x in arguments.items():
+            if isinstance(x, Resident) and x.device != a.device:
+                self.add(
+                    TypeError, "residency", f"{name} must be on {_place(a.device)} like a", _place(x.device)
+                )
+
+    def output(self, out: object, operand: Operand, **inputs: Operand | None) -> None:
+        """Check that `out` can be written without harm."""
+        if isinstance(out, np.ndarray) and not out.flags.writeable:
+            self.add(ValueError, "readonly", "out must be writeable", "a read-only array")
+        if _overlaps_itself(operand):
+            self.add(
+                ValueError,
+                "overlap",
+                "out must not overlap itself",
+                f"shape {operand.shape}, strides {operand.strides}",
+            )
+        for name, x in inputs.items():
+            if x is not None and x.device == operand.device and overlap(operand, x):
+                self.add(ValueError, "overlap", f"out must not overlap {name}", "arrays that share memory")
+
+
+def _is_array(x: object) -> TypeGuard[npt.NDArray[Any] | Resident]:
+    return isinstance(x, (np.ndarray, Resident))
+
+
+def _operand(x: npt.NDArray[Any] | Resident, form: Format) -> Operand:
+    if isinstance(x, np.ndarray):
+        return Operand(x.shape, x.strides, form, int(x.__array_interface__["data"][0]), None)
+    return Operand(x.shape, x.strides, form, x.ptr, x.device)
+
+
+def byte_range(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, address: int
+) -> tuple[int, int]:
+    """Return the first byte of an array and the one behind its last.
+
+    Examples
+    --------
+    >>> byte_range((3, 4), (-8, 2), 2, 100)
+    (84, 108)
+    """
+    if 0 in shape:
+        return address, address
+    low = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
+    high = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
+    return address + low, address + high + itemsize
+
+
+def overlap(x: Operand, y: Operand) -> bool:
+    """Whether two arrays have a byte in common. Interleaved views need not."""
+    x_low, x_high = byte_range(x.shape, x.strides, x.format.itemsize, x.address)
+    y_low, y_high = byte_range(y.shape, y.strides, y.format.itemsize, y.address)
+    if x_low >= y_high or y_low >= x_high:
+        return False
+    try:
+        return np.shares_memory(_phantom(x), _phantom(y), max_work=10_000)
+    except np.exceptions.TooHardError:  # undecided: assume the worst
+        return True
+
+
+def _phantom(x: Operand) -> npt.NDArray[np.void]:
+    """An array for NumPy to reason about; its bytes are never touched."""
+
+    class Interface:
+        __array_interface__ = {
+            "shape": x.shape,
+            "strides": x.strides,
+            "typestr": f"|V{x.format.itemsize}",
+            "data": (x.address, True),
+            "version": 3,
+        }
+
+    return np.asarray(Interface())
+
+
+def _overlaps_itself(x: Operand) -> bool:
+    """Whether two elements share memory; for the strides of sliced arrays, where one axis encloses the other."""
+    reach = x.format.itemsize
+    for stride, n in sorted((abs(s), n) for n, s in zip(x.shape, x.strides, strict=True) if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (n - 1)
+    return False
+
+
+def _names(formats: tuple[Format, ...]) -> str:
+    names = [f.dtype.name for f in formats]
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
+
+
+def _dtype_name(dtype: npt.DTypeLike) -> str:
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return repr(dtype)
+
+
+def _place(device: int | None) -> str:
+    return "the host" if device is None else f"device {device}"

@@ -1,0 +1,348 @@
+"""Which kernel serves a problem, and every reason why none does. Pure: reads the manifest, no device."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .errors import KernelNotFoundError, Reason, UnsupportedError, sentence
+from .formats import BF16, F16, F32
+from .problem import GemmProblem, Operand, describe_matmul
+
+KERNEL_DIR = Path(__file__).parent / "kernels"
+MAKE_LINE = "make kernels"
+OUT_TYPES = {BF16.name: 0, F16.name: 1, F32.name: 2}
+CHUNK_BYTES = 16  # what one lane of a kernel loads at once
+
+
+# ---- the manifest ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One kernel argument."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a code object, as the manifest lists it."""
+
+    name: str
+    op: str
+    arch: str
+    threads: int
+    tile: tuple[int, ...]
+    args: tuple[Argument, ...]
+    a: str = ""
+    b: str = ""
+    layout: str = ""
+    element_bytes: int = 0
+    waves_per_simd: int = 0
+
+    @property
+    def chunk(self) -> int:
+        """Elements of the operands that are loaded together."""
+        return CHUNK_BYTES // BF16.itemsize
+
+
+@dataclass(frozen=True)
+class CodeObject:
+    """The kernels built for one architecture."""
+
+    arch: str
+    path: Path
+    sha256: str
+    kernels: dict[str, Kernel]
+
+
+def load_manifest(directory: Path | None = None) -> dict[str, CodeObject]:
+    """Read the manifest; empty where nothing was built."""
+    path = (directory or KERNEL_DIR) / "manifest.json"
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError:
+        return {}
+    return _read_manifest(path, stamp)
+
+
+@lru_cache(maxsize=4)
+def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
+    del stamp  # part of the cache's key only
+    try:
+        return {
+            arch: _code_object(arch, entry, path)
+            for arch, entry in json.loads(path.read_text())["archs"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise KernelNotFoundError(
+            f"the kernel manifest {path} is damaged ({error!r}); run: {MAKE_LINE}"
+        ) from error
+
+
+def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
+    def kernel(k: dict[str, Any]) -> Kernel:
+        return Kernel(
+            name=k["name"],
+            op=k["op"],
+            arch=arch,
+            threads=k["threads"],
+            tile=tuple(k["tile"]),
+            args=tuple(Argument(x["name"], x["type"], x["offset"], x["size"]) for x in k["args"]),
+            a=k.get("a", ""),
+            b=k.get("b", ""),
+            layout=k.get("layout", ""),
+            element_bytes=k.get("element_bytes", 0),
+            waves_per_simd=k.get("waves_per_simd", 0),
+        )
+
+    kernels = {k["name"]: kernel(k) for k in entry["kernels"]}
+    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels)
+
+
+def code_object(arch: str, directory: Path | None = None) -> CodeObject:
+    """Return what was built for an architecture, or say what was found, what is built, and what to run."""
+    built = load_manifest(directory)
+    if arch not in built:
+        have = ", ".join(built) or "none"
+        raise KernelNotFoundError(f"no kernels for {arch}; architectures built: {have}; run: {MAKE_LINE}")
+    return built[arch]
+
+
+# ---- operands: what a kernel reads in place --------------------------------------------------------
+
+
+def copy_reason(x: Operand, kernel: Kernel) -> str | None:
+    """Say why a kernel cannot read an operand where it lies; None if it can.
+
+    `x` is (rows, K): for the second operand of a product that is its transpose.
+    """
+    rows, k = x.shape
+    item = x.format.itemsize
+    if k == 0:
+        return "K=0"
+    if k > 1 and x.strides[1] != item:
+        return "K not contiguous"
+    if rows > 1 and x.strides[0] < k * item:
+        return "rows reversed or overlapping"
+    if rows > 1 and x.strides[0] % CHUNK_BYTES:
+        return f"row pitch not a multiple of {CHUNK_BYTES} bytes"
+    if x.address % CHUNK_BYTES:
+        return f"base not {CHUNK_BYTES}-byte aligned"
+    if k % kernel.chunk:
+        return f"K not a multiple of {kernel.chunk}"
+    if not _pitch_fits(x.pitch, item):
+        return "row pitch too large"
+    return None
+
+
+def padded_k(k: int, kernel: Kernel) -> int:
+    """K as the kernel sees it: whole chunks, at least one."""
+    return max(1, -(-k // kernel.chunk)) * kernel.chunk
+
+
+def _pitch_fits(pitch: int, itemsize: int) -> bool:
+    # Offsets inside a tile of up to 256 rows are 31-bit.
+    return 256 * pitch * itemsize < 2**31
+
+
+# ---- constraints -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """Something a kernel demands. `broken` returns (required, got) where it is not met."""
+
+    code: str
+    broken: Callable[[GemmProblem, Kernel], tuple[str, object] | None]
+
+
+def _formats(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
+    if (p.a.format.name, p.b.format.name) == (k.a, k.b):
+        return None
+    return f"{k.name} multiplies {k.a} by {k.b}", f"{p.a.format.name} by {p.b.format.name}"
+
+
+def _extent(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
+    if p.m < 2**31 and p.n < 2**31 and _pitch_fits(padded_k(p.k, k), p.a.format.itemsize):
+        return None
+    limit = 2**31 // (256 * p.a.format.itemsize)
+    return f"M and N must be below 2**31 and K below {limit}", f"M={p.m}, N={p.n}, K={p.k}"
+
+
+def _output(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
+    if _pitch_fits(p.n, p.out_format.itemsize):
+        return None
+    return f"N must be below {2**31 // (256 * p.out_format.itemsize)} for {p.out_format.name} output", p.n
+
+
+def _grid(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
+    threads = tiles(p, k) * k.threads
+    return None if threads < 2**32 else (f"the grid of {k.name} must be below 2**32 threads", threads)
+
+
+CONSTRAINTS = (
+    Constraint("format", _formats),
+    Constraint("size", _extent),
+    Constraint("output", _output),
+    Constraint("grid", _grid),
+)
+
+
+# ---- the choice ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A rough time for one kernel, in clocks of the engine. Only its order matters."""
+
+    kernel: Kernel
+    tiles: int
+    rounds: int
+    clocks: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel.name}: {self.tiles} tiles in {self.rounds} rounds, about {self.clocks:.3g} clocks"
+        )
+
+
+COMPUTE_UNITS = {"gfx950": 256}
+MACS_PER_CLOCK = {"bf16": 2048.0, "f16": 2048.0}  # per compute unit
+LOAD_BYTES_PER_CLOCK = 64.0  # per compute unit, from L2
+TILE_OVERHEAD = 2500.0  # clocks to fill the pipeline and to store the result
+
+
+def tiles(p: GemmProblem, k: Kernel) -> int:
+    """Workgroups that the kernel needs."""
+    return -(-p.m // k.tile[0]) * -(-p.n // k.tile[1])
+
+
+def cost(p: GemmProblem, k: Kernel) -> Cost:
+    """Estimate a kernel's time: rounds of tiles over the compute units, each as long as its slower half.
+
+    A big tile loads less per multiplication; a small one leaves fewer units idle and wastes less on
+    ragged edges.
+    """
+    tm, tn, tk = k.tile
+    compute = tm * tn * tk / MACS_PER_CLOCK.get(k.a, 2048.0)
+    load = (tm + tn) * tk * p.a.format.itemsize / LOAD_BYTES_PER_CLOCK
+    count = tiles(p, k)
+    rounds = -(-count // COMPUTE_UNITS.get(k.arch, 256))
+    steps = -(-padded_k(p.k, k) // tk)
+    return Cost(k, count, rounds, rounds * (steps * max(compute, load) + TILE_OVERHEAD))
+
+
+def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Kernel | None, list[Reason]]:
+    """Choose the cheapest kernel that can do it; or give every reason why there is none.
+
+    HIPGEMM_KERNEL names one kernel to consider alone.
+    """
+    candidates = [k for k in kernels if k.op == "gemm"]
+    forced = os.environ.get("HIPGEMM_KERNEL")
+    if forced:
+        names = ", ".join(k.name for k in candidates)
+        candidates = [k for k in candidates if k.name == forced]
+        if not candidates:
+            required = f"HIPGEMM_KERNEL must name a kernel ({names})"
+            return None, [Reason(ValueError, "kernel", sentence(required, forced))]
+    fit: list[Kernel] = []
+    reasons: dict[str, Reason] = {}
+    for k in candidates:
+        broken = [(c.code, found) for c in CONSTRAINTS if (found := c.broken(p, k)) is not None]
+        for code, (required, got) in broken:
+            reason = Reason(UnsupportedError, code, sentence(required, got))
+            reasons.setdefault(reason.text, reason)
+        if not broken:
+            fit.append(k)
+    if fit:
+        return min(fit, key=lambda k: cost(p, k).clocks), []
+    if not reasons:
+        return None, [Reason(UnsupportedError, "kernel", sentence("a gemm kernel must be built", "none"))]
+    return None, list(reasons.values())
+
+
+@dataclass(frozen=True)
+class Support:
+    """The answer of `can_use`. True where the call would run.
+
+    Attributes
+    ----------
+    kernel : str or None
+        The kernel that would run.
+    reasons : tuple of Reason
+        Everything that stands in the way.
+    copies : tuple of str
+        Operands that would be laid out anew on the device first, and why.
+    costs : tuple of Cost
+        The estimate by which the kernel was chosen, one for each that fits.
+    """
+
+    kernel: str | None
+    reasons: tuple[Reason, ...] = ()
+    copies: tuple[str, ...] = ()
+    costs: tuple[Cost, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.kernel is not None
+
+    def __str__(self) -> str:
+        if self.kernel is None:
+            return "no:" + "".join(f"\n  - {reason}" for reason in self.reasons)
+        return f"yes: {self.kernel}" + "".join(f"\n  copies {text}" for text in self.copies)
+
+
+def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Support:
+    """Tell whether a call would run, by the same checks as the call itself. Opens no device.
+
+    Parameters
+    ----------
+    op : str
+        The operation: ``"matmul"``.
+    *args, **kwargs
+        What it would be called with.
+    arch : str
+        The architecture to ask about.
+
+    Returns
+    -------
+    Support
+        True or False, with the kernel or all the reasons.
+
+    Examples
+    --------
+    >>> import ml_dtypes, numpy as np
+    >>> x = np.zeros((4, 64), np.float32)
+    >>> answer = can_use("matmul", x, x.T)
+    >>> bool(answer), answer.reasons[0].code
+    (False, 'dtype')
+    """
+    if op != "matmul":
+        raise ValueError(f"can_use: {sentence('op must be matmul', repr(op))}")
+    kwargs.pop("stream", None)
+    problem, reasons = describe_matmul(*args, **kwargs)
+    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
+        return Support(None, tuple(reasons))
+    try:
+        kernels = code_object(arch).kernels.values()
+    except KernelNotFoundError as error:
+        return Support(None, (*reasons, Reason(KernelNotFoundError, "arch", str(error))))
+    kernel, unsupported = select(problem, kernels)
+    reasons += unsupported
+    if kernel is None or reasons:
+        return Support(None, tuple(reasons))
+    named = (("a", problem.a), ("b", problem.b.transposed))
+    copies = tuple(f"{name}: {why}" for name, x in named if (why := copy_reason(x, kernel)) is not None)
+    fit = [k for k in kernels if k.op == "gemm" and all(c.broken(problem, k) is None for c in CONSTRAINTS)]
+    return Support(
+        kernel.name, (), copies, tuple(sorted((cost(problem, k) for k in fit), key=lambda c: c.clocks))
+    )

@@ -1,0 +1,223 @@
+"""How close is close: error bounds, inputs with exact results, poison, and a comparison that explains.
+
+Global scores such as a cosine pass with rows of zeros, so every element is held to its own bound.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from . import reference
+from .formats import Format, as_unsigned, format_of
+
+Array = npt.NDArray[Any]
+
+
+def gamma(n: int) -> float:
+    """Bound on the relative error of `n` float32 roundings in a row."""
+    return n * 2.0**-24 / (1 - n * 2.0**-24)
+
+
+def gemm_bound(
+    a: Array,
+    b: Array,
+    /,
+    *,
+    dtype: npt.DTypeLike,
+    alpha: float = 1.0,
+    col_scale: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """Return how far each element of `matmul` may lie from `reference.matmul`, in any summation order.
+
+    With P the product of magnitudes and u the output's unit roundoff, that is
+    ``g (P + |bias|) + u (|ref| + g (P + |bias|)) + eta``, where g covers K products and each epilogue
+    factor in float32, and eta is half the smallest subnormal.
+
+    Examples
+    --------
+    >>> one = np.ones((1, 1))
+    >>> float(gemm_bound(one, one, dtype=np.float32)[0, 0]) < 2e-7
+    True
+    """
+    to = _known(dtype)
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"gemm_bound: a.shape[1] (K) must equal b.shape[0] (K); got {a.shape[1]} and {b.shape[0]}"
+        )
+    factors = 1 if alpha != 1.0 else 0
+    factors += col_scale is not None
+    magnitude = reference.matmul(
+        np.abs(a),
+        np.abs(b),
+        alpha=abs(alpha),
+        col_scale=None if col_scale is None else np.abs(col_scale),
+        bias=None if bias is None else np.abs(bias),
+    )
+    ref = reference.matmul(a, b, alpha=alpha, col_scale=col_scale, bias=bias)
+    with np.errstate(invalid="ignore", over="ignore"):
+        summed = gamma(a.shape[1] + factors) * magnitude
+        bound: Array = summed + to.unit_roundoff * (np.abs(ref) + summed) + to.smallest_subnormal / 2
+    return bound
+
+
+def exact_grid(
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    *,
+    dtype: npt.DTypeLike = ml_dtypes.bfloat16,
+    bits: int = 3,
+) -> Array:
+    """Return small integers, zeros among them, whose products sum exactly in float32 in any order.
+
+    Two such matrices with entries below ``2**bits`` give exact results up to ``K = 2**(24 - 2*bits)``,
+    so kernel and reference must agree in every bit.
+
+    Examples
+    --------
+    >>> x = exact_grid((2, 4), np.random.default_rng(0))
+    >>> x.dtype.name, bool(np.abs(x.astype(int)).max() < 8)
+    ('bfloat16', True)
+    """
+    return rng.integers(1 - 2**bits, 2**bits, size=shape).astype(np.float32).astype(dtype)
+
+
+def random_matrix(
+    shape: tuple[int, ...], rng: np.random.Generator, *, dtype: npt.DTypeLike = ml_dtypes.bfloat16
+) -> Array:
+    """Return normal numbers, each row at a scale of its own, rounded to `dtype`.
+
+    Examples
+    --------
+    >>> random_matrix((2, 3), np.random.default_rng(0)).shape
+    (2, 3)
+    """
+    x = rng.standard_normal(shape, dtype=np.float32)
+    if len(shape) > 1:
+        x *= np.exp2(rng.integers(-3, 4, size=(*shape[:-1], 1)).astype(np.float32))
+    return x.astype(dtype)
+
+
+def poison(x: Array) -> Array:
+    """Overwrite an array with NaN in place and return it. Do so with outputs before a launch.
+
+    Examples
+    --------
+    >>> poison(np.zeros(2, np.float32))
+    array([nan, nan], dtype=float32)
+    """
+    _known(x.dtype)
+    x[...] = np.nan
+    return x
+
+
+def surround(x: Array, *, rows: int = 2, columns: int = 8) -> Array:
+    """Return a copy of a matrix inside a larger one that is NaN all around it.
+
+    A kernel that reads beyond its operand turns NaN; one that writes beyond its output shows in
+    ``result.base``.
+
+    Examples
+    --------
+    >>> x = surround(np.ones((2, 2), np.float32))
+    >>> x.shape, int(np.isnan(x.base).sum())
+    ((2, 2), 104)
+    """
+    outer = np.full((x.shape[0] + 2 * rows, x.shape[1] + 2 * columns), np.nan, dtype=x.dtype)
+    inner = outer[rows : rows + x.shape[0], columns : columns + x.shape[1]]
+    inner[...] = x
+    return inner
+
+
+def assert_gemm_close(
+    out: Array,
+    a: Array,
+    b: Array,
+    /,
+    *,
+    alpha: float = 1.0,
+    col_scale: Array | None = None,
+    bias: Array | None = None,
+    exact: bool = False,
+) -> None:
+    """Check every element of `out` against ``a @ b`` with its epilogue.
+
+    Parameters
+    ----------
+    out, a, b : numpy.ndarray
+        The result, and the operands it was made from.
+    alpha, col_scale, bias
+        The epilogue it was made with.
+    exact : bool
+        Demand the reference's own bits: for inputs from `exact_grid`.
+
+    Raises
+    ------
+    AssertionError
+        With the number of bad elements, the worst one, and where the bad ones lie.
+
+    Examples
+    --------
+    >>> a, b = np.eye(2, dtype=np.float32), np.ones((2, 2), np.float32)
+    >>> assert_gemm_close(a @ b, a, b)
+    >>> assert_gemm_close(a, a, b)
+    Traceback (most recent call last):
+    ...
+    AssertionError: 2 of 4 elements are wrong (float32, K=2, bound)
+      worst out[0, 1] = 0.0, expected 1.0: off by 1, bound 1.79e-07 (5.59e+06 bounds)
+      rows 0..1, columns 0..1; wrong by row: {0: 1, 1: 1}
+    """
+    epilogue: dict[str, Any] = {"alpha": alpha, "col_scale": col_scale, "bias": bias}
+    to = _known(out.dtype)
+    ref = reference.matmul(a, b, **epilogue)
+    if out.shape != ref.shape:
+        raise AssertionError(f"out.shape must be {ref.shape}; got {out.shape}")
+    if out.size == 0:
+        return
+    rounded = reference.matmul(a, b, dtype=to.dtype, **epilogue)
+    got = out.astype(np.float64)
+    bound = np.zeros_like(ref) if exact else gemm_bound(a, b, dtype=to.dtype, **epilogue)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(got - (rounded.astype(np.float64) if exact else ref))
+        # Where the reference itself has no bound (NaN, Inf), only the same value will do.
+        good = np.where(np.isfinite(ref) & np.isfinite(bound), error <= bound, False)
+        good |= _same(out, rounded)
+    if exact:
+        good &= (as_unsigned(out) == as_unsigned(rounded)) | np.isnan(ref)
+    if good.all():
+        return
+    raise AssertionError(_explain(out, ref, error, bound, ~good, to, a.shape[1], exact))
+
+
+def _same(x: Array, y: Array) -> Array:
+    same: Array = (x == y) | (np.isnan(x) & np.isnan(y))
+    return same
+
+
+def _explain(
+    out: Array, ref: Array, error: Array, bound: Array, bad: Array, to: Format, k: int, exact: bool
+) -> str:
+    # NaN counts as infinitely wrong.
+    excess = np.where(bad, np.where(np.isnan(error), np.inf, error) / np.where(bound > 0, bound, 1.0), -1.0)
+    at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), out.shape))
+    where = ", ".join(map(str, at))
+    rows, columns = np.nonzero(bad)
+    by_row = {int(r): int((rows == r).sum()) for r in np.unique(rows)[:6]}
+    limit = "" if exact else f", bound {bound[at]:.3g} ({excess[at]:.3g} bounds)"
+    return (
+        f"{int(bad.sum())} of {out.size} elements are wrong "
+        f"({to.dtype.name}, K={k}, {'exact' if exact else 'bound'})\n"
+        f"  worst out[{where}] = {float(out[at])}, expected {float(ref[at])}: off by {error[at]:.3g}{limit}\n"
+        f"  rows {rows.min()}..{rows.max()}, columns {columns.min()}..{columns.max()}; wrong by row: {by_row}"
+    )
+
+
+def _known(dtype: npt.DTypeLike) -> Format:
+    found = format_of(dtype)
+    if found is None:
+        raise TypeError(f"dtype must be bfloat16, float16 or float32; got {dtype!r}")
+    return found
