@@ -16,6 +16,7 @@ from .formats import BF16, F16, F32, Format, format_of
 
 INPUTS = (BF16, F16)
 OUTPUTS = (BF16, F16, F32)
+_ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
 
 
 class Resident(ABC):
@@ -128,9 +129,8 @@ def describe_matmul(
         if out_format is None:
             faults.add(TypeError, "dtype", f"dtype must be {_names(OUTPUTS)}", _dtype_name(dtype))
         elif out_operand is not None and out_operand.format != out_format:
-            faults.add(
-                TypeError, "dtype", f"out.dtype must be dtype={out_format.dtype}", out_operand.format.dtype
-            )
+            got = out_operand.format.dtype
+            faults.add(TypeError, "dtype", f"out.dtype must be dtype={out_format.dtype}", got)
     elif out_operand is not None:
         out_format = out_operand.format
     elif a_operand is not None:
@@ -154,11 +154,9 @@ def describe_matmul(
                     f"{a_operand.shape[1]} and {b_operand.shape[0]}",
                     shapes,
                 )
-            expected = (a_operand.shape[0], b_operand.shape[1])
-            if out_operand is not None and out_operand.shape != expected:
-                faults.add(
-                    ValueError, "shape", f"out.shape must be (M, N)={expected}", out_operand.shape, shapes
-                )
+            mn = (a_operand.shape[0], b_operand.shape[1])
+            if out_operand is not None and out_operand.shape != mn:
+                faults.add(ValueError, "shape", f"out.shape must be (M, N)={mn}", out_operand.shape, shapes)
 
     columns = b_operand.shape[1] if b_operand is not None and len(b_operand.shape) == 2 else None
     faults.vector("col_scale", col_scale, (F32,), columns)
@@ -205,7 +203,7 @@ class _Faults:
             self.add(
                 TypeError,
                 "type",
-                f"{name} must be a numpy.ndarray or a hipgemm.DeviceArray",
+                f"{name} must be {_ARRAYS}",
                 type(x).__qualname__,
                 hint or ("make an array of it with numpy.asarray" if isinstance(x, (list, tuple)) else ""),
             )
@@ -226,9 +224,8 @@ class _Faults:
             if len(x.shape) == 3:
                 self.add(UnsupportedError, "batch", f"{name}.ndim must be 2 (no batched kernel yet)", 3)
             else:
-                self.add(
-                    ValueError, "shape", f"{name}.ndim must be 2", len(x.shape), f"{name}.shape={x.shape}"
-                )
+                shape = f"{name}.shape={x.shape}"
+                self.add(ValueError, "shape", f"{name}.ndim must be 2", len(x.shape), shape)
         return _operand(x, form)
 
     def vector(self, name: str, x: object, formats: tuple[Format, ...], columns: int | None) -> Format | None:
@@ -236,12 +233,7 @@ class _Faults:
         if x is None:
             return None
         if not _is_array(x):
-            self.add(
-                TypeError,
-                "type",
-                f"{name} must be a numpy.ndarray or a hipgemm.DeviceArray",
-                type(x).__qualname__,
-            )
+            self.add(TypeError, "type", f"{name} must be {_ARRAYS}", type(x).__qualname__)
             return None
         form = format_of(x.dtype)
         if form not in formats:
@@ -265,12 +257,8 @@ class _Faults:
         if isinstance(value, np.generic):
             value = value.item()
         if not isinstance(value, Real):
-            self.add(
-                TypeError,
-                "type",
-                "alpha must be a real number or a 0-d float32 DeviceArray",
-                type(alpha).__qualname__,
-            )
+            required = "alpha must be a real number or a 0-d float32 DeviceArray"
+            self.add(TypeError, "type", required, type(alpha).__qualname__)
             return 1.0
         try:
             number = float(value)
@@ -301,21 +289,16 @@ class _Faults:
             return
         for name, x in arguments.items():
             if isinstance(x, Resident) and x.device != a.device:
-                self.add(
-                    TypeError, "residency", f"{name} must be on {_place(a.device)} like a", _place(x.device)
-                )
+                required = f"{name} must be on {_place(a.device)} like a"
+                self.add(TypeError, "residency", required, _place(x.device))
 
     def output(self, out: object, operand: Operand, **inputs: Operand | None) -> None:
         """Check that `out` can be written without harm."""
         if isinstance(out, np.ndarray) and not out.flags.writeable:
             self.add(ValueError, "readonly", "out must be writeable", "a read-only array")
         if _overlaps_itself(operand):
-            self.add(
-                ValueError,
-                "overlap",
-                "out must not overlap itself",
-                f"shape {operand.shape}, strides {operand.strides}",
-            )
+            got = f"shape {operand.shape}, strides {operand.strides}"
+            self.add(ValueError, "overlap", "out must not overlap itself", got)
         for name, x in inputs.items():
             if x is not None and x.device == operand.device and overlap(operand, x):
                 self.add(ValueError, "overlap", f"out must not overlap {name}", "arrays that share memory")
@@ -354,29 +337,27 @@ def overlap(x: Operand, y: Operand) -> bool:
     y_low, y_high = byte_range(y.shape, y.strides, y.format.itemsize, y.address)
     if x_low >= y_high or y_low >= x_high:
         return False
+    effort: Any = 10_000  # deciding is NP-hard in general, instant for two axes
     try:
-        return np.shares_memory(_phantom(x), _phantom(y), max_work=10_000)
+        return bool(np.shares_memory(_phantom(x), _phantom(y), max_work=effort))
     except np.exceptions.TooHardError:  # undecided: assume the worst
         return True
 
 
 def _phantom(x: Operand) -> npt.NDArray[np.void]:
     """An array for NumPy to reason about; its bytes are never touched."""
-
-    class Interface:
-        __array_interface__ = {
-            "shape": x.shape,
-            "strides": x.strides,
-            "typestr": f"|V{x.format.itemsize}",
-            "data": (x.address, True),
-            "version": 3,
-        }
-
-    return np.asarray(Interface())
+    interface = {
+        "shape": x.shape,
+        "strides": x.strides,
+        "typestr": f"|V{x.format.itemsize}",
+        "data": (x.address, True),
+        "version": 3,
+    }
+    return np.asarray(type("Phantom", (), {"__array_interface__": interface})())
 
 
 def _overlaps_itself(x: Operand) -> bool:
-    """Whether two elements share memory; for the strides of sliced arrays, where one axis encloses the other."""
+    """Whether two elements share memory, taking strides to nest as those of a sliced array do."""
     reach = x.format.itemsize
     for stride, n in sorted((abs(s), n) for n, s in zip(x.shape, x.strides, strict=True) if n > 1):
         if stride < reach:
@@ -386,13 +367,13 @@ def _overlaps_itself(x: Operand) -> bool:
 
 
 def _names(formats: tuple[Format, ...]) -> str:
-    names = [f.dtype.name for f in formats]
+    names = [str(f.dtype) for f in formats]
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
 def _dtype_name(dtype: npt.DTypeLike) -> str:
     try:
-        return np.dtype(dtype).name
+        return str(np.dtype(dtype))
     except TypeError:
         return repr(dtype)
 

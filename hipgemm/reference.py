@@ -33,7 +33,7 @@ def matmul(
            [7., 8.]])
     """
     with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are values like any other
-        out = a.astype(np.float64) @ b.astype(np.float64)
+        out: Array = a.astype(np.float64) @ b.astype(np.float64)
         out = out * np.float64(np.float32(alpha))
         if col_scale is not None:
             out = out * col_scale.astype(np.float64)
