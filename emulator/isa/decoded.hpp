@@ -33,33 +33,38 @@ enum class Op : uint16_t {
 enum : uint32_t {
   kReadsScc = 1u << 0,
   kWritesScc = 1u << 1,
-  kReadsVcc = 1u << 2,   // implicitly; in VOP3 form the operand is explicit
+  kReadsVcc = 1u << 2,   // in VOP3 form an explicit operand, except v_div_fmas
   kWritesVcc = 1u << 3,  // likewise
   kReadsExec = 1u << 4,  // as data, apart from the lane mask that every vector op obeys
   kWritesExec = 1u << 5,
   kReadsM0 = 1u << 6,
-  kReadsDst = 1u << 7,        // the destination is also a source (fmac, writelane, sr conversions)
+  kReadsDst = 1u << 7,        // the destination is also a source, or keeps some of its bits
   kDpp = 1u << 8,             // has a DPP form
   kSdwa = 1u << 9,            // has an SDWA form
   kNoVop3 = 1u << 10,         // VOP1/VOP2 without a VOP3 form
   kClamp = 1u << 11,          // VOP3 clamp bit allowed
   kOmod = 1u << 12,           // VOP3 output modifier allowed
-  kOpSel = 1u << 13,          // VOP3 op_sel allowed (for VOP3P: op_sel and op_sel_hi)
-  kNegHi = 1u << 14,          // VOP3P neg_lo/neg_hi allowed
-  kInlineLiteral = 1u << 15,  // a 32-bit constant is part of the instruction (fmaak, setreg_imm32)
+  kOpSel = 1u << 13,          // VOP3 op_sel allowed (VOP3P: op_sel and op_sel_hi)
+  kNegHi = 1u << 14,          // VOP3P neg_lo and neg_hi allowed
+  kInlineLiteral = 1u << 15,  // always followed by a 32-bit constant (fmaak, setreg_imm32)
   kAtomic = 1u << 16,
-  kBufferStore = 1u << 17,  // vector memory: data is a source
-  kScaled = 1u << 18,       // 16-byte MFMA with scale operands
+  kStore = 1u << 17,
+  kLds = 1u << 18,         // buffer load that may go to LDS; FLAT family: always does
+  kTwoOffsets = 1u << 19,  // DS with two 8-bit offsets
+  kGws = 1u << 20,         // DS op of the global wave sync unit
+  kScaled = 1u << 21,      // 16-byte MFMA with scale operands
 };
 
-// Operand type as the signature names it: letter and bits. Letters: b (bits), i, u, f, bf (bfloat),
-// s (scalar register only), with xN for packed values. dwords is the register tuple's size.
+// Operand type as the signature in ops.def names it.
 struct OperandType {
-  char kind = 0;         // 'b' 'i' 'u' 'f' 's'; 'h' for bfloat; 'a' an address; 0 = no operand
+  enum class Where : uint8_t { any, sgpr, lane, vgpr, agpr };
+  char kind = 0;  // 'b' bits, 'i', 'u', 'f', 'h' bfloat, '@' memory address; 0: no operand
+  Where where = Where::any;
   uint8_t bits = 0;      // of one element
   uint8_t elements = 0;  // > 1: packed
-  uint8_t dwords = 0;
+  uint8_t dwords = 0;    // of the whole register tuple
   explicit operator bool() const { return kind != 0; }
+  bool is_float() const { return kind == 'f' || kind == 'h'; }
 };
 
 struct OpInfo {
@@ -70,7 +75,7 @@ struct OpInfo {
   uint32_t flags;
   OperandType dst;                 // scalar, vector, or returned memory data
   OperandType dst2;                // SGPR pair of VOP3B (carry, div_scale)
-  std::array<OperandType, 4> src;  // sources in text order; memory data for stores and atomics
+  std::array<OperandType, 5> src;  // in text order; for memory ops without the address: the data
   bool has(uint32_t f) const { return (flags & f) != 0; }
 };
 
@@ -98,11 +103,10 @@ struct Decoded {
   // are in src[0] (and src[1]); implicit VCC operands are filled in (v_addc, v_cndmask, VOPC).
   Operand dst = kNoOperand;
   Operand dst2 = kNoOperand;
-  std::array<Operand, 4> src{kNoOperand, kNoOperand, kNoOperand,
-                             kNoOperand};  // scaled MFMA: src[3]=scale A
-  Operand scale_b = kNoOperand;
+  // MFMA: A, B, C and the two scales. smfmac: A, B, index; C is dst.
+  std::array<Operand, 5> src{kNoOperand, kNoOperand, kNoOperand, kNoOperand, kNoOperand};
 
-  int32_t imm = 0;  // SOPK/SOPP simm16 (sign-extended), s_setreg's hwreg word
+  int32_t imm = 0;  // SOPK/SOPP simm16 (sign-extended), hwreg word, gpr_idx mask, bitop3 table
 
   // VOP3, VOP3P, DPP, SDWA modifiers: bit i is source i. neg is neg_lo in VOP3P.
   uint8_t abs = 0, neg = 0, neg_hi = 0;
