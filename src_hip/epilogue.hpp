@@ -1,0 +1,187 @@
+// From accumulators to C: scale, add the bias, round once, store what lies inside C.
+#pragma once
+
+#include "kargs.hpp"
+#include "memory.hpp"
+#include "order.hpp"
+#include "tile.hpp"
+#include "types.hpp"
+
+namespace hipgemm {
+
+// Kernel-wide values, read through the scalar cache.
+HIPGEMM_DEVICE f32 load_scalar(const void* p) {
+  return *(const __attribute__((address_space(4))) f32*)p;
+}
+
+// How an output type is rounded and packed: two values make kBytes / 2 dwords.
+struct OutBf16 {
+  static constexpr u32 kBytes = 2;
+  static HIPGEMM_DEVICE u32 pack(f32x2 x) {
+    return __builtin_bit_cast(u32, __builtin_convertvector(x, bf16x2));
+  }
+};
+struct OutF16 {
+  static constexpr u32 kBytes = 2;
+  static HIPGEMM_DEVICE u32 pack(f32x2 x) {
+    return __builtin_bit_cast(u32, __builtin_convertvector(x, f16x2));
+  }
+};
+struct OutF32 {
+  static constexpr u32 kBytes = 4;
+};
+
+template <class T>
+class Epilogue {
+ public:
+  HIPGEMM_DEVICE Epilogue(const GemmArgs& args, TilePosition tile, const Place<T>& place)
+      : args_(args),
+        place_(place),
+        first_row_(tile.m * T::kM),
+        first_column_(tile.n * T::kN),
+        rows_(min(args.m - first_row_, T::kM)),
+        columns_(min(args.n - first_column_, T::kN)),
+        lane_column_((place.wave_n * 4 * 4 + place.lane / 16 * 4) * (T::kLaneColumns / 4)) {}
+
+  HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
+    scale(acc);
+    switch (static_cast<ElementType>(args_.out_type)) {
+      case ElementType::bf16: store<OutBf16>(acc); break;
+      case ElementType::f16: store<OutF16>(acc); break;
+      case ElementType::f32: store<OutF32>(acc); break;
+    }
+  }
+
+ private:
+  // Columns 4q .. 4q+3 of the lane: fragment q of the wave, over both parts.
+  static constexpr u32 kQuads = T::kLaneColumns / 4;
+
+  static HIPGEMM_DEVICE u32 min(u32 a, u32 b) { return a < b ? a : b; }
+
+  // f(row of the tile, the lane's accumulators of that row, quad by quad).
+  template <class F>
+  HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) {
+    for (u32 part = 0; part < T::kParts; part++)
+      for (u32 i = 0; i < T::A::kFragments; i++) {
+        const u32 row = part * T::A::kPartRows +
+                        (place_.wave_m * T::A::kFragments + i) * 16 + place_.lane % 16;
+        f(row, [&](u32 quad) -> f32x4& {
+          return acc.at[part][quad / T::B::kFragments][i][quad % T::B::kFragments];
+        });
+      }
+  }
+
+  HIPGEMM_DEVICE void scale(Accumulators<T>& acc) {
+    const f32 alpha = args_.alpha_ptr ? load_scalar(args_.alpha_ptr) : args_.alpha;
+    f32x4 scale[kQuads], bias[kQuads];
+    load_col_scale(scale);
+    load_bias(bias);
+    for_each_row(acc, [&](u32, auto at) {
+      for (u32 q = 0; q < kQuads; q++)
+        at(q) = __builtin_elementwise_fma(at(q) * f32x4(alpha), scale[q], bias[q]);
+    });
+  }
+
+  HIPGEMM_DEVICE void load_col_scale(f32x4 (&out)[kQuads]) {
+    if (!args_.col_scale) {
+      for (f32x4& x : out) x = f32x4(1.0f);
+      return;
+    }
+    const Buffer from = make_buffer(
+        reinterpret_cast<u64>(args_.col_scale) + static_cast<u64>(first_column_) * 4, columns_ * 4);
+    for (u32 q = 0; q < kQuads; q++)
+      out[q] = __builtin_bit_cast(
+          f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, (lane_column_ + 4 * q) * 4, 0, 0));
+  }
+
+  HIPGEMM_DEVICE void load_bias(f32x4 (&out)[kQuads]) {
+    if (!args_.bias) {
+      for (f32x4& x : out) x = f32x4(-0.0f);  // x + -0.0 is x, even for -0.0
+      return;
+    }
+    const auto type = static_cast<ElementType>(args_.bias_type);
+    const u32 bytes = type == ElementType::f32 ? 4 : 2;
+    const Buffer from =
+        make_buffer(reinterpret_cast<u64>(args_.bias) + static_cast<u64>(first_column_) * bytes,
+                    columns_ * bytes);
+    if (type == ElementType::f32) {
+      for (u32 q = 0; q < kQuads; q++)
+        out[q] = __builtin_bit_cast(
+            f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, (lane_column_ + 4 * q) * 4, 0, 0));
+      return;
+    }
+    // Two-byte elements may begin anywhere, and wider loads need whole dwords.
+    for (u32 q = 0; q < kQuads; q++)
+      for (u32 e = 0; e < 4; e++) {
+        const u16 bits =
+            __builtin_amdgcn_raw_buffer_load_b16(from, (lane_column_ + 4 * q + e) * 2, 0, 0);
+        out[q][e] = type == ElementType::bf16 ? __builtin_bit_cast(f32, static_cast<u32>(bits) << 16)
+                                              : static_cast<f32>(__builtin_bit_cast(f16, bits));
+      }
+  }
+
+  template <class Out>
+  HIPGEMM_DEVICE void store(Accumulators<T>& acc) {
+    constexpr u32 kVector = 16 / Out::kBytes;  // elements of one store
+    constexpr u32 kVectors = T::kLaneColumns / kVector;
+    static_assert(kVectors * kVector == T::kLaneColumns, "a lane's columns are whole stores");
+    const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
+    const u64 base = reinterpret_cast<u64>(args_.c) + first_row_ * pitch +
+                     static_cast<u64>(first_column_) * Out::kBytes;
+    const u32 row_bytes = static_cast<u32>(pitch);
+    const Buffer to = make_buffer(base, (rows_ - 1) * row_bytes + columns_ * Out::kBytes);
+
+    // Wide stores need addresses of whole dwords, and all their columns inside C.
+    const bool aligned = (reinterpret_cast<u64>(args_.c) % 4 | pitch % 4) == 0;
+    if (aligned) {
+      u32 offset[kVectors];
+      for (u32 v = 0; v < kVectors; v++) {
+        const u32 column = lane_column_ + v * kVector;
+        offset[v] = column + kVector <= columns_ ? column * Out::kBytes : kOutOfRange;
+      }
+      for_each_row(acc, [&](u32 row, auto at) {
+        for (u32 v = 0; v < kVectors; v++)
+          __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(at, v), to, row * row_bytes + offset[v],
+                                                 0, 0);
+      });
+    }
+    if (!aligned || columns_ % kVector != 0) {
+      for_each_row(acc, [&](u32 row, auto at) {
+        for (u32 v = 0; v < kVectors; v++) {
+          const u32 column = lane_column_ + v * kVector;
+          const bool done = aligned && column + kVector <= columns_;
+          const u32x4 bits = pack<Out>(at, v);
+          for (u32 e = 0; e < kVector; e++) {
+            const u32 offset = column + e < columns_ && !done
+                                   ? row * row_bytes + (column + e) * Out::kBytes
+                                   : kOutOfRange;
+            if constexpr (Out::kBytes == 4)
+              __builtin_amdgcn_raw_buffer_store_b32(bits[e], to, offset, 0, 0);
+            else
+              __builtin_amdgcn_raw_buffer_store_b16(
+                  static_cast<u16>(bits[e / 2] >> (e % 2 * 16)), to, offset, 0, 0);
+          }
+        }
+      });
+    }
+  }
+
+  // The lane's v-th 16 bytes of a row.
+  template <class Out, class At>
+  static HIPGEMM_DEVICE u32x4 pack(At at, u32 v) {
+    if constexpr (Out::kBytes == 4) {
+      return __builtin_bit_cast(u32x4, at(v));
+    } else {
+      const f32x4 low = at(2 * v), high = at(2 * v + 1);
+      return {Out::pack(low.xy), Out::pack(low.zw), Out::pack(high.xy), Out::pack(high.zw)};
+    }
+  }
+
+  const GemmArgs& args_;
+  const Place<T>& place_;
+  const u32 first_row_, first_column_;
+  const u32 rows_, columns_;  // inside C, of this tile
+  const u32 lane_column_;     // of the tile: the first of the lane's columns
+};
+
+}  // namespace hipgemm

@@ -1,0 +1,43 @@
+// C = A * B^T, one output tile per workgroup.
+#pragma once
+
+#include "epilogue.hpp"
+#include "kargs.hpp"
+#include "order.hpp"
+#include "schedule.hpp"
+#include "tile.hpp"
+#include "traits.hpp"
+
+namespace hipgemm {
+
+template <class T>
+HIPGEMM_DEVICE void gemm(const GemmArgs& args) {
+  static __shared__ __attribute__((aligned(1024))) u8 lds[T::kLdsBytes];
+  LdsByte* const stages = (LdsByte*)lds;
+
+  const Place<T> place;
+  const u32 tiles_m = (args.m + T::kM - 1) / T::kM, tiles_n = (args.n + T::kN - 1) / T::kN;
+  const TilePosition tile =
+      tile_of_workgroup(__builtin_amdgcn_workgroup_id_x(), tiles_m, tiles_n);
+  const u32 row = tile.m * T::kM, column = tile.n * T::kN;
+  const u32 rows = args.m - row < T::kM ? args.m - row : T::kM;
+  const u32 columns = args.n - column < T::kN ? args.n - column : T::kN;
+
+  // An empty K is one tile without chunks.
+  const u32 k_tiles = args.k <= T::kK ? 1 : (args.k + T::kK - 1) / T::kK;
+  Pipeline<T> pipeline{
+      .fetch_a = {args.a, args.lda, row, rows, args.k, place},
+      .fetch_b = {args.b, args.ldb, column, columns, args.k, place},
+      .read_a = {stages, place},
+      .read_b = {stages, place},
+      .blocks = stages + place.wave * T::kBlockBytes,
+      .wave = place.wave,
+      .tiles = k_tiles,
+      .ragged_chunks = (args.k - (k_tiles - 1) * T::kK) * T::kElementBits / (8 * kChunkBytes),
+  };
+  Accumulators<T> acc;
+  run_k_loop(pipeline, acc);
+  Epilogue<T>(args, tile, place).run(acc);
+}
+
+}  // namespace hipgemm

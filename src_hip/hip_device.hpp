@@ -1,0 +1,26 @@
+// The HIP dialect the kernels are written in. Under hipcc it comes from ROCm's header; a bare clang
+// has none, and the few names that are needed are spelled out here. Code that only computes
+// (order.hpp, swizzle.hpp) also compiles for the host, where tests call it.
+#pragma once
+
+#if defined(__HIP__) || defined(__CUDA__)
+#if defined(__CLANG_HIP_RUNTIME_WRAPPER_H__)
+#include <hip/hip_runtime.h>
+#else
+#define __global__ __attribute__((global))
+#define __device__ __attribute__((device))
+#define __shared__ __attribute__((shared))
+#endif
+#define HIPGEMM_DEVICE __device__ inline __attribute__((always_inline))
+// Lambdas and constants need no mark; a function that is used on both sides does.
+#define HIPGEMM_BOTH __attribute__((host, device)) inline __attribute__((always_inline))
+#else
+#define HIPGEMM_BOTH inline
+#endif
+
+// The number of threads is exact, so that the register budget follows from waves_per_simd alone.
+// (clang's own launch bounds mean blocks per CU in their second argument.)
+#define HIPGEMM_KERNEL(threads, waves_per_simd)                               \
+  extern "C" __global__ __attribute__((                                       \
+      amdgpu_flat_work_group_size(threads, threads),                          \
+      amdgpu_waves_per_eu(waves_per_simd, waves_per_simd))) void

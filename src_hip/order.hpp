@@ -1,0 +1,41 @@
+// Which output tile a workgroup computes.
+#pragma once
+
+#include "hip_device.hpp"
+#include "types.hpp"
+
+namespace hipgemm {
+
+struct TilePosition {
+  u32 m, n;  // in tiles
+};
+
+// The dispatcher hands workgroup i to XCD i % kXcds, and each XCD has an L2 of its own. Tiles that
+// share operands should meet in one L2, so consecutive tiles are given to the same XCD, in runs of
+// kRun; the runs are short enough that all XCDs advance through the matrix together and share the
+// memory-side cache. Within the sequence, tiles walk columns of kGroupRows tiles: a run covers
+// about a square, which needs the fewest operand bytes.
+inline constexpr u32 kXcds = 8;
+inline constexpr u32 kGroupRows = 8;
+inline constexpr u32 kRun = kGroupRows * kGroupRows;
+
+// Bijective from 0 <= workgroup < tiles_m * tiles_n (< 2^32) onto the tiles.
+HIPGEMM_BOTH constexpr TilePosition tile_of_workgroup(u32 workgroup, u32 tiles_m, u32 tiles_n) {
+  // Within a span of kXcds runs (the last one may be short) every XCD owns one run; when the span
+  // does not divide evenly, the first XCDs get one tile more, as the dispatcher does.
+  const u32 start = workgroup / (kXcds * kRun) * (kXcds * kRun);
+  const u32 rest = tiles_m * tiles_n - start;
+  const u32 span = rest < kXcds * kRun ? rest : kXcds * kRun;
+  const u32 xcd = workgroup % kXcds, turn = (workgroup - start) / kXcds;
+  const u32 share = span / kXcds, extra = span % kXcds;
+  const u32 tile = start + xcd * share + (xcd < extra ? xcd : extra) + turn;
+
+  const u32 group = tile / (kGroupRows * tiles_n);
+  const u32 in_group = tile - group * (kGroupRows * tiles_n);
+  const u32 rows_left = tiles_m - group * kGroupRows;
+  const u32 rows = rows_left < kGroupRows ? rows_left : kGroupRows;
+  const u32 column = in_group / rows;
+  return {group * kGroupRows + in_group - column * rows, column};
+}
+
+}  // namespace hipgemm

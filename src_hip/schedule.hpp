@@ -1,0 +1,215 @@
+// In which order a workgroup fetches, reads and multiplies along K.
+#pragma once
+
+#include "memory.hpp"
+#include "tile.hpp"
+#include "traits.hpp"
+#include "types.hpp"
+
+namespace hipgemm {
+
+// What a schedule works on. K tile 0 is the ragged one at the end of K: it comes first, so that
+// every later tile is whole and its fetches need no masks. Tile s > 0 lies at (s - 1) * kRowBytes.
+// The last tile is in stage 1, whatever the number of tiles.
+template <class T>
+struct Pipeline {
+  using A = Reader<T, SideA<T>>;
+  using B = Reader<T, SideB<T>>;
+
+  Fetcher<T, SideA<T>> fetch_a;
+  Fetcher<T, SideB<T>> fetch_b;
+  A read_a;
+  B read_b;
+  LdsByte* blocks;  // this wave's block of stage 0, part 0
+  u32 wave;
+  u32 tiles;
+  u32 ragged_chunks;
+  u32 k_offset = 0;  // of the tile after the current one
+
+  HIPGEMM_DEVICE LdsByte* block(u32 stage, u32 part) const {
+    return blocks + stage * T::kStageBytes + part * T::kPartBytes;
+  }
+  template <u32 kPart>
+  HIPGEMM_DEVICE void fetch_first_a(u32 stage) const {
+    fetch_a.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes, ragged_chunks);
+  }
+  template <u32 kPart>
+  HIPGEMM_DEVICE void fetch_first_b(u32 stage) const {
+    fetch_b.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes, ragged_chunks);
+  }
+};
+
+// Tiles that follow the current one, as far as its fetches care.
+enum class After { two_or_more, one, none };
+
+// Walks the tiles. The tail is written out rather than guarded: no fetch in the loop needs a
+// condition, and each tile is one basic block, which the compiler must not let MFMAs leave.
+template <class T>
+HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
+  typename T::Schedule::template Run<T> run{p, acc};
+  run.begin();
+  if (p.tiles > 1) {
+    if (p.tiles % 2 == 1) {
+      run.template tile<After::two_or_more, 1>();
+      p.k_offset += kRowBytes;
+    }
+    const u32 end = (p.tiles - 2) * kRowBytes;
+#pragma clang loop unroll(disable)
+    while (p.k_offset < end) {
+      run.template tile<After::two_or_more, 0>();
+      p.k_offset += kRowBytes;
+      run.template tile<After::two_or_more, 1>();
+      p.k_offset += kRowBytes;
+    }
+    run.template tile<After::one, 0>();
+  }
+  run.template tile<After::none, 1>();
+  run.end();
+}
+
+// Fetch the next tile while multiplying this one. One barrier per tile.
+struct DoubleBuffer {
+  static constexpr u32 kParts = 1;
+
+  template <class T>
+  struct Run {
+    Pipeline<T>& p;
+    Accumulators<T>& acc;
+
+    HIPGEMM_DEVICE void begin() {
+      p.template fetch_first_a<0>(p.tiles % 2);
+      p.template fetch_first_b<0>(p.tiles % 2);
+    }
+
+    template <After kAfter, u32 kStage>
+    HIPGEMM_DEVICE void tile() {
+      // After the barrier this tile has landed from all waves, and all have read the one before.
+      wait_dma<0>();
+      barrier();
+      if constexpr (kAfter != After::none) {
+        p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+        p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+      }
+      typename Pipeline<T>::A::Fragments a;
+      typename Pipeline<T>::B::Fragments b;
+      p.read_a.template read<kStage, 0>(a);
+      p.read_b.template read<kStage, 0>(b);
+      acc.template multiply<0, 0>(a, b);
+      pin();
+    }
+
+    HIPGEMM_DEVICE void end() {}
+  };
+};
+
+// Two groups of waves, one of each per SIMD, half a step apart: while one multiplies, the other
+// fetches and reads. A and B come in two parts each and C in four quadrants, so a tile takes four
+// steps, each a memory phase and a compute phase with a barrier after both:
+//
+//   step  fetch               read        multiply
+//   0     B1 of tile s+1      A0 of s     A0 * B0
+//   1     A1 of tile s+1      B1 of s     A0 * B1
+//   2     B0 of tile s+2      A1 of s     A1 * B1
+//   3     A0 of tile s+2      B0 of s+1   A1 * B0
+//
+// Each part is read five steps after its fetch was issued. The wait in between lets the fetches of
+// the last four steps fly on; it comes one barrier before the read, because the reader also needs
+// what the other waves fetched. A fetch follows the last read of what it overwrites by at least
+// three steps: the read's data has then been multiplied and a barrier has passed in every wave,
+// half a step of lag included.
+struct PingPong {
+  static constexpr u32 kParts = 2;
+
+  template <class T>
+  struct Run {
+    Pipeline<T>& p;
+    Accumulators<T>& acc;
+    typename Pipeline<T>::B::Fragments b0[2] = {};  // B0 of the tile in stage 0, stage 1
+
+    HIPGEMM_DEVICE bool lags() const { return p.wave >= T::kWaves / 2; }
+
+    HIPGEMM_DEVICE void begin() {
+      const u32 stage = p.tiles % 2 == 1 ? 1 : 0;
+      p.template fetch_first_b<0>(stage);
+      p.template fetch_first_a<0>(stage);
+      p.template fetch_first_b<1>(stage);
+      p.template fetch_first_a<1>(stage);
+      // Tile 1's first part, or nothing of the same length.
+      Fetcher<T, SideA<T>> next_a = p.fetch_a;
+      Fetcher<T, SideB<T>> next_b = p.fetch_b;
+      next_a.detach_if(p.tiles == 1);
+      next_b.detach_if(p.tiles == 1);
+      next_b.template fetch<0>(p.block(1 - stage, 0), 0);
+      next_a.template fetch<0>(p.block(1 - stage, 0), 0);
+      p.fetch_a.advance(0, kRowBytes);
+      p.fetch_b.advance(0, kRowBytes);
+
+      // B0, then A0 of tile 0 have landed.
+      wait_dma<3 * T::A::kDmas + 2 * T::B::kDmas>();
+      barrier();
+      p.read_b.template read<0>(stage, b0[0]);
+      for (u32 f = 0; f < T::B::kFragments; f++)
+        for (u32 step = 0; step < T::kSteps; step++) b0[1][f][step] = b0[0][f][step];
+      wait_dma<2 * T::A::kDmas + 2 * T::B::kDmas>();
+      wait_lds();  // or the compiler carries this wait into the loop
+      barrier();
+      if (lags()) barrier();
+    }
+
+    template <After kAfter, u32 kStage>
+    HIPGEMM_DEVICE void tile() {
+      constexpr bool kNext = kAfter != After::none, kNextButOne = kAfter == After::two_or_more;
+      typename Pipeline<T>::A::Fragments a;
+      typename Pipeline<T>::B::Fragments b1;
+
+      if constexpr (kNext) p.fetch_b.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      p.read_a.template read<kStage, 0>(a);
+      compute<kAfter, 0, 0, 0>(a, b0[kStage]);
+
+      if constexpr (kNext) p.fetch_a.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      p.read_b.template read<kStage, 1>(b1);
+      compute<kAfter, 1, 0, 1>(a, b1);
+
+      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);
+      p.read_a.template read<kStage, 1>(a);
+      compute<kAfter, 2, 1, 1>(a, b1);
+
+      if constexpr (kNextButOne) p.fetch_a.template fetch<0>(p.block(kStage, 0), p.k_offset);
+      if constexpr (kNext) p.read_b.template read<1 - kStage, 0>(b0[1 - kStage]);
+      compute<kAfter, 3, 1, 0>(a, b0[kStage]);
+    }
+
+    HIPGEMM_DEVICE void end() {
+      if (!lags()) barrier();
+    }
+
+   private:
+    template <After kAfter, int kStep, u32 kPartA, u32 kPartB>
+    HIPGEMM_DEVICE void compute(const typename Pipeline<T>::A::Fragments& a,
+                                const typename Pipeline<T>::B::Fragments& b) {
+      wait_dma<in_flight(kAfter, kStep)>();
+      barrier();
+      // Priority keeps the compute phase on the matrix pipe and, besides, MFMAs in their phase.
+      __builtin_amdgcn_s_setprio(1);
+      acc.template multiply<kPartA, kPartB>(a, b);
+      __builtin_amdgcn_s_setprio(0);
+      barrier();
+    }
+
+    // DMAs that one wave issues in a step.
+    static constexpr u32 issued(After after, int step) {
+      if (after == After::none || (after == After::one && step >= 2)) return 0;
+      return step % 2 == 0 ? T::B::kDmas : T::A::kDmas;
+    }
+    // And in this step and the three before it, which may lie in the previous tile.
+    static constexpr u32 in_flight(After after, int step) {
+      const After before = after == After::none ? After::one : After::two_or_more;
+      u32 sum = 0;
+      for (int back = 0; back < 4; back++)
+        sum += step >= back ? issued(after, step - back) : issued(before, step - back + 4);
+      return sum;
+    }
+  };
+};
+
+}  // namespace hipgemm

@@ -1,0 +1,73 @@
+// Every constant that follows from a format, a tile and a schedule.
+#pragma once
+
+#include "memory.hpp"
+#include "mfma.hpp"
+#include "swizzle.hpp"
+#include "types.hpp"
+
+namespace hipgemm {
+
+// One operand's share. kTileRows rows (of A; columns of B) in kParts equal parts; `kWaves` waves
+// side by side split the rows of each part.
+template <u32 kTileRows, u32 kParts, u32 kWavesAlong, u32 kWavesInGroup>
+struct OperandTraits {
+  static constexpr u32 kPartRows = kTileRows / kParts;
+  // A DMA fills 8 rows. Every wave fetches the same number of them, whichever rows it uses itself.
+  static constexpr u32 kRowsPerDma = kDmaBytes / kRowBytes;
+  static constexpr u32 kDmas = kPartRows / (kRowsPerDma * kWavesInGroup);
+  static constexpr u32 kBlockRows = kDmas * kRowsPerDma;
+  static_assert(kDmas * kRowsPerDma * kWavesInGroup == kPartRows, "whole DMAs per wave");
+  // Fragments (of 16 rows) that one wave multiplies, per part.
+  static constexpr u32 kFragments = kPartRows / (16 * kWavesAlong);
+  static_assert(kFragments * 16 * kWavesAlong == kPartRows, "whole fragments per wave");
+  static_assert(kBlockRows <= 16 || (kFragments * 16) % kBlockRows == 0,
+                "a wave's rows start at a block, so that fragments lie at constant distances");
+};
+
+template <class Mfma_, class Schedule_, u32 kM_, u32 kN_, u32 kK_, u32 kWavesM_, u32 kWavesN_>
+struct GemmTraits {
+  using Mfma = Mfma_;
+  using Schedule = Schedule_;
+  using Fragment = typename Mfma::Fragment;
+  using Accumulator = typename Mfma::Accumulator;
+
+  static constexpr u32 kM = kM_, kN = kN_, kK = kK_;
+  static constexpr u32 kWavesM = kWavesM_, kWavesN = kWavesN_;
+  static constexpr u32 kWaves = kWavesM * kWavesN;
+  static constexpr u32 kThreads = kWaves * kWaveLanes;
+  static_assert(kThreads <= 1024, "the largest workgroup");
+
+  static constexpr u32 kElementBits = Mfma::kElementBits;
+  static_assert(kK * kElementBits == kRowBytes * 8, "a K tile is one row of swizzled chunks");
+
+  // The four lane groups of a fragment read take four neighbouring chunks, so a row is two columns
+  // of four chunks. A fragment is one chunk (bf16, fp4) or one of each column (fp8).
+  static constexpr u32 kColumns = kRowChunks / Mfma::kLaneGroups;
+  static constexpr u32 kFragmentChunks = sizeof(Fragment) / kChunkBytes;
+  static constexpr u32 kSteps = kColumns / kFragmentChunks;
+  static_assert(kSteps * kFragmentChunks == kColumns && kColumns == 2);
+
+  static constexpr u32 kParts = Schedule::kParts;
+  using A = OperandTraits<kM, kParts, kWavesM, kWaves>;
+  using B = OperandTraits<kN, kParts, kWavesN, kWaves>;
+
+  // LDS: stage > part > block of one wave > its rows of A, then its rows of B. All DMAs of a block
+  // are reached from one M0 by the instruction's offset.
+  static constexpr u32 kStages = 2;
+  static constexpr u32 kBlockBytes = (A::kDmas + B::kDmas) * kDmaBytes;
+  static constexpr u32 kPartBytes = kBlockBytes * kWaves;
+  static constexpr u32 kStageBytes = kPartBytes * kParts;
+  static constexpr u32 kLdsBytes = kStageBytes * kStages;
+  static_assert(kBlockBytes - kDmaBytes <= kMaxDmaOffset, "one M0 per block");
+  static_assert(kStageBytes <= 65536, "ds_read offsets have 16 bits: one address per stage");
+  static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
+
+  static constexpr u32 kAccumulators = A::kFragments * B::kFragments * kParts * kParts;
+  static constexpr u32 kMfmaPerTile = kAccumulators * kSteps;
+
+  // Columns of C that a lane holds in one row: neighbours, see operand.hpp.
+  static constexpr u32 kLaneColumns = 4 * B::kFragments * kParts;
+};
+
+}  // namespace hipgemm

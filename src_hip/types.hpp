@@ -1,0 +1,40 @@
+// Scalar and vector types, and the codes the host passes for element types.
+#pragma once
+
+namespace hipgemm {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i32 = int;
+using i64 = long long;
+using f32 = float;
+
+#if defined(__clang__)
+using bf16 = __bf16;
+using f16 = _Float16;
+template <class E, int N>
+using Vector = E __attribute__((ext_vector_type(N)));
+using u32x4 = Vector<u32, 4>;
+using f32x2 = Vector<f32, 2>;
+using f32x4 = Vector<f32, 4>;
+using bf16x2 = Vector<bf16, 2>;
+using bf16x8 = Vector<bf16, 8>;
+using f16x2 = Vector<f16, 2>;
+#endif
+
+// 0, 1, .. N - 1 as template arguments: for instructions whose operands must be constants.
+template <class T, T... kValues>
+struct IntegerSequence {};
+template <u32... kValues>
+using Sequence = IntegerSequence<u32, kValues...>;
+#if defined(__clang__)
+template <u32 N>
+using MakeSequence = __make_integer_seq<IntegerSequence, u32, N>;
+#endif
+
+// Values of out_type and bias_type.
+enum class ElementType : u32 { bf16 = 0, f16 = 1, f32 = 2 };
+
+}  // namespace hipgemm

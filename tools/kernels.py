@@ -1,0 +1,394 @@
+"""Build the kernels: src_hip/ -> hipgemm/kernels/hipgemm_<arch>.co and manifest.json.
+
+Uses ROCm's compiler where there is one, else the clang in the ziglang wheel. The environment variable
+HIPGEMM_HIPCC names another compiler driver, or is ``ziglang``. Exits with 1 when a kernel spills, uses
+scratch, or breaks a limit of src_hip/instances.def.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import code_object
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src_hip"
+OUTPUT = ROOT / "hipgemm" / "kernels"
+ARCHS = ("gfx950",)
+
+# gfx950: registers of a SIMD lane, LDS of a CU and its granule, waves per SIMD and CU.
+VGPRS, LDS, LDS_GRANULE, MAX_WAVES, SIMDS = 512, 160 * 1024, 1280, 8, 4
+
+ARGUMENT_SIZES = {"ptr": 8, "i64": 8, "u32": 4, "f32": 4}
+
+
+class BuildError(Exception):
+    """The toolchain failed or is missing."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A clang driver and a linker."""
+
+    clang: list[str]
+    lld: list[str]
+
+    def compile(self, source: Path, arch: str, assembly: Path) -> None:
+        """HIP source to assembly. No headers, no device library, no value-changing math."""
+        _run(
+            [
+                *self.clang,
+                *("-x", "hip", f"--offload-arch={arch}", "--offload-device-only", "-nogpuinc", "-nogpulib"),
+                *("-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror=return-type", f"-cuid={source.stem}"),
+                *("-S", source.name, "-o", str(assembly)),
+            ]
+        )
+
+    def assemble(self, assembly: Path, arch: str, target: Path) -> None:
+        """Assembly to an object file."""
+        _run(
+            [
+                *self.clang,
+                *("-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}"),
+                *("-c", str(assembly), "-o", str(target)),
+            ]
+        )
+
+    def link(self, source: Path, target: Path) -> None:
+        """Object file to code object."""
+        _run([*self.lld, "-shared", str(source), "-o", str(target)])
+
+    def preprocess(self, text: str) -> str:
+        """`text` with src_hip's lists expanded."""
+        return _run([*self.clang, "-x", "c++", "-E", "-P", f"-I{SOURCE}", "-"], text)
+
+    def version(self) -> str:
+        """The compiler's first line about itself."""
+        found = re.search(r"clang version [\w.]+", _run([*self.clang, "--version"]))
+        return found.group() if found else "unknown"
+
+
+def _run(command: list[str], text: str | None = None) -> str:
+    done = subprocess.run(command, cwd=SOURCE, input=text, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise BuildError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    if done.stderr:
+        sys.stderr.write(done.stderr)
+    return done.stdout
+
+
+def find_toolchain() -> Toolchain:
+    """HIPGEMM_HIPCC, else ROCm's clang, else ziglang's."""
+    wanted = os.environ.get("HIPGEMM_HIPCC")
+    if wanted != "ziglang":
+        clang = shutil.which(wanted) if wanted else _rocm_clang()
+        if clang:
+            return Toolchain([clang], [_lld_beside(Path(clang))])
+        if wanted:
+            raise BuildError(f"HIPGEMM_HIPCC={wanted}: no such program")
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise BuildError(
+            "no compiler for AMD GPUs: neither ROCm (ROCM_PATH, amdclang++ or hipcc in PATH) nor the "
+            f"ziglang package of {sys.executable} (pip install ziglang)"
+        )
+    zig = [sys.executable, "-m", "ziglang"]
+    headers = Path(spec.origin).parent / "lib"
+    return Toolchain([*zig, "clang", f"-resource-dir={headers}"], [*zig, "ld.lld"])
+
+
+def _rocm_clang() -> str | None:
+    for root in filter(None, (os.environ.get("ROCM_PATH"), "/opt/rocm")):
+        for name in ("llvm/bin/amdclang++", "lib/llvm/bin/amdclang++", "bin/amdclang++", "bin/hipcc"):
+            if (found := Path(root) / name).is_file():
+                return str(found)
+    return shutil.which("amdclang++") or shutil.which("hipcc")
+
+
+def _lld_beside(clang: Path) -> str:
+    for bin_dir in (clang.parent, clang.resolve().parent):
+        for where in (".", "../llvm/bin", "../lib/llvm/bin"):
+            if (found := bin_dir / where / "ld.lld").is_file():
+                return str(found)
+    found_in_path = shutil.which("ld.lld")
+    if not found_in_path:
+        raise BuildError(f"no ld.lld beside {clang} or in PATH")
+    return found_in_path
+
+
+# ---- the lists in src_hip -------------------------------------------------------------------------------
+
+
+def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
+    """The kernels of instances.def with their argument lists."""
+    expanded = tools.preprocess(
+        """
+        #define HIPGEMM_LISTS_ONLY
+        #include "kargs.hpp"
+        #define ROW(type, name) [#type, #name]
+        #define COMMA ,
+        #define GEMM(format, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd, limit) \\
+          ["gemm", #format, #layout, M, N, K, waves_m, waves_n, #schedule, waves_per_simd, limit]
+        #define COPY(bytes, rows, columns, threads) ["copy", bytes, rows, columns, threads]
+        ["gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA)]
+        ["copy_args", HIPGEMM_COPY_ARGS(ROW, COMMA)]
+        #include "instances.def"
+        """
+    )
+    rows = [json.loads(line) for line in expanded.splitlines() if line.strip()]
+    args = {name.removesuffix("_args"): lay_out(pairs) for name, *pairs in rows if name.endswith("_args")}
+    kernels: list[dict[str, Any]] = []
+    for op, *row in rows:
+        if op == "gemm":
+            element, layout, m, n, k, waves_m, waves_n, schedule, waves_per_simd, limit = row
+            kernels.append(
+                {
+                    "name": f"gemm_{element}_{layout}_{m}x{n}x{k}",
+                    "op": op,
+                    "a": element,
+                    "b": element,
+                    "layout": layout,
+                    "tile": [m, n, k],
+                    "waves": waves_m * waves_n,
+                    "threads": waves_m * waves_n * 64,
+                    "schedule": schedule,
+                    "chunk": 8,
+                    "limits": {"waves_per_simd": waves_per_simd, "valu_salu": limit},
+                    "args": args[op],
+                }
+            )
+        elif op == "copy":
+            element_bytes, tile_rows, tile_columns, threads = row
+            kernels.append(
+                {
+                    "name": f"copy_strided_b{element_bytes}",
+                    "op": op,
+                    "element_bytes": element_bytes,
+                    "tile": [tile_rows, tile_columns],
+                    "threads": threads,
+                    "args": args[op],
+                }
+            )
+    return kernels
+
+
+def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Offsets of kernel arguments: each aligned to its own size."""
+    result: list[dict[str, Any]] = []
+    offset = 0
+    for kind, name in pairs:
+        size = ARGUMENT_SIZES[kind]
+        offset = (offset + size - 1) // size * size
+        result.append({"name": name, "type": kind, "offset": offset, "size": size})
+        offset += size
+    return result
+
+
+# ---- what the compiler made of them ---------------------------------------------------------------------
+
+
+def classify(line: str) -> str | None:
+    """The class of an assembly instruction; None for labels, directives and comments."""
+    found = re.match(r"\s+([a-z]\w+)", line)
+    if not found:
+        return None
+    name = found.group(1)
+    if name.startswith(("v_mfma", "v_smfma")):
+        return "mfma"
+    if name.startswith(("ds_read", "ds_write")):
+        return name[: name.index("_", 3)]
+    if name.startswith(("buffer_", "global_", "flat_", "scratch_")):
+        return "dma" if re.search(r"\blds\b", line) else "vmem"
+    exact = {"s_barrier": "barrier", "s_waitcnt": "wait", "s_nop": "nop", "s_setprio": "setprio"}
+    return exact.get(name) or {"v_": "valu", "s_": "salu"}.get(name[:2], "other")
+
+
+def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[str, float]:
+    """Instructions per wave and K tile of the loop that holds the most MFMAs."""
+    body = assembly[assembly.index(f"\n{kernel}:") : assembly.index(f"\n\t.size\t{kernel},")].splitlines()
+    labels = {line.split(":")[0]: i for i, line in enumerate(body) if line.startswith(".L")}
+    loops = []
+    for i, line in enumerate(body):
+        branch = re.match(r"\s+s_c?branch\w*\s+(\S+)", line)
+        if branch and (start := labels.get(branch.group(1), i)) < i:
+            loops.append(body[start : i + 1])
+    loop = max(loops, key=lambda lines: sum(classify(x) == "mfma" for x in lines), default=[])
+    counts = Counter(filter(None, map(classify, loop)))
+    if not counts["mfma"]:
+        raise BuildError(f"{kernel}: no loop with MFMA in the assembly")
+    shape = re.search(r"v_mfma\w*?_(\d+)x(\d+)x(\d+)", "\n".join(loop))
+    assert shape
+    per_mfma = int(shape[1]) * int(shape[2]) * int(shape[3])
+    per_tile = tile[0] * tile[1] * tile[2] // (per_mfma * waves)
+    tiles = counts["mfma"] / per_tile
+    if tiles != int(tiles):
+        raise BuildError(f"{kernel}: {counts['mfma']} MFMA in the loop, {per_tile} per K tile")
+    names = ("mfma", "ds_read", "ds_write", "dma", "vmem", "valu", "salu", "barrier", "wait", "nop", "setprio")
+    per = {name: counts[name] / tiles for name in names}
+    return {name: int(n) if n == int(n) else n for name, n in per.items()}
+
+
+def occupancy(vgpr: int, lds: int, threads: int) -> int:
+    """Waves that fit a SIMD by registers and by LDS."""
+    by_registers = VGPRS // max(8, (vgpr + 7) // 8 * 8)
+    by_lds = MAX_WAVES
+    if lds:
+        groups = LDS // ((lds + LDS_GRANULE - 1) // LDS_GRANULE * LDS_GRANULE)
+        by_lds = groups * (threads // 64) // SIMDS
+    return min(MAX_WAVES, by_registers, by_lds)
+
+
+def complete(kernel: dict[str, Any], built: code_object.CodeObject, assembly: str) -> None:
+    """Add the figures of the built kernel; the argument layout must be the code object's."""
+    name = kernel["name"]
+    meta = built.kernels.get(name)
+    if meta is None:
+        raise BuildError(f"{name}: in instances.def but not in the code object")
+    visible = [a for a in meta[".args"] if not a[".value_kind"].startswith("hidden_")]
+    if [(a[".offset"], a[".size"]) for a in visible] != [(a["offset"], a["size"]) for a in kernel["args"]]:
+        raise BuildError(f"{name}: argument layout {visible} differs from kargs.hpp {kernel['args']}")
+    vgpr, lds = meta[".vgpr_count"], meta[".group_segment_fixed_size"]
+    kernel.update(
+        lds=lds,
+        vgpr=vgpr,
+        agpr=meta[".agpr_count"],
+        sgpr=meta[".sgpr_count"],
+        vgpr_spills=meta[".vgpr_spill_count"],
+        sgpr_spills=meta[".sgpr_spill_count"],
+        scratch=meta[".private_segment_fixed_size"],
+        waves_per_simd=occupancy(vgpr, lds, kernel["threads"]),
+        code_bytes=built.symbols[name].size,
+    )
+    if kernel["op"] == "gemm":
+        kernel["main_loop"] = main_loop(assembly, name, kernel["tile"], kernel["waves"])
+
+
+def faults(kernel: dict[str, Any]) -> list[str]:
+    """Every limit the kernel breaks."""
+    found = [
+        f"{kernel['name']}: {what} {kernel[key]}, must be 0"
+        for key, what in (
+            ("vgpr_spills", "VGPR spills"),
+            ("sgpr_spills", "SGPR spills"),
+            ("scratch", "scratch bytes"),
+        )
+        if kernel[key]
+    ]
+    if kernel["op"] != "gemm":
+        return found
+    limits, loop = kernel["limits"], kernel["main_loop"]
+    if kernel["waves_per_simd"] < limits["waves_per_simd"]:
+        found.append(
+            f"{kernel['name']}: {kernel['waves_per_simd']} waves per SIMD ({kernel['vgpr']} VGPR, "
+            f"{kernel['lds']} bytes of LDS), must be at least {limits['waves_per_simd']}"
+        )
+    if loop["valu"] + loop["salu"] > limits["valu_salu"]:
+        found.append(
+            f"{kernel['name']}: {loop['valu']} VALU + {loop['salu']} SALU per K tile in the main loop, "
+            f"must be at most {limits['valu_salu']}"
+        )
+    return found
+
+
+# ---- output ---------------------------------------------------------------------------------------------
+
+
+def build() -> dict[str, Any]:
+    """Build every architecture; returns the manifest, written together with the code objects."""
+    tools = find_toolchain()
+    instances = read_instances(tools)
+    manifest: dict[str, Any] = {"version": 1, "compiler": tools.version(), "archs": {}}
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for arch in ARCHS:
+            text, target, linked = (Path(scratch) / f"hipgemm_{arch}.{end}" for end in ("s", "o", "co"))
+            tools.compile(SOURCE / "kernels.hip", arch, text)
+            tools.assemble(text, arch, target)
+            tools.link(target, linked)
+            assembly, content = text.read_text(), linked.read_bytes()
+            built = code_object.read(content)
+            kernels = json.loads(json.dumps(instances))
+            for kernel in kernels:
+                complete(kernel, built, assembly)
+            if extra := set(built.kernels) - {k["name"] for k in kernels}:
+                raise BuildError(f"kernels that instances.def does not know: {sorted(extra)}")
+            manifest["archs"][arch] = {
+                "file": linked.name,
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "kernels": kernels,
+            }
+            _write(OUTPUT / linked.name, content)
+    return manifest
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write through a temporary file: a reader sees the old content or the new."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as f:
+        f.write(content)
+    os.chmod(f.name, 0o644)
+    os.replace(f.name, path)
+
+
+RESOURCES = ("vgpr", "agpr", "sgpr", "lds", "vgpr_spills", "sgpr_spills", "scratch", "waves_per_simd", "code_bytes")
+RESOURCE_TITLES = ("VGPR", "AGPR", "SGPR", "LDS", "spill v", "s", "scratch", "waves/SIMD", "code B")
+LOOP = ("mfma", "ds_read", "dma", "valu", "salu", "barrier", "wait", "nop", "setprio")
+LOOP_TITLES = ("MFMA", "ds_read", "DMA", "VALU", "SALU", "barrier", "wait", "nop", "setprio")
+
+
+def table(manifest: dict[str, Any]) -> str:
+    """Resources per kernel, and the main loop's instructions per wave and K tile."""
+    blocks = []
+    for arch, entry in manifest["archs"].items():
+        rows = [[f"{arch} kernel", *RESOURCE_TITLES, *LOOP_TITLES]]
+        for kernel in entry["kernels"]:
+            loop = kernel.get("main_loop", {})
+            rows.append(
+                [kernel["name"], *(str(kernel[r]) for r in RESOURCES), *(f"{loop[n]:g}" if loop else "-" for n in LOOP)]
+            )
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        blocks.append(
+            "\n".join(
+                f"{row[0]:<{widths[0]}}  " + "  ".join(f"{x:>{w}}" for x, w in zip(row[1:], widths[1:], strict=True))
+                for row in rows
+            )
+        )
+    note = "MFMA .. setprio: instructions per wave and K tile in the main loop"
+    return "\n".join([*blocks, f"{note}; {manifest['compiler']}"])
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="build the kernels")
+    parser.add_argument("--table", action="store_true", help="print the table of the last build; build nothing")
+    if parser.parse_args().table:
+        print(table(json.loads((OUTPUT / "manifest.json").read_text())))
+        return 0
+    try:
+        manifest = build()
+    except BuildError as error:
+        print(f"tools/kernels.py: {error}", file=sys.stderr)
+        return 1
+    broken = [fault for entry in manifest["archs"].values() for k in entry["kernels"] for fault in faults(k)]
+    if broken:
+        print(table(manifest), *broken, sep="\n", file=sys.stderr)
+        return 1
+    # Last, and only when all is well: make takes this file for the sign of a finished build.
+    _write(OUTPUT / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
