@@ -25,8 +25,13 @@ class Resident(ABC):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
-    ptr: int
     device: int
+    readonly: bool
+
+    @property
+    @abstractmethod
+    def ptr(self) -> int:
+        """Address of the first element."""
 
     @abstractmethod
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
@@ -294,7 +299,7 @@ class _Faults:
 
     def output(self, out: object, operand: Operand, **inputs: Operand | None) -> None:
         """Check that `out` can be written without harm."""
-        if isinstance(out, np.ndarray) and not out.flags.writeable:
+        if (not out.flags.writeable) if isinstance(out, np.ndarray) else getattr(out, "readonly", False):
             self.add(ValueError, "readonly", "out must be writeable", "a read-only array")
         if _overlaps_itself(operand):
             got = f"shape {operand.shape}, strides {operand.strides}"

@@ -1,0 +1,596 @@
+"""HIP through hip-python, whose only importer this is: runtime, errors, streams, devices, memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import HipError, RuntimeFallbackWarning, RuntimeNotFoundError, sentence
+
+EMULATOR = Path(__file__).parent / "_emulator" / "libamdhip64.so"
+MODES = ("auto", "rocm", "emulator")
+
+_HIP_SUCCESS = 0
+_OUT_OF_MEMORY = 2
+_NOT_READY = 600
+_EVENT_DISABLE_TIMING = 2
+
+
+# ---- the choice of runtime -------------------------------------------------------------------------
+
+
+@dataclass
+class Runtime:
+    """The HIP runtime of this process, opened.
+
+    Attributes
+    ----------
+    kind : str
+        ``"rocm"`` or ``"emulator"``.
+    hip : module
+        hip-python.
+    library : str
+        The library that hip-python uses.
+    devices : int
+        How many devices it reports.
+    """
+
+    kind: str
+    hip: Any
+    library: str
+    devices: int
+    emulator: ctypes.CDLL | None = None
+    pools: list[Pool] = field(default_factory=list)
+    archs: dict[int, str] = field(default_factory=dict)
+
+    def report(self) -> str:
+        """What the emulator has to say about the last fault."""
+        if self.emulator is None:
+            return ""
+        text: bytes | None = self.emulator.hipgemm_emulator_last_report()
+        return (text or b"").decode(errors="replace").strip()
+
+
+_runtime: Runtime | None = None
+_lock = threading.Lock()
+
+
+def runtime() -> Runtime:
+    """Return the runtime, chosen and opened at the first call."""
+    global _runtime
+    if _runtime is None:
+        with _lock:
+            if _runtime is None:
+                _runtime = _choose()
+    return _runtime
+
+
+def opened() -> Runtime | None:
+    """Return the runtime if it was opened already."""
+    return _runtime
+
+
+def _choose() -> Runtime:
+    mode = os.environ.get("HIPGEMM_RUNTIME", "auto").lower() or "auto"
+    if mode not in MODES:
+        raise ValueError(sentence(f"HIPGEMM_RUNTIME must be one of {', '.join(MODES)}", repr(mode)))
+    try:
+        from hip import hip
+    except ImportError as error:
+        raise RuntimeNotFoundError(
+            f"hip-python cannot be imported ({error}); run: pip install 'hip-python>=7.0,<11'"
+        ) from error
+
+    # A process holds one library of this name; hip-python would use the one that is there.
+    foreign = [path for path in _mapped_libraries() if not _same_file(path, EMULATOR)]
+    if mode == "emulator":
+        if foreign:
+            raise RuntimeNotFoundError(
+                f"HIPGEMM_RUNTIME=emulator, but this process has already opened {foreign[0]}; "
+                "use hipgemm before anything else that opens ROCm, or in a process of its own"
+            )
+        return _open_emulator(hip)
+    candidate = foreign[0] if foreign else _rocm_library()
+    why = _probe(candidate)
+    if not why:
+        return _open(hip, "rocm", candidate)
+    if mode == "rocm":
+        raise RuntimeNotFoundError(f"no GPU by ROCm: {why} (HIPGEMM_RUNTIME=rocm)")
+    if foreign:
+        raise RuntimeNotFoundError(
+            f"no GPU by ROCm: {why}; nor can the emulator take its place, since this process has opened "
+            "that library already"
+        )
+    found = _open_emulator(hip, f"and no GPU by ROCm: {why}")
+    warnings.warn(
+        f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)",
+        RuntimeFallbackWarning,
+        stacklevel=2,
+    )
+    return found
+
+
+def _rocm_library() -> str:
+    """Where ROCm's library is, by hip-python's own search; a bare name leaves it to the loader."""
+    try:
+        from rocm.bindings.util.paths import get_library_path
+
+        return os.fsdecode(get_library_path("amdhip64"))
+    except ImportError:  # hip-python 7 asks the loader only
+        root = os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME") or "/opt/rocm"
+        path = Path(root) / "lib" / "libamdhip64.so"
+        return str(path) if path.exists() else path.name
+
+
+_PROBE = """
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+n = ctypes.c_int(0)
+error = lib.hipGetDeviceCount(ctypes.byref(n))
+print("probe", error, n.value, int(hasattr(lib, "hipgemm_emulator_cpu")))
+"""
+
+
+def _probe(library: str) -> str:
+    """Try a library in a child process, for one that is opened can never be swapped. "" if it has a GPU."""
+    if not sys.executable:
+        return f"{library} cannot be tried without a Python executable"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _PROBE, library], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"trying {library} failed ({error})"
+    found = re.search(r"^probe (-?\d+) (-?\d+) (\d)$", child.stdout, re.MULTILINE)
+    if found is None:
+        detail = child.stderr.strip().splitlines()
+        return (
+            f"{library} cannot be opened"
+            if "cannot open shared object" in child.stderr
+            else (f"trying {library} ended with {child.returncode} ({detail[-1] if detail else 'no output'})")
+        )
+    code, count, emulated = map(int, found.groups())
+    if emulated:
+        return f"{library} is an emulator"
+    return "" if code == _HIP_SUCCESS and count > 0 else f"{library} reports no device (error {code})"
+
+
+def _open_emulator(hip: Any, context: str = "") -> Runtime:
+    if not EMULATOR.exists():
+        raise RuntimeNotFoundError(
+            f"the emulator is not built: {EMULATOR} is missing{', ' + context if context else ''}; "
+            "run: make emulator"
+        )
+    return _open(hip, "emulator", str(EMULATOR))
+
+
+def _open(hip: Any, kind: str, library: str) -> Runtime:
+    """Make hip-python open this library and no other, leaving the environment as it is."""
+    try:
+        # Held open here, it also answers to its bare name, should hip-python have settled on that.
+        handle = ctypes.CDLL(library)
+        with _steered(library):
+            error, devices = hip.hipGetDeviceCount()
+    except (OSError, RuntimeError) as failure:
+        raise RuntimeNotFoundError(f"{library} cannot be opened: {failure}") from failure
+    if os.sep in library:
+        others = [path for path in _mapped_libraries() if not _same_file(path, library)]
+        if others:
+            raise RuntimeNotFoundError(f"hip-python has opened {others[0]} instead of {library}")
+    if int(error) != _HIP_SUCCESS or devices < 1:
+        raise RuntimeNotFoundError(f"{library} reports no device ({getattr(error, 'name', error)})")
+    found = Runtime(kind, hip, library, int(devices))
+    if kind == "emulator":
+        handle.hipgemm_emulator_last_report.restype = ctypes.c_char_p
+        found.emulator = handle
+    found.pools = [Pool(found, device) for device in range(found.devices)]
+    return found
+
+
+@contextmanager
+def _steered(library: str) -> Iterator[None]:
+    """Point hip-python's search at one library while it opens it."""
+    encoded = os.fsencode(library)
+    module: Any
+    value: Any
+    try:
+        from rocm.bindings.util import paths as module  # hip-python 10
+
+        name, value = "get_library_path", lambda shortname, *rest: encoded
+    except ImportError:
+        from hip import chip as module  # hip-python 7
+
+        name, value = "DLL", encoded
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _mapped_libraries() -> list[str]:
+    """Every libamdhip64 that this process has opened."""
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return []
+    return sorted(set(re.findall(r"(/\S*libamdhip64[^/\n]*?\.so[^/\n]*)$", maps, re.MULTILINE)))
+
+
+def _same_file(a: str | Path, b: str | Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return False
+
+
+# ---- errors ----------------------------------------------------------------------------------------
+
+
+def failure(call: str, error: Any) -> HipError:
+    """Make the exception for an error code, and clear it so that nobody else stumbles over it."""
+    rt = runtime()
+    report = rt.report()
+    with suppress(Exception):
+        rt.hip.hipGetLastError()
+    return HipError(call, int(error), getattr(error, "name", "unknown error"), report)
+
+
+def call(name: str, *args: Any) -> Any:
+    """Call HIP; raise on error, else return what it returned besides the code."""
+    result = getattr(runtime().hip, name)(*args)
+    error = result[0]
+    if int(error) != _HIP_SUCCESS:
+        raise failure(name, error)
+    return result[1] if len(result) > 1 else None
+
+
+# ---- devices and streams ---------------------------------------------------------------------------
+
+
+def current_device() -> int:
+    """The calling thread's device."""
+    return 0 if runtime().devices == 1 else int(call("hipGetDevice"))
+
+
+@contextmanager
+def on_device(device: int) -> Iterator[None]:
+    """Make a device current, and the former one again afterwards."""
+    before = current_device()
+    if before == device:
+        yield
+        return
+    call("hipSetDevice", device)
+    try:
+        yield
+    finally:
+        call("hipSetDevice", before)
+
+
+def properties(device: int) -> Any:
+    """HIP's properties of a device."""
+    hip = runtime().hip
+    try:
+        return call("hipGetDeviceProperties", device)  # hip-python 10 returns them
+    except TypeError:
+        found = hip.hipDeviceProp_t()  # hip-python 7 fills them in
+        call("hipGetDeviceProperties", found, device)
+        return found
+
+
+def device_of(ptr: int) -> int:
+    """The device that holds an address."""
+    try:
+        return int(call("hipPointerGetAttributes", ptr).device)  # hip-python 10 returns them
+    except TypeError:
+        found = runtime().hip.hipPointerAttribute_t()  # hip-python 7 fills them in
+        call("hipPointerGetAttributes", found, ptr)
+        return int(found.device)
+
+
+def arch(device: int) -> str:
+    """The architecture of a device, such as ``gfx950``."""
+    known = runtime().archs
+    if device not in known:
+        name = properties(device).gcnArchName
+        known[device] = (name.decode() if isinstance(name, bytes) else str(name)).split(":")[0]
+    return known[device]
+
+
+def stream_handle(function: str, stream: Any) -> int:
+    """Read a stream argument: None, an int, or anything with int()."""
+    if stream is None:
+        return 0
+    try:
+        handle = int(stream)
+    except (TypeError, ValueError):
+        handle = -1
+    if handle < 0:
+        required = "stream must be None, a stream handle, or convertible to one by int()"
+        raise TypeError(f"{function}: {sentence(required, repr(stream))}")
+    return handle
+
+
+def synchronize(stream: int = 0) -> None:
+    """Wait for a stream."""
+    call("hipStreamSynchronize", stream)
+
+
+def wait_for(waiting: int, stream: int) -> None:
+    """Order what comes next on one stream behind what is on another."""
+    event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
+    try:
+        call("hipEventRecord", event, stream)
+        call("hipStreamWaitEvent", waiting, event, 0)
+    finally:
+        call("hipEventDestroy", event)
+
+
+# ---- launches --------------------------------------------------------------------------------------
+
+
+def launch_extra(config: int) -> Any:
+    """Wrap the address of a HIP_LAUNCH_PARAM list once, so that launches need not."""
+    hip = runtime().hip
+    for name in ("rocm.bindings._hip_helpers", "hip._hip_helpers"):
+        helpers = sys.modules.get(name)
+        if helpers is not None:
+            return helpers.HipModuleLaunchKernel_extra.fromObj(config)
+    raise RuntimeNotFoundError(f"{hip.__name__} is not a hip-python that hipgemm knows")
+
+
+_streams: dict[int, Any] = {}
+
+
+def launch(function: Any, device: int, workgroups: int, threads: int, stream: int, extra: Any) -> None:
+    """Launch a kernel with a prepared argument block."""
+    rt = runtime()
+    handle = _streams.get(stream)
+    if handle is None:
+        handle = _streams[stream] = rt.hip.ihipStream_t.fromObj(stream)
+    if rt.devices == 1:
+        error = rt.hip.hipModuleLaunchKernel(
+            function, workgroups, 1, 1, threads, 1, 1, 0, handle, None, extra
+        )[0]
+    else:
+        with on_device(device):
+            error = rt.hip.hipModuleLaunchKernel(
+                function, workgroups, 1, 1, threads, 1, 1, 0, handle, None, extra
+            )[0]
+    if error:
+        raise failure("hipModuleLaunchKernel", error)
+
+
+# ---- copies ----------------------------------------------------------------------------------------
+
+
+def copy(kind: str, dst: int, src: int, nbytes: int, stream: int) -> None:
+    """Copy bytes in stream order. `kind` is HIP's, such as ``"HostToDevice"``."""
+    if nbytes:
+        enum = getattr(runtime().hip.hipMemcpyKind, "hipMemcpy" + kind)
+        call("hipMemcpyAsync", dst, src, nbytes, enum, stream)
+
+
+def copy_rows(
+    kind: str, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int
+) -> None:
+    """Copy rows of `width` bytes in stream order, each side with a pitch of its own."""
+    if rows == 1 or dst_pitch == src_pitch == width:
+        copy(kind, dst, src, width * rows, stream)
+    elif rows and width:
+        enum = getattr(runtime().hip.hipMemcpyKind, "hipMemcpy" + kind)
+        call("hipMemcpy2DAsync", dst, dst_pitch, src, src_pitch, width, rows, enum, stream)
+
+
+def copy_between(dst: int, dst_device: int, src: int, src_device: int, nbytes: int, stream: int) -> None:
+    """Copy bytes from one device to another in stream order."""
+    if nbytes:
+        call("hipMemcpyPeerAsync", dst, dst_device, src, src_device, nbytes, stream)
+
+
+def clear(dst: int, nbytes: int, stream: int) -> None:
+    """Set bytes to zero in stream order."""
+    if nbytes:
+        call("hipMemsetAsync", dst, 0, nbytes, stream)
+
+
+def clear_rows(dst: int, pitch: int, width: int, rows: int, stream: int) -> None:
+    """Set `width` bytes of each row to zero in stream order."""
+    if rows and width:
+        call("hipMemset2DAsync", dst, pitch, 0, width, rows, stream)
+
+
+# ---- memory ----------------------------------------------------------------------------------------
+
+
+class Block:
+    """A piece of device memory and the streams that use it.
+
+    Work on it is ordered across streams: `reading` and `writing` make a stream wait for what it depends on.
+    It goes back to its pool when the last array that uses it is gone.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "device",
+        "exports",
+        "home",
+        "nbytes",
+        "owner",
+        "ptr",
+        "readers",
+        "size",
+        "writer",
+    )
+
+    def __init__(self, ptr: int, nbytes: int, size: int, device: int, stream: int, owner: object = None):
+        self.ptr = ptr
+        self.nbytes = nbytes
+        self.size = size  # of the allocation; 0 where the memory is not ours
+        self.device = device
+        self.home = stream  # the stream whose order allocation and reuse follow
+        self.writer = stream  # the stream of the last write
+        self.readers: set[int] = set()  # other streams that have read since
+        self.owner = owner  # keeps foreign memory alive
+        self.exports = 0  # views handed to other libraries
+
+    def reading(self, stream: int) -> None:
+        """Order a read on `stream` behind the last write."""
+        if stream != self.writer and stream not in self.readers:
+            wait_for(stream, self.writer)
+            self.readers.add(stream)
+
+    def writing(self, stream: int) -> None:
+        """Order a write on `stream` behind the last write and every read since."""
+        if stream != self.writer:
+            wait_for(stream, self.writer)
+        for reader in self.readers:
+            if reader != stream:
+                wait_for(stream, reader)
+        if self.readers:
+            self.readers = set()
+        self.writer = stream
+
+    def release(self) -> None:
+        """Give the memory back. Ordered behind all work on it."""
+        if self.ptr:
+            streams = {self.writer, *self.readers}
+            returned = (self.ptr, self.size, self.home, streams, self.owner)
+            self.ptr, self.owner = 0, None
+            if _runtime is not None:
+                _runtime.pools[self.device].returned.append(returned)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class Pool:
+    """Device memory, kept for reuse in stream order.
+
+    A block freed on a stream serves that stream again at once: whatever comes next there comes behind
+    the work that used it. HIPGEMM_POOL=off allocates and frees exactly, for checking.
+    """
+
+    def __init__(self, rt: Runtime, device: int):
+        self._device = device
+        self._caching = os.environ.get("HIPGEMM_POOL", "on").lower() not in ("off", "0")
+        self._lock = threading.Lock()
+        self._free: dict[tuple[int, int], list[int]] = {}
+        self._kept: list[tuple[list[Any], object]] = []
+        # Finalizers only append here: they may run anywhere, even while this thread holds the lock.
+        self.returned: deque[tuple[int, int, int, set[int], object]] = deque()
+        self.bytes = 0  # allocated from HIP
+
+    def allocate(self, nbytes: int, stream: int) -> Block:
+        """Return a block of at least `nbytes`, usable on `stream` at once."""
+        size = _round_up(nbytes) if self._caching else max(nbytes, 1)
+        with self._lock:
+            self._drain()
+            cached = self._free.get((stream, size))
+            ptr = cached.pop() if cached else self._malloc(size)
+        return Block(ptr, nbytes, size, self._device, stream)
+
+    def keep(self, owner: object, stream: int) -> None:
+        """Keep an object alive until the work queued on `stream` so far is done."""
+        with self._lock:
+            self._keep(owner, {stream})
+
+    def trim(self) -> None:
+        """Return cached memory to HIP."""
+        with self._lock:
+            self._trim()
+
+    def _malloc(self, size: int) -> int:
+        with on_device(self._device):
+            error, pointer = runtime().hip.hipMalloc(size)
+            if int(error) == _OUT_OF_MEMORY:
+                runtime().hip.hipGetLastError()
+                self._trim()
+                error, pointer = runtime().hip.hipMalloc(size)
+            if int(error) != _HIP_SUCCESS:
+                raise failure(f"hipMalloc({size} bytes on device {self._device})", error)
+        self.bytes += size
+        return int(pointer)
+
+    def _hip_free(self, ptr: int, size: int) -> None:
+        self.bytes -= size
+        with on_device(self._device):
+            call("hipFree", ptr)  # waits for the device
+
+    def _trim(self) -> None:
+        self._drain()
+        blocks = [(ptr, size) for (_, size), pointers in self._free.items() for ptr in pointers]
+        self._free.clear()
+        for ptr, size in blocks:
+            self._hip_free(ptr, size)
+
+    def _drain(self) -> None:
+        while self.returned:
+            ptr, size, home, streams, owner = self.returned.popleft()
+            if size == 0:
+                self._keep(owner, streams)
+            elif self._caching:
+                self._gather(home, streams)
+                self._free.setdefault((home, size), []).append(ptr)
+            else:
+                self._hip_free(ptr, size)
+        if self._kept:
+            self._kept = [(events, owner) for events, owner in self._kept if not _all_done(events)]
+
+    def _gather(self, home: int, streams: set[int]) -> None:
+        """Put the home stream behind every other stream that used a block."""
+        for stream in streams:
+            if stream != home:
+                try:
+                    with on_device(self._device):
+                        wait_for(home, stream)
+                except HipError:  # a stream is gone; its work may not be
+                    with on_device(self._device):
+                        call("hipDeviceSynchronize")
+
+    def _keep(self, owner: object, streams: set[int]) -> None:
+        events = []
+        with on_device(self._device):
+            for stream in streams:
+                event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
+                call("hipEventRecord", event, stream)
+                events.append(event)
+        self._kept.append((events, owner))
+
+
+def _all_done(events: list[Any]) -> bool:
+    """Whether all events have come; those that have are destroyed."""
+    while events:
+        error = runtime().hip.hipEventQuery(events[-1])[0]
+        if int(error) == _NOT_READY:
+            runtime().hip.hipGetLastError()
+            return False
+        call("hipEventDestroy", events.pop())
+    return True
+
+
+def _round_up(nbytes: int) -> int:
+    """Round to an eighth of a power of two, at least 512 bytes: few sizes, little waste.
+
+    >>> [_round_up(n) for n in (0, 512, 513, 9000, 2**20 + 1)]
+    [512, 512, 1024, 9216, 1179648]
+    """
+    step = max(512, 1 << max(0, (max(nbytes, 1) - 1).bit_length() - 4))
+    return max(1, -(-nbytes // step)) * step
+
+
+def allocate(nbytes: int, device: int, stream: int) -> Block:
+    """Return device memory that is ready for use on `stream`."""
+    return runtime().pools[device].allocate(nbytes, stream)

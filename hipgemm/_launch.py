@@ -1,0 +1,163 @@
+"""Code objects on devices, and launches. The only module that knows how kernel arguments are laid out."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import _hip, usage
+from .errors import KernelNotFoundError
+from .support import MAKE_LINE, CodeObject, Kernel, code_object
+
+_CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
+_MAX_ARGUMENT_BYTES = 4096
+
+
+def pack_format(kernel: Kernel) -> str:
+    """Return the `struct` format that puts each argument at its offset.
+
+    Examples
+    --------
+    >>> from .support import Argument
+    >>> args = (Argument("m", "u32", 0, 4), Argument("c", "ptr", 8, 8))
+    >>> pack_format(Kernel("k", "gemm", "gfx950", 64, (64, 64, 64), args))
+    '<I4xQ'
+    """
+    text, at = "<", 0
+    for argument in kernel.args:
+        if argument.type not in _CODES or argument.offset < at:
+            raise KernelNotFoundError(f"{kernel.name}: no way to pack {argument}; run: {MAKE_LINE}")
+        gap = argument.offset - at
+        text += (f"{gap}x" if gap else "") + _CODES[argument.type]
+        at = argument.offset + argument.size
+    return text
+
+
+@dataclass
+class Function:
+    """A kernel on a device, ready to launch. `names` is the order in which its arguments are given."""
+
+    name: str
+    device: int
+    handle: Any
+    threads: int
+    tile: tuple[int, ...]
+    names: tuple[str, ...]
+    size: int
+    pack_into: Callable[..., None] = field(repr=False)
+
+
+class _ArgumentBuffer(threading.local):
+    """One thread's argument block, and HIP's description of it. HIP copies it at the launch."""
+
+    def __init__(self) -> None:
+        self.buffer = (ctypes.c_char * _MAX_ARGUMENT_BYTES)()
+        self.size = ctypes.c_size_t(0)
+        pointer, size, end = 1, 2, 3  # HIP_LAUNCH_PARAM_*
+        self.config = (ctypes.c_void_p * 5)(
+            pointer, ctypes.addressof(self.buffer), size, ctypes.addressof(self.size), end
+        )
+        self.extra = _hip.launch_extra(ctypes.addressof(self.config))
+
+
+_arguments = _ArgumentBuffer()
+_functions: dict[tuple[int, str], Function] = {}
+_modules: dict[int, tuple[CodeObject, Any]] = {}
+_lock = threading.Lock()
+
+
+def function(device: int, name: str) -> Function:
+    """Return a kernel of the device's code object, loading that at its first use."""
+    found = _functions.get((device, name))
+    if found is None:
+        with _lock:
+            found = _functions.setdefault((device, name), _load_function(device, name))
+    return found
+
+
+def _load_function(device: int, name: str) -> Function:
+    if device not in _modules:
+        _modules[device] = _load_module(device)
+    built, module = _modules[device]
+    kernel = built.kernels.get(name)
+    if kernel is None:
+        raise KernelNotFoundError(
+            f"no kernel {name} for {built.arch}; built: {', '.join(built.kernels)}; run: {MAKE_LINE}"
+        )
+    packer = struct.Struct(pack_format(kernel))
+    with _hip.on_device(device):
+        handle = _hip.call("hipModuleGetFunction", module, name.encode())
+    return Function(
+        name,
+        device,
+        handle,
+        kernel.threads,
+        kernel.tile,
+        tuple(x.name for x in kernel.args),
+        packer.size,
+        packer.pack_into,
+    )
+
+
+def _load_module(device: int) -> tuple[CodeObject, Any]:
+    built = code_object(_hip.arch(device))
+    try:
+        image = built.path.read_bytes()
+    except OSError as error:
+        raise KernelNotFoundError(
+            f"the code object {built.path} cannot be read ({error.strerror}); run: {MAKE_LINE}"
+        ) from error
+    if hashlib.sha256(image).hexdigest() != built.sha256:
+        raise KernelNotFoundError(
+            f"the code object {built.path} is not the one in the manifest; run: {MAKE_LINE}"
+        )
+    with _hip.on_device(device):
+        return built, _hip.call("hipModuleLoadData", image)
+
+
+def launch(kernel: Function, workgroups: int, stream: int, *values: float) -> None:
+    """Launch on a stream, with the arguments in the kernel's order."""
+    arguments = _arguments
+    kernel.pack_into(arguments.buffer, 0, *values)
+    arguments.size.value = kernel.size
+    _hip.launch(kernel.handle, kernel.device, workgroups, kernel.threads, stream, arguments.extra)
+    usage.count_kernel(kernel.name)
+
+
+def copy_strided(
+    device: int,
+    stream: int,
+    itemsize: int,
+    src: tuple[int, int, int],
+    dst: tuple[int, int, int],
+    rows: int,
+    columns: int,
+    padded_columns: int = 0,
+) -> None:
+    """Copy a matrix between any two layouts, and fill up its rows with zeros.
+
+    `src` and `dst` are each an address, the bytes from row to row, and the bytes from column to column.
+    """
+    padded = max(columns, padded_columns)
+    if rows == 0 or padded == 0:
+        return
+    kernel = function(device, f"copy_strided_b{itemsize}")
+    tile_rows, tile_columns = kernel.tile
+    workgroups = -(-rows // tile_rows) * -(-padded // tile_columns)
+    values = {
+        "src": src[0],
+        "dst": dst[0],
+        "src_row_stride": src[1],
+        "src_col_stride": src[2],
+        "dst_row_stride": dst[1],
+        "dst_col_stride": dst[2],
+        "rows": rows,
+        "cols": columns,
+        "pad_cols": padded,
+    }
+    launch(kernel, workgroups, stream, *(values[name] for name in kernel.names))

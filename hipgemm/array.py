@@ -1,0 +1,577 @@
+"""Arrays in device memory: made from NumPy or taken over from other libraries, sliced without copies."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _dlpack, _hip
+from ._dlpack import contiguous_strides
+from .errors import InterchangeError, sentence
+from .formats import BF16, round_once
+from .problem import Resident, byte_range
+
+Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
+
+
+class DeviceArray(Resident):
+    """An array in the memory of a device. Made by `asarray`, `empty` and `zeros`.
+
+    Work on it is ordered: a stream waits for what it depends on, whichever stream that is on.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Extent of each axis.
+    strides : tuple of int
+        Bytes from one element to the next along each axis.
+    dtype : numpy.dtype
+        Type of the elements.
+    device : int
+        The device that holds it.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> x = hg.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    >>> x.T[::-1].get()
+    array([[2., 5.],
+           [1., 4.],
+           [0., 3.]], dtype=float32)
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_block",
+        "_key",
+        "device",
+        "dtype",
+        "readonly",
+        "shape",
+        "strides",
+    )
+
+    def __init__(
+        self,
+        block: _hip.Block,
+        address: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+        readonly: bool = False,
+    ):
+        self._block = block
+        self._address = address
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.device = block.device
+        self.readonly = readonly
+        # All that the choice of kernel depends on.
+        self._key = (shape, strides, dtype, address & 15, block.device, readonly)
+
+    @property
+    def ptr(self) -> int:
+        """Address of the first element."""
+        if not self._block.ptr:
+            raise ValueError("DeviceArray: the array was freed")
+        return self._address
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def T(self) -> DeviceArray:
+        """The array with its axes reversed; no copy."""
+        return self._view(self._address, self.shape[::-1], self.strides[::-1])
+
+    @property
+    def mT(self) -> DeviceArray:
+        """The array with its last two axes exchanged; no copy."""
+        if self.ndim < 2:
+            raise ValueError(f"DeviceArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
+        (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
+        return self._view(self._address, (*shape, n, m), (*strides, sn, sm))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d DeviceArray")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        state = "" if self._block.ptr else ", freed"
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device}{state})"
+
+    def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
+        raise TypeError("DeviceArray: a copy to the host must be asked for; use .get()")
+
+    def __getitem__(self, index: Index) -> DeviceArray:
+        shape, strides = [], []
+        address, axis = self.ptr, 0
+        for part in _expand(index, self.ndim):
+            if part is None:
+                shape.append(1)
+                strides.append(0)
+                continue
+            n, stride = self.shape[axis], self.strides[axis]
+            if isinstance(part, slice):
+                start, stop, step = part.indices(n)
+                count = len(range(start, stop, step))
+                shape.append(count)
+                strides.append(stride * step)
+                address += start * stride if count else 0
+            else:
+                if not -n <= part < n:
+                    raise IndexError(
+                        f"DeviceArray: index {part} is out of bounds for axis {axis} of size {n}"
+                    )
+                address += (part % n) * stride
+            axis += 1
+        return self._view(address, tuple(shape), tuple(strides))
+
+    def _view(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
+        return DeviceArray(self._block, address, shape, strides, self.dtype, self.readonly)
+
+    def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Copy to the host, once all work on the array is done.
+
+        Parameters
+        ----------
+        out : numpy.ndarray, optional
+            Where to put it: an array of the same shape and dtype.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> hg.zeros(2, np.float32).get()
+        array([0., 0.], dtype=float32)
+        """
+        if out is None:
+            out = np.empty(self.shape, self.dtype)
+        elif not isinstance(out, np.ndarray):
+            raise TypeError(f"get: {sentence('out must be a numpy.ndarray', type(out).__qualname__)}")
+        elif out.dtype != self.dtype:
+            raise TypeError(f"get: {sentence(f'out.dtype must be {self.dtype}', out.dtype)}")
+        elif out.shape != self.shape:
+            raise ValueError(f"get: {sentence(f'out.shape must be {self.shape}', out.shape)}")
+        elif not out.flags.writeable:
+            raise ValueError(f"get: {sentence('out must be writeable', 'a read-only array')}")
+        address = self.ptr
+        if self.size:
+            with _hip.on_device(self.device):
+                download(address, self.shape, self.strides, out, self._block.writer)
+        return out
+
+    def free(self) -> None:
+        """Give the memory back now, instead of when the last view of it is gone. All views become unusable.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> x = hg.zeros(2, np.float32)
+        >>> x.free()
+        >>> x.get()
+        Traceback (most recent call last):
+        ...
+        ValueError: DeviceArray: the array was freed
+        """
+        if self._block.exports:
+            raise BufferError(
+                f"free: {sentence('no other library may hold the array', f'{self._block.exports} exports')}"
+            )
+        self._block.release()
+
+    # ---- interchange ----
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _dlpack.ROCM, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device is not None and dl_device != self.__dlpack_device__():
+            required = f"dl_device must be {self.__dlpack_device__()}"
+            raise InterchangeError(f"__dlpack__: {sentence(required, dl_device, 'use .get()')}")
+        if copy:
+            raise InterchangeError(f"__dlpack__: {sentence('copy must be None or False', copy)}")
+        if self.readonly:
+            raise InterchangeError("__dlpack__: the array is read-only, which such a capsule cannot say")
+        if stream != -1:  # -1: the consumer does not want to wait
+            with _hip.on_device(self.device):
+                self._block.reading(stream or 0)
+        return _dlpack.export(
+            self.ptr, self.device, self.shape, self.strides, self.dtype, _Export(self._block)
+        )
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """How CuPy, Numba and PyTorch see the array. They have no name for bfloat16: use DLPack for that."""
+        if self.dtype.isbuiltin != 1:
+            fault = sentence("dtype must be one of NumPy", self.dtype, "use DLPack")
+            raise InterchangeError(f"__cuda_array_interface__: {fault}")
+        return {
+            "shape": self.shape,
+            "strides": None
+            if self.strides == contiguous_strides(self.shape, self.dtype.itemsize)
+            else self.strides,
+            "typestr": self.dtype.str,
+            "data": (self.ptr, self.readonly),
+            "stream": self._block.writer or 1,  # 1 stands for the default stream
+            "version": 3,
+        }
+
+
+class _Export:
+    """One capsule's hold on a block."""
+
+    def __init__(self, block: _hip.Block):
+        self._block = block
+        block.exports += 1
+
+    def __del__(self) -> None:
+        self._block.exports -= 1
+
+
+def _expand(index: Index, ndim: int) -> list[int | slice | None]:
+    """Write out what a basic index leaves out."""
+    parts = index if isinstance(index, tuple) else (index,)
+    given = sum(part is not None and part is not ... for part in parts)
+    if given > ndim:
+        raise IndexError(f"DeviceArray: {sentence(f'at most {ndim} indices', given)}")
+    rest: list[int | slice | None] = [slice(None)] * (ndim - given)
+    expanded: list[int | slice | None] = []
+    seen = False
+    for part in parts:
+        if part is ...:
+            if seen:
+                raise IndexError("DeviceArray: an index can have only one ellipsis")
+            seen = True
+            expanded += rest
+        elif part is None or isinstance(part, slice):
+            expanded.append(part)
+        else:
+            try:
+                expanded.append(operator.index(part))
+            except TypeError:
+                required = "an index must be an int, a slice, None or ..."
+                raise TypeError(f"DeviceArray: {sentence(required, type(part).__qualname__)}") from None
+    return expanded if seen else expanded + rest
+
+
+# ---- making arrays ---------------------------------------------------------------------------------
+
+
+def empty(
+    shape: int | Sequence[int], dtype: npt.DTypeLike, *, device: int | None = None, stream: Any = None
+) -> DeviceArray:
+    """Make an array without setting its elements.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Extent of each axis.
+    dtype : dtype
+        Type of the elements.
+    device : int, optional
+        Default: the current device.
+    stream : int or object with int(), optional
+        The stream that uses it first.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.empty((2, 3), np.float32)
+    DeviceArray(shape=(2, 3), dtype=float32, device=0)
+    """
+    return _make("empty", shape, dtype, device, stream)
+
+
+def zeros(
+    shape: int | Sequence[int], dtype: npt.DTypeLike, *, device: int | None = None, stream: Any = None
+) -> DeviceArray:
+    """Make an array of zeros; parameters as for `empty`.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.zeros((1, 2), np.int32).get()
+    array([[0, 0]], dtype=int32)
+    """
+    x = _make("zeros", shape, dtype, device, stream)
+    with _hip.on_device(x.device):
+        _hip.clear(x.ptr, x.nbytes, x._block.writer)
+    return x
+
+
+def _make(
+    function: str, shape: int | Sequence[int], dtype: npt.DTypeLike, device: int | None, stream: Any
+) -> DeviceArray:
+    try:
+        extents = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        required = "shape must be an int or a sequence of ints"
+        raise TypeError(f"{function}: {sentence(required, repr(shape))}") from None
+    if any(n < 0 for n in extents):
+        raise ValueError(f"{function}: {sentence('shape must not be negative', extents)}")
+    return new(
+        extents, _plain(function, dtype), _device(function, device), _hip.stream_handle(function, stream)
+    )
+
+
+def new(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
+    """Make a contiguous array; the arguments are known to be right."""
+    size = dtype.itemsize
+    for n in shape:
+        size *= n
+    block = _hip.allocate(size, device, stream)
+    return DeviceArray(block, block.ptr, shape, contiguous_strides(shape, dtype.itemsize), dtype)
+
+
+def asarray(
+    x: Any,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    device: int | None = None,
+    copy: bool | None = None,
+    stream: Any = None,
+) -> DeviceArray:
+    """Bring an array onto a device.
+
+    NumPy arrays are copied, and keep the order of their axes in memory. Arrays of other libraries
+    (anything with ``__dlpack__`` or ``__cuda_array_interface__`` on an AMD device) are taken over
+    where they lie.
+
+    Parameters
+    ----------
+    x : numpy.ndarray, DeviceArray, or an array of another library
+        The array.
+    dtype : dtype, optional
+        Type to convert NumPy arrays to, rounding once.
+    device : int, optional
+        Default: where `x` is, or the current device for NumPy arrays.
+    copy : bool, optional
+        True: always copy. False: never. Default: where needed.
+    stream : int or object with int(), optional
+        The stream to copy on.
+
+    Returns
+    -------
+    DeviceArray
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> import ml_dtypes
+    >>> w = hg.asarray(np.ones((4, 8), np.float32), ml_dtypes.bfloat16)
+    >>> w.T
+    DeviceArray(shape=(8, 4), dtype=bfloat16, device=0)
+    """
+    handle = _hip.stream_handle("asarray", stream)
+    if isinstance(x, (np.ndarray, np.generic)):
+        if copy is False:
+            raise ValueError("asarray: a NumPy array can only be copied; got copy=False")
+        return _from_numpy(np.asarray(x), dtype, _device("asarray", device), handle)
+    if not isinstance(x, DeviceArray):
+        x = _take_over(x, handle)
+    if dtype is not None and np.dtype(dtype) != x.dtype:
+        required = f"dtype must be that of an array on a device, {x.dtype}"
+        raise TypeError(f"asarray: {sentence(required, np.dtype(dtype))}")
+    target = x.device if device is None else _device("asarray", device)
+    if target != x.device:
+        if copy is False:
+            raise ValueError(f"asarray: an array on device {x.device} can only be copied to device {target}")
+        return _copy_to(x, target, handle)
+    return _copy_to(x, target, handle) if copy else x
+
+
+def _device(function: str, device: int | None) -> int:
+    if device is None:
+        return _hip.current_device()
+    count = _hip.runtime().devices
+    if isinstance(device, bool) or not isinstance(device, (int, np.integer)):
+        raise TypeError(f"{function}: {sentence('device must be an int', type(device).__qualname__)}")
+    if not 0 <= device < count:
+        raise ValueError(f"{function}: {sentence(f'device must be 0 to {count - 1}', device)}")
+    return int(device)
+
+
+def _plain(function: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+    found = np.dtype(dtype)
+    if found.hasobject or found.itemsize == 0 or not found.isnative:
+        raise TypeError(f"{function}: {sentence('dtype must be a plain type in native byte order', found)}")
+    return found
+
+
+def _from_numpy(x: npt.NDArray[Any], dtype: npt.DTypeLike | None, device: int, stream: int) -> DeviceArray:
+    to = _plain("asarray", x.dtype if dtype is None else dtype)
+    if to != x.dtype:
+        x = round_once(x.astype(np.float64), BF16) if to == BF16.dtype else x.astype(to)
+    # Keep the layout: a transposed view goes up as what it is a view of.
+    axes = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))
+    ordered = x.transpose(axes)
+    with _hip.on_device(device):
+        dense = new(ordered.shape, x.dtype, device, stream)
+        upload(ordered, dense.ptr, stream)
+    strides = [0] * x.ndim
+    for place, axis in enumerate(axes):
+        strides[axis] = dense.strides[place]
+    return DeviceArray(dense._block, dense.ptr, x.shape, tuple(strides), x.dtype)
+
+
+def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
+    """Copy an array with its layout: every byte between its first and its last."""
+    low, high = byte_range(x.shape, x.strides, x.dtype.itemsize, x.ptr)
+    block = _hip.allocate(high - low, device, stream)
+    if device == x.device:
+        with _hip.on_device(device):
+            x._block.reading(stream)
+            _hip.copy("DeviceToDevice", block.ptr, low, high - low, stream)
+    else:
+        with _hip.on_device(x.device):
+            _hip.synchronize(x._block.writer)
+        with _hip.on_device(device):
+            _hip.copy_between(block.ptr, device, low, x.device, high - low, stream)
+            _hip.synchronize(stream)  # the source may be overwritten next
+    return DeviceArray(block, block.ptr + x.ptr - low, x.shape, x.strides, x.dtype)
+
+
+def _take_over(x: Any, stream: int) -> DeviceArray:
+    if hasattr(x, "__dlpack_device__"):
+        kind, _ = x.__dlpack_device__()
+        if int(kind) != _dlpack.ROCM:
+            required = f"the array must be on an AMD device (DLPack type {_dlpack.ROCM})"
+            raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}')}")
+        found = _dlpack.take(x.__dlpack__(stream=stream))
+        if found.device_type != _dlpack.ROCM:
+            required = f"the capsule must hold an AMD device's memory (DLPack type {_dlpack.ROCM})"
+            raise InterchangeError(f"asarray: {sentence(required, f'type {found.device_type}')}")
+        return _foreign(found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found)
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is None:
+        required = "x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack"
+        hint = "make an array of it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
+        raise TypeError(f"asarray: {sentence(required, type(x).__qualname__, hint)}")
+    dtype = np.dtype(interface["typestr"])
+    if dtype.isbuiltin != 1 or not dtype.isnative:
+        raise InterchangeError(
+            f"asarray: {sentence('typestr must name a type of NumPy', interface['typestr'])}"
+        )
+    ptr, readonly = interface["data"]
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    strides = contiguous_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
+    producer = interface.get("stream")
+    writer = stream if producer is None else 0 if producer == 1 else int(producer)
+    device = _hip.device_of(ptr) if ptr else _hip.current_device()
+    return _foreign(ptr, shape, strides, dtype, device, writer, x, bool(readonly))
+
+
+def _foreign(
+    ptr: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype[Any],
+    device: int,
+    stream: int,
+    owner: object,
+    readonly: bool = False,
+) -> DeviceArray:
+    low, high = byte_range(shape, strides, dtype.itemsize, ptr)
+    # An array without elements may have no address, which would read as freed.
+    block = _hip.Block(low or dtype.itemsize, high - low, 0, device, stream, owner)
+    return DeviceArray(block, ptr, shape, strides, dtype, readonly)
+
+
+# ---- between host and device -----------------------------------------------------------------------
+
+
+def address_of(x: npt.NDArray[Any]) -> int:
+    """Address of a NumPy array's first element. Works for ml_dtypes, which have no buffer protocol."""
+    return int(x.__array_interface__["data"][0])
+
+
+def rows_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether a matrix is rows of adjacent elements, and the rows follow each other upwards."""
+    if len(shape) != 2:
+        return False
+    rows, columns = shape
+    return (columns <= 1 or strides[1] == itemsize) and (rows <= 1 or strides[0] >= columns * itemsize)
+
+
+def upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
+    """Copy an array to contiguous device memory, or a matrix to rows of `pitch` bytes, and wait for it."""
+    if x.size == 0:
+        return
+    try:
+        kept = queue_upload(x, dst, stream, pitch)
+    finally:
+        _hip.synchronize(stream)
+    del kept
+
+
+def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> npt.NDArray[Any]:
+    """Do so without waiting; what is returned must live, unchanged, until the stream has done it."""
+    item = x.dtype.itemsize
+    if not x.flags.c_contiguous and not rows_contiguous(x.shape, x.strides, item):
+        x = np.ascontiguousarray(x)
+    if x.ndim == 2:
+        rows, columns = x.shape
+        width = columns * item
+        source_pitch = x.strides[0] if rows > 1 else width
+        _hip.copy_rows("HostToDevice", dst, pitch or width, address_of(x), source_pitch, width, rows, stream)
+    else:
+        _hip.copy("HostToDevice", dst, address_of(x), x.nbytes, stream)
+    return x
+
+
+def download(
+    ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], out: npt.NDArray[Any], stream: int
+) -> None:
+    """Copy an array of any layout into a NumPy array of any layout, and wait for it."""
+    item = out.dtype.itemsize
+    if strides == contiguous_strides(shape, item) and out.flags.c_contiguous:
+        _hip.copy("DeviceToHost", address_of(out), ptr, out.nbytes, stream)
+        _hip.synchronize(stream)
+        return
+    if rows_contiguous(shape, strides, item) and rows_contiguous(shape, out.strides, item):
+        rows, columns = shape
+        width = columns * item
+        pitches = [s[0] if rows > 1 else width for s in (out.strides, strides)]
+        _hip.copy_rows("DeviceToHost", address_of(out), pitches[0], ptr, pitches[1], width, rows, stream)
+        _hip.synchronize(stream)
+        return
+    # Any other layout: fetch every byte that it spans, and let NumPy pick.
+    low, high = byte_range(shape, strides, item, ptr)
+    span = np.empty(high - low, np.uint8)
+    _hip.copy("DeviceToHost", address_of(span), low, span.nbytes, stream)
+    _hip.synchronize(stream)
+    first = span[ptr - low : ptr - low + item].view(out.dtype)
+    out[...] = np.lib.stride_tricks.as_strided(first, shape, strides)
