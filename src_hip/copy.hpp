@@ -10,11 +10,17 @@ namespace hipgemm {
 template <int kBytes>
 struct Unsigned;
 template <>
-struct Unsigned<1> { using Type = u8; };
+struct Unsigned<1> {
+  using Type = u8;
+};
 template <>
-struct Unsigned<2> { using Type = u16; };
+struct Unsigned<2> {
+  using Type = u16;
+};
 template <>
-struct Unsigned<4> { using Type = u32; };
+struct Unsigned<4> {
+  using Type = u32;
+};
 
 HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
 
@@ -35,7 +41,9 @@ HIPGEMM_DEVICE void copy_strided(const CopyArgs& args) {
 
   const bool read_along_rows = magnitude(args.src_col_stride) <= magnitude(args.src_row_stride);
   const bool write_along_rows = magnitude(args.dst_col_stride) <= magnitude(args.dst_row_stride);
-  struct Spot { u32 row, column; };
+  struct Spot {
+    u32 row, column;
+  };
   const auto spot = [&](u32 i, bool along_rows) {
     const u32 slow = (thread + i * kThreads) / 64, fast = thread % 64;
     return along_rows ? Spot{slow, fast} : Spot{fast, slow};

@@ -3,7 +3,6 @@
 
 #include "kargs.hpp"
 #include "memory.hpp"
-#include "order.hpp"
 #include "tile.hpp"
 #include "types.hpp"
 
@@ -34,21 +33,24 @@ struct OutF32 {
 template <class T>
 class Epilogue {
  public:
-  HIPGEMM_DEVICE Epilogue(const GemmArgs& args, TilePosition tile, const Place<T>& place)
+  HIPGEMM_DEVICE Epilogue(const GemmArgs& args, const TileArea<T>& area, const Place<T>& place)
       : args_(args),
+        area_(area),
         place_(place),
-        first_row_(tile.m * T::kM),
-        first_column_(tile.n * T::kN),
-        rows_(min(args.m - first_row_, T::kM)),
-        columns_(min(args.n - first_column_, T::kN)),
-        lane_column_((place.wave_n * 4 * 4 + place.lane / 16 * 4) * (T::kLaneColumns / 4)) {}
+        lane_column_((place.wave_n * 4 + place.lane / 16) * T::kLaneColumns) {}
 
   HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
     scale(acc);
     switch (static_cast<ElementType>(args_.out_type)) {
-      case ElementType::bf16: store<OutBf16>(acc); break;
-      case ElementType::f16: store<OutF16>(acc); break;
-      case ElementType::f32: store<OutF32>(acc); break;
+      case ElementType::bf16:
+        store<OutBf16>(acc);
+        break;
+      case ElementType::f16:
+        store<OutF16>(acc);
+        break;
+      case ElementType::f32:
+        store<OutF32>(acc);
+        break;
     }
   }
 
@@ -56,15 +58,13 @@ class Epilogue {
   // Columns 4q .. 4q+3 of the lane: fragment q of the wave, over both parts.
   static constexpr u32 kQuads = T::kLaneColumns / 4;
 
-  static HIPGEMM_DEVICE u32 min(u32 a, u32 b) { return a < b ? a : b; }
-
   // f(row of the tile, the lane's accumulators of that row, quad by quad).
   template <class F>
   HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) {
     for (u32 part = 0; part < T::kParts; part++)
       for (u32 i = 0; i < T::A::kFragments; i++) {
-        const u32 row = part * T::A::kPartRows +
-                        (place_.wave_m * T::A::kFragments + i) * 16 + place_.lane % 16;
+        const u32 row =
+            part * T::A::kPartRows + (place_.wave_m * T::A::kFragments + i) * 16 + place_.lane % 16;
         f(row, [&](u32 quad) -> f32x4& {
           return acc.at[part][quad / T::B::kFragments][i][quad % T::B::kFragments];
         });
@@ -87,8 +87,9 @@ class Epilogue {
       for (f32x4& x : out) x = f32x4(1.0f);
       return;
     }
-    const Buffer from = make_buffer(
-        reinterpret_cast<u64>(args_.col_scale) + static_cast<u64>(first_column_) * 4, columns_ * 4);
+    const Buffer from =
+        make_buffer(reinterpret_cast<u64>(args_.col_scale) + static_cast<u64>(area_.column) * 4,
+                    area_.columns * 4);
     for (u32 q = 0; q < kQuads; q++)
       out[q] = __builtin_bit_cast(
           f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, (lane_column_ + 4 * q) * 4, 0, 0));
@@ -102,8 +103,8 @@ class Epilogue {
     const auto type = static_cast<ElementType>(args_.bias_type);
     const u32 bytes = type == ElementType::f32 ? 4 : 2;
     const Buffer from =
-        make_buffer(reinterpret_cast<u64>(args_.bias) + static_cast<u64>(first_column_) * bytes,
-                    columns_ * bytes);
+        make_buffer(reinterpret_cast<u64>(args_.bias) + static_cast<u64>(area_.column) * bytes,
+                    area_.columns * bytes);
     if (type == ElementType::f32) {
       for (u32 q = 0; q < kQuads; q++)
         out[q] = __builtin_bit_cast(
@@ -115,8 +116,9 @@ class Epilogue {
       for (u32 e = 0; e < 4; e++) {
         const u16 bits =
             __builtin_amdgcn_raw_buffer_load_b16(from, (lane_column_ + 4 * q + e) * 2, 0, 0);
-        out[q][e] = type == ElementType::bf16 ? __builtin_bit_cast(f32, static_cast<u32>(bits) << 16)
-                                              : static_cast<f32>(__builtin_bit_cast(f16, bits));
+        out[q][e] = type == ElementType::bf16
+                        ? __builtin_bit_cast(f32, static_cast<u32>(bits) << 16)
+                        : static_cast<f32>(__builtin_bit_cast(f16, bits));
       }
   }
 
@@ -126,10 +128,10 @@ class Epilogue {
     constexpr u32 kVectors = T::kLaneColumns / kVector;
     static_assert(kVectors * kVector == T::kLaneColumns, "a lane's columns are whole stores");
     const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
-    const u64 base = reinterpret_cast<u64>(args_.c) + first_row_ * pitch +
-                     static_cast<u64>(first_column_) * Out::kBytes;
+    const u64 base = reinterpret_cast<u64>(args_.c) + area_.row * pitch +
+                     static_cast<u64>(area_.column) * Out::kBytes;
     const u32 row_bytes = static_cast<u32>(pitch);
-    const Buffer to = make_buffer(base, (rows_ - 1) * row_bytes + columns_ * Out::kBytes);
+    const Buffer to = make_buffer(base, (area_.rows - 1) * row_bytes + area_.columns * Out::kBytes);
 
     // Wide stores need addresses of whole dwords, and all their columns inside C.
     const bool aligned = (reinterpret_cast<u64>(args_.c) % 4 | pitch % 4) == 0;
@@ -137,7 +139,7 @@ class Epilogue {
       u32 offset[kVectors];
       for (u32 v = 0; v < kVectors; v++) {
         const u32 column = lane_column_ + v * kVector;
-        offset[v] = column + kVector <= columns_ ? column * Out::kBytes : kOutOfRange;
+        offset[v] = column + kVector <= area_.columns ? column * Out::kBytes : kOutOfRange;
       }
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 v = 0; v < kVectors; v++)
@@ -145,21 +147,21 @@ class Epilogue {
                                                  0, 0);
       });
     }
-    if (!aligned || columns_ % kVector != 0) {
+    if (!aligned || area_.columns % kVector != 0) {
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 v = 0; v < kVectors; v++) {
           const u32 column = lane_column_ + v * kVector;
-          const bool done = aligned && column + kVector <= columns_;
+          const bool done = aligned && column + kVector <= area_.columns;
           const u32x4 bits = pack<Out>(at, v);
           for (u32 e = 0; e < kVector; e++) {
-            const u32 offset = column + e < columns_ && !done
+            const u32 offset = column + e < area_.columns && !done
                                    ? row * row_bytes + (column + e) * Out::kBytes
                                    : kOutOfRange;
             if constexpr (Out::kBytes == 4)
               __builtin_amdgcn_raw_buffer_store_b32(bits[e], to, offset, 0, 0);
             else
-              __builtin_amdgcn_raw_buffer_store_b16(
-                  static_cast<u16>(bits[e / 2] >> (e % 2 * 16)), to, offset, 0, 0);
+              __builtin_amdgcn_raw_buffer_store_b16(static_cast<u16>(bits[e / 2] >> (e % 2 * 16)),
+                                                    to, offset, 0, 0);
           }
         }
       });
@@ -178,10 +180,9 @@ class Epilogue {
   }
 
   const GemmArgs& args_;
+  const TileArea<T>& area_;
   const Place<T>& place_;
-  const u32 first_row_, first_column_;
-  const u32 rows_, columns_;  // inside C, of this tile
-  const u32 lane_column_;     // of the tile: the first of the lane's columns
+  const u32 lane_column_;  // of the tile: the first of the lane's columns
 };
 
 }  // namespace hipgemm

@@ -3,7 +3,6 @@
 
 #include "epilogue.hpp"
 #include "kargs.hpp"
-#include "order.hpp"
 #include "schedule.hpp"
 #include "tile.hpp"
 #include "traits.hpp"
@@ -16,18 +15,12 @@ HIPGEMM_DEVICE void gemm(const GemmArgs& args) {
   LdsByte* const stages = (LdsByte*)lds;
 
   const Place<T> place;
-  const u32 tiles_m = (args.m + T::kM - 1) / T::kM, tiles_n = (args.n + T::kN - 1) / T::kN;
-  const TilePosition tile =
-      tile_of_workgroup(__builtin_amdgcn_workgroup_id_x(), tiles_m, tiles_n);
-  const u32 row = tile.m * T::kM, column = tile.n * T::kN;
-  const u32 rows = args.m - row < T::kM ? args.m - row : T::kM;
-  const u32 columns = args.n - column < T::kN ? args.n - column : T::kN;
-
+  const TileArea<T> area(__builtin_amdgcn_workgroup_id_x(), args.m, args.n);
   // An empty K is one tile without chunks.
   const u32 k_tiles = args.k <= T::kK ? 1 : (args.k + T::kK - 1) / T::kK;
   Pipeline<T> pipeline{
-      .fetch_a = {args.a, args.lda, row, rows, args.k, place},
-      .fetch_b = {args.b, args.ldb, column, columns, args.k, place},
+      .fetch_a = {args.a, args.lda, area.row, area.rows, args.k, place},
+      .fetch_b = {args.b, args.ldb, area.column, area.columns, args.k, place},
       .read_a = {stages, place},
       .read_b = {stages, place},
       .blocks = stages + place.wave * T::kBlockBytes,
@@ -37,7 +30,7 @@ HIPGEMM_DEVICE void gemm(const GemmArgs& args) {
   };
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
-  Epilogue<T>(args, tile, place).run(acc);
+  Epilogue<T>(args, area, place).run(acc);
 }
 
 }  // namespace hipgemm

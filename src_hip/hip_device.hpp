@@ -20,7 +20,6 @@
 
 // The number of threads is exact, so that the register budget follows from waves_per_simd alone.
 // (clang's own launch bounds mean blocks per CU in their second argument.)
-#define HIPGEMM_KERNEL(threads, waves_per_simd)                               \
-  extern "C" __global__ __attribute__((                                       \
-      amdgpu_flat_work_group_size(threads, threads),                          \
-      amdgpu_waves_per_eu(waves_per_simd, waves_per_simd))) void
+#define HIPGEMM_KERNEL(threads, waves_per_simd)                                       \
+  extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), \
+                                       amdgpu_waves_per_eu(waves_per_simd, waves_per_simd))) void

@@ -24,16 +24,14 @@ HIPGEMM_BOTH constexpr TilePosition tile_of_workgroup(u32 workgroup, u32 tiles_m
   // Within a span of kXcds runs (the last one may be short) every XCD owns one run; when the span
   // does not divide evenly, the first XCDs get one tile more, as the dispatcher does.
   const u32 start = workgroup / (kXcds * kRun) * (kXcds * kRun);
-  const u32 rest = tiles_m * tiles_n - start;
-  const u32 span = rest < kXcds * kRun ? rest : kXcds * kRun;
+  const u32 span = smaller(tiles_m * tiles_n - start, kXcds * kRun);
   const u32 xcd = workgroup % kXcds, turn = (workgroup - start) / kXcds;
   const u32 share = span / kXcds, extra = span % kXcds;
-  const u32 tile = start + xcd * share + (xcd < extra ? xcd : extra) + turn;
+  const u32 tile = start + xcd * share + smaller(xcd, extra) + turn;
 
   const u32 group = tile / (kGroupRows * tiles_n);
   const u32 in_group = tile - group * (kGroupRows * tiles_n);
-  const u32 rows_left = tiles_m - group * kGroupRows;
-  const u32 rows = rows_left < kGroupRows ? rows_left : kGroupRows;
+  const u32 rows = smaller(tiles_m - group * kGroupRows, kGroupRows);
   const u32 column = in_group / rows;
   return {group * kGroupRows + in_group - column * rows, column};
 }

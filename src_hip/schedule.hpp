@@ -31,11 +31,13 @@ struct Pipeline {
   }
   template <u32 kPart>
   HIPGEMM_DEVICE void fetch_first_a(u32 stage) const {
-    fetch_a.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes, ragged_chunks);
+    fetch_a.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes,
+                                         ragged_chunks);
   }
   template <u32 kPart>
   HIPGEMM_DEVICE void fetch_first_b(u32 stage) const {
-    fetch_b.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes, ragged_chunks);
+    fetch_b.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes,
+                                         ragged_chunks);
   }
 };
 

@@ -6,8 +6,8 @@
 
 namespace hipgemm {
 
-inline constexpr u32 kChunkBytes = 16;    // one lane's share of a DMA and of ds_read_b128
-inline constexpr u32 kRowBytes = 128;     // one row of a K tile
+inline constexpr u32 kChunkBytes = 16;  // one lane's share of a DMA and of ds_read_b128
+inline constexpr u32 kRowBytes = 128;   // one row of a K tile
 inline constexpr u32 kRowChunks = kRowBytes / kChunkBytes;
 
 // Rows are 128 bytes apart, so two of them span the 64 banks and a fragment read, which takes the

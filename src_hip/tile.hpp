@@ -2,6 +2,7 @@
 #pragma once
 
 #include "memory.hpp"
+#include "order.hpp"
 #include "swizzle.hpp"
 #include "traits.hpp"
 #include "types.hpp"
@@ -19,6 +20,21 @@ struct Place {
     lane = thread % kWaveLanes;
     wave_m = wave / T::kWavesN;
     wave_n = wave % T::kWavesN;
+  }
+};
+
+// The part of C that a workgroup computes; rows and columns as far as they lie inside C.
+template <class T>
+struct TileArea {
+  u32 row, column, rows, columns;
+
+  HIPGEMM_DEVICE TileArea(u32 workgroup, u32 m, u32 n) {
+    const TilePosition tile =
+        tile_of_workgroup(workgroup, (m + T::kM - 1) / T::kM, (n + T::kN - 1) / T::kN);
+    row = tile.m * T::kM;
+    column = tile.n * T::kN;
+    rows = smaller(m - row, T::kM);
+    columns = smaller(n - column, T::kN);
   }
 };
 
@@ -59,7 +75,8 @@ class Fetcher {
     bytes_ = (rows - 1) * static_cast<u32>(pitch) + k * kBits / 8 + kBias;
     const u32 slot = place.lane % kRowChunks;
     for (u32 d = 0; d < Side::kDmas; d++) {
-      const u32 row = place.wave * Side::kBlockRows + d * Side::kRowsPerDma + place.lane / kRowChunks;
+      const u32 row =
+          place.wave * Side::kBlockRows + d * Side::kRowsPerDma + place.lane / kRowChunks;
       chunk_[d] = swizzled_chunk(row, slot);
       for (u32 part = 0; part < T::kParts; part++)
         lane_offset_[part][d] = Side::tile_row(part, row) * static_cast<u32>(pitch) +
@@ -82,8 +99,7 @@ class Fetcher {
     const Buffer buffer = make_buffer(base_, bytes_);
     [&]<u32... d>(Sequence<d...>) {
       (dma<instruction_offset(d)>(
-           buffer, block,
-           chunk_[d] < chunks ? lane_offset_[kPart][d] + k_offset : kOutOfRange, 0),
+           buffer, block, chunk_[d] < chunks ? lane_offset_[kPart][d] + k_offset : kOutOfRange, 0),
        ...);
     }(MakeSequence<Side::kDmas>());
   }
@@ -129,7 +145,9 @@ class Reader {
   HIPGEMM_DEVICE void read(Fragments& out) const {
     for (u32 f = 0; f < Side::kFragments; f++)
       for (u32 step = 0; step < T::kSteps; step++) {
-        struct { u32x4 chunk[T::kFragmentChunks]; } bits;
+        struct {
+          u32x4 chunk[T::kFragmentChunks];
+        } bits;
         for (u32 c = 0; c < T::kFragmentChunks; c++)
           bits.chunk[c] = *reinterpret_cast<const Lds16*>(
               address_[kStage][step * T::kFragmentChunks + c] + kPart * T::kPartBytes +

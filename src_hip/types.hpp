@@ -1,6 +1,8 @@
 // Scalar and vector types, and the codes the host passes for element types.
 #pragma once
 
+#include "hip_device.hpp"
+
 namespace hipgemm {
 
 using u8 = unsigned char;
@@ -23,6 +25,8 @@ using bf16x2 = Vector<bf16, 2>;
 using bf16x8 = Vector<bf16, 8>;
 using f16x2 = Vector<f16, 2>;
 #endif
+
+HIPGEMM_BOTH constexpr u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 
 // 0, 1, .. N - 1 as template arguments: for instructions whose operands must be constants.
 template <class T, T... kValues>

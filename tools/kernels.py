@@ -200,6 +200,9 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
 # ---- what the compiler made of them ---------------------------------------------------------------------
 
 
+CLASSES = ("mfma", "ds_read", "ds_write", "dma", "vmem", "valu", "salu", "barrier", "wait", "nop", "setprio")
+
+
 def classify(line: str) -> str | None:
     """The class of an assembly instruction; None for labels, directives and comments."""
     found = re.match(r"\s+([a-z]\w+)", line)
@@ -236,7 +239,19 @@ def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[s
     tiles = counts["mfma"] / per_tile
     if tiles != int(tiles):
         raise BuildError(f"{kernel}: {counts['mfma']} MFMA in the loop, {per_tile} per K tile")
-    names = ("mfma", "ds_read", "ds_write", "dma", "vmem", "valu", "salu", "barrier", "wait", "nop", "setprio")
+    names = (
+        "mfma",
+        "ds_read",
+        "ds_write",
+        "dma",
+        "vmem",
+        "valu",
+        "salu",
+        "barrier",
+        "wait",
+        "nop",
+        "setprio",
+    )
     per = {name: counts[name] / tiles for name in names}
     return {name: int(n) if n == int(n) else n for name, n in per.items()}
 
@@ -342,37 +357,51 @@ def _write(path: Path, content: bytes) -> None:
     os.replace(f.name, path)
 
 
-RESOURCES = ("vgpr", "agpr", "sgpr", "lds", "vgpr_spills", "sgpr_spills", "scratch", "waves_per_simd", "code_bytes")
-RESOURCE_TITLES = ("VGPR", "AGPR", "SGPR", "LDS", "spill v", "s", "scratch", "waves/SIMD", "code B")
-LOOP = ("mfma", "ds_read", "dma", "valu", "salu", "barrier", "wait", "nop", "setprio")
-LOOP_TITLES = ("MFMA", "ds_read", "DMA", "VALU", "SALU", "barrier", "wait", "nop", "setprio")
+RESOURCES = {
+    "vgpr": "VGPR",
+    "agpr": "AGPR",
+    "sgpr": "SGPR",
+    "lds": "LDS",
+    "vgpr_spills": "v spill",
+    "sgpr_spills": "s spill",
+    "scratch": "scratch",
+    "waves_per_simd": "waves/SIMD",
+    "code_bytes": "code B",
+}
+LOOP = {
+    "mfma": "MFMA",
+    "ds_read": "ds_read",
+    "dma": "DMA",
+    "valu": "VALU",
+    "salu": "SALU",
+    "barrier": "barrier",
+    "wait": "wait",
+    "nop": "nop",
+    "setprio": "setprio",
+}
 
 
 def table(manifest: dict[str, Any]) -> str:
     """Resources per kernel, and the main loop's instructions per wave and K tile."""
-    blocks = []
+    lines = []
     for arch, entry in manifest["archs"].items():
-        rows = [[f"{arch} kernel", *RESOURCE_TITLES, *LOOP_TITLES]]
+        rows = [[f"{arch} kernel", *RESOURCES.values(), *LOOP.values()]]
         for kernel in entry["kernels"]:
-            loop = kernel.get("main_loop", {})
-            rows.append(
-                [kernel["name"], *(str(kernel[r]) for r in RESOURCES), *(f"{loop[n]:g}" if loop else "-" for n in LOOP)]
-            )
+            loop = kernel.get("main_loop")
+            row = [kernel["name"], *(str(kernel[key]) for key in RESOURCES)]
+            rows.append(row + [f"{loop[key]:g}" if loop else "-" for key in LOOP])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        blocks.append(
-            "\n".join(
-                f"{row[0]:<{widths[0]}}  " + "  ".join(f"{x:>{w}}" for x, w in zip(row[1:], widths[1:], strict=True))
-                for row in rows
-            )
-        )
-    note = "MFMA .. setprio: instructions per wave and K tile in the main loop"
-    return "\n".join([*blocks, f"{note}; {manifest['compiler']}"])
+        for first, *rest in rows:
+            cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
+            lines.append("  ".join([f"{first:<{widths[0]}}", *cells]))
+    note = "MFMA to setprio: instructions per wave and K tile in the main loop"
+    return "\n".join([*lines, f"{note}; {manifest['compiler']}"])
 
 
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description="build the kernels")
-    parser.add_argument("--table", action="store_true", help="print the table of the last build; build nothing")
+    parser.add_argument("--table", action="store_true", help="only print the table of the last build")
     if parser.parse_args().table:
         print(table(json.loads((OUTPUT / "manifest.json").read_text())))
         return 0

@@ -1,0 +1,254 @@
+"""The built kernels: what the manifest says, what the code object holds, and what the sources promise."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import code_object  # noqa: E402
+import kernels as build  # noqa: E402
+
+KERNELS = ROOT / "hipgemm" / "kernels"
+MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
+ALL = [(arch, kernel) for arch, entry in MANIFEST["archs"].items() for kernel in entry["kernels"]]
+GEMMS = [(arch, kernel) for arch, kernel in ALL if kernel["op"] == "gemm"]
+
+
+def name_of(value):
+    return value["name"] if isinstance(value, dict) else value
+
+
+every_kernel = pytest.mark.parametrize(("arch", "kernel"), ALL, ids=name_of)
+every_gemm = pytest.mark.parametrize(("arch", "kernel"), GEMMS, ids=name_of)
+
+
+@pytest.fixture(scope="module")
+def built():
+    """Code objects by architecture, as bytes and parsed."""
+    content = {arch: (KERNELS / entry["file"]).read_bytes() for arch, entry in MANIFEST["archs"].items()}
+    return {arch: (data, code_object.read(data)) for arch, data in content.items()}
+
+
+@pytest.fixture(scope="module")
+def toolchain():
+    try:
+        return build.find_toolchain()
+    except build.BuildError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def assembly(toolchain, tmp_path_factory):
+    def one(arch):
+        target = tmp_path_factory.mktemp("asm") / f"{arch}.s"
+        toolchain.compile(build.SOURCE / "kernels.hip", arch, target)
+        return target.read_text()
+
+    return {arch: one(arch) for arch in MANIFEST["archs"]}
+
+
+# ---- manifest and code object ---------------------------------------------------------------------------
+
+
+def test_file_is_the_one_the_manifest_names(built):
+    for arch, (data, _) in built.items():
+        assert hashlib.sha256(data).hexdigest() == MANIFEST["archs"][arch]["sha256"]
+
+
+def test_manifest_and_code_object_have_the_same_kernels(built):
+    for arch, (_, parsed) in built.items():
+        listed = {k["name"] for k in MANIFEST["archs"][arch]["kernels"]}
+        assert listed == set(parsed.kernels)
+        defined = {s.name for s in parsed.symbols.values() if s.section != 0}
+        assert listed <= defined
+        assert {f"{name}.kd" for name in listed} <= defined
+
+
+@every_kernel
+def test_arguments_agree(built, arch, kernel):
+    meta = built[arch][1].kernels[kernel["name"]]
+    visible = [a for a in meta[".args"] if not a[".value_kind"].startswith("hidden_")]
+    kinds = {"ptr": "global_buffer", "i64": "by_value", "u32": "by_value", "f32": "by_value"}
+    expected = [(a["offset"], a["size"], kinds[a["type"]]) for a in kernel["args"]]
+    assert [(a[".offset"], a[".size"], a[".value_kind"]) for a in visible] == expected
+    end = kernel["args"][-1]["offset"] + kernel["args"][-1]["size"]
+    assert meta[".kernarg_segment_size"] >= end
+    assert len({a["name"] for a in kernel["args"]}) == len(kernel["args"])
+
+
+@every_kernel
+def test_resources_agree(built, arch, kernel):
+    data, parsed = built[arch]
+    meta = parsed.kernels[kernel["name"]]
+    assert kernel["threads"] == meta[".max_flat_workgroup_size"]
+    assert meta[".wavefront_size"] == 64
+    assert kernel["lds"] == meta[".group_segment_fixed_size"]
+    assert kernel["vgpr"] == meta[".vgpr_count"]
+    # The kernel descriptor, which is what the hardware obeys.
+    descriptor = parsed.symbols[f"{kernel['name']}.kd"]
+    assert descriptor.size == 64
+    lds, scratch = struct.unpack_from("<II", data, descriptor.value)
+    assert (lds, scratch) == (kernel["lds"], 0)
+    (rsrc1,) = struct.unpack_from("<I", data, descriptor.value + 48)
+    assert ((rsrc1 & 63) + 1) * 8 >= kernel["vgpr"]
+
+
+@every_kernel
+def test_no_spill_and_within_its_limits(arch, kernel):
+    assert kernel["vgpr_spills"] == kernel["sgpr_spills"] == kernel["scratch"] == 0
+    assert build.faults(kernel) == []
+
+
+def test_build_reports_every_broken_limit():
+    _, kernel = GEMMS[0]
+    bad = json.loads(json.dumps(kernel))
+    bad.update(vgpr_spills=3, scratch=16, waves_per_simd=1)
+    bad["main_loop"].update(valu=400)
+    faults = build.faults(bad)
+    assert len(faults) == 4
+    assert all(f.startswith(kernel["name"]) for f in faults)
+    assert any("VGPR spills 3" in f for f in faults)
+
+
+def test_build_is_reproducible_and_current(built, toolchain, assembly, tmp_path):
+    if toolchain.version() != MANIFEST["compiler"]:
+        pytest.skip("built by another compiler")
+    for arch, text in assembly.items():
+        (tmp_path / "k.s").write_text(text)
+        toolchain.assemble(tmp_path / "k.s", arch, tmp_path / "k.o")
+        toolchain.link(tmp_path / "k.o", tmp_path / "k.co")
+        assert (tmp_path / "k.co").read_bytes() == built[arch][0], "run `make kernels`"
+        assert str(ROOT).encode() not in built[arch][0]
+
+
+def test_several_metadata_notes_are_refused(built):
+    # Such a file comes from linking several objects; the runtimes would see the first one's kernels.
+    note = struct.pack("<III8s", 7, 1, code_object.NT_AMDGPU_METADATA, b"AMDGPU\0\0") + b"\x80\0\0\0"
+    names = struct.pack("<IIQQQQIIQQ", 0, code_object.SHT_NOTE, 0, 0, 64, 2 * len(note), 0, 0, 4, 0)
+    header = bytearray(64)
+    header[:6] = b"\x7fELF\x02\x01"
+    struct.pack_into("<Q", header, 0x28, 64 + 2 * len(note))
+    struct.pack_into("<HH", header, 0x3A, 64, 1)
+    with pytest.raises(ValueError, match="several metadata notes"):
+        code_object.read(bytes(header) + 2 * note + names)
+
+
+# ---- generated code -------------------------------------------------------------------------------------
+
+
+@every_gemm
+def test_matrix_instructions_stay_in_their_phase(assembly, arch, kernel):
+    """No compiler may move an MFMA over a barrier: its operands could be overwritten in LDS, or be late."""
+    text = assembly[arch]
+    body = text[text.index(f"\n{kernel['name']}:") : text.index(f"\n\t.size\t{kernel['name']},")]
+    per_tile = kernel["main_loop"]["mfma"]
+    expected = per_tile // 4 if kernel["schedule"] == "PingPong" else per_tile
+    runs = [len(re.findall(r"^\s+v_mfma", part, re.M)) for part in re.split(r"\ts_barrier\b", body)]
+    assert set(runs) <= {0, expected}
+    assert sum(runs) == 5 * per_tile  # the odd tile, two in the loop, the last two
+
+
+@every_gemm
+def test_main_loop_drains_nothing(assembly, arch, kernel):
+    if kernel["schedule"] != "PingPong":
+        pytest.skip("a plain double buffer waits for its whole tile")
+    loop = re.search(r"Inner Loop Header.*?s_cbranch", assembly[arch], re.S)
+    waits = [int(n) for n in re.findall(r"vmcnt\((\d+)\)", loop.group())]
+    # All fetches of the last four steps may be on their way.
+    assert waits == [kernel["main_loop"]["dma"]] * 8
+
+
+# ---- index arithmetic, the kernels' own headers compiled for this machine -------------------------------
+
+
+@pytest.fixture(scope="module")
+def headers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("host")
+    source = folder / "host.cpp"
+    source.write_text(
+        """
+        #include "order.hpp"
+        #include "swizzle.hpp"
+        using namespace hipgemm;
+        extern "C" void order(u32 tiles_m, u32 tiles_n, u32* out) {
+          for (u32 i = 0; i < tiles_m * tiles_n; i++) {
+            const TilePosition p = tile_of_workgroup(i, tiles_m, tiles_n);
+            out[2 * i] = p.m, out[2 * i + 1] = p.n;
+          }
+        }
+        extern "C" u32 swizzle(u32 row, u32 chunk) { return swizzled_chunk(row, chunk); }
+        """
+    )
+    compiler = ["c++"] if shutil.which("c++") else [sys.executable, "-m", "ziglang", "cc"]
+    library = folder / "host.so"
+    subprocess.run(
+        [
+            *compiler,
+            "-std=c++20",
+            "-O1",
+            "-shared",
+            "-fPIC",
+            f"-I{build.SOURCE}",
+            str(source),
+            "-o",
+            str(library),
+        ],
+        check=True,
+    )
+    return ctypes.CDLL(str(library))
+
+
+def order(headers, m, n):
+    out = (ctypes.c_uint32 * (2 * m * n))()
+    headers.order(m, n, out)
+    return list(zip(out[::2], out[1::2], strict=True))
+
+
+SPANS = (1, 2, 3, 7, 8, 9, 16, 17, 31, 63, 64, 65)
+
+
+@pytest.mark.parametrize("m", SPANS)
+def test_tile_order_is_a_bijection(headers, m):
+    for n in (*SPANS, 511, 512, 513):
+        assert sorted(order(headers, m, n)) == [(i, j) for i in range(m) for j in range(n)], n
+
+
+def test_tile_order_keeps_operands_within_an_xcd(headers):
+    """Distinct operand panels an XCD touches in a round of 32 tiles: near the square's 8 + 4."""
+    tiles = order(headers, 32, 32)
+    for xcd in range(8):
+        mine = tiles[xcd::8]
+        assert Counter(len(mine[i : i + 32]) for i in range(0, len(mine), 32)) == {32: 4}
+        for start in range(0, len(mine), 32):
+            some = mine[start : start + 32]
+            assert len({m for m, _ in some}) + len({n for _, n in some}) <= 12
+
+
+def test_swizzle_is_a_permutation_of_each_row(headers):
+    for row in range(64):
+        assert sorted(headers.swizzle(row, c) for c in range(8)) == list(range(8))
+        assert all(headers.swizzle(row, headers.swizzle(row, c)) == c for c in range(8))
+
+
+def test_fragment_reads_have_no_bank_conflict(headers):
+    """ds_read_b128 serves 16 lanes at a time; together they must touch all 64 banks once."""
+    half = [[*range(4), *range(12, 16), *range(20, 28)], [*range(4, 12), *range(16, 20), *range(28, 32)]]
+    phases = [[lane + shift for lane in lanes] for shift in (0, 32) for lanes in half]
+    for column in (0, 1):
+        for lanes in phases:
+            chunks = [(lane % 16) * 8 + headers.swizzle(lane % 16, 4 * column + lane // 16) for lane in lanes]
+            banks = [(16 * chunk // 4 + i) % 64 for chunk in chunks for i in range(4)]
+            assert sorted(banks) == list(range(64))
