@@ -45,10 +45,12 @@ $(MANIFEST): tools/kernels.py $(wildcard src_hip/*) | $(READY)
 # The system's C++ compiler if it knows C++20, else the one in the ziglang wheel.
 EMULATOR := hipgemm/_emulator/libamdhip64.so
 ifeq ($(origin CXX),default)
-  CXX := $(shell echo 'int main() {}' | c++ -std=c++20 -x c++ -fsyntax-only - 2>/dev/null && echo c++)
+  EMU_CXX := $(shell echo 'int main() {}' | c++ -std=c++20 -x c++ -fsyntax-only - 2>/dev/null && echo c++)
+else
+  EMU_CXX := $(strip $(CXX))
 endif
-ifeq ($(strip $(CXX)),)
-  CXX := $(BUILD_PYTHON) -m ziglang c++
+ifeq ($(EMU_CXX),)
+  EMU_CXX := $(BUILD_PYTHON) -m ziglang c++
   export ZIG_LOCAL_CACHE_DIR := build/zig
 else
   STATIC_RUNTIME := -static-libstdc++ -static-libgcc
@@ -65,7 +67,7 @@ else
 endif
 
 EMU_SOURCES := $(sort $(wildcard emulator/*/*.cpp))
-ISA_SOURCES := $(filter emulator/isa/%,$(EMU_SOURCES))
+ISA_SOURCES := $(filter-out emulator/isa/d%,$(filter emulator/isa/%,$(EMU_SOURCES)))
 EMU_OBJECTS := $(patsubst %.cpp,build/%.o,$(filter-out $(ISA_SOURCES),$(EMU_SOURCES))) \
   $(foreach level,$(LEVELS),$(patsubst %.cpp,build/%.$(level).o,$(ISA_SOURCES)))
 
@@ -75,17 +77,17 @@ emulator: | $(READY)
 
 $(EMULATOR): $(EMU_OBJECTS) $(wildcard emulator/exports.map)
 	@mkdir -p $(@D)
-	$(CXX) -shared -pthread $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
+	$(EMU_CXX) -shared -pthread $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@ $(EMU_OBJECTS)
 
 build/%.o: %.cpp Makefile
 	@mkdir -p $(@D)
-	$(CXX) $(EMU_FLAGS) -c -o $@ $<
+	$(EMU_CXX) $(EMU_FLAGS) -c -o $@ $<
 
 define LEVEL_RULE
 build/%.$(1).o: %.cpp Makefile
 	@mkdir -p $$(@D)
-	$$(CXX) $$(EMU_FLAGS) $$(call march,$(1)) -DEMU_LEVEL=$(1) -c -o $$@ $$<
+	$$(EMU_CXX) $$(EMU_FLAGS) $$(call march,$(1)) -DEMU_LEVEL=$(1) -c -o $$@ $$<
 endef
 $(foreach level,$(LEVELS),$(eval $(call LEVEL_RULE,$(level))))
 -include $(EMU_OBJECTS:.o=.d)
