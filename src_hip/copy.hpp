@@ -3,6 +3,7 @@
 
 #include "hip_device.hpp"
 #include "kargs.hpp"
+#include "memory.hpp"
 #include "types.hpp"
 
 namespace hipgemm {
@@ -22,65 +23,84 @@ struct Unsigned<4> {
   using Type = u32;
 };
 
-HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
+// One thread's way through a tile of one matrix. A wave's lanes lie along the axis of the smaller
+// stride; the workgroup's waves take turns along the other.
+template <class Element, u32 kSide, u32 kThreads>
+class TileWalk {
+ public:
+  static constexpr u32 kTurns = kSide * kSide / kThreads;
+  static_assert(kSide == kWaveLanes, "a wave covers one line of a tile");
 
-// A workgroup moves one tile. Lanes run along the axis whose stride is the smaller, on each side;
-// where the two sides disagree the tile is turned in LDS.
-template <int kBytes, u32 kTileRows, u32 kTileColumns, u32 kThreads>
-HIPGEMM_DEVICE void copy_strided(const CopyArgs& args) {
-  using Element = typename Unsigned<kBytes>::Type;
+  HIPGEMM_DEVICE TileWalk(void* matrix, i64 row_stride, i64 column_stride, u32 row0, u32 column0,
+                          u32 rows, u32 columns) {
+    const u64 by_row = row_stride, by_column = column_stride;
+    along_rows_ = magnitude(column_stride) <= magnitude(row_stride);
+    const u32 thread = __builtin_amdgcn_workitem_id_x();
+    fast_ = thread % kWaveLanes;
+    slow_ = uniform(thread / kWaveLanes);
+    const u32 row = row0 + (along_rows_ ? slow_ : fast_);
+    const u32 column = column0 + (along_rows_ ? fast_ : slow_);
+    address_ = reinterpret_cast<u64>(matrix) + row * by_row + column * by_column;
+    step_ = kWaves * (along_rows_ ? by_row : by_column);
+    const u32 rows_left = rows - smaller(row0, rows);
+    const u32 columns_left = columns - smaller(column0, columns);
+    turns_end_ = along_rows_ ? rows_left : columns_left;
+    inside_ = fast_ < (along_rows_ ? columns_left : rows_left);
+  }
+
+  HIPGEMM_DEVICE bool along_rows() const { return along_rows_; }
+  HIPGEMM_DEVICE u32 row(u32 turn) const { return along_rows_ ? slow(turn) : fast_; }
+  HIPGEMM_DEVICE u32 column(u32 turn) const { return along_rows_ ? fast_ : slow(turn); }
+
+  // Zero outside the matrix.
+  HIPGEMM_DEVICE u32 load(u32 turn) const {
+    return inside_ && slow(turn) < turns_end_ ? *at(turn) : 0;
+  }
+  HIPGEMM_DEVICE void store(u32 turn, u32 value) const {
+    if (inside_ && slow(turn) < turns_end_) *at(turn) = static_cast<Element>(value);
+  }
+
+ private:
   using Global = __attribute__((address_space(1))) Element;
-  constexpr u32 kPerThread = kTileRows * kTileColumns / kThreads;
+  static constexpr u32 kWaves = kThreads / kWaveLanes;
+
+  static HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
+  HIPGEMM_DEVICE u32 slow(u32 turn) const { return slow_ + turn * kWaves; }
+  HIPGEMM_DEVICE Global* at(u32 turn) const { return (Global*)(address_ + turn * step_); }
+
+  u64 address_, step_;
+  u32 fast_, slow_, turns_end_;
+  bool along_rows_, inside_;
+};
+
+// A workgroup moves one tile. Where source and destination want their lanes along different axes,
+// the tile is turned in LDS.
+template <int kBytes, u32 kSide, u32 kThreads>
+HIPGEMM_DEVICE void copy_strided(const CopyArgs& args) {
+  using Walk = TileWalk<typename Unsigned<kBytes>::Type, kSide, kThreads>;
   // A dword per element and an odd pitch: no bank conflicts along either axis.
-  static __shared__ u32 lds[kTileRows][kTileColumns + 1];
+  static __shared__ u32 lds[kSide][kSide + 1];
 
-  const u32 thread = __builtin_amdgcn_workitem_id_x();
-  const u32 tiles_n = (args.pad_cols + kTileColumns - 1) / kTileColumns;
+  const u32 tiles_n = (args.pad_cols + kSide - 1) / kSide;
   const u32 tile = __builtin_amdgcn_workgroup_id_x();
-  const u32 row0 = tile / tiles_n * kTileRows, column0 = tile % tiles_n * kTileColumns;
+  const u32 row = tile / tiles_n * kSide, column = tile % tiles_n * kSide;
+  const Walk from(args.src, args.src_row_stride, args.src_col_stride, row, column, args.rows,
+                  args.cols);
+  const Walk to(args.dst, args.dst_row_stride, args.dst_col_stride, row, column, args.rows,
+                args.pad_cols);
 
-  const bool read_along_rows = magnitude(args.src_col_stride) <= magnitude(args.src_row_stride);
-  const bool write_along_rows = magnitude(args.dst_col_stride) <= magnitude(args.dst_row_stride);
-  struct Spot {
-    u32 row, column;
-  };
-  const auto spot = [&](u32 i, bool along_rows) {
-    const u32 slow = (thread + i * kThreads) / 64, fast = thread % 64;
-    return along_rows ? Spot{slow, fast} : Spot{fast, slow};
-  };
-  const auto load = [&](Spot s) -> u32 {
-    const u32 row = row0 + s.row, column = column0 + s.column;
-    if (row >= args.rows || column >= args.cols) return 0;
-    return *(const Global*)(reinterpret_cast<u64>(args.src) + row * args.src_row_stride +
-                            column * args.src_col_stride);
-  };
-  const auto store = [&](Spot s, u32 value) {
-    const u32 row = row0 + s.row, column = column0 + s.column;
-    if (row >= args.rows || column >= args.pad_cols) return;
-    *(Global*)(reinterpret_cast<u64>(args.dst) + row * args.dst_row_stride +
-               column * args.dst_col_stride) = static_cast<Element>(value);
-  };
-
-  u32 value[kPerThread];
+  u32 value[Walk::kTurns];
 #pragma unroll
-  for (u32 i = 0; i < kPerThread; i++) value[i] = load(spot(i, read_along_rows));
-  if (read_along_rows != write_along_rows) {
+  for (u32 i = 0; i < Walk::kTurns; i++) value[i] = from.load(i);
+  if (from.along_rows() != to.along_rows()) {
 #pragma unroll
-    for (u32 i = 0; i < kPerThread; i++) {
-      const Spot s = spot(i, read_along_rows);
-      lds[s.row][s.column] = value[i];
-    }
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-    __builtin_amdgcn_s_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+    for (u32 i = 0; i < Walk::kTurns; i++) lds[from.row(i)][from.column(i)] = value[i];
+    sync_workgroup();
 #pragma unroll
-    for (u32 i = 0; i < kPerThread; i++) {
-      const Spot s = spot(i, write_along_rows);
-      value[i] = lds[s.row][s.column];
-    }
+    for (u32 i = 0; i < Walk::kTurns; i++) value[i] = lds[to.row(i)][to.column(i)];
   }
 #pragma unroll
-  for (u32 i = 0; i < kPerThread; i++) store(spot(i, write_along_rows), value[i]);
+  for (u32 i = 0; i < Walk::kTurns; i++) to.store(i, value[i]);
 }
 
 }  // namespace hipgemm

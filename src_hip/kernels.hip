@@ -14,11 +14,10 @@ using Mfma_bf16 = Mfma16x16x32Bf16;
         GemmArgs{HIPGEMM_GEMM_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});                                \
   }
 
-#define COPY(bytes, rows, columns, threads)                                  \
-  HIPGEMM_KERNEL(threads, 4)                                                 \
-  copy_strided_b##bytes(HIPGEMM_COPY_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) { \
-    copy_strided<bytes, rows, columns, threads>(                             \
-        CopyArgs{HIPGEMM_COPY_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});           \
+#define COPY(bytes, side, threads)                                                                \
+  HIPGEMM_KERNEL(threads, 4)                                                                      \
+  copy_strided_b##bytes(HIPGEMM_COPY_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                      \
+    copy_strided<bytes, side, threads>(CopyArgs{HIPGEMM_COPY_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
 #include "instances.def"

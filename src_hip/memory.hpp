@@ -44,13 +44,21 @@ HIPGEMM_DEVICE void wait_dma() {
 // Until every LDS read of this wave has arrived.
 HIPGEMM_DEVICE void wait_lds() { __builtin_amdgcn_s_waitcnt(0xc07f); }
 
-// No instruction moves across. Fences would do as well, but they also drain the DMA queue.
+// No instruction moves across.
 HIPGEMM_DEVICE void pin() { __builtin_amdgcn_sched_barrier(0); }
 
+// A barrier that leaves DMA in flight, which a fence would wait for.
 HIPGEMM_DEVICE void barrier() {
   pin();
   __builtin_amdgcn_s_barrier();
   pin();
+}
+
+// The ordinary barrier: memory accesses of all waves before it are seen by all after it.
+HIPGEMM_DEVICE void sync_workgroup() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 
 // The value is the same in all lanes: keep it in a scalar register.

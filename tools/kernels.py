@@ -142,7 +142,7 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
         #define COMMA ,
         #define GEMM(format, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd, limit) \\
           ["gemm", #format, #layout, M, N, K, waves_m, waves_n, #schedule, waves_per_simd, limit]
-        #define COPY(bytes, rows, columns, threads) ["copy", bytes, rows, columns, threads]
+        #define COPY(bytes, side, threads) ["copy", bytes, side, threads]
         ["gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA)]
         ["copy_args", HIPGEMM_COPY_ARGS(ROW, COMMA)]
         #include "instances.def"
@@ -171,13 +171,13 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
                 }
             )
         elif op == "copy":
-            element_bytes, tile_rows, tile_columns, threads = row
+            element_bytes, side, threads = row
             kernels.append(
                 {
                     "name": f"copy_strided_b{element_bytes}",
                     "op": op,
                     "element_bytes": element_bytes,
-                    "tile": [tile_rows, tile_columns],
+                    "tile": [side, side],
                     "threads": threads,
                     "args": args[op],
                 }

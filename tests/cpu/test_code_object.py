@@ -150,15 +150,23 @@ def test_several_metadata_notes_are_refused(built):
 
 
 @every_gemm
-def test_matrix_instructions_stay_in_their_phase(assembly, arch, kernel):
-    """No compiler may move an MFMA over a barrier: its operands could be overwritten in LDS, or be late."""
+def test_instructions_stay_in_their_phase(assembly, arch, kernel):
+    """No compiler may move an MFMA or LDS read over a barrier: operands could be overwritten, or late."""
     text = assembly[arch]
     body = text[text.index(f"\n{kernel['name']}:") : text.index(f"\n\t.size\t{kernel['name']},")]
-    per_tile = kernel["main_loop"]["mfma"]
-    expected = per_tile // 4 if kernel["schedule"] == "PingPong" else per_tile
-    runs = [len(re.findall(r"^\s+v_mfma", part, re.M)) for part in re.split(r"\ts_barrier\b", body)]
-    assert set(runs) <= {0, expected}
-    assert sum(runs) == 5 * per_tile  # the odd tile, two in the loop, the last two
+    phases = [Counter(map(build.classify, part.splitlines())) for part in body.split("\ts_barrier\n")]
+    loop = kernel["main_loop"]
+    tiles = 5  # the odd one, two in the loop, the last two
+    assert sum(phase["mfma"] for phase in phases) == tiles * loop["mfma"]
+    assert sum(phase["ds_read"] for phase in phases) >= tiles * loop["ds_read"] - 4
+    if kernel["schedule"] == "PingPong":
+        step = loop["mfma"] // 4
+        assert {phase["mfma"] for phase in phases} == {0, step}
+        for phase in phases:
+            assert not (phase["mfma"] and (phase["ds_read"] or phase["dma"])), "memory in a compute phase"
+    else:
+        assert {phase["mfma"] for phase in phases} == {0, loop["mfma"]}
+        assert {phase["ds_read"] for phase in phases} == {0, loop["ds_read"]}
 
 
 @every_gemm
