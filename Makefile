@@ -42,6 +42,7 @@ $(MANIFEST): tools/kernels.py $(wildcard src_hip/*) | $(READY)
 	$(BUILD_PYTHON) tools/kernels.py
 
 # ---- emulator ------------------------------------------------------------------------------------
+MACHINE := $(shell uname -m)
 # The system's C++ compiler if it knows C++20, else the one in the ziglang wheel.
 EMULATOR := hipgemm/_emulator/libamdhip64.so
 ifeq ($(origin CXX),default)
@@ -50,7 +51,9 @@ else
   EMU_CXX := $(strip $(CXX))
 endif
 ifeq ($(EMU_CXX),)
-  EMU_CXX := $(BUILD_PYTHON) -m ziglang c++
+  # Naming the target keeps zig from tuning for this very CPU, and from needing this very libc.
+  EMU_CXX := $(BUILD_PYTHON) -m ziglang c++ -target $(MACHINE)-linux-gnu.2.28
+  ZIG := 1
   export ZIG_LOCAL_CACHE_DIR := build/zig
 else
   STATIC_RUNTIME := -static-libstdc++ -static-libgcc
@@ -59,15 +62,15 @@ CXXFLAGS ?= -O3 -g0
 EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -ffp-contract=off -fvisibility=hidden -pthread \
   -Wall -Wextra -Iemulator -MMD -MP
 # Instruction semantics are compiled once per CPU level; the best one the CPU has is picked at start.
-ifeq ($(shell uname -m),x86_64)
+ifeq ($(MACHINE),x86_64)
   LEVELS := v2 v3 v4
-  march = -march=x86-64-$(1)
+  march = -march=$(if $(ZIG),x86_64_,x86-64-)$(1)
 else
   LEVELS := base
 endif
 
 EMU_SOURCES := $(sort $(wildcard emulator/*/*.cpp))
-ISA_SOURCES := $(filter-out emulator/isa/d%,$(filter emulator/isa/%,$(EMU_SOURCES)))
+ISA_SOURCES := $(filter-out %/decode.cpp %/disasm.cpp %/disasm_c.cpp,$(filter emulator/isa/%,$(EMU_SOURCES)))
 EMU_OBJECTS := $(patsubst %.cpp,build/%.o,$(filter-out $(ISA_SOURCES),$(EMU_SOURCES))) \
   $(foreach level,$(LEVELS),$(patsubst %.cpp,build/%.$(level).o,$(ISA_SOURCES)))
 
