@@ -126,7 +126,6 @@ class Epilogue {
   HIPGEMM_DEVICE void store(Accumulators<T>& acc) {
     constexpr u32 kVector = 16 / Out::kBytes;  // elements of one store
     constexpr u32 kVectors = T::kLaneColumns / kVector;
-    static_assert(kVectors * kVector == T::kLaneColumns, "a lane's columns are whole stores");
     const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
     const u64 base = reinterpret_cast<u64>(args_.c) + area_.row * pitch +
                      static_cast<u64>(area_.column) * Out::kBytes;

@@ -89,7 +89,9 @@ class Fetcher {
   HIPGEMM_DEVICE void fetch(LdsByte* block, u32 k_offset) const {
     const Buffer buffer = make_buffer(base_, bytes_);
     [&]<u32... d>(Sequence<d...>) {
-      (dma<instruction_offset(d)>(buffer, block, lane_offset_[kPart][d], k_offset), ...);
+      (dma<instruction_offset(d)>(buffer, block + group_offset(d), lane_offset_[kPart][d],
+                                  k_offset),
+       ...);
     }(MakeSequence<Side::kDmas>());
   }
 
@@ -99,7 +101,8 @@ class Fetcher {
     const Buffer buffer = make_buffer(base_, bytes_);
     [&]<u32... d>(Sequence<d...>) {
       (dma<instruction_offset(d)>(
-           buffer, block, chunk_[d] < chunks ? lane_offset_[kPart][d] + k_offset : kOutOfRange, 0),
+           buffer, block + group_offset(d),
+           chunk_[d] < chunks ? lane_offset_[kPart][d] + k_offset : kOutOfRange, 0),
        ...);
     }(MakeSequence<Side::kDmas>());
   }
@@ -113,11 +116,15 @@ class Fetcher {
   }
 
  private:
-  static constexpr u32 instruction_offset(u32 d) { return Side::kBlockOffset + d * kDmaBytes; }
+  // The LDS block in groups of DMAs that one M0 reaches; the compiler sets M0 once per group.
+  static constexpr u32 kGroupBytes = smaller(T::kBlockBytes, kMaxDmaOffset + 1);
+  static constexpr u32 block_offset(u32 d) { return Side::kBlockOffset + d * kDmaBytes; }
+  static constexpr u32 instruction_offset(u32 d) { return block_offset(d) % kGroupBytes; }
+  static constexpr u32 group_offset(u32 d) { return block_offset(d) - instruction_offset(d); }
   // The instruction's offset, meant for LDS, moves the global address as well. The lane offset
   // takes it back; the buffer starts early by the most that can be taken back, so that no lane
   // offset is negative.
-  static constexpr u32 kBias = T::kBlockBytes - kDmaBytes;
+  static constexpr u32 kBias = kGroupBytes - kDmaBytes;
 
   u64 base_;
   u32 bytes_;

@@ -52,14 +52,13 @@ struct GemmTraits {
   using A = OperandTraits<kM, kParts, kWavesM, kWaves>;
   using B = OperandTraits<kN, kParts, kWavesN, kWaves>;
 
-  // LDS: stage > part > block of one wave > its rows of A, then its rows of B. All DMAs of a block
-  // are reached from one M0 by the instruction's offset.
+  // LDS: stage > part > block of one wave > its rows of A, then its rows of B. Side by side, the
+  // DMAs of a block are within reach of one M0 by the instruction's offset.
   static constexpr u32 kStages = 2;
   static constexpr u32 kBlockBytes = (A::kDmas + B::kDmas) * kDmaBytes;
   static constexpr u32 kPartBytes = kBlockBytes * kWaves;
   static constexpr u32 kStageBytes = kPartBytes * kParts;
   static constexpr u32 kLdsBytes = kStageBytes * kStages;
-  static_assert(kBlockBytes - kDmaBytes <= kMaxDmaOffset, "one M0 per block");
   static_assert(kStageBytes <= 65536, "ds_read offsets have 16 bits: one address per stage");
   static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
 
@@ -68,6 +67,7 @@ struct GemmTraits {
 
   // Columns of C that a lane holds in one row: neighbours, see operand.hpp.
   static constexpr u32 kLaneColumns = 4 * B::kFragments * kParts;
+  static_assert(kLaneColumns % 8 == 0, "whole 16-byte stores of two-byte elements");
 };
 
 }  // namespace hipgemm
