@@ -54,10 +54,11 @@ ifeq ($(EMU_CXX),)
   # Naming the target keeps zig from tuning for this very CPU, and from needing this very libc.
   EMU_CXX := $(BUILD_PYTHON) -m ziglang c++ -target $(MACHINE)-linux-gnu.2.28
   ZIG := 1
-  export ZIG_LOCAL_CACHE_DIR := build/zig
+  export ZIG_LOCAL_CACHE_DIR := build/zig-cache
 else
   STATIC_RUNTIME := -static-libstdc++ -static-libgcc
 endif
+OBJ := build/$(if $(ZIG),zig,cxx)
 CXXFLAGS ?= -O3 -g0
 EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -ffp-contract=off -fvisibility=hidden -pthread \
   -Wall -Wextra -Iemulator -MMD -MP
@@ -71,8 +72,8 @@ endif
 
 EMU_SOURCES := $(sort $(wildcard emulator/*/*.cpp))
 ISA_SOURCES := $(filter-out %/decode.cpp %/disasm.cpp %/disasm_c.cpp,$(filter emulator/isa/%,$(EMU_SOURCES)))
-EMU_OBJECTS := $(patsubst %.cpp,build/%.o,$(filter-out $(ISA_SOURCES),$(EMU_SOURCES))) \
-  $(foreach level,$(LEVELS),$(patsubst %.cpp,build/%.$(level).o,$(ISA_SOURCES)))
+EMU_OBJECTS := $(patsubst %.cpp,$(OBJ)/%.o,$(filter-out $(ISA_SOURCES),$(EMU_SOURCES))) \
+  $(foreach level,$(LEVELS),$(patsubst %.cpp,$(OBJ)/%.$(level).o,$(ISA_SOURCES)))
 
 # A parallel build where the caller asked for none: two jobs, since every object is independent.
 emulator: | $(READY)
@@ -80,15 +81,15 @@ emulator: | $(READY)
 
 $(EMULATOR): $(EMU_OBJECTS) $(wildcard emulator/exports.map)
 	@mkdir -p $(@D)
-	$(EMU_CXX) -shared -pthread $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
+	$(EMU_CXX) -shared -s -pthread $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@ $(EMU_OBJECTS)
 
-build/%.o: %.cpp Makefile
+$(OBJ)/%.o: %.cpp Makefile
 	@mkdir -p $(@D)
 	$(EMU_CXX) $(EMU_FLAGS) -c -o $@ $<
 
 define LEVEL_RULE
-build/%.$(1).o: %.cpp Makefile
+$(OBJ)/%.$(1).o: %.cpp Makefile
 	@mkdir -p $$(@D)
 	$$(EMU_CXX) $$(EMU_FLAGS) $$(call march,$(1)) -DEMU_LEVEL=$(1) -c -o $$@ $$<
 endef
