@@ -1,0 +1,47 @@
+"""Low-precision matrix products for AMD GPUs, from NumPy and without a framework.
+
+>>> import ml_dtypes, numpy as np, hipgemm as hg
+>>> x = np.eye(2, dtype=ml_dtypes.bfloat16)
+>>> hg.matmul(x, x, dtype=np.float32)
+array([[1., 0.],
+       [0., 1.]], dtype=float32)
+"""
+
+from .array import DeviceArray, asarray, empty, zeros
+from .errors import (
+    HipError,
+    InterchangeError,
+    KernelNotFoundError,
+    Reason,
+    RuntimeFallbackWarning,
+    RuntimeNotFoundError,
+    UnsupportedError,
+)
+from .gemm import matmul
+from .info import Info, info
+from .support import Support, can_use
+from .usage import Usage, reset_usage, usage
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeviceArray",
+    "HipError",
+    "Info",
+    "InterchangeError",
+    "KernelNotFoundError",
+    "Reason",
+    "RuntimeFallbackWarning",
+    "RuntimeNotFoundError",
+    "Support",
+    "UnsupportedError",
+    "Usage",
+    "asarray",
+    "can_use",
+    "empty",
+    "info",
+    "matmul",
+    "reset_usage",
+    "usage",
+    "zeros",
+]

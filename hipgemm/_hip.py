@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -202,15 +203,12 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
 def _steered(library: str) -> Iterator[None]:
     """Point hip-python's search at one library while it opens it."""
     encoded = os.fsencode(library)
-    module: Any
     value: Any
     try:
-        from rocm.bindings.util import paths as module  # hip-python 10
-
+        module = import_module("rocm.bindings.util.paths")  # hip-python 10
         name, value = "get_library_path", lambda shortname, *rest: encoded
     except ImportError:
-        from hip import chip as module  # hip-python 7
-
+        module = import_module("hip.chip")  # hip-python 7
         name, value = "DLL", encoded
     before = getattr(module, name)
     setattr(module, name, value)
@@ -328,6 +326,12 @@ def synchronize(stream: int = 0) -> None:
     call("hipStreamSynchronize", stream)
 
 
+def quiesce(stream: int) -> None:
+    """Wait for a stream while another error is on its way: that one is the one to tell."""
+    with suppress(HipError):
+        synchronize(stream)
+
+
 def wait_for(waiting: int, stream: int) -> None:
     """Order what comes next on one stream behind what is on another."""
     event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
@@ -354,21 +358,13 @@ def launch_extra(config: int) -> Any:
 _streams: dict[int, Any] = {}
 
 
-def launch(function: Any, device: int, workgroups: int, threads: int, stream: int, extra: Any) -> None:
-    """Launch a kernel with a prepared argument block."""
+def launch(function: Any, workgroups: int, threads: int, stream: int, extra: Any) -> None:
+    """Launch a kernel of the current device with a prepared argument block."""
     rt = runtime()
     handle = _streams.get(stream)
     if handle is None:
         handle = _streams[stream] = rt.hip.ihipStream_t.fromObj(stream)
-    if rt.devices == 1:
-        error = rt.hip.hipModuleLaunchKernel(
-            function, workgroups, 1, 1, threads, 1, 1, 0, handle, None, extra
-        )[0]
-    else:
-        with on_device(device):
-            error = rt.hip.hipModuleLaunchKernel(
-                function, workgroups, 1, 1, threads, 1, 1, 0, handle, None, extra
-            )[0]
+    error = rt.hip.hipModuleLaunchKernel(function, workgroups, 1, 1, threads, 1, 1, 0, handle, None, extra)[0]
     if error:
         raise failure("hipModuleLaunchKernel", error)
 

@@ -17,6 +17,14 @@ from .support import MAKE_LINE, CodeObject, Kernel, code_object
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
 
+_STRIDES = "src_row_stride src_col_stride dst_row_stride dst_col_stride"
+# What the kernels of each operation take, in order. A manifest that says otherwise is of another version.
+ARGUMENTS = {
+    "gemm": tuple("a b c alpha_ptr col_scale bias lda ldb ldc m n k alpha out_type bias_type".split(" ")),
+    "copy": tuple(f"src dst {_STRIDES} rows cols pad_cols".split(" ")),
+}
+TYPE_CODES = {"bf16": 0, "f16": 1, "f32": 2}  # out_type and bias_type
+
 
 def pack_format(kernel: Kernel) -> str:
     """Return the `struct` format that puts each argument at its offset.
@@ -40,14 +48,12 @@ def pack_format(kernel: Kernel) -> str:
 
 @dataclass
 class Function:
-    """A kernel on a device, ready to launch. `names` is the order in which its arguments are given."""
+    """A kernel on a device, ready to launch."""
 
     name: str
-    device: int
     handle: Any
     threads: int
     tile: tuple[int, ...]
-    names: tuple[str, ...]
     size: int
     pack_into: Callable[..., None] = field(repr=False)
 
@@ -89,19 +95,14 @@ def _load_function(device: int, name: str) -> Function:
         raise KernelNotFoundError(
             f"no kernel {name} for {built.arch}; built: {', '.join(built.kernels)}; run: {MAKE_LINE}"
         )
+    if tuple(x.name for x in kernel.args) != ARGUMENTS[kernel.op]:
+        raise KernelNotFoundError(
+            f"{name} was built for another version of hipgemm, with other arguments; run: {MAKE_LINE}"
+        )
     packer = struct.Struct(pack_format(kernel))
     with _hip.on_device(device):
         handle = _hip.call("hipModuleGetFunction", module, name.encode())
-    return Function(
-        name,
-        device,
-        handle,
-        kernel.threads,
-        kernel.tile,
-        tuple(x.name for x in kernel.args),
-        packer.size,
-        packer.pack_into,
-    )
+    return Function(name, handle, kernel.threads, kernel.tile, packer.size, packer.pack_into)
 
 
 def _load_module(device: int) -> tuple[CodeObject, Any]:
@@ -121,11 +122,11 @@ def _load_module(device: int) -> tuple[CodeObject, Any]:
 
 
 def launch(kernel: Function, workgroups: int, stream: int, *values: float) -> None:
-    """Launch on a stream, with the arguments in the kernel's order."""
+    """Launch on a stream of the current device, with the arguments in the order of `ARGUMENTS`."""
     arguments = _arguments
     kernel.pack_into(arguments.buffer, 0, *values)
     arguments.size.value = kernel.size
-    _hip.launch(kernel.handle, kernel.device, workgroups, kernel.threads, stream, arguments.extra)
+    _hip.launch(kernel.handle, workgroups, kernel.threads, stream, arguments.extra)
     usage.count_kernel(kernel.name)
 
 
@@ -142,6 +143,7 @@ def copy_strided(
     """Copy a matrix between any two layouts, and fill up its rows with zeros.
 
     `src` and `dst` are each an address, the bytes from row to row, and the bytes from column to column.
+    `device` is the current one.
     """
     padded = max(columns, padded_columns)
     if rows == 0 or padded == 0:
@@ -149,15 +151,4 @@ def copy_strided(
     kernel = function(device, f"copy_strided_b{itemsize}")
     tile_rows, tile_columns = kernel.tile
     workgroups = -(-rows // tile_rows) * -(-padded // tile_columns)
-    values = {
-        "src": src[0],
-        "dst": dst[0],
-        "src_row_stride": src[1],
-        "src_col_stride": src[2],
-        "dst_row_stride": dst[1],
-        "dst_col_stride": dst[2],
-        "rows": rows,
-        "cols": columns,
-        "pad_cols": padded,
-    }
-    launch(kernel, workgroups, stream, *(values[name] for name in kernel.names))
+    launch(kernel, workgroups, stream, src[0], dst[0], *src[1:], *dst[1:], rows, columns, padded)

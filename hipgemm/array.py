@@ -65,6 +65,7 @@ class DeviceArray(Resident):
         strides: tuple[int, ...],
         dtype: np.dtype[Any],
         readonly: bool = False,
+        padded: bool = False,
     ):
         self._block = block
         self._address = address
@@ -73,8 +74,9 @@ class DeviceArray(Resident):
         self.dtype = dtype
         self.device = block.device
         self.readonly = readonly
+        self.padded = padded
         # All that the choice of kernel depends on.
-        self._key = (shape, strides, dtype, address & 15, block.device, readonly)
+        self._key = (shape, strides, dtype, address & 15, block.device, readonly, padded)
 
     @property
     def ptr(self) -> int:
@@ -101,7 +103,7 @@ class DeviceArray(Resident):
     @property
     def T(self) -> DeviceArray:
         """The array with its axes reversed; no copy."""
-        return self._view(self._address, self.shape[::-1], self.strides[::-1])
+        return self._view(self._address, self.shape[::-1], self.strides[::-1], self.padded)
 
     @property
     def mT(self) -> DeviceArray:
@@ -147,8 +149,10 @@ class DeviceArray(Resident):
             axis += 1
         return self._view(address, tuple(shape), tuple(strides))
 
-    def _view(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> DeviceArray:
-        return DeviceArray(self._block, address, shape, strides, self.dtype, self.readonly)
+    def _view(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], padded: bool = False
+    ) -> DeviceArray:
+        return DeviceArray(self._block, address, shape, strides, self.dtype, self.readonly, padded)
 
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Copy to the host, once all work on the array is done.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal, TypeGuard
 
@@ -27,6 +27,7 @@ class Resident(ABC):
     dtype: np.dtype[Any]
     device: int
     readonly: bool
+    padded: bool
 
     @property
     @abstractmethod
@@ -43,18 +44,23 @@ Array = npt.NDArray[Any] | Resident
 
 @dataclass(frozen=True)
 class Operand:
-    """Where an array lies and how. Strides count bytes; `device` is None on the host."""
+    """Where an array lies and how.
+
+    Strides count bytes; `device` is None on the host. In a `padded` one, the bytes behind each row's
+    end (or each column's, after a transposition) are zero up to a multiple of 16.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     format: Format
     address: int
     device: int | None
+    padded: bool = False
 
     @property
     def transposed(self) -> Operand:
         """The same matrix with its axes exchanged."""
-        return Operand(self.shape[::-1], self.strides[::-1], self.format, self.address, self.device)
+        return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
 
     @property
     def rows_contiguous(self) -> bool:
@@ -316,7 +322,7 @@ def _is_array(x: object) -> TypeGuard[npt.NDArray[Any] | Resident]:
 def _operand(x: npt.NDArray[Any] | Resident, form: Format) -> Operand:
     if isinstance(x, np.ndarray):
         return Operand(x.shape, x.strides, form, int(x.__array_interface__["data"][0]), None)
-    return Operand(x.shape, x.strides, form, x.ptr, x.device)
+    return Operand(x.shape, x.strides, form, x.ptr, x.device, x.padded)
 
 
 def byte_range(

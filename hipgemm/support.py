@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from .errors import KernelNotFoundError, Reason, UnsupportedError, sentence
-from .formats import BF16, F16, F32
+from .formats import BF16
 from .problem import GemmProblem, Operand, describe_matmul
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
 MAKE_LINE = "make kernels"
-OUT_TYPES = {BF16.name: 0, F16.name: 1, F32.name: 2}
 CHUNK_BYTES = 16  # what one lane of a kernel loads at once
 
 
@@ -124,11 +123,14 @@ def code_object(arch: str, directory: Path | None = None) -> CodeObject:
 def copy_reason(x: Operand, kernel: Kernel) -> str | None:
     """Say why a kernel cannot read an operand where it lies; None if it can.
 
-    `x` is (rows, K): for the second operand of a product that is its transpose.
+    `x` is (rows, K): for the second operand of a product that is its transpose. An operand on the host
+    counts as it will lie on the device: rows go up one by one, padded.
     """
     rows, k = x.shape
     item = x.format.itemsize
-    if k == 0:
+    if x.device is None:
+        return None if x.rows_contiguous or not x.transposed.rows_contiguous else "K not contiguous"
+    if k == 0 and not x.padded:
         return "K=0"
     if k > 1 and x.strides[1] != item:
         return "K not contiguous"
@@ -138,11 +140,16 @@ def copy_reason(x: Operand, kernel: Kernel) -> str | None:
         return f"row pitch not a multiple of {CHUNK_BYTES} bytes"
     if x.address % CHUNK_BYTES:
         return f"base not {CHUNK_BYTES}-byte aligned"
-    if k % kernel.chunk:
+    if k % kernel.chunk and not x.padded:
         return f"K not a multiple of {kernel.chunk}"
-    if not _pitch_fits(x.pitch, item):
+    if not pitch_fits(x.pitch, item):
         return "row pitch too large"
     return None
+
+
+def leading(x: Operand, kernel: Kernel) -> int:
+    """Elements from row to row of an operand that is read in place."""
+    return x.pitch if x.shape[0] > 1 else padded_k(x.shape[1], kernel)
 
 
 def padded_k(k: int, kernel: Kernel) -> int:
@@ -150,7 +157,8 @@ def padded_k(k: int, kernel: Kernel) -> int:
     return max(1, -(-k // kernel.chunk)) * kernel.chunk
 
 
-def _pitch_fits(pitch: int, itemsize: int) -> bool:
+def pitch_fits(pitch: int, itemsize: int) -> bool:
+    """Whether a kernel can address rows so far apart."""
     # Offsets inside a tile of up to 256 rows are 31-bit.
     return 256 * pitch * itemsize < 2**31
 
@@ -173,14 +181,14 @@ def _formats(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
 
 
 def _extent(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    if p.m < 2**31 and p.n < 2**31 and _pitch_fits(padded_k(p.k, k), p.a.format.itemsize):
+    if p.m < 2**31 and p.n < 2**31 and pitch_fits(padded_k(p.k, k), p.a.format.itemsize):
         return None
     limit = 2**31 // (256 * p.a.format.itemsize)
     return f"M and N must be below 2**31 and K below {limit}", f"M={p.m}, N={p.n}, K={p.k}"
 
 
 def _output(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    if _pitch_fits(p.n, p.out_format.itemsize):
+    if pitch_fits(p.n, p.out_format.itemsize):
         return None
     return f"N must be below {2**31 // (256 * p.out_format.itemsize)} for {p.out_format.name} output", p.n
 
@@ -222,9 +230,10 @@ LOAD_BYTES_PER_CLOCK = 64.0  # per compute unit, from L2
 TILE_OVERHEAD = 2500.0  # clocks to fill the pipeline and to store the result
 
 
-def tiles(p: GemmProblem, k: Kernel) -> int:
-    """Workgroups that the kernel needs."""
-    return -(-p.m // k.tile[0]) * -(-p.n // k.tile[1])
+def tiles(p: GemmProblem, k: Kernel, swapped: bool = False) -> int:
+    """Workgroups that the kernel needs, for the product or for its transpose."""
+    rows, columns = (p.n, p.m) if swapped else (p.m, p.n)
+    return -(-rows // k.tile[0]) * -(-columns // k.tile[1])
 
 
 def cost(p: GemmProblem, k: Kernel) -> Cost:

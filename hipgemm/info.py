@@ -1,0 +1,82 @@
+"""What is here: runtime, devices, kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+
+from . import _hip
+from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError
+from .support import load_manifest
+
+
+@dataclass(frozen=True)
+class Info:
+    """What `info` found.
+
+    Attributes
+    ----------
+    runtime : str or None
+        ``"rocm"``, ``"emulator"``, or None where there is none.
+    library : str
+        The HIP library in use.
+    hip_python : str
+        The version of hip-python.
+    devices : tuple of str
+        Each device's name and architecture.
+    kernels : dict
+        The kernels built, by architecture.
+    problem : str
+        What is wrong, if anything.
+    """
+
+    runtime: str | None
+    library: str
+    hip_python: str
+    devices: tuple[str, ...]
+    kernels: dict[str, tuple[str, ...]]
+    problem: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"runtime     {self.runtime or 'none'}  {self.library}".rstrip()]
+        lines.append(f"hip-python  {self.hip_python or 'not installed'}")
+        lines += [f"device {i}    {name}" for i, name in enumerate(self.devices)]
+        for arch, names in self.kernels.items():
+            lines.append(f"kernels     {arch}: {', '.join(names)}")
+        if self.problem:
+            lines.append(f"problem     {self.problem}")
+        return "\n".join(lines)
+
+
+def info() -> Info:
+    """Tell which runtime, devices and kernels are in use. Opens the runtime; never raises for want of one.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.info().runtime in ("rocm", "emulator")
+    True
+    """
+    problems: list[str] = []
+    try:
+        version = metadata.version("hip-python")
+    except metadata.PackageNotFoundError:
+        version = ""
+    kernels: dict[str, tuple[str, ...]] = {}
+    try:
+        kernels = {arch: tuple(built.kernels) for arch, built in load_manifest().items()}
+    except KernelNotFoundError as error:
+        problems.append(str(error))
+    if not kernels:
+        problems.append("no kernels are built; run: make kernels")
+    runtime, library, devices = None, "", []
+    try:
+        found = _hip.runtime()
+        runtime, library = found.kind, found.library
+        for device in range(found.devices):
+            name = _hip.properties(device).name
+            text = name.decode() if isinstance(name, bytes) else str(name)
+            devices.append(f"{text}, {_hip.arch(device)}")
+    except (RuntimeNotFoundError, HipError, ValueError) as error:
+        problems.append(str(error))
+    return Info(runtime, library, version, tuple(devices), kernels, "; ".join(problems))
