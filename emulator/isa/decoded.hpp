@@ -60,7 +60,7 @@ struct OperandType {
   enum class Where : uint8_t { any, sgpr, lane, vgpr, agpr };
   char kind = 0;  // 'b' bits, 'i', 'u', 'f', 'h' bfloat, '@' memory address; 0: no operand
   Where where = Where::any;
-  uint8_t bits = 0;      // of one element
+  uint16_t bits = 0;     // of one element
   uint8_t elements = 0;  // > 1: packed
   uint8_t dwords = 0;    // of the whole register tuple
   explicit operator bool() const { return kind != 0; }
@@ -80,6 +80,12 @@ struct OpInfo {
 };
 
 const OpInfo& info(Op op);
+
+// VOP3 conversions with two sources whose op_sel[3:2] picks a byte of the destination.
+constexpr bool selects_byte(Op op) {
+  return op == Op::v_cvt_sr_fp8_f32 || op == Op::v_cvt_sr_bf8_f32 ||
+         op == Op::v_cvt_scalef32_pk_fp4_f16 || op == Op::v_cvt_scalef32_pk_fp4_bf16;
+}
 
 // An operand: what the machine code names, with VGPR and AGPR told apart.
 //   0..101 SGPR, 102/103 FLAT_SCRATCH, 104/105 XNACK_MASK, 106/107 VCC, 124 M0, 126/127 EXEC,
