@@ -132,14 +132,16 @@ class Epilogue {
     const u32 row_bytes = static_cast<u32>(pitch);
     const Buffer to = make_buffer(base, (area_.rows - 1) * row_bytes + area_.columns * Out::kBytes);
 
-    // Wide stores need addresses of whole dwords, and all their columns inside C.
+    // Wide stores need addresses of whole dwords, and all their columns inside C. What they leave
+    // goes element by element.
     const bool aligned = (reinterpret_cast<u64>(args_.c) % 4 | pitch % 4) == 0;
+    const auto is_wide = [&](u32 v) {
+      return aligned && lane_column_ + (v + 1) * kVector <= area_.columns;
+    };
     if (aligned) {
       u32 offset[kVectors];
-      for (u32 v = 0; v < kVectors; v++) {
-        const u32 column = lane_column_ + v * kVector;
-        offset[v] = column + kVector <= area_.columns ? column * Out::kBytes : kOutOfRange;
-      }
+      for (u32 v = 0; v < kVectors; v++)
+        offset[v] = is_wide(v) ? (lane_column_ + v * kVector) * Out::kBytes : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 v = 0; v < kVectors; v++)
           __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(at, v), to, row * row_bytes + offset[v],
@@ -147,21 +149,21 @@ class Epilogue {
       });
     }
     if (!aligned || area_.columns % kVector != 0) {
+      u32 offset[T::kLaneColumns];
+      for (u32 c = 0; c < T::kLaneColumns; c++)
+        offset[c] = !is_wide(c / kVector) && lane_column_ + c < area_.columns
+                        ? (lane_column_ + c) * Out::kBytes
+                        : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
-        for (u32 v = 0; v < kVectors; v++) {
-          const u32 column = lane_column_ + v * kVector;
-          const bool done = aligned && column + kVector <= area_.columns;
-          const u32x4 bits = pack<Out>(at, v);
-          for (u32 e = 0; e < kVector; e++) {
-            const u32 offset = column + e < area_.columns && !done
-                                   ? row * row_bytes + (column + e) * Out::kBytes
-                                   : kOutOfRange;
-            if constexpr (Out::kBytes == 4)
-              __builtin_amdgcn_raw_buffer_store_b32(bits[e], to, offset, 0, 0);
-            else
-              __builtin_amdgcn_raw_buffer_store_b16(static_cast<u16>(bits[e / 2] >> (e % 2 * 16)),
-                                                    to, offset, 0, 0);
-          }
+        for (u32 c = 0; c < T::kLaneColumns; c++) {
+          const u32 at_byte = row * row_bytes + offset[c];
+          const u32x4 bits = pack<Out>(at, c / kVector);
+          const u32 e = c % kVector;
+          if constexpr (Out::kBytes == 4)
+            __builtin_amdgcn_raw_buffer_store_b32(bits[e], to, at_byte, 0, 0);
+          else
+            __builtin_amdgcn_raw_buffer_store_b16(static_cast<u16>(bits[e / 2] >> (e % 2 * 16)), to,
+                                                  at_byte, 0, 0);
         }
       });
     }
