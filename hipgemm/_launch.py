@@ -17,11 +17,16 @@ from .support import MAKE_LINE, CodeObject, Kernel, code_object
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
 
-_STRIDES = "src_row_stride src_col_stride dst_row_stride dst_col_stride"
 # What the kernels of each operation take, in order. A manifest that says otherwise is of another version.
-ARGUMENTS = {
-    "gemm": tuple("a b c alpha_ptr col_scale bias lda ldb ldc m n k alpha out_type bias_type".split(" ")),
-    "copy": tuple(f"src dst {_STRIDES} rows cols pad_cols".split(" ")),
+ARGUMENTS: dict[str, list[str]] = {
+    "gemm": [
+        *("a", "b", "c", "alpha_ptr", "col_scale", "bias"),
+        *("lda", "ldb", "ldc", "m", "n", "k", "alpha", "out_type", "bias_type"),
+    ],
+    "copy": [
+        *("src", "dst", "src_row_stride", "src_col_stride", "dst_row_stride", "dst_col_stride"),
+        *("rows", "cols", "pad_cols"),
+    ],
 }
 TYPE_CODES = {"bf16": 0, "f16": 1, "f32": 2}  # out_type and bias_type
 
@@ -95,7 +100,7 @@ def _load_function(device: int, name: str) -> Function:
         raise KernelNotFoundError(
             f"no kernel {name} for {built.arch}; built: {', '.join(built.kernels)}; run: {MAKE_LINE}"
         )
-    if tuple(x.name for x in kernel.args) != ARGUMENTS[kernel.op]:
+    if [x.name for x in kernel.args] != ARGUMENTS[kernel.op]:
         raise KernelNotFoundError(
             f"{name} was built for another version of hipgemm, with other arguments; run: {MAKE_LINE}"
         )

@@ -1,0 +1,112 @@
+"""The command line: ``python -m hipgemm info | selftest | can-use | bench``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import bench
+from .array import asarray
+from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
+from .formats import BF16, FORMATS
+from .gemm import matmul
+from .info import info
+from .support import can_use
+from .testing import assert_gemm_close, exact_grid, random_matrix
+from .usage import reset_usage, usage
+
+SELFTEST_SHAPES = ((1, 1, 1), (17, 33, 40), (64, 64, 64), (257, 255, 129), (384, 1536, 384), (3, 5, 0))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hipgemm", description=(__doc__ or "").split("\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("info", help="runtime, devices, kernels")
+    commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
+    ask = commands.add_parser("can-use", help="which kernel would serve a call, or why none")
+    ask.add_argument("op", choices=["matmul"])
+    ask.add_argument("a", help="shape of a, such as 300x512; a T behind it: transposed in memory")
+    ask.add_argument("b", help="shape of b, likewise")
+    ask.add_argument("--input", default="bf16", choices=sorted(FORMATS), help="type of a and b")
+    ask.add_argument("--dtype", default=None, choices=sorted(FORMATS), help="type of the result")
+    ask.add_argument("--arch", default="gfx950")
+    timing = commands.add_parser("bench", help="how long things take")
+    bench.add_arguments(timing)
+    args = parser.parse_args(argv)
+    try:
+        if args.command == "info":
+            found = info()
+            print(found)
+            return 1 if found.problem else 0
+        if args.command == "selftest":
+            return selftest()
+        if args.command == "can-use":
+            return _can_use(args)
+        return bench.run(args)
+    except (RuntimeNotFoundError, KernelNotFoundError, HipError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def selftest() -> int:
+    """Multiply a few shapes and hold every element to its bound; return 0 if all is right."""
+    print(info())
+    reset_usage()
+    failures = 0
+    rng = np.random.default_rng(0)
+    for m, n, k in SELFTEST_SHAPES:
+        for kind, make in (("exact", exact_grid), ("random", random_matrix)):
+            a, w = make((m, k), rng), make((n, k), rng)
+            epilogue: dict[str, Any] = {
+                "alpha": 0.5,
+                "col_scale": np.exp2(rng.integers(-2, 3, n)).astype(np.float32),
+                "bias": rng.integers(-4, 5, n).astype(np.float32),
+            }
+            for name, form in FORMATS.items():
+                label = f"({m}, {k}) @ ({k}, {n}) {kind} -> {name}"
+                try:
+                    out = np.full((m, n), np.nan, form.dtype)
+                    matmul(a, w.T, out, **epilogue)
+                    assert_gemm_close(out, a, w.T, exact=kind == "exact", **epilogue)
+                    resident = matmul(asarray(a), asarray(w).T, dtype=form.dtype, **epilogue).get()
+                    assert_gemm_close(resident, a, w.T, exact=kind == "exact", **epilogue)
+                except (AssertionError, HipError, UnsupportedError) as error:
+                    failures += 1
+                    print(f"FAIL  {label}\n{error}")
+                else:
+                    print(f"ok    {label}")
+    print(usage())
+    print(f"selftest: {failures} failures" if failures else "selftest: all right")
+    return 1 if failures else 0
+
+
+def _can_use(args: argparse.Namespace) -> int:
+    matrices = []
+    for text in (args.a, args.b):
+        found = re.fullmatch(r"(\d+)x(\d+)(T?)", text)
+        if found is None:
+            print(f"error: a shape looks like 300x512 or 300x512T; got {text!r}", file=sys.stderr)
+            return 2
+        rows, columns = int(found[1]), int(found[2])
+        # Never touched, so that huge ones cost nothing.
+        shape = (columns, rows) if found[3] else (rows, columns)
+        x = np.lib.stride_tricks.as_strided(
+            np.zeros(1, FORMATS[args.input].dtype), shape, (shape[1] * BF16.itemsize, BF16.itemsize)
+        )
+        matrices.append(x.T if found[3] else x)
+    dtype = None if args.dtype is None else FORMATS[args.dtype].dtype
+    answer = can_use(args.op, *matrices, dtype=dtype, arch=args.arch)
+    print(answer)
+    for cost in answer.costs:
+        print(f"  {cost}")
+    return 0 if answer else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
