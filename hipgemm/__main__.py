@@ -13,7 +13,7 @@ import numpy as np
 from . import bench
 from .array import asarray
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .formats import BF16, FORMATS
+from .formats import FORMATS
 from .gemm import matmul
 from .info import info
 from .support import can_use
@@ -96,9 +96,8 @@ def _can_use(args: argparse.Namespace) -> int:
         rows, columns = int(found[1]), int(found[2])
         # Never touched, so that huge ones cost nothing.
         shape = (columns, rows) if found[3] else (rows, columns)
-        x = np.lib.stride_tricks.as_strided(
-            np.zeros(1, FORMATS[args.input].dtype), shape, (shape[1] * BF16.itemsize, BF16.itemsize)
-        )
+        one = np.zeros(1, FORMATS[args.input].dtype)
+        x = np.lib.stride_tricks.as_strided(one, shape, (shape[1] * one.itemsize, one.itemsize))
         matrices.append(x.T if found[3] else x)
     dtype = None if args.dtype is None else FORMATS[args.dtype].dtype
     answer = can_use(args.op, *matrices, dtype=dtype, arch=args.arch)

@@ -61,7 +61,8 @@ def _products(size: int, repeat: int) -> None:
     line += f", {2 * size**3 / best / 1e9:8.1f} GFLOP/s, {', '.join(usage().kernels)}"
     if instructions:
         outside = max(0.0, 1 - inside / best)
-        line += f", {instructions / best / 1e6:6.2f} M wave-instructions/s, {100 * outside:4.1f} % outside the emulator"
+        line += f", {instructions / best / 1e6:6.2f} M wave-instructions/s"
+        line += f", {100 * outside:4.1f} % outside the emulator"
     print(line)
 
 

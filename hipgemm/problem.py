@@ -22,6 +22,7 @@ _ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
 class Resident(ABC):
     """An array in the memory of a device. `DeviceArray` is the one that users meet."""
 
+    __slots__ = ()
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
