@@ -63,7 +63,7 @@ class Function:
     pack_into: Callable[..., None] = field(repr=False)
 
 
-class _ArgumentBuffer(threading.local):
+class _ArgumentBuffer:
     """One thread's argument block, and HIP's description of it. HIP copies it at the launch."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class _ArgumentBuffer(threading.local):
         self.extra = _hip.launch_extra(ctypes.addressof(self.config))
 
 
-_arguments = _ArgumentBuffer()
+_local = threading.local()
 _functions: dict[tuple[int, str], Function] = {}
 _modules: dict[int, tuple[CodeObject, Any]] = {}
 _lock = threading.Lock()
@@ -128,7 +128,10 @@ def _load_module(device: int) -> tuple[CodeObject, Any]:
 
 def launch(kernel: Function, workgroups: int, stream: int, *values: float) -> None:
     """Launch on a stream of the current device, with the arguments in the order of `ARGUMENTS`."""
-    arguments = _arguments
+    try:
+        arguments = _local.arguments
+    except AttributeError:
+        arguments = _local.arguments = _ArgumentBuffer()
     kernel.pack_into(arguments.buffer, 0, *values)
     arguments.size.value = kernel.size
     _hip.launch(kernel.handle, workgroups, kernel.threads, stream, arguments.extra)

@@ -52,6 +52,7 @@ class DeviceArray(Resident):
         "_key",
         "device",
         "dtype",
+        "padded",
         "readonly",
         "shape",
         "strides",
