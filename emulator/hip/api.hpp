@@ -1,0 +1,59 @@
+// What every exported function goes through: errors become a code and a report, nothing is thrown
+// at the caller, and handles are looked up, never trusted.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+#include <type_traits>
+
+#include "hip/hip_types.hpp"
+#include "runtime/device.hpp"
+#include "runtime/report.hpp"
+
+#define HIP_API extern "C" __attribute__((visibility("default")))
+
+namespace hip {
+
+using rt::fail;
+
+// Runs the body of the API function `name`. The body returns nothing, or hipErrorNotReady.
+template <class Body>
+hipError_t api(const char* name, Body&& body) noexcept {
+  try {
+    if (rt::forked()) {
+      fail(hipErrorNotInitialized, "HIP was in use before fork(); a forked child cannot use it");
+    }
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      return hipSuccess;
+    } else {
+      return body();
+    }
+  } catch (const rt::Error& error) {
+    return rt::record_error(error.code, std::string(name) + ": " + error.message);
+  } catch (const std::bad_alloc&) {
+    return rt::record_error(hipErrorOutOfMemory, std::string(name) + ": the host is out of memory");
+  } catch (const std::exception& error) {
+    return rt::record_error(hipErrorUnknown, std::string(name) + ": " + error.what());
+  } catch (...) {
+    return rt::record_error(hipErrorUnknown, name);
+  }
+}
+
+inline void need(const void* pointer, const char* what) {
+  if (!pointer) fail(hipErrorInvalidValue, what, " must not be null");
+}
+
+// Null, the two special handles, or one from hipStreamCreate.
+std::shared_ptr<rt::Stream> stream_of(hipStream_t handle);
+// The stream that the calls named _spt use where others use the null stream.
+inline const hipStream_t kPerThread = reinterpret_cast<hipStream_t>(2);
+inline const hipStream_t kLegacy = reinterpret_cast<hipStream_t>(1);
+
+// Waits for the stream and throws what it has to tell.
+void synchronize(rt::Stream& stream);
+void throw_failure(const std::shared_ptr<const rt::Error>& failure);
+
+}  // namespace hip

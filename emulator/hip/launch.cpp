@@ -1,0 +1,291 @@
+// Kernel launches: checks, the argument block, and the work that runs the machine.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "hip/event.hpp"
+#include "hip/module.hpp"
+#include "hip/properties.hpp"
+#include "runtime/host_memory.hpp"
+
+namespace {
+
+using hip::api;
+using hip::fail;
+using hip::need;
+using rt::Failure;
+using rt::Function;
+
+struct Shape {
+  uint32_t grid[3];   // workgroups
+  uint32_t block[3];  // lanes
+  uint32_t dynamic_lds;
+};
+
+// The argument block, aligned as the hardware's.
+class Kernarg {
+ public:
+  explicit Kernarg(size_t bytes)
+      : bytes_(bytes), data_(static_cast<uint8_t*>(::operator new(std::max<size_t>(bytes, 64), kAlign))) {
+    std::memset(data_.get(), 0, std::max<size_t>(bytes, 64));
+  }
+  uint8_t* data() { return data_.get(); }
+  std::span<const uint8_t> span() const { return {data_.get(), bytes_}; }
+
+ private:
+  static constexpr std::align_val_t kAlign{64};
+  struct Delete {
+    void operator()(uint8_t* data) const { ::operator delete(data, kAlign); }
+  };
+  size_t bytes_;
+  std::unique_ptr<uint8_t[], Delete> data_;
+};
+
+struct Dispatch {
+  std::shared_ptr<Function> function;
+  std::shared_ptr<rt::Module> module;  // keeps the code loaded
+  Shape shape;
+  Kernarg kernarg;
+};
+
+std::string shape_text(const uint32_t (&size)[3]) {
+  return rt::text("(", size[0], ", ", size[1], ", ", size[2], ")");
+}
+
+void check_shape(const loader::KernelInfo& info, const Shape& shape) {
+  const std::string kernel = "kernel " + info.name + ": ";
+  uint64_t threads = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (!shape.grid[i] || !shape.block[i]) {
+      fail(hipErrorInvalidConfiguration, kernel, "grid and block must be positive; got grid ",
+           shape_text(shape.grid), ", block ", shape_text(shape.block));
+    }
+    if (shape.grid[i] > hip::kMaxGrid[i] || uint64_t{shape.grid[i]} * shape.block[i] > UINT32_MAX) {
+      fail(hipErrorInvalidConfiguration, kernel, "grid ", shape_text(shape.grid), " of blocks ",
+           shape_text(shape.block), " exceeds the grid limits (2147483647, 65536, 65536) or 2^32 lanes");
+    }
+    if (shape.block[i] > hip::kMaxThreads) threads = UINT32_MAX;
+    threads = std::min<uint64_t>(threads * shape.block[i], UINT32_MAX);
+  }
+  if (threads > hip::kMaxThreads) {
+    fail(hipErrorInvalidConfiguration, kernel, "a block may have ", hip::kMaxThreads, " lanes; got ",
+         shape_text(shape.block));
+  }
+  if (threads > info.max_workgroup_size) {
+    fail(hipErrorLaunchFailure, kernel, "compiled for at most ", info.max_workgroup_size,
+         " lanes in a block; got ", shape_text(shape.block));
+  }
+  for (int i = 0; i < 3; ++i) {
+    if (info.required_workgroup_size[0] && info.required_workgroup_size[i] != shape.block[i]) {
+      fail(hipErrorLaunchFailure, kernel, "compiled for blocks of ",
+           shape_text(info.required_workgroup_size), "; got ", shape_text(shape.block));
+    }
+  }
+  if (shape.dynamic_lds > hip::kLdsBytes) {
+    fail(hipErrorInvalidValue, kernel, "dynamic LDS must be at most ", hip::kLdsBytes, "; got ",
+         shape.dynamic_lds);
+  }
+  if (uint64_t{shape.dynamic_lds} + info.descriptor.group_segment_bytes > hip::kLdsBytes) {
+    fail(hipErrorLaunchOutOfResources, kernel, info.descriptor.group_segment_bytes,
+         " bytes of LDS and ", shape.dynamic_lds, " dynamic ones exceed the CU's ", hip::kLdsBytes);
+  }
+}
+
+// The caller's arguments: an array of pointers, one for each, or one packed block.
+void copy_arguments(const loader::KernelInfo& info, void** params, void** extra, Kernarg& kernarg) {
+  if (params && extra) fail(hipErrorInvalidValue, "kernelParams and extra exclude each other");
+  const std::string kernel = "kernel " + info.name + ": ";
+  if (params) {
+    std::vector<rt::Piece> pieces;
+    for (const loader::Argument& argument : info.arguments) {
+      if (argument.hidden()) continue;
+      pieces.push_back({kernarg.data() + argument.offset, nullptr, argument.bytes});
+    }
+    std::vector<const void*> pointers(pieces.size());
+    const rt::Piece list{pointers.data(), params, pointers.size() * sizeof(void*)};
+    if (!rt::read_host({&list, 1})) {
+      fail(hipErrorInvalidValue, kernel, "kernelParams (", pointers.size(), " pointers at ",
+           rt::hex(params), ") cannot be read");
+    }
+    for (size_t i = 0; i < pieces.size(); ++i) pieces[i].host = pointers[i];
+    if (!rt::read_host(pieces)) {
+      fail(hipErrorInvalidValue, kernel, "one of the ", pieces.size(),
+           " arguments that kernelParams points to cannot be read");
+    }
+    return;
+  }
+  if (!extra) {
+    if (info.explicit_bytes) {
+      fail(hipErrorInvalidValue, kernel, "takes arguments, but neither kernelParams nor extra is given");
+    }
+    return;
+  }
+  const void* block = nullptr;
+  const size_t* bytes = nullptr;
+  for (int i = 0; extra[i] != HIP_LAUNCH_PARAM_END; i += 2) {
+    if (i > 2) fail(hipErrorInvalidValue, kernel, "extra has no HIP_LAUNCH_PARAM_END");
+    if (extra[i] == HIP_LAUNCH_PARAM_BUFFER_POINTER) {
+      block = extra[i + 1];
+    } else if (extra[i] == HIP_LAUNCH_PARAM_BUFFER_SIZE) {
+      bytes = static_cast<const size_t*>(extra[i + 1]);
+    } else {
+      fail(hipErrorInvalidValue, kernel, "extra has an unknown key ", rt::hex(extra[i]));
+    }
+  }
+  if (!bytes || (!block && *bytes)) {
+    fail(hipErrorInvalidValue, kernel, "extra must give the argument block and its size");
+  }
+  // A C struct of the arguments may be padded at its end to the alignment of its widest member.
+  const uint64_t padded = (info.explicit_bytes + 15) / 16 * 16;
+  if (*bytes < info.explicit_bytes || *bytes > padded) {
+    fail(hipErrorInvalidValue, kernel, "the argument block must have ", info.explicit_bytes,
+         " bytes; got ", *bytes);
+  }
+  const rt::Piece piece{kernarg.data(), block, info.explicit_bytes};
+  if (!rt::read_host({&piece, 1})) {
+    fail(hipErrorInvalidValue, kernel, "the argument block at ", rt::hex(block), " cannot be read");
+  }
+}
+
+// What the compiler adds behind the explicit arguments. Those that need a runtime service that is
+// not here (printf, device-side malloc, multi-grid) stay null.
+void add_hidden_arguments(const loader::KernelInfo& info, const Shape& shape, Kernarg& kernarg) {
+  for (const loader::Argument& argument : info.arguments) {
+    if (!argument.hidden()) continue;
+    const auto store = [&](uint64_t value) {
+      std::memcpy(kernarg.data() + argument.offset, &value, std::min<uint64_t>(argument.bytes, 8));
+    };
+    const std::string& kind = argument.kind;
+    for (int i = 0; i < 3; ++i) {
+      const char axis = static_cast<char>('x' + i);
+      if (kind == std::string("hidden_block_count_") + axis) store(shape.grid[i]);
+      if (kind == std::string("hidden_group_size_") + axis) store(shape.block[i]);
+      // hidden_remainder_ is the size of a partial last block: HIP's grids have none.
+      // hidden_global_offset_ is an OpenCL notion, zero in HIP.
+    }
+    if (kind == "hidden_grid_dims") store(shape.grid[2] * shape.block[2] > 1   ? 3
+                                          : shape.grid[1] * shape.block[1] > 1 ? 2
+                                                                               : 1);
+    if (kind == "hidden_dynamic_lds_size") store(shape.dynamic_lds);
+  }
+}
+
+hipError_t fault_code(emu::FaultKind kind) {
+  switch (kind) {
+    case emu::FaultKind::illegal_address: return hipErrorIllegalAddress;
+    case emu::FaultKind::out_of_resources: return hipErrorLaunchOutOfResources;
+    case emu::FaultKind::illegal_instruction:  // HIP has no code of its own for it
+    case emu::FaultKind::launch_failure: break;
+  }
+  return hipErrorLaunchFailure;
+}
+
+std::optional<Failure> run(const Dispatch& dispatch, const rt::Device& device) {
+  emu::Launch launch;
+  launch.kernel = &dispatch.function->kernel;
+  for (int i = 0; i < 3; ++i) {
+    launch.workgroups[i] = dispatch.shape.grid[i];
+    launch.workgroup_size[i] = dispatch.shape.block[i];
+  }
+  launch.dynamic_lds_bytes = dispatch.shape.dynamic_lds;
+  launch.kernarg = dispatch.kernarg.span();
+  launch.memory = &device.memory;
+  launch.device = device.id;
+  emu::Counters counters;
+  const std::optional<emu::Fault> fault = emu::run(launch, counters);
+  rt::Runtime& runtime = rt::runtime();
+  {
+    const std::lock_guard lock(runtime.counters_mutex);
+    runtime.counters.waves += counters.waves;
+    runtime.counters.wave_instructions += counters.wave_instructions;
+    runtime.counters.mfma += counters.mfma;
+    runtime.counters.nanoseconds += counters.nanoseconds;
+  }
+  if (!fault) return std::nullopt;
+  return Failure{{fault_code(fault->kind), fault->message}, true};
+}
+
+void launch(const void* handle, const Shape& shape, hipStream_t stream_handle, void** params,
+            void** extra) {
+  const auto function = hip::function_of(handle);
+  const auto stream = hip::stream_of(stream_handle);
+  const auto module = function->module.lock();
+  if (!module) fail(hipErrorInvalidHandle, "kernel ", function->info.name, ": its module was unloaded");
+  if (module->device != stream->device.id) {
+    fail(hipErrorInvalidHandle, "kernel ", function->info.name, " was loaded on device ",
+         module->device, ", the stream is of device ", stream->device.id);
+  }
+  check_shape(function->info, shape);
+  auto dispatch = std::make_shared<Dispatch>(
+      Dispatch{function, module, shape, Kernarg(function->info.kernarg_bytes)});
+  copy_arguments(function->info, params, extra, dispatch->kernarg);
+  add_hidden_arguments(function->info, shape, dispatch->kernarg);
+  stream->enqueue({[dispatch, &device = stream->device] { return run(*dispatch, device); }, {}});
+}
+
+Shape shape_of(const dim3& grid, const dim3& block, size_t lds) {
+  const auto bytes = static_cast<uint32_t>(std::min<size_t>(lds, UINT32_MAX));
+  return {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, bytes};
+}
+
+}  // namespace
+
+HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned grid_x, unsigned grid_y,
+                                         unsigned grid_z, unsigned block_x, unsigned block_y,
+                                         unsigned block_z, unsigned lds, hipStream_t stream,
+                                         void** params, void** extra) {
+  return api("hipModuleLaunchKernel", [&] {
+    launch(f, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, lds}, stream, params, extra);
+  });
+}
+
+// The grid is given in lanes here, not in blocks.
+HIP_API hipError_t hipExtModuleLaunchKernel(hipFunction_t f, uint32_t lanes_x, uint32_t lanes_y,
+                                            uint32_t lanes_z, uint32_t block_x, uint32_t block_y,
+                                            uint32_t block_z, size_t lds, hipStream_t stream,
+                                            void** params, void** extra, hipEvent_t start,
+                                            hipEvent_t stop, uint32_t flags) {
+  return api("hipExtModuleLaunchKernel", [&] {
+    const uint32_t lanes[3] = {lanes_x, lanes_y, lanes_z};
+    const uint32_t block[3] = {block_x, block_y, block_z};
+    if (flags > 1) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
+    Shape shape = shape_of({0, 0, 0}, {block_x, block_y, block_z}, lds);
+    for (int i = 0; i < 3; ++i) {
+      if (block[i] && lanes[i] % block[i]) {
+        fail(hipErrorInvalidConfiguration, "the grid of ", lanes[i],
+             " lanes is no multiple of the block of ", block[i]);
+      }
+      shape.grid[i] = block[i] ? lanes[i] / block[i] : 0;
+    }
+    if (start) hip::event_of(start);
+    if (stop) hip::event_of(stop);
+    if (start) hip::record_event(start, hip::stream_of(stream));
+    launch(f, shape, stream, params, extra);
+    if (stop) hip::record_event(stop, hip::stream_of(stream));
+  });
+}
+
+HIP_API hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* config, hipFunction_t f,
+                                        void** params, void** extra) {
+  return api("hipDrvLaunchKernelEx", [&] {
+    need(config, "config");
+    if (config->numAttrs) fail(hipErrorNotSupported, "launch attributes are not emulated");
+    launch(f,
+           {{config->gridDimX, config->gridDimY, config->gridDimZ},
+            {config->blockDimX, config->blockDimY, config->blockDimZ},
+            config->sharedMemBytes},
+           config->hStream, params, extra);
+  });
+}
+
+// A kernel of a module stands for the host stub that compiled HIP programs pass here.
+HIP_API hipError_t hipLaunchKernel(const void* f, dim3 grid, dim3 block, void** params, size_t lds,
+                                   hipStream_t stream) {
+  return api("hipLaunchKernel", [&] {
+    if (!rt::runtime().functions.get(f)) {
+      fail(hipErrorInvalidDeviceFunction, rt::hex(f), " is not a kernel from hipModuleGetFunction");
+    }
+    launch(f, shape_of(grid, block, lds), stream, params, nullptr);
+  });
+}

@@ -1,0 +1,289 @@
+#include "hip/module.hpp"
+
+#include <algorithm>
+#include <fstream>
+
+#include "hip/properties.hpp"
+#include "runtime/options.hpp"
+
+namespace rt {
+
+// The last launch that uses the module may end after it was unloaded, so its code goes with it.
+Module::~Module() {
+  try {
+    runtime().allocator.free(image.base);
+  } catch (...) {  // hipDeviceReset leaves code alone, so this cannot happen; and nobody to tell
+  }
+}
+
+}  // namespace rt
+
+namespace hip {
+
+std::shared_ptr<rt::Function> function_of(const void* handle) {
+  if (auto function = rt::runtime().functions.get(handle)) return function;
+  fail(hipErrorInvalidHandle, "function ", rt::hex(handle), " does not exist");
+}
+
+}  // namespace hip
+
+namespace {
+
+using hip::api;
+using hip::fail;
+using hip::function_of;
+using hip::need;
+using rt::runtime;
+
+std::string device_arch() {
+  const std::string& arch = rt::options().arch;
+  return arch.find(':') == std::string::npos ? arch + ":sramecc+:xnack-" : arch;
+}
+
+hipModule_t load(loader::Bytes image) {
+  rt::Device& device = rt::current_device();
+  loader::Bytes file;
+  loader::CodeObject object = loader::parse_code_object(image, device_arch(), file);
+  auto module = std::make_shared<rt::Module>();
+  module->device = device.id;
+  module->image =
+      runtime().allocator.allocate({object.bytes, device.id, emu::Allocation::Kind::code, false, 0, 0});
+  const uint64_t base = module->image.base;
+  loader::load_image(object, file, reinterpret_cast<uint8_t*>(base));
+  for (loader::KernelInfo& info : object.kernels) {
+    auto function = std::make_shared<rt::Function>();
+    function->module = module;
+    function->kernel.name = info.name;
+    function->kernel.arch = object.arch;
+    function->kernel.descriptor = info.descriptor;
+    function->kernel.entry = base + info.entry;
+    function->kernel.code = {reinterpret_cast<const uint8_t*>(base + info.code_address),
+                             info.code_bytes};
+    function->kernel.max_workgroup_size = info.max_workgroup_size;
+    function->info = std::move(info);
+    module->functions[function->kernel.name] = std::move(function);
+  }
+  module->variables = std::move(object.variables);
+  for (const auto& [name, function] : module->functions) runtime().functions.add(function);
+  return reinterpret_cast<hipModule_t>(runtime().modules.add(std::move(module)));
+}
+
+std::shared_ptr<rt::Module> module_of(hipModule_t handle) {
+  if (auto module = runtime().modules.get(handle)) return module;
+  fail(hipErrorInvalidHandle, "module ", rt::hex(handle), " does not exist");
+}
+
+void load_data(hipModule_t* handle, const void* image) {
+  need(handle, "module");
+  need(image, "image");
+  *handle = load(loader::read_image(image));
+}
+
+// Workgroups of `threads` lanes that fit on a CU together.
+int groups_per_cu(const loader::KernelInfo& info, int threads, size_t dynamic_lds) {
+  if (threads <= 0) fail(hipErrorInvalidValue, "blockSize must be positive; got ", threads);
+  if (threads > static_cast<int>(info.max_workgroup_size)) return 0;
+  const int waves = (threads + hip::kWaveSize - 1) / hip::kWaveSize;
+  const int vgprs = static_cast<int>((info.descriptor.rsrc1 & 63) + 1) * hip::kVgprGranule;
+  const int waves_per_simd = std::min(hip::kWavesPerSimd, hip::kVgprsPerSimd / vgprs);
+  int groups = hip::kSimdsPerCu * waves_per_simd / waves;
+  const uint64_t lds = info.descriptor.group_segment_bytes + uint64_t{dynamic_lds};
+  if (lds > hip::kLdsBytes) return 0;
+  const int granules = static_cast<int>((lds + hip::kLdsGranule - 1) / hip::kLdsGranule);
+  if (granules) groups = std::min(groups, hip::kLdsBytes / hip::kLdsGranule / granules);
+  return groups;
+}
+
+// The block size, a whole number of waves, that puts most lanes on a CU; the largest such one.
+void potential_block_size(int* grid, int* block, const void* handle, size_t dynamic_lds, int limit) {
+  need(grid, "gridSize");
+  need(block, "blockSize");
+  const auto function = function_of(handle);
+  int most = static_cast<int>(function->info.max_workgroup_size);
+  if (limit > 0) most = std::min(most, limit);
+  int best = 0, best_lanes = 0;
+  for (int size = hip::kWaveSize; size <= most; size += hip::kWaveSize) {
+    const int lanes = size * groups_per_cu(function->info, size, dynamic_lds);
+    if (lanes >= best_lanes) best = size, best_lanes = lanes;
+  }
+  if (!best) best = most;
+  *block = best;
+  *grid = hip::kComputeUnits * std::max(1, groups_per_cu(function->info, best, dynamic_lds));
+}
+
+void active_groups(int* groups, const void* handle, int block, size_t dynamic_lds) {
+  need(groups, "numBlocks");
+  *groups = groups_per_cu(function_of(handle)->info, block, dynamic_lds);
+}
+
+int attribute(const loader::KernelInfo& info, int attribute) {
+  switch (attribute) {
+    case 0: return static_cast<int>(info.max_workgroup_size);
+    case 1: return static_cast<int>(info.descriptor.group_segment_bytes);
+    case 2: return 0;  // constant memory
+    case 3: return static_cast<int>(info.descriptor.private_segment_bytes);
+    case 4: return static_cast<int>(info.vgprs);
+    case 5: case 6: return hip::kMajor * 10 + hip::kMinor;
+    case 7: return 0;
+    case 8: return hip::kLdsBytes - static_cast<int>(info.descriptor.group_segment_bytes);
+    case 9: return 0;
+  }
+  fail(hipErrorInvalidValue, "attribute ", attribute, " is unknown");
+}
+
+}  // namespace
+
+HIP_API hipError_t hipModuleLoad(hipModule_t* module, const char* path) {
+  return api("hipModuleLoad", [&] {
+    need(module, "module");
+    need(path, "fname");
+    std::ifstream in(path, std::ios::binary | std::ios::ate);
+    if (!in) fail(hipErrorFileNotFound, "cannot open '", path, "'");
+    const std::streamoff size = in.tellg();
+    if (size < 0) fail(hipErrorInvalidImage, "'", path, "' is not a regular file");
+    std::vector<uint8_t> image(static_cast<size_t>(size));
+    in.seekg(0);
+    in.read(reinterpret_cast<char*>(image.data()), size);
+    if (in.gcount() != size) fail(hipErrorFileNotFound, "cannot read '", path, "'");
+    try {
+      *module = load(image);
+    } catch (rt::Error& error) {
+      error.message = rt::text("'", path, "': ", error.message);
+      throw;
+    }
+  });
+}
+
+HIP_API hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
+  return api("hipModuleLoadData", [&] { load_data(module, image); });
+}
+
+// The options concern a just-in-time compiler, which code objects do not need.
+HIP_API hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, unsigned, void*, void**) {
+  return api("hipModuleLoadDataEx", [&] { load_data(module, image); });
+}
+
+HIP_API hipError_t hipModuleLoadFatBinary(hipModule_t* module, const void* image) {
+  return api("hipModuleLoadFatBinary", [&] { load_data(module, image); });
+}
+
+HIP_API hipError_t hipModuleUnload(hipModule_t handle) {
+  return api("hipModuleUnload", [&] {
+    const auto module = runtime().modules.remove(handle);
+    if (!module) fail(hipErrorInvalidHandle, "module ", rt::hex(handle), " does not exist");
+    for (const auto& [name, function] : module->functions) runtime().functions.remove(function.get());
+    rt::drain(*runtime().devices[module->device]);
+  });
+}
+
+HIP_API hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
+  return api("hipModuleGetFunction", [&] {
+    need(function, "function");
+    need(name, "kname");
+    const auto owner = module_of(module);
+    const auto it = owner->functions.find(name);
+    if (it == owner->functions.end()) fail(hipErrorNotFound, "no kernel '", name, "' in the module");
+    *function = reinterpret_cast<hipFunction_t>(it->second.get());
+  });
+}
+
+HIP_API hipError_t hipModuleGetFunctionCount(unsigned* count, hipModule_t module) {
+  return api("hipModuleGetFunctionCount", [&] {
+    need(count, "count");
+    *count = static_cast<unsigned>(module_of(module)->functions.size());
+  });
+}
+
+HIP_API hipError_t hipModuleGetGlobal(hipDeviceptr_t* pointer, size_t* bytes, hipModule_t module,
+                                      const char* name) {
+  return api("hipModuleGetGlobal", [&] {
+    need(name, "name");
+    const auto owner = module_of(module);
+    const auto it = owner->variables.find(name);
+    if (it == owner->variables.end()) fail(hipErrorNotFound, "no variable '", name, "' in the module");
+    if (pointer) *pointer = reinterpret_cast<void*>(owner->image.base + it->second.address);
+    if (bytes) *bytes = it->second.bytes;
+  });
+}
+
+HIP_API hipError_t hipFuncGetAttribute(int* value, int attr, hipFunction_t function) {
+  return api("hipFuncGetAttribute", [&] {
+    need(value, "value");
+    *value = attribute(function_of(function)->info, attr);
+  });
+}
+
+HIP_API hipError_t hipFuncGetAttributes(hipFuncAttributes* result, const void* function) {
+  return api("hipFuncGetAttributes", [&] {
+    need(result, "attr");
+    const auto kernel = function_of(function);
+    const auto get = [&](int which) { return attribute(kernel->info, which); };
+    *result = {get(6), 0, 0, static_cast<size_t>(get(3)), get(8), get(0), get(4), 0, get(5),
+               static_cast<size_t>(get(1))};
+  });
+}
+
+// All LDS is at every kernel's disposal already; a request for more than there is fails.
+HIP_API hipError_t hipFuncSetAttribute(const void* function, int attr, int value) {
+  return api("hipFuncSetAttribute", [&] {
+    const auto kernel = function_of(function);
+    if (attr == 8 && (value < 0 || value > attribute(kernel->info, 8))) {
+      fail(hipErrorInvalidValue, "dynamic LDS must be in 0..", attribute(kernel->info, 8), "; got ",
+           value);
+    }
+    if (attr != 8 && attr != 9) fail(hipErrorInvalidValue, "attribute ", attr, " cannot be set");
+  });
+}
+
+HIP_API hipError_t hipFuncSetCacheConfig(const void* function, int) {
+  return api("hipFuncSetCacheConfig", [&] { function_of(function); });
+}
+HIP_API hipError_t hipFuncSetSharedMemConfig(const void* function, int) {
+  return api("hipFuncSetSharedMemConfig", [&] { function_of(function); });
+}
+
+HIP_API const char* hipKernelNameRef(hipFunction_t function) {
+  const auto kernel = runtime().functions.get(function);
+  return kernel ? kernel->kernel.name.c_str() : nullptr;
+}
+HIP_API const char* hipKernelNameRefByPtr(const void* function, hipStream_t) {
+  return hipKernelNameRef(reinterpret_cast<hipFunction_t>(const_cast<void*>(function)));
+}
+
+HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* groups, hipFunction_t f,
+                                                                      int block, size_t lds) {
+  return api("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor",
+             [&] { active_groups(groups, f, block, lds); });
+}
+HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* groups, hipFunction_t f, int block, size_t lds, unsigned) {
+  return api("hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+             [&] { active_groups(groups, f, block, lds); });
+}
+HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* groups, const void* f, int block,
+                                                                size_t lds) {
+  return api("hipOccupancyMaxActiveBlocksPerMultiprocessor",
+             [&] { active_groups(groups, f, block, lds); });
+}
+HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* groups, const void* f,
+                                                                         int block, size_t lds,
+                                                                         unsigned) {
+  return api("hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
+             [&] { active_groups(groups, f, block, lds); });
+}
+HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSize(int* grid, int* block, hipFunction_t f,
+                                                           size_t lds, int limit) {
+  return api("hipModuleOccupancyMaxPotentialBlockSize",
+             [&] { potential_block_size(grid, block, f, lds, limit); });
+}
+HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block,
+                                                                    hipFunction_t f, size_t lds,
+                                                                    int limit, unsigned) {
+  return api("hipModuleOccupancyMaxPotentialBlockSizeWithFlags",
+             [&] { potential_block_size(grid, block, f, lds, limit); });
+}
+HIP_API hipError_t hipOccupancyMaxPotentialBlockSize(int* grid, int* block, const void* f, size_t lds,
+                                                     int limit) {
+  return api("hipOccupancyMaxPotentialBlockSize",
+             [&] { potential_block_size(grid, block, f, lds, limit); });
+}

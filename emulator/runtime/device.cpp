@@ -1,0 +1,74 @@
+#include "runtime/device.hpp"
+
+#include <pthread.h>
+
+#include "runtime/options.hpp"
+
+namespace rt {
+namespace {
+
+std::atomic<bool> is_forked{false};
+
+struct ThreadState {
+  int device = 0;
+  std::unordered_map<int, std::shared_ptr<Stream>> streams;
+  ~ThreadState() {
+    if (is_forked) return;
+    for (auto& [id, stream] : streams) {
+      try {
+        remove_stream(stream);
+      } catch (...) {  // a thread that ends has nobody to tell
+      }
+    }
+  }
+};
+thread_local ThreadState thread_state;
+
+}  // namespace
+
+Device::Device(int id, const Allocator& allocator)
+    : id(id), memory(allocator, id), default_pool(std::make_shared<Pool>()), pool(default_pool) {
+  default_pool->device = id;
+  queues.null = std::make_shared<Stream>(*this, Stream::Kind::null, 0, 0);
+}
+
+Runtime::Runtime() {
+  for (int id = 0; id < options().devices; ++id) {
+    devices.push_back(std::make_unique<Device>(id, allocator));
+    pools.add(devices.back()->default_pool);
+  }
+}
+
+Runtime& runtime() {
+  static Runtime* const instance = [] {
+    pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
+    return new Runtime;
+  }();
+  return *instance;
+}
+
+bool forked() { return is_forked; }
+
+Device& device(int id) {
+  Runtime& all = runtime();
+  if (all.devices.empty()) fail(hipErrorNoDevice, "there is no device (HIPGEMM_EMULATOR_DEVICES=0)");
+  if (id < 0 || id >= static_cast<int>(all.devices.size())) {
+    fail(hipErrorInvalidDevice, "device must be in 0..", all.devices.size() - 1, "; got ", id);
+  }
+  return *all.devices[id];
+}
+
+Device& current_device() { return device(thread_state.device); }
+
+void set_current_device(int id) { thread_state.device = device(id).id; }
+
+std::shared_ptr<Stream> per_thread_stream(Device& device) {
+  auto& stream = thread_state.streams[device.id];
+  if (!stream) {
+    stream = std::make_shared<Stream>(device, Stream::Kind::per_thread, 0, 0);
+    add_stream(stream);
+  }
+  return stream;
+}
+
+}  // namespace rt

@@ -1,0 +1,103 @@
+// The emulated machine as a whole: devices, their streams and settings, and the handles given out.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/launch.hpp"
+#include "runtime/allocator.hpp"
+#include "runtime/stream.hpp"
+
+namespace rt {
+
+struct Pool {
+  int device = 0;
+  std::atomic<uint64_t> used{0}, high{0}, release_threshold{0};
+  std::array<std::atomic<int>, 4> reuse{};
+};
+
+struct Device {
+  Device(int id, const Allocator& allocator);
+
+  const int id;
+  const DeviceMemory memory;
+  Queues queues;
+  std::atomic<unsigned> flags{0};
+  std::atomic<uint64_t> stack_limit{1024}, heap_limit{uint64_t{8} << 20};
+  std::shared_ptr<Pool> default_pool;
+  std::shared_ptr<Pool> pool;  // current; guarded by the runtime's mutex
+};
+
+// Objects the caller knows by address. A handle that was never given out, or was destroyed, is an
+// error and nothing worse.
+template <class T>
+class Handles {
+ public:
+  T* add(std::shared_ptr<T> object) {
+    const std::lock_guard lock(mutex_);
+    T* handle = object.get();
+    objects_.emplace(handle, std::move(object));
+    return handle;
+  }
+  std::shared_ptr<T> get(const void* handle) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = objects_.find(handle);
+    return it == objects_.end() ? nullptr : it->second;
+  }
+  std::shared_ptr<T> remove(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto it = objects_.find(handle);
+    if (it == objects_.end()) return nullptr;
+    std::shared_ptr<T> object = std::move(it->second);
+    objects_.erase(it);
+    return object;
+  }
+  std::vector<std::shared_ptr<T>> all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<T>> result;
+    for (const auto& [handle, object] : objects_) result.push_back(object);
+    return result;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, std::shared_ptr<T>> objects_;
+};
+
+struct Event;
+struct Module;
+struct Function;
+
+struct Runtime {
+  Runtime();
+
+  Allocator allocator;
+  std::vector<std::unique_ptr<Device>> devices;
+  Handles<Stream> streams;
+  Handles<Event> events;
+  Handles<Module> modules;
+  Handles<Function> functions;
+  Handles<Pool> pools;
+  std::mutex mutex;
+
+  // Totals of all launches since the last reset.
+  std::mutex counters_mutex;
+  emu::Counters counters;
+};
+
+// Made at first use and never destroyed: worker threads may still run at process exit.
+Runtime& runtime();
+// The runtime does not survive fork(): its threads are gone in the child.
+bool forked();
+
+Device& device(int id);                    // throws Error
+Device& current_device();                  // this thread's
+void set_current_device(int id);
+std::shared_ptr<Stream> per_thread_stream(Device& device);  // this thread's
+
+}  // namespace rt

@@ -1,0 +1,17 @@
+// What the environment says, read once.
+#pragma once
+
+#include <string>
+
+namespace rt {
+
+struct Options {
+  int devices = 1;              // HIPGEMM_EMULATOR_DEVICES
+  std::string arch = "gfx950";  // HIPGEMM_EMULATOR_ARCH
+  bool late = true;             // HIPGEMM_EMULATOR_ASYNC=late|eager
+  bool verbose = false;         // HIPGEMM_EMULATOR_VERBOSE
+};
+
+const Options& options();
+
+}  // namespace rt

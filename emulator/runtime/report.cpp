@@ -1,0 +1,54 @@
+#include "runtime/report.hpp"
+
+#include <cstdio>
+
+#include "runtime/options.hpp"
+
+namespace rt {
+namespace {
+
+struct ThreadState {
+  hipError_t error = hipSuccess;
+  std::string report;
+};
+thread_local ThreadState thread_state;
+
+}  // namespace
+
+std::string hex(uint64_t value) {
+  char buffer[20];
+  std::snprintf(buffer, sizeof buffer, "0x%llx", static_cast<unsigned long long>(value));
+  return buffer;
+}
+
+const char* error_name(hipError_t code) {
+  switch (code) {
+#define X(name, value, text) \
+  case name:                 \
+    return #name;
+#include "hip/errors.def"
+#undef X
+  }
+  return nullptr;
+}
+
+hipError_t record_error(hipError_t code, const std::string& report) noexcept {
+  thread_state.error = code;
+  try {
+    thread_state.report = report;
+    if (options().verbose) std::fprintf(stderr, "hipgemm emulator: %s\n", report.c_str());
+  } catch (...) {  // out of memory for the text: the code alone must do
+    thread_state.report.clear();
+  }
+  return code;
+}
+
+hipError_t last_error(bool reset) noexcept {
+  const hipError_t error = thread_state.error;
+  if (reset) thread_state.error = hipSuccess;
+  return error;
+}
+
+const char* last_report() noexcept { return thread_state.report.c_str(); }
+
+}  // namespace rt

@@ -1,0 +1,109 @@
+// Streams: ordered work, run by one worker thread each.
+//
+// In late mode (the default) a worker does nothing until somebody needs the result: a call that
+// waits or queries, work in another stream that depends on it, or a queue grown too long. So a
+// missing synchronization shows up here every time, not once in a while on a GPU.
+//
+// A kernel that faults kills everything queued on its device so far, as on a GPU. Each stream that
+// lost work tells so once, at its next synchronizing call; after that the device works again.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "runtime/report.hpp"
+
+namespace rt {
+
+struct Device;
+class Stream;
+
+struct Failure {
+  Error error;
+  bool fatal = false;  // takes the device's other queued work with it
+};
+
+// A place in a stream's queue: reached when everything up to it has run.
+struct Marker {
+  std::shared_ptr<Stream> stream;
+  uint64_t ticket = 0;
+};
+
+struct Work {
+  std::function<std::optional<Failure>()> run;
+  std::vector<Marker> after;  // in other streams
+  bool always = false;        // runs even if the device has failed: markers, frees, callbacks
+};
+
+class Stream : public std::enable_shared_from_this<Stream> {
+ public:
+  enum class Kind { null, per_thread, blocking, non_blocking };
+
+  Stream(Device& device, Kind kind, unsigned flags, int priority);
+
+  Marker enqueue(Work work);
+  Marker tail();
+  void close();  // runs what is queued, then ends the worker
+
+  Device& device;
+  const Kind kind;
+  const unsigned flags;
+  const int priority;
+  const uint64_t id;
+
+ private:
+  friend void wait(const Marker& marker);
+  friend bool poll(const Marker& marker);
+  friend std::shared_ptr<const Error> take_failure(Stream& stream);
+  friend std::shared_ptr<const Error> peek_failure(Stream& stream);
+  friend void set_failure(Stream& stream, std::shared_ptr<const Error> error);
+
+  struct Item {
+    Work work;
+    uint64_t epoch;
+  };
+
+  void release(uint64_t ticket);
+  void loop();
+
+  std::deque<Item> queue_;  // guarded, like all below, by the one lock of the queues
+  std::condition_variable changed_;
+  uint64_t last_ = 0, done_ = 0, released_ = 0;  // tickets
+  bool has_worker_ = false, closing_ = false;
+  std::shared_ptr<const Error> failure_;
+};
+
+// The part of a device that its streams share.
+struct Queues {
+  std::shared_ptr<Stream> null;
+  std::set<std::shared_ptr<Stream>> streams;  // all others
+  std::shared_ptr<const Error> fault;         // not reported yet: queued work is dropped
+  std::shared_ptr<const Error> last_fault;
+  uint64_t epoch = 0;                         // counts reported faults
+};
+
+// Waits until the marker is reached, and lets everything run that this takes.
+void wait(const Marker& marker);
+// Whether it is reached; lets everything run that this takes, but does not wait.
+bool poll(const Marker& marker);
+// What the stream has to tell since it last did; telling it makes the device usable again.
+std::shared_ptr<const Error> take_failure(Stream& stream);
+std::shared_ptr<const Error> peek_failure(Stream& stream);
+
+void add_stream(const std::shared_ptr<Stream>& stream);
+// Waits for the stream's work; what it has not told yet passes to the null stream.
+void remove_stream(const std::shared_ptr<Stream>& stream);
+
+void drain(Device& device);  // all of its streams; reports nothing
+// The same, then the first failure any of them has to tell, all others forgotten.
+std::shared_ptr<const Error> drain_and_report(Device& device);
+bool idle(Device& device);
+
+}  // namespace rt
