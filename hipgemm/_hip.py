@@ -102,7 +102,7 @@ def _choose() -> Runtime:
                 "use hipgemm before anything else that opens ROCm, or in a process of its own"
             )
         return _open_emulator(hip)
-    candidate = foreign[0] if foreign else _rocm_library()
+    candidate = foreign[0] if foreign else _rocm_library(hip)
     why = _probe(candidate)
     if not why:
         return _open(hip, "rocm", candidate)
@@ -122,16 +122,18 @@ def _choose() -> Runtime:
     return found
 
 
-def _rocm_library() -> str:
+def _rocm_library(hip: Any) -> str:
     """Where ROCm's library is, by hip-python's own search; a bare name leaves it to the loader."""
-    try:
-        from rocm.bindings.util.paths import get_library_path
+    if _is_version_10(hip):
+        return os.fsdecode(import_module("rocm.bindings.util.paths").get_library_path("amdhip64"))
+    root = os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME") or "/opt/rocm"
+    path = Path(root) / "lib" / "libamdhip64.so"
+    return str(path) if path.exists() else path.name
 
-        return os.fsdecode(get_library_path("amdhip64"))
-    except ImportError:  # hip-python 7 asks the loader only
-        root = os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME") or "/opt/rocm"
-        path = Path(root) / "lib" / "libamdhip64.so"
-        return str(path) if path.exists() else path.name
+
+def _is_version_10(hip: Any) -> bool:
+    """Whether hip-python searches for the library itself; version 7 asks the loader only."""
+    return str(hip.__name__).startswith("rocm.")
 
 
 _PROBE = """
@@ -181,7 +183,7 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
     try:
         # Held open here, it also answers to its bare name, should hip-python have settled on that.
         handle = ctypes.CDLL(library)
-        with _steered(library):
+        with _steered(hip, library):
             error, devices = hip.hipGetDeviceCount()
     except (OSError, RuntimeError) as failure:
         raise RuntimeNotFoundError(f"{library} cannot be opened: {failure}") from failure
@@ -200,16 +202,15 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
 
 
 @contextmanager
-def _steered(library: str) -> Iterator[None]:
+def _steered(hip: Any, library: str) -> Iterator[None]:
     """Point hip-python's search at one library while it opens it."""
     encoded = os.fsencode(library)
     value: Any
-    try:
-        module = import_module("rocm.bindings.util.paths")  # hip-python 10
-        name, value = "get_library_path", lambda shortname, *rest: encoded
-    except ImportError:
-        module = import_module("hip.chip")  # hip-python 7
-        name, value = "DLL", encoded
+    if _is_version_10(hip):
+        module, name = import_module("rocm.bindings.util.paths"), "get_library_path"
+        value = lambda shortname, *rest: encoded  # noqa: E731
+    else:
+        module, name, value = import_module("hip.chip"), "DLL", encoded
     before = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -347,12 +348,8 @@ def wait_for(waiting: int, stream: int) -> None:
 
 def launch_extra(config: int) -> Any:
     """Wrap the address of a HIP_LAUNCH_PARAM list once, so that launches need not."""
-    hip = runtime().hip
-    for name in ("rocm.bindings._hip_helpers", "hip._hip_helpers"):
-        helpers = sys.modules.get(name)
-        if helpers is not None:
-            return helpers.HipModuleLaunchKernel_extra.fromObj(config)
-    raise RuntimeNotFoundError(f"{hip.__name__} is not a hip-python that hipgemm knows")
+    package = "rocm.bindings" if _is_version_10(runtime().hip) else "hip"
+    return import_module(f"{package}._hip_helpers").HipModuleLaunchKernel_extra.fromObj(config)
 
 
 _streams: dict[int, Any] = {}
