@@ -1,18 +1,15 @@
-// The HIP dialect the kernels are written in. Under hipcc it comes from ROCm's header; a bare clang
-// has none, and the few names that are needed are spelled out here. Code that only computes
-// (order.hpp, swizzle.hpp) also compiles for the host, where tests call it.
+// The HIP dialect the kernels are written in: the language and the compiler's builtins, no header.
+// Code that only computes (order.hpp, swizzle.hpp) also compiles for the host, where tests call it.
 #pragma once
 
 #if defined(__HIP__) || defined(__CUDA__)
-#if defined(__CLANG_HIP_RUNTIME_WRAPPER_H__)
-#include <hip/hip_runtime.h>
-#else
+// hipcc brings these along; a bare clang has only the attributes.
+#if !defined(__device__)
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
 #endif
 #define HIPGEMM_DEVICE __device__ inline __attribute__((always_inline))
-// Lambdas and constants need no mark; a function that is used on both sides does.
 #define HIPGEMM_BOTH __attribute__((host, device)) inline __attribute__((always_inline))
 #else
 #define HIPGEMM_BOTH inline
