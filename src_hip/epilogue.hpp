@@ -37,7 +37,7 @@ class Epilogue {
       : args_(args),
         area_(area),
         place_(place),
-        lane_column_((place.wave_n * 4 + place.lane / 16) * T::kLaneColumns) {}
+        lane_column_((place.wave_n * 4 + place.lane / kFragmentRows) * T::kLaneColumns) {}
 
   HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
     scale(acc);
@@ -63,8 +63,9 @@ class Epilogue {
   HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) {
     for (u32 part = 0; part < T::kParts; part++)
       for (u32 i = 0; i < T::A::kFragments; i++) {
-        const u32 row =
-            part * T::A::kPartRows + (place_.wave_m * T::A::kFragments + i) * 16 + place_.lane % 16;
+        const u32 row = part * T::A::kPartRows +
+                        (place_.wave_m * T::A::kFragments + i) * kFragmentRows +
+                        place_.lane % kFragmentRows;
         f(row, [&](u32 quad) -> f32x4& {
           return acc.at[part][quad / T::B::kFragments][i][quad % T::B::kFragments];
         });

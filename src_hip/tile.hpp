@@ -53,8 +53,9 @@ template <class T>
 struct SideB : T::B {
   static constexpr u32 kBlockOffset = T::A::kDmas * kDmaBytes;
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
-    constexpr u32 kWaveRows = T::B::kFragments * 16;
-    const u32 wave = row / kWaveRows, fragment = row % kWaveRows / 16, i = row % 16;
+    constexpr u32 kWaveRows = T::B::kFragments * kFragmentRows;
+    const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
+              i = row % kFragmentRows;
     return wave * (kWaveRows * T::kParts) + i / 4 * T::kLaneColumns +
            4 * (part * T::B::kFragments + fragment) + i % 4;
   }
@@ -139,10 +140,11 @@ class Reader {
   using Fragments = typename T::Fragment[Side::kFragments][T::kSteps];
 
   HIPGEMM_DEVICE Reader(LdsByte* lds, const Place<T>& place) {
-    const u32 row = Side::wave_along(place) * (Side::kFragments * 16) + place.lane % 16;
+    const u32 row =
+        Side::wave_along(place) * (Side::kFragments * kFragmentRows) + place.lane % kFragmentRows;
     for (u32 stage = 0; stage < T::kStages; stage++)
       for (u32 column = 0; column < T::kColumns; column++) {
-        const u32 chunk = column * T::Mfma::kLaneGroups + place.lane / 16;
+        const u32 chunk = column * T::Mfma::kLaneGroups + place.lane / kFragmentRows;
         address_[stage][column] = lds + stage * T::kStageBytes + row_offset(row) +
                                   swizzled_chunk(row, chunk) * kChunkBytes;
       }
@@ -158,7 +160,7 @@ class Reader {
         for (u32 c = 0; c < T::kFragmentChunks; c++)
           bits.chunk[c] = *reinterpret_cast<const Lds16*>(
               address_[kStage][step * T::kFragmentChunks + c] + kPart * T::kPartBytes +
-              (row_offset(f * 16) - row_offset(0)));
+              (row_offset(f * kFragmentRows) - row_offset(0)));
         out[f][step] = __builtin_bit_cast(typename T::Fragment, bits);
       }
   }

@@ -8,8 +8,8 @@
 
 namespace hipgemm {
 
-// One operand's share. kTileRows rows (of A; columns of B) in kParts equal parts; `kWaves` waves
-// side by side split the rows of each part.
+// One operand's share: kTileRows rows (of A; columns of B) in kParts equal parts. To fetch a part,
+// all waves of the workgroup split it; to multiply, kWavesAlong of them do.
 template <u32 kTileRows, u32 kParts, u32 kWavesAlong, u32 kWavesInGroup>
 struct OperandTraits {
   static constexpr u32 kPartRows = kTileRows / kParts;
@@ -18,10 +18,10 @@ struct OperandTraits {
   static constexpr u32 kDmas = kPartRows / (kRowsPerDma * kWavesInGroup);
   static constexpr u32 kBlockRows = kDmas * kRowsPerDma;
   static_assert(kDmas * kRowsPerDma * kWavesInGroup == kPartRows, "whole DMAs per wave");
-  // Fragments (of 16 rows) that one wave multiplies, per part.
-  static constexpr u32 kFragments = kPartRows / (16 * kWavesAlong);
-  static_assert(kFragments * 16 * kWavesAlong == kPartRows, "whole fragments per wave");
-  static_assert(kBlockRows <= 16 || (kFragments * 16) % kBlockRows == 0,
+  // Fragments that one wave multiplies, per part.
+  static constexpr u32 kFragments = kPartRows / (kFragmentRows * kWavesAlong);
+  static_assert(kFragments * kFragmentRows * kWavesAlong == kPartRows, "whole fragments per wave");
+  static_assert(kBlockRows <= kFragmentRows || (kFragments * kFragmentRows) % kBlockRows == 0,
                 "a wave's rows start at a block, so that fragments lie at constant distances");
 };
 
