@@ -141,36 +141,17 @@ def describe_matmul(
         if out_format is None:
             faults.add(TypeError, "dtype", f"dtype must be {_names(OUTPUTS)}", _dtype_name(dtype))
         elif out_operand is not None and out_operand.format != out_format:
-            got = out_operand.format.dtype
-            faults.add(TypeError, "dtype", f"out.dtype must be dtype={out_format.dtype}", got)
+            required = f"out.dtype must be dtype={out_format.dtype}"
+            faults.add(TypeError, "dtype", required, out_operand.format.dtype)
     elif out_operand is not None:
         out_format = out_operand.format
     elif a_operand is not None:
         out_format = F16 if a_operand.format == F16 else BF16
 
-    if a_operand and b_operand:
-        shapes = f"a.shape={a_operand.shape}, b.shape={b_operand.shape}"
-        if a_operand.format != b_operand.format:
-            faults.add(
-                TypeError,
-                "dtype",
-                "a.dtype and b.dtype must be the same",
-                f"{a_operand.format.dtype} and {b_operand.format.dtype}",
-            )
-        if len(a_operand.shape) == 2 and len(b_operand.shape) == 2:
-            if a_operand.shape[1] != b_operand.shape[0]:
-                faults.add(
-                    ValueError,
-                    "shape",
-                    "a.shape[1] (K) must equal b.shape[0] (K)",
-                    f"{a_operand.shape[1]} and {b_operand.shape[0]}",
-                    shapes,
-                )
-            mn = (a_operand.shape[0], b_operand.shape[1])
-            if out_operand is not None and out_operand.shape != mn:
-                faults.add(ValueError, "shape", f"out.shape must be (M, N)={mn}", out_operand.shape, shapes)
-
-    columns = b_operand.shape[1] if b_operand is not None and len(b_operand.shape) == 2 else None
+    if a_operand and b_operand and a_operand.format != b_operand.format:
+        got = f"{a_operand.format.dtype} and {b_operand.format.dtype}"
+        faults.add(TypeError, "dtype", "a.dtype and b.dtype must be the same", got)
+    columns = faults.shapes(a, b, out)
     faults.vector("col_scale", col_scale, (F32,), columns)
     bias_format = faults.vector("bias", bias, OUTPUTS, columns)
     faults.places(a=a_operand, b=b_operand, out=out_operand)
@@ -239,6 +220,20 @@ class _Faults:
                 shape = f"{name}.shape={x.shape}"
                 self.add(ValueError, "shape", f"{name}.ndim must be 2", len(x.shape), shape)
         return _operand(x, form)
+
+    def shapes(self, a: object, b: object, out: object) -> int | None:
+        """Check that the matrices fit each other; return N if it is known."""
+        if not (_is_array(b) and len(b.shape) == 2):
+            return None
+        if _is_array(a) and len(a.shape) == 2:
+            shapes = f"a.shape={a.shape}, b.shape={b.shape}"
+            if a.shape[1] != b.shape[0]:
+                got = f"{a.shape[1]} and {b.shape[0]}"
+                self.add(ValueError, "shape", "a.shape[1] (K) must equal b.shape[0] (K)", got, shapes)
+            mn = (a.shape[0], b.shape[1])
+            if _is_array(out) and len(out.shape) == 2 and out.shape != mn:
+                self.add(ValueError, "shape", f"out.shape must be (M, N)={mn}", out.shape, shapes)
+        return b.shape[1]
 
     def vector(self, name: str, x: object, formats: tuple[Format, ...], columns: int | None) -> Format | None:
         """Check a per-column argument."""
@@ -370,7 +365,7 @@ def _phantom(x: Operand) -> npt.NDArray[np.void]:
 
 def _overlaps_itself(x: Operand) -> bool:
     """Whether two elements share memory, taking strides to nest as those of a sliced array do."""
-    reach = x.format.itemsize
+    reach = 0 if 0 in x.shape else x.format.itemsize  # nothing to overlap
     for stride, n in sorted((abs(s), n) for n, s in zip(x.shape, x.strides, strict=True) if n > 1):
         if stride < reach:
             return True

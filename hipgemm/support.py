@@ -177,7 +177,7 @@ class Constraint:
 def _formats(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
     if (p.a.format.name, p.b.format.name) == (k.a, k.b):
         return None
-    return f"{k.name} multiplies {k.a} by {k.b}", f"{p.a.format.name} by {p.b.format.name}"
+    return f"a and b must be {k.a} and {k.b}", f"{p.a.format.name} and {p.b.format.name}"
 
 
 def _extent(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:

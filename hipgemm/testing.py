@@ -201,8 +201,10 @@ def _same(x: Array, y: Array) -> Array:
 def _explain(
     out: Array, ref: Array, error: Array, bound: Array, bad: Array, to: Format, k: int, exact: bool
 ) -> str:
-    # NaN counts as infinitely wrong.
-    excess = np.where(bad, np.where(np.isnan(error), np.inf, error) / np.where(bound > 0, bound, 1.0), -1.0)
+    size = np.where(np.isnan(error), np.inf, error)  # NaN is infinitely wrong
+    with np.errstate(invalid="ignore"):
+        excess = np.where(bad, size / np.where(bound > 0, bound, 1.0), -1.0)
+    excess[np.isnan(excess)] = np.inf
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), out.shape))
     where = ", ".join(map(str, at))
     rows, columns = np.nonzero(bad)

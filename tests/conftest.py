@@ -1,0 +1,27 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20260101)
+
+
+@pytest.fixture
+def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a snippet in a process of its own, with variables set (or unset, by None)."""
+
+    def run(code: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
+        merged = {**os.environ, **{name: value or "" for name, value in environment.items()}}
+        for name, value in environment.items():
+            if value is None:
+                del merged[name]
+        command = [sys.executable, "-c", code]
+        return subprocess.run(command, capture_output=True, text=True, env=merged, timeout=120)
+
+    return run

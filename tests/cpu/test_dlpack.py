@@ -1,0 +1,77 @@
+"""DLPack capsules, without a device: what goes in comes out, and everything is let go of once."""
+
+import gc
+import weakref
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hipgemm import _dlpack
+from hipgemm.errors import InterchangeError
+
+
+class Owner:
+    pass
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint64, ml_dtypes.bfloat16, np.bool_])
+def test_round_trip(dtype):
+    dtype, owner = np.dtype(dtype), Owner()
+    strides = (8 * dtype.itemsize, -dtype.itemsize)
+    capsule = _dlpack.export(4096, 3, (2, 5), strides, dtype, owner)
+    found = _dlpack.take(capsule)
+    assert (found.ptr, found.device_type, found.device) == (4096, 10, 3)
+    assert (found.shape, found.strides, found.dtype) == ((2, 5), strides, dtype)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_owner_lives_as_long_as_needed(taken):
+    owner = Owner()
+    alive = weakref.ref(owner)
+    capsule = _dlpack.export(4096, 0, (2,), (4,), np.dtype(np.float32), owner)
+    del owner
+    assert alive() is not None
+    if taken:
+        found = _dlpack.take(capsule)
+        del capsule
+        gc.collect()
+        assert alive() is not None
+        del found
+    else:
+        del capsule
+    gc.collect()
+    assert alive() is None
+    assert not _dlpack._exported
+
+
+def test_a_capsule_is_taken_once():
+    capsule = _dlpack.export(4096, 0, (), (), np.dtype(np.float32), None)
+    found = _dlpack.take(capsule)
+    assert found.shape == ()
+    with pytest.raises(InterchangeError, match="unused capsule"):
+        _dlpack.take(capsule)
+
+
+def test_not_a_capsule():
+    with pytest.raises(InterchangeError):
+        _dlpack.take(object())
+
+
+@pytest.mark.parametrize("dtype", [np.complex64, "S4", "M8[s]"])
+def test_types_that_dlpack_lacks(dtype):
+    with pytest.raises(InterchangeError, match="dtype must be one that DLPack has"):
+        _dlpack.export(4096, 0, (2,), (8,), np.dtype(dtype), None)
+
+
+def test_strides_must_be_whole_elements():
+    with pytest.raises(InterchangeError, match="whole elements"):
+        _dlpack.export(4096, 0, (2,), (6,), np.dtype(np.float32), None)
+
+
+def test_numpy_can_take_host_memory_s_layout():
+    # NumPy knows the same struct: a capsule made here, but for host memory, must read back right.
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    found = _dlpack.take(x.__dlpack__())
+    assert (found.device_type, found.shape, found.strides) == (1, (2, 3), (12, 4))
+    assert found.ptr == x.__array_interface__["data"][0]

@@ -1,0 +1,36 @@
+"""Importing hipgemm touches no GPU library, and what it exports is there."""
+
+import subprocess
+from collections.abc import Callable
+
+import hipgemm
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def test_import_opens_nothing(run_python: Run) -> None:
+    done = run_python(
+        "import sys, hipgemm\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "print('amdhip' in maps, 'hip' in sys.modules, 'rocm' in sys.modules)"
+    )
+    assert done.stdout.split() == ["False", "False", "False"], done.stderr
+
+
+def test_pure_questions_open_nothing(run_python: Run) -> None:
+    done = run_python(
+        "import sys, hipgemm, ml_dtypes, numpy as np\n"
+        "x = np.zeros((4, 8), ml_dtypes.bfloat16)\n"
+        "hipgemm.can_use('matmul', x, x.T)\n"
+        "try: hipgemm.matmul(x, x)\n"
+        "except ValueError: pass\n"
+        "hipgemm.usage()\n"
+        "print('hip' in sys.modules, 'amdhip' in open('/proc/self/maps').read())"
+    )
+    assert done.stdout.split() == ["False", "False"], done.stderr
+
+
+def test_exports() -> None:
+    assert sorted(hipgemm.__all__) == hipgemm.__all__
+    for name in hipgemm.__all__:
+        assert getattr(hipgemm, name).__doc__, name

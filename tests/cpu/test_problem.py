@@ -1,0 +1,303 @@
+"""What `matmul` says about its arguments, word for word."""
+
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hipgemm.errors import UnsupportedError
+from hipgemm.problem import Operand, Resident, byte_range, describe_matmul, overlap
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+class Fake(Resident):
+    """An array on a device, as far as a description goes."""
+
+    def __init__(self, shape, dtype=BF16, device=0, ptr=4096, strides=None):
+        self.shape, self.dtype, self.device = shape, np.dtype(dtype), device
+        self.strides = np.empty(shape, dtype).strides if strides is None else strides
+        self.readonly = self.padded = False
+        self.address = ptr
+
+    @property
+    def ptr(self):
+        return self.address
+
+    def get(self, out=None):
+        raise NotImplementedError
+
+
+def zeros(*shape, dtype=BF16):
+    return np.zeros(shape, dtype)
+
+
+def faults(*args, **kwargs):
+    return [str(reason) for reason in describe_matmul(*args, **kwargs)[1]]
+
+
+def kinds(*args, **kwargs):
+    return [reason.kind for reason in describe_matmul(*args, **kwargs)[1]]
+
+
+def test_a_plain_product():
+    problem, reasons = describe_matmul(zeros(3, 8), zeros(5, 8).T)
+    assert not reasons
+    assert (problem.m, problem.n, problem.k) == (3, 5, 8)
+    assert (problem.a.format.name, problem.out_format.name) == ("bf16", "bf16")
+    assert problem.device is None
+    assert problem.b.transposed.rows_contiguous
+    assert str(problem) == "(3, 8) @ (8, 5) bf16 -> bf16"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "expected"),
+    [
+        (None, None, "bf16"),
+        (np.float16, None, "f16"),
+        ("float32", None, "f32"),
+        (None, np.float32, "f32"),
+        (np.float16, np.float16, "f16"),
+    ],
+)
+def test_result_type(dtype, out, expected):
+    out = None if out is None else zeros(2, 4, dtype=out)
+    problem, reasons = describe_matmul(zeros(2, 3), zeros(3, 4), out, dtype=dtype)
+    assert not reasons
+    assert problem.out_format.name == expected
+
+
+def test_float16_gives_float16():
+    problem, _ = describe_matmul(zeros(2, 3, dtype=np.float16), zeros(3, 4, dtype=np.float16))
+    assert problem.out_format.name == "f16"
+
+
+MESSAGES = [
+    (
+        (zeros(128, 4096), zeros(4100, 256)),
+        {},
+        "a.shape[1] (K) must equal b.shape[0] (K); got 4096 and 4100; "
+        "a.shape=(128, 4096), b.shape=(4100, 256)",
+    ),
+    (
+        (zeros(2, 3, dtype=np.float32), zeros(3, 4)),
+        {},
+        "a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16)",
+    ),
+    (
+        ([[1.0]], zeros(1, 4)),
+        {},
+        "a must be a numpy.ndarray or a hipgemm.DeviceArray; got list; "
+        "make an array of it with numpy.asarray",
+    ),
+    ((zeros(2, 3), None), {}, "b must be a numpy.ndarray or a hipgemm.DeviceArray; got NoneType"),
+    ((zeros(3), zeros(3, 4)), {}, "a.ndim must be 2; got 1; a.shape=(3,)"),
+    ((zeros(2, 2, 3, 4), zeros(3, 4)), {}, "a.ndim must be 2; got 4; a.shape=(2, 2, 3, 4)"),
+    ((zeros(2, 3), zeros(5, 3, 4)), {}, "b.ndim must be 2 (no batched kernel yet); got 3"),
+    (
+        (zeros(2, 3), zeros(3, 4, dtype=np.float16)),
+        {},
+        "a.dtype and b.dtype must be the same; got bfloat16 and float16",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"dtype": np.int8},
+        "dtype must be bfloat16, float16 or float32; got int8",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4), zeros(2, 4)),
+        {"dtype": np.float32},
+        "out.dtype must be dtype=float32; got bfloat16",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4), zeros(4, 2)),
+        {},
+        "out.shape must be (M, N)=(2, 4); got (4, 2); a.shape=(2, 3), b.shape=(3, 4)",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4), zeros(2, 4, dtype=np.int32)),
+        {},
+        "out.dtype must be bfloat16, float16 or float32; got int32",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"col_scale": zeros(4)},
+        "col_scale.dtype must be float32; got bfloat16",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"col_scale": np.ones(3, np.float32)},
+        "col_scale.shape must be (N,)=(4,); got (3,)",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"bias": [0.0] * 4},
+        "bias must be a numpy.ndarray or a hipgemm.DeviceArray; got list",
+    ),
+    ((zeros(2, 3), zeros(3, 4)), {"bias": zeros(1, 4)}, "bias.shape must be (N,)=(4,); got (1, 4)"),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"bias": np.ones(4)},
+        "bias.dtype must be bfloat16, float16 or float32; got float64",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"alpha": 1j},
+        "alpha must be a real number or a 0-d float32 DeviceArray; got complex",
+    ),
+    ((zeros(2, 3), zeros(3, 4)), {"alpha": 1e39}, "alpha must fit float32; got 1e+39"),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"alpha": Fake((), BF16)},
+        "alpha.dtype must be float32; got bfloat16",
+    ),
+    (
+        (zeros(2, 3), zeros(3, 4)),
+        {"alpha": Fake((1,), np.float32)},
+        "alpha on a device must be 0-d; got alpha.shape=(1,)",
+    ),
+    (
+        (zeros(2, 3), Fake((3, 4))),
+        {},
+        "a, b must live in one place; got a on the host, b on device 0; "
+        "move NumPy arrays to the device with hipgemm.asarray",
+    ),
+    (
+        (Fake((2, 3)), Fake((3, 4), device=1)),
+        {},
+        "a, b must live in one place; got a on device 0, b on device 1; "
+        "move NumPy arrays to the device with hipgemm.asarray",
+    ),
+    (
+        (Fake((2, 3)), Fake((3, 4))),
+        {"bias": Fake((4,), device=1)},
+        "bias must be on device 0 like a; got device 1",
+    ),
+    (
+        (Fake((2, 3)), Fake((3, 4))),
+        {"bias": Fake((4,), strides=(4,), ptr=9000)},
+        "bias on a device must be contiguous; got strides=(4,)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "text"), MESSAGES, ids=[text[:40] for _, _, text in MESSAGES])
+def test_message(args, kwargs, text):
+    assert faults(*args, **kwargs) == [text]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "kind"),
+    [
+        ((zeros(2, 3, dtype=np.float32), zeros(3, 4)), {}, TypeError),
+        ((zeros(2, 3), zeros(4, 4)), {}, ValueError),
+        ((zeros(2, 3), Fake((3, 4))), {}, TypeError),
+        ((zeros(2, 3), zeros(3, 4)), {"alpha": 1e39}, ValueError),
+        ((zeros(2, 3), zeros(1, 3, 4)), {}, UnsupportedError),
+    ],
+)
+def test_kind(args, kwargs, kind):
+    assert kinds(*args, **kwargs) == [kind]
+
+
+def test_every_fault_is_listed():
+    found = faults(zeros(2, 3), zeros(5, 4), zeros(1, 1), bias=np.ones(3), alpha="x", dtype=np.int32)
+    for part in ("(K)", "out.shape", "bias.dtype", "bias.shape", "alpha", "dtype must be bfloat16"):
+        assert any(part in text for text in found), (part, found)
+
+
+@pytest.mark.parametrize(
+    "alpha", [2, np.float32(2), np.int64(2), np.asarray(2.0), Fraction(4, 2), True, float("nan"), -np.inf]
+)
+def test_numbers_of_all_kinds_are_alphas(alpha):
+    problem, reasons = describe_matmul(zeros(2, 3), zeros(3, 4), alpha=alpha)
+    assert not reasons
+    np.testing.assert_equal(problem.alpha, float(alpha))
+
+
+def test_read_only_output():
+    out = zeros(2, 4)
+    out.flags.writeable = False
+    assert faults(zeros(2, 3), zeros(3, 4), out) == ["out must be writeable; got a read-only array"]
+
+
+def test_output_overlapping_itself():
+    out = np.lib.stride_tricks.as_strided(zeros(4), (2, 4), (0, 2))
+    assert faults(zeros(2, 3), zeros(3, 4), out)[0].startswith("out must not overlap itself")
+    out = np.lib.stride_tricks.as_strided(zeros(16), (2, 4), (6, 2))
+    assert faults(zeros(2, 3), zeros(3, 4), out)[0].startswith("out must not overlap itself")
+
+
+def test_output_overlapping_an_input():
+    store = zeros(8, 8)
+    a, b = store[:4], zeros(8, 8)
+    assert faults(a, b, store[3:7]) == ["out must not overlap a; got arrays that share memory"]
+    assert faults(b[:4], store, store[::2]) == ["out must not overlap b; got arrays that share memory"]
+    row = np.zeros((3, 4), np.float32)
+    assert faults(zeros(2, 3), zeros(3, 4), row[:2], bias=row[1]) == [
+        "out must not overlap bias; got arrays that share memory"
+    ]
+
+
+def test_interleaved_arrays_do_not_overlap():
+    store = zeros(8, 16)
+    assert faults(store[:, ::2], zeros(8, 8), store[:, 1::2]) == []
+    assert faults(store[::2, :8].T, zeros(4, 8), store[1::2].reshape(8, 8)) == []
+
+
+def test_overlap_needs_one_address_space():
+    a = Fake((4, 8), ptr=4096)
+    problem, reasons = describe_matmul(a, Fake((8, 4), ptr=8192), Fake((4, 4), ptr=4096, device=1))
+    assert [reason.code for reason in reasons] == ["residency"]
+    assert problem is not None
+
+
+def test_empty_arrays_overlap_nothing():
+    x = zeros(0, 8)
+    assert faults(x, zeros(8, 4), x[:, :4]) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "contiguous", "pitch"),
+    [
+        ((3, 4), (8, 2), True, 4),
+        ((3, 4), (16, 2), True, 8),
+        ((3, 4), (6, 2), False, None),
+        ((3, 4), (-8, 2), False, None),
+        ((3, 4), (2, 6), False, None),
+        ((1, 4), (0, 2), True, 4),
+        ((3, 1), (16, 999), True, 8),
+        ((0, 4), (8, 2), True, 4),
+    ],
+)
+def test_rows_contiguous(shape, strides, contiguous, pitch):
+    from hipgemm.formats import BF16
+
+    operand = Operand(shape, strides, BF16, 0, 0)
+    assert operand.rows_contiguous is contiguous
+    if contiguous:
+        assert operand.pitch == pitch
+
+
+def test_byte_range_spans_negative_strides(rng):
+    store = np.arange(200, dtype=np.uint8)
+    x = store[10:190].reshape(9, 20)[::-2, 3:15:4]
+    low, high = byte_range(x.shape, x.strides, 1, x.__array_interface__["data"][0])
+    base = store.__array_interface__["data"][0]
+    assert (low - base, high - base) == (int(x.min()), int(x.max()) + 1)
+
+
+def test_overlap_agrees_with_numpy(rng):
+    from hipgemm.formats import BF16
+
+    store = zeros(400)
+    for _ in range(200):
+        views = []
+        for _ in range(2):
+            start, rows, columns = (int(i) for i in rng.integers((0, 1, 1), (100, 6, 8)))
+            strides = tuple(2 * int(s) for s in rng.integers(-8, 20, 2))
+            first = store[200 + start :]
+            views.append(np.lib.stride_tricks.as_strided(first, (rows, columns), strides))
+        operands = [Operand(v.shape, v.strides, BF16, v.__array_interface__["data"][0], None) for v in views]
+        assert overlap(*operands) == np.shares_memory(*views)

@@ -1,0 +1,41 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hipgemm import reference
+
+
+def test_against_exact_integers(rng):
+    a = rng.integers(-100, 100, (5, 40))
+    b = rng.integers(-100, 100, (40, 6))
+    scale, bias = rng.integers(-3, 4, 6), rng.integers(-50, 50, 6)
+    expected = (a @ b) * 2 * scale + bias
+    got = reference.matmul(a, b, alpha=2.0, col_scale=scale, bias=bias)
+    np.testing.assert_array_equal(got, expected)
+    assert got.dtype == np.float64
+
+
+def test_alpha_is_a_float32():
+    one = np.ones((1, 1))
+    assert reference.matmul(one, one, alpha=0.1)[0, 0] == np.float32(0.1)
+
+
+def test_epilogue_order():
+    one = np.ones((1, 1))
+    assert reference.matmul(one, one, alpha=3.0, col_scale=np.array([5.0]), bias=np.array([7.0])) == 22.0
+
+
+def test_rounds_once():
+    # bfloat16 by way of float32 would round the tie up or down by its even rule.
+    a, b = np.array([[1.0, 1.0]]), np.array([[1 + 2.0**-8], [2.0**-40]])
+    assert float(reference.matmul(a, b, dtype=ml_dtypes.bfloat16)[0, 0]) == 1 + 2.0**-7
+
+
+def test_k_of_zero():
+    got = reference.matmul(np.ones((2, 0)), np.ones((0, 3)), bias=np.arange(3.0))
+    np.testing.assert_array_equal(got, [[0, 1, 2], [0, 1, 2]])
+
+
+def test_unknown_type():
+    with pytest.raises(TypeError, match="dtype must be"):
+        reference.matmul(np.ones((1, 1)), np.ones((1, 1)), dtype=np.int8)
