@@ -54,6 +54,6 @@ inline const hipStream_t kLegacy = reinterpret_cast<hipStream_t>(1);
 
 // Waits for the stream and throws what it has to tell.
 void synchronize(rt::Stream& stream);
-void throw_failure(const std::shared_ptr<const rt::Error>& failure);
+void throw_report(const rt::Report& report);
 
 }  // namespace hip

@@ -95,7 +95,7 @@ HIP_API hipError_t hipCtxGetFlags(unsigned* flags) {
 
 HIP_API hipError_t hipCtxSynchronize() {
   return api("hipCtxSynchronize",
-             [&] { hip::throw_failure(rt::drain_and_report(rt::current_device())); });
+             [&] { hip::throw_report(rt::drain_and_report(rt::current_device())); });
 }
 
 HIP_API hipError_t hipDevicePrimaryCtxRetain(hipCtx_t* result, hipDevice_t id) {

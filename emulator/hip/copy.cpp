@@ -59,11 +59,21 @@ std::optional<Failure> check_again(uint64_t address, uint64_t bytes, const char*
   }
 }
 
+// A call that waits reports its own failure itself: on a stream shared by threads it would
+// otherwise reach any of them.
 void submit(const std::shared_ptr<rt::Stream>& stream, rt::Work work, Wait wait) {
-  const rt::Marker marker = stream->enqueue(std::move(work));
-  if (wait == Wait::no) return;
-  rt::wait(marker);
-  throw_failure(rt::take_failure(*stream));
+  if (wait == Wait::no) {
+    stream->enqueue(std::move(work));
+    return;
+  }
+  std::optional<Failure> own;
+  work.run = [&own, run = std::move(work.run)]() -> std::optional<Failure> {
+    own = run();
+    return std::nullopt;
+  };
+  rt::wait(stream->enqueue(std::move(work)));
+  throw_report(rt::take_report(*stream));
+  if (own) throw own->error;
 }
 
 }  // namespace
@@ -147,7 +157,6 @@ namespace {
 using hip::address_of;
 using hip::api;
 using hip::fail;
-using hip::kPerThread;
 using hip::need;
 using hip::stream_of;
 using hip::Wait;
@@ -235,9 +244,6 @@ void copy_peer(hipStream_t stream, void* to, int to_device, const void* from, in
 HIP_API hipError_t hipMemcpy(void* dst, const void* src, size_t bytes, hipMemcpyKind kind) {
   return api("hipMemcpy", [&] { copy1(nullptr, dst, src, bytes, kind, Wait::yes); });
 }
-HIP_API hipError_t hipMemcpy_spt(void* dst, const void* src, size_t bytes, hipMemcpyKind kind) {
-  return api("hipMemcpy_spt", [&] { copy1(kPerThread, dst, src, bytes, kind, Wait::yes); });
-}
 HIP_API hipError_t hipMemcpyWithStream(void* dst, const void* src, size_t bytes, hipMemcpyKind kind,
                                        hipStream_t stream) {
   return api("hipMemcpyWithStream", [&] { copy1(stream, dst, src, bytes, kind, Wait::yes); });
@@ -245,11 +251,6 @@ HIP_API hipError_t hipMemcpyWithStream(void* dst, const void* src, size_t bytes,
 HIP_API hipError_t hipMemcpyAsync(void* dst, const void* src, size_t bytes, hipMemcpyKind kind,
                                   hipStream_t stream) {
   return api("hipMemcpyAsync", [&] { copy1(stream, dst, src, bytes, kind, Wait::no); });
-}
-HIP_API hipError_t hipMemcpyAsync_spt(void* dst, const void* src, size_t bytes, hipMemcpyKind kind,
-                                      hipStream_t stream) {
-  return api("hipMemcpyAsync_spt",
-             [&] { copy1(stream ? stream : kPerThread, dst, src, bytes, kind, Wait::no); });
 }
 HIP_API hipError_t hipMemcpyHtoD(hipDeviceptr_t dst, const void* src, size_t bytes) {
   return api("hipMemcpyHtoD",
@@ -294,24 +295,11 @@ HIP_API hipError_t hipMemcpy2D(void* dst, size_t dpitch, const void* src, size_t
     copy2(nullptr, dst, dpitch, src, spitch, width, height, kind, Wait::yes);
   });
 }
-HIP_API hipError_t hipMemcpy2D_spt(void* dst, size_t dpitch, const void* src, size_t spitch,
-                                   size_t width, size_t height, hipMemcpyKind kind) {
-  return api("hipMemcpy2D_spt", [&] {
-    copy2(kPerThread, dst, dpitch, src, spitch, width, height, kind, Wait::yes);
-  });
-}
 HIP_API hipError_t hipMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t spitch,
                                     size_t width, size_t height, hipMemcpyKind kind,
                                     hipStream_t stream) {
   return api("hipMemcpy2DAsync", [&] {
     copy2(stream, dst, dpitch, src, spitch, width, height, kind, Wait::no);
-  });
-}
-HIP_API hipError_t hipMemcpy2DAsync_spt(void* dst, size_t dpitch, const void* src, size_t spitch,
-                                        size_t width, size_t height, hipMemcpyKind kind,
-                                        hipStream_t stream) {
-  return api("hipMemcpy2DAsync_spt", [&] {
-    copy2(stream ? stream : kPerThread, dst, dpitch, src, spitch, width, height, kind, Wait::no);
   });
 }
 HIP_API hipError_t hipMemcpyParam2D(const hip_Memcpy2D* p) {
@@ -334,18 +322,9 @@ HIP_API hipError_t hipMemset(void* dst, int value, size_t bytes) {
   return api("hipMemset",
              [&] { fill1(nullptr, dst, static_cast<uint32_t>(value), 1, bytes, Wait::yes); });
 }
-HIP_API hipError_t hipMemset_spt(void* dst, int value, size_t bytes) {
-  return api("hipMemset_spt",
-             [&] { fill1(kPerThread, dst, static_cast<uint32_t>(value), 1, bytes, Wait::yes); });
-}
 HIP_API hipError_t hipMemsetAsync(void* dst, int value, size_t bytes, hipStream_t stream) {
   return api("hipMemsetAsync",
              [&] { fill1(stream, dst, static_cast<uint32_t>(value), 1, bytes, Wait::no); });
-}
-HIP_API hipError_t hipMemsetAsync_spt(void* dst, int value, size_t bytes, hipStream_t stream) {
-  return api("hipMemsetAsync_spt", [&] {
-    fill1(stream ? stream : kPerThread, dst, static_cast<uint32_t>(value), 1, bytes, Wait::no);
-  });
 }
 HIP_API hipError_t hipMemsetD8(hipDeviceptr_t dst, unsigned char value, size_t count) {
   return api("hipMemsetD8", [&] { fill1(nullptr, dst, value, 1, count, Wait::yes); });

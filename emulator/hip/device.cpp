@@ -307,7 +307,7 @@ HIP_API hipError_t hipDeviceTotalMem(size_t* bytes, int id) {
 
 HIP_API hipError_t hipDeviceSynchronize() {
   return api("hipDeviceSynchronize",
-             [&] { hip::throw_failure(rt::drain_and_report(rt::current_device())); });
+             [&] { hip::throw_report(rt::drain_and_report(rt::current_device())); });
 }
 
 // Memory, streams and settings of the device go; modules stay (they belong to the process).

@@ -79,7 +79,7 @@ HIP_API hipError_t hipEventSynchronize(hipEvent_t handle) {
     const auto record = event_of(handle)->last();
     if (!record) return;  // never recorded counts as reached
     rt::wait(record->marker);
-    hip::throw_failure(rt::take_failure(*record->marker.stream));
+    hip::throw_report(rt::take_report(*record->marker.stream));
   });
 }
 
@@ -88,7 +88,7 @@ HIP_API hipError_t hipEventQuery(hipEvent_t handle) {
     const auto record = event_of(handle)->last();
     if (!record) return hipSuccess;
     if (!rt::poll(record->marker)) return hipErrorNotReady;
-    hip::throw_failure(rt::take_failure(*record->marker.stream));
+    hip::throw_report(rt::take_report(*record->marker.stream));
     return hipSuccess;
   });
 }

@@ -10,13 +10,13 @@ std::shared_ptr<rt::Stream> stream_of(hipStream_t handle) {
   fail(hipErrorInvalidHandle, "stream ", rt::hex(handle), " does not exist");
 }
 
-void throw_failure(const std::shared_ptr<const rt::Error>& failure) {
-  if (failure) throw rt::Error(*failure);
+void throw_report(const rt::Report& report) {
+  if (report) throw rt::Error(*report);
 }
 
 void synchronize(rt::Stream& stream) {
   rt::wait(stream.tail());
-  throw_failure(rt::take_failure(stream));
+  throw_report(rt::take_report(stream));
 }
 
 }  // namespace hip
@@ -88,7 +88,7 @@ HIP_API hipError_t hipStreamQuery(hipStream_t handle) {
   return api("hipStreamQuery", [&] {
     const auto stream = stream_of(handle);
     if (!rt::poll(stream->tail())) return hipErrorNotReady;
-    hip::throw_failure(rt::take_failure(*stream));
+    hip::throw_report(rt::take_report(*stream));
     return hipSuccess;
   });
 }
@@ -131,6 +131,7 @@ HIP_API hipError_t hipLaunchHostFunc(hipStream_t handle, hipHostFn_t function, v
   return api("hipLaunchHostFunc", [&] {
     need(reinterpret_cast<void*>(function), "fn");
     stream_of(handle)->enqueue({[=]() -> std::optional<rt::Failure> {
+                                  const rt::InHostFunction mark;
                                   function(data);
                                   return std::nullopt;
                                 },
@@ -148,8 +149,9 @@ HIP_API hipError_t hipStreamAddCallback(hipStream_t handle, hipStreamCallback_t 
     std::weak_ptr<Stream> weak = stream;
     stream->enqueue({[=]() -> std::optional<rt::Failure> {
                        const auto self = weak.lock();
-                       const auto failure = self ? rt::peek_failure(*self) : nullptr;
-                       callback(handle, failure ? failure->code : hipSuccess, data);
+                       const rt::Report report = self ? rt::peek_report(*self) : nullptr;
+                       const rt::InHostFunction mark;
+                       callback(handle, report ? report->code : hipSuccess, data);
                        return std::nullopt;
                      },
                      {},

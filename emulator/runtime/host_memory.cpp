@@ -63,6 +63,32 @@ bool copy_pieces(Transfer transfer, bool to_host, iovec* local, iovec* remote, s
 
 constexpr size_t kBatch = 64;
 
+// Short rows cost a system call's share each; where the caller's side is dense (or, for reading,
+// nearly so) they go through a buffer instead. False if that cannot be done.
+bool copy_staged(Transfer transfer, bool to_host, const Rows& ours, uint64_t host,
+                 size_t host_pitch) {
+  constexpr size_t kShort = 16 << 10, kBuffer = 256 << 10;
+  if (ours.width > kShort || host_pitch < ours.width) return false;
+  if (host_pitch > (to_host ? ours.width : 2 * ours.width)) return false;
+  std::vector<uint8_t> buffer(kBuffer);
+  const size_t most = kBuffer / host_pitch;
+  for (size_t row = 0; row < ours.rows; row += most) {
+    const size_t count = std::min(most, ours.rows - row);
+    const auto each_row = [&](auto move) {
+      for (size_t i = 0; i < count; ++i) {
+        move(reinterpret_cast<uint8_t*>(ours.address + (row + i) * ours.pitch),
+             buffer.data() + i * host_pitch);
+      }
+    };
+    if (to_host) each_row([&](auto* mine, auto* staged) { std::memcpy(staged, mine, ours.width); });
+    const size_t bytes = (count - 1) * host_pitch + ours.width;
+    iovec local{buffer.data(), bytes}, remote{reinterpret_cast<void*>(host + row * host_pitch), bytes};
+    if (!copy_pieces(transfer, to_host, &local, &remote, 1)) return false;
+    if (!to_host) each_row([&](auto* mine, auto* staged) { std::memcpy(mine, staged, ours.width); });
+  }
+  return true;
+}
+
 bool copy_rows(Transfer transfer, bool to_host, const Rows& ours, uint64_t host,
                size_t host_pitch) {
   iovec local[kBatch], remote[kBatch];
@@ -70,6 +96,7 @@ bool copy_rows(Transfer transfer, bool to_host, const Rows& ours, uint64_t host,
   const size_t rows = dense ? 1 : ours.rows;
   const size_t width = dense ? ours.width * ours.rows : ours.width;
   if (!width) return true;
+  if (rows > 1 && copy_staged(transfer, to_host, ours, host, host_pitch)) return true;
   for (size_t row = 0; row < rows;) {
     const size_t count = std::min(kBatch, rows - row);
     for (size_t i = 0; i < count; ++i) {

@@ -3,11 +3,19 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <unordered_map>
 
 #include "runtime/device.hpp"
 #include "runtime/options.hpp"
 
 namespace rt {
+
+// What a thread lost and has not been told, for each device; guarded by the lock of the queues. It
+// makes sure that a thread hears of its own failure even if another one synchronized first.
+struct Mailbox {
+  std::unordered_map<Device*, Report> reports;
+};
+
 namespace {
 
 constexpr uint64_t kLongQueue = 1024;  // then the older half may run
@@ -19,6 +27,19 @@ std::mutex& lock_of_queues() {
 }
 
 std::atomic<uint64_t> next_id{1};
+
+const std::shared_ptr<Mailbox>& own_mailbox() {
+  thread_local const auto mailbox = std::make_shared<Mailbox>();
+  return mailbox;
+}
+
+thread_local bool in_host_function = false;
+
+template <class Each>
+void for_each_stream(Queues& queues, Each&& each) {
+  each(*queues.null);
+  for (const auto& stream : queues.streams) each(*stream);
+}
 
 std::vector<std::shared_ptr<Stream>> all_streams(Device& device) {
   const std::lock_guard lock(lock_of_queues());
@@ -54,7 +75,7 @@ Marker Stream::enqueue(Work work) {
     std::thread([self = shared_from_this()] { self->loop(); }).detach();
     has_worker_ = true;
   }
-  queue_.push_back({std::move(work), device.queues.epoch});
+  queue_.push_back({std::move(work), device.queues.epoch, own_mailbox()});
   ++last_;
   if (queue_.size() > kLongQueue) released_ = std::max(released_, last_ - kLongQueue / 2);
   changed_.notify_all();
@@ -81,33 +102,39 @@ void Stream::loop() {
     if (queue_.empty()) return;
     Item item = std::move(queue_.front());
     queue_.pop_front();
-    lock.unlock();
-    for (const Marker& marker : item.work.after) wait(marker);
-    lock.lock();
-    Queues& queues = device.queues;
-    std::optional<Failure> failure;
-    std::shared_ptr<const Error> dropped;
-    if (!item.work.always) {
-      if (queues.fault) {
-        dropped = queues.fault;
-      } else if (item.epoch != queues.epoch) {
-        dropped = queues.last_fault;
-      }
+    const Report report = run(item, lock);
+    if (report) {
+      if (!report_) report_ = report;
+      item.owner->reports.try_emplace(&device, report);
     }
-    if (!dropped) {
-      lock.unlock();
-      failure = item.work.run();
-      item.work = {};  // what it holds (memory snapshots, modules) goes before anyone is told
-      lock.lock();
-    }
-    if (failure) {
-      dropped = std::make_shared<const Error>(std::move(failure->error));
-      if (failure->fatal && !queues.fault) queues.fault = dropped;
-    }
-    if (dropped && !failure_) failure_ = dropped;
     ++done_;
     changed_.notify_all();
   }
+}
+
+// Runs one item with the lock released. What went wrong, if anything.
+Report Stream::run(Item& item, std::unique_lock<std::mutex>& lock) {
+  Queues& queues = device.queues;
+  lock.unlock();
+  for (const Marker& marker : item.work.after) wait(marker);
+  lock.lock();
+  if (!item.work.always) {
+    if (queues.fault) return queues.fault;
+    if (item.epoch != queues.epoch) return queues.last_fault;
+  }
+  lock.unlock();
+  std::optional<Failure> failure;
+  try {
+    failure = item.work.run();
+  } catch (const std::exception& error) {
+    failure = Failure{{hipErrorUnknown, error.what()}};
+  }
+  item.work = {};  // what it holds (memory snapshots, modules) goes before anyone is told
+  lock.lock();
+  if (!failure) return nullptr;
+  auto report = std::make_shared<const Error>(std::move(failure->error));
+  if (failure->fatal && !queues.fault) queues.fault = report;
+  return report;
 }
 
 void Stream::close() {
@@ -120,6 +147,9 @@ void Stream::close() {
 
 void wait(const Marker& marker) {
   if (!marker.stream) return;
+  if (in_host_function) {
+    fail(hipErrorIllegalState, "a host function in a stream must not call what waits for streams");
+  }
   Stream& stream = *marker.stream;
   std::unique_lock lock(lock_of_queues());
   stream.release(marker.ticket);
@@ -133,27 +163,28 @@ bool poll(const Marker& marker) {
   return marker.stream->done_ >= marker.ticket;
 }
 
-std::shared_ptr<const Error> peek_failure(Stream& stream) {
+Report peek_report(Stream& stream) {
   const std::lock_guard lock(lock_of_queues());
-  return stream.failure_;
+  return stream.report_;
 }
 
-std::shared_ptr<const Error> take_failure(Stream& stream) {
+Report take_report(Stream& stream) {
   const std::lock_guard lock(lock_of_queues());
-  std::shared_ptr<const Error> failure = std::move(stream.failure_);
-  stream.failure_.reset();
   Queues& queues = stream.device.queues;
-  if (failure && failure == queues.fault) {
+  auto& mail = own_mailbox()->reports;
+  const auto own = mail.find(&stream.device);
+  const Report report = own != mail.end() ? own->second : stream.report_;
+  if (!report) return nullptr;
+  if (own != mail.end()) mail.erase(own);
+  for_each_stream(queues, [&](Stream& other) {
+    if (other.report_ == report) other.report_.reset();
+  });
+  if (report == queues.fault) {
     queues.last_fault = std::move(queues.fault);
     queues.fault.reset();
     ++queues.epoch;
   }
-  return failure;
-}
-
-void set_failure(Stream& stream, std::shared_ptr<const Error> error) {
-  const std::lock_guard lock(lock_of_queues());
-  if (!stream.failure_) stream.failure_ = std::move(error);
+  return report;
 }
 
 void add_stream(const std::shared_ptr<Stream>& stream) {
@@ -163,21 +194,22 @@ void add_stream(const std::shared_ptr<Stream>& stream) {
 
 void remove_stream(const std::shared_ptr<Stream>& stream) {
   stream->close();
-  if (auto failure = peek_failure(*stream)) set_failure(*stream->device.queues.null, failure);
   const std::lock_guard lock(lock_of_queues());
-  stream->device.queues.streams.erase(stream);
+  Queues& queues = stream->device.queues;
+  if (!queues.null->report_) queues.null->report_ = stream->report_;
+  queues.streams.erase(stream);
 }
 
 void drain(Device& device) {
   for (const auto& stream : all_streams(device)) wait(stream->tail());
 }
 
-std::shared_ptr<const Error> drain_and_report(Device& device) {
+Report drain_and_report(Device& device) {
   drain(device);
-  std::shared_ptr<const Error> first;
+  Report first;
   for (const auto& stream : all_streams(device)) {
-    auto failure = take_failure(*stream);
-    if (!first) first = std::move(failure);
+    Report report = take_report(*stream);
+    if (!first) first = std::move(report);
   }
   return first;
 }
@@ -188,5 +220,8 @@ bool idle(Device& device) {
   }
   return true;
 }
+
+InHostFunction::InHostFunction() { in_host_function = true; }
+InHostFunction::~InHostFunction() { in_host_function = false; }
 
 }  // namespace rt

@@ -4,8 +4,9 @@
 // waits or queries, work in another stream that depends on it, or a queue grown too long. So a
 // missing synchronization shows up here every time, not once in a while on a GPU.
 //
-// A kernel that faults kills everything queued on its device so far, as on a GPU. Each stream that
-// lost work tells so once, at its next synchronizing call; after that the device works again.
+// A kernel that faults takes everything queued on its device with it, as on a GPU. The next call
+// that synchronizes with the device reports the fault, and so does the next one of every other
+// thread that lost work; after the first report the device works again.
 #pragma once
 
 #include <condition_variable>
@@ -24,6 +25,8 @@ namespace rt {
 
 struct Device;
 class Stream;
+
+using Report = std::shared_ptr<const Error>;
 
 struct Failure {
   Error error;
@@ -61,49 +64,59 @@ class Stream : public std::enable_shared_from_this<Stream> {
  private:
   friend void wait(const Marker& marker);
   friend bool poll(const Marker& marker);
-  friend std::shared_ptr<const Error> take_failure(Stream& stream);
-  friend std::shared_ptr<const Error> peek_failure(Stream& stream);
-  friend void set_failure(Stream& stream, std::shared_ptr<const Error> error);
+  friend Report take_report(Stream& stream);
+  friend Report peek_report(Stream& stream);
+  friend void remove_stream(const std::shared_ptr<Stream>& stream);
+  friend Report drain_and_report(Device& device);
 
   struct Item {
     Work work;
     uint64_t epoch;
+    std::shared_ptr<struct Mailbox> owner;  // of the thread that queued it
   };
 
   void release(uint64_t ticket);
+  Report run(Item& item, std::unique_lock<std::mutex>& lock);
   void loop();
 
   std::deque<Item> queue_;  // guarded, like all below, by the one lock of the queues
   std::condition_variable changed_;
   uint64_t last_ = 0, done_ = 0, released_ = 0;  // tickets
   bool has_worker_ = false, closing_ = false;
-  std::shared_ptr<const Error> failure_;
+  Report report_;  // the first failure that nobody was told
 };
 
 // The part of a device that its streams share.
 struct Queues {
   std::shared_ptr<Stream> null;
   std::set<std::shared_ptr<Stream>> streams;  // all others
-  std::shared_ptr<const Error> fault;         // not reported yet: queued work is dropped
-  std::shared_ptr<const Error> last_fault;
-  uint64_t epoch = 0;                         // counts reported faults
+  Report fault;                               // not told yet: queued work is dropped
+  Report last_fault;
+  uint64_t epoch = 0;                         // counts the faults that were told
 };
 
 // Waits until the marker is reached, and lets everything run that this takes.
 void wait(const Marker& marker);
 // Whether it is reached; lets everything run that this takes, but does not wait.
 bool poll(const Marker& marker);
-// What the stream has to tell since it last did; telling it makes the device usable again.
-std::shared_ptr<const Error> take_failure(Stream& stream);
-std::shared_ptr<const Error> peek_failure(Stream& stream);
+
+// What a call that synchronized with the stream has to tell the calling thread, once: null if all
+// went well.
+Report take_report(Stream& stream);
+Report peek_report(Stream& stream);
 
 void add_stream(const std::shared_ptr<Stream>& stream);
 // Waits for the stream's work; what it has not told yet passes to the null stream.
 void remove_stream(const std::shared_ptr<Stream>& stream);
 
-void drain(Device& device);  // all of its streams; reports nothing
-// The same, then the first failure any of them has to tell, all others forgotten.
-std::shared_ptr<const Error> drain_and_report(Device& device);
+void drain(Device& device);  // waits for all of its streams; tells nothing
+Report drain_and_report(Device& device);
 bool idle(Device& device);
+
+// Marks the calling thread as running a host function of the program, which must not wait.
+struct InHostFunction {
+  InHostFunction();
+  ~InHostFunction();
+};
 
 }  // namespace rt
