@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 namespace emu {
 
 class MemoryMap;
+class Program;
 
 // The 64-byte kernel descriptor, decoded (LLVM AMDGPUUsage, "Kernel Descriptor").
 struct KernelDescriptor {
@@ -28,9 +30,11 @@ struct Kernel {
   std::string name;
   std::string arch;  // "gfx950"
   KernelDescriptor descriptor;
-  uint64_t entry = 0;              // address of the first instruction
-  std::span<const uint8_t> code;   // executable segment; code.data() is its address
+  uint64_t entry = 0;             // address of the first instruction
+  std::span<const uint8_t> code;  // executable segment; code.data() is its address
   uint32_t max_workgroup_size = 1024;
+  // The machine's own form of the code, made at the first launch. It refers to `code`.
+  mutable std::shared_ptr<Program> program;
 };
 
 struct Launch {
@@ -67,5 +71,8 @@ struct Counters {
 // Runs the whole grid, workgroups spread over host threads (HIPGEMM_EMULATOR_THREADS, default:
 // all cores). Thread-safe. Never throws and never lets a signal escape for bad device code.
 std::optional<Fault> run(const Launch& launch, Counters& counters);
+
+// The CPU level whose instruction semantics are in use: v2, v3, v4, or base off x86-64.
+const char* cpu_level();
 
 }  // namespace emu

@@ -1,0 +1,334 @@
+// Starts waves and runs them, barrier to barrier.
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "core/machine.hpp"
+#include "core/options.hpp"
+#include "core/queues.hpp"
+
+namespace emu {
+namespace {
+
+// How long a wave may run before the others get a turn, so that one can wait for another.
+constexpr uint64_t kTurn = 1'000'000;
+
+// Contents of registers and LDS that nobody has written: a signalling pattern, NaN as f32 and as
+// either bf16 half, far out of range as an address or index.
+constexpr uint32_t kPoison = 0xffbaffba;
+
+template <class T>
+void reserve(Buffer<T>& buffer, size_t& size, size_t needed) {
+  if (needed <= size) return;
+  const size_t bytes = (needed * sizeof(T) + 4095) / 4096 * 4096;
+  buffer.reset(static_cast<T*>(std::aligned_alloc(4096, bytes)));
+  if (!buffer) throw std::bad_alloc();
+  size = needed;
+}
+
+uint32_t scratch_per_lane(const KernelDescriptor& d) {
+  uint32_t bytes = (d.private_segment_bytes + 3) / 4 * 4;
+  if (d.properties & (1u << 11)) bytes = std::max<uint32_t>(bytes + 16384, 32768);  // dynamic stack
+  return bytes;
+}
+
+}  // namespace
+
+void Engine::prepare(LaunchContext& context) {
+  const uint32_t n = context.waves_per_group;
+  const KernelDescriptor& d = context.launch.kernel->descriptor;
+  const size_t registers = size_t{context.program->vgprs()} * kLanes * 4;
+  const size_t scratch = size_t{scratch_per_lane(d)} * kLanes;
+  reserve(lds_, lds_size_, context.lds_bytes + 64);
+  reserve(registers_, registers_size_, n * registers);
+  reserve(pending_, pending_size_, n * kPendingSlots * sizeof(Pending));
+  reserve(scratch_, scratch_size_, n * scratch + 64);
+  while (waves_.size() < n) {
+    void* p = std::aligned_alloc(4096, (sizeof(Wave) + 4095) / 4096 * 4096);
+    if (!p) throw std::bad_alloc();
+    waves_.emplace_back(new (p) Wave);
+  }
+  group_.waves.clear();
+  group_.lds = lds_.get();
+  for (uint32_t i = 0; i < n; ++i) {
+    Wave& w = waves_[i][0];
+    group_.waves.push_back(&w);
+    w.v = reinterpret_cast<uint32_t*>(registers_.get() + i * registers);
+    w.vgprs = context.program->vgprs();
+    w.pending = reinterpret_cast<Pending*>(pending_.get()) + size_t{i} * kPendingSlots;
+    w.scratch = scratch_.get() + i * scratch;
+    w.scratch_bytes = scratch_per_lane(d);
+    w.lds = lds_.get();
+    w.lds_bytes = context.lds_bytes;
+    w.late = context.late;
+    w.launch = &context;
+    w.group = &group_;
+    w.index = i;
+    w.memory_begin = w.memory_end = 0;
+    w.constants_copied = context.program->copy_constants(w.s + kSlotConstants, 0);
+    w.set64(kSlotSharedBase, kSharedAperture);
+    w.set64(kSlotSharedLimit, kSharedAperture | 0xffffffff);
+    w.set64(kSlotPrivateBase, kPrivateAperture);
+    w.set64(kSlotPrivateLimit, kPrivateAperture | 0xffffffff);
+    w.set64(kSlotZero, 0);
+  }
+}
+
+void Engine::start_group(LaunchContext& context, uint64_t number) {
+  const auto& grid = context.launch.workgroups;
+  group_.id = {static_cast<uint32_t>(number % grid[0]),
+               static_cast<uint32_t>(number / grid[0] % grid[1]),
+               static_cast<uint32_t>(number / grid[0] / grid[1])};
+  std::fill_n(reinterpret_cast<uint32_t*>(group_.lds), context.lds_bytes / 4, kPoison);
+  for (uint32_t i = 0; i < group_.waves.size(); ++i) start_wave(context, *group_.waves[i], i);
+}
+
+// The registers a wave starts with (LLVM AMDGPUUsage, "Initial Kernel Execution State").
+void Engine::start_wave(LaunchContext& context, Wave& w, uint32_t index) {
+  const Launch& launch = context.launch;
+  const KernelDescriptor& d = launch.kernel->descriptor;
+  std::fill_n(w.s, 128, kPoison);
+  std::fill_n(w.v, size_t{w.vgprs} * kLanes, kPoison);
+
+  const auto kernarg = reinterpret_cast<uint64_t>(context.kernarg.data());
+  uint32_t next = 0;
+  const auto put = [&](uint64_t value, int dwords) {
+    for (int i = 0; i < dwords && next < 104; ++i)
+      w.s[next++] = i < 2 ? static_cast<uint32_t>(value >> (32 * i)) : 0;
+  };
+  const auto scratch = reinterpret_cast<uint64_t>(w.scratch);
+  if (d.properties & 1) {  // private segment buffer: a swizzled descriptor over the wave's scratch
+    put(scratch, 2);
+    put(uint64_t{0x00e00000} << 32 | 0xffffffff, 2);
+  }
+  if (d.properties & 2) put(reinterpret_cast<uint64_t>(context.dispatch_packet), 2);
+  if (d.properties & 4) put(0, 2);  // queue pointer: there is no queue
+  if (d.properties & 8) put(kernarg, 2);
+  if (d.properties & 16) put(0, 2);
+  if (d.properties & 32) put(scratch, 2);
+  if (d.properties & 64) put(w.scratch_bytes, 1);
+  const uint32_t preload = d.kernarg_preload & 127, preload_at = d.kernarg_preload >> 7;
+  for (uint32_t i = 0; i < preload; ++i) {
+    uint32_t value = 0;
+    const size_t at = size_t{preload_at + i} * 4;
+    if (at + 4 <= context.kernarg.size()) std::memcpy(&value, context.kernarg.data() + at, 4);
+    put(value, 1);
+  }
+  next = std::max(next, (d.rsrc2 >> 1) & 31);
+  for (int axis = 0; axis < 3; ++axis)
+    if (d.rsrc2 & (1u << (7 + axis))) put(group_.id[axis], 1);
+  if (d.rsrc2 & (1u << 10)) put(static_cast<uint32_t>(group_.waves.size()), 1);
+
+  const auto& size = launch.workgroup_size;
+  const uint64_t total = uint64_t{size[0]} * size[1] * size[2];
+  const uint64_t first = uint64_t{index} * kLanes;
+  const uint64_t live = std::min<uint64_t>(kLanes, total - first);
+  for (uint32_t l = 0; l < live; ++l) {
+    const auto t = static_cast<uint32_t>(first + l);
+    w.v[l] = t % size[0] | (t / size[0] % size[1]) << 10 | (t / size[0] / size[1]) << 20;
+  }
+  w.set64(kSlotExec, live == kLanes ? kAllLanes : (uint64_t{1} << live) - 1);
+  w.set64(kSlotFlatScratch, scratch);
+  w.scc = 0;
+  w.mode = ((d.rsrc1 >> 12) & 0xff) | ((d.rsrc1 >> 21) & 1) << 8 | ((d.rsrc1 >> 23) & 1) << 9 |
+           ((d.rsrc1 >> 26) & 1) << 23;
+  w.state = WaveState::running;
+  w.pc = context.entry;
+  w.mfma = 0;
+  w.vm = w.ds = w.smem = Queue{};
+  w.smem_weight = 0;
+  w.free_count = kPendingSlots;
+  for (int i = 0; i < kPendingSlots; ++i) w.free_slots[i] = static_cast<uint8_t>(i);
+}
+
+uint64_t Engine::run_wave(Wave& w, uint64_t fuel) {
+  const Inst* i = w.pc;
+  uint64_t left = fuel;
+  w.pc = nullptr;
+  do {
+    i = i->fn(w, i);
+    --left;
+  } while (i && left);
+  if (i) {  // its turn is over: what is in flight arrives some day
+    w.pc = i;
+    if (!wait_vm(w, 0) || !wait_lgkm(w, 0)) w.pc = nullptr;
+  }
+  return fuel - left;
+}
+
+void Engine::run_group(LaunchContext& context) {
+  for (;;) {
+    uint32_t waiting = 0, ended = 0;
+    for (Wave* w : group_.waves) {
+      if (w->state == WaveState::running) {
+        const uint64_t n = run_wave(*w, kTurn);
+        const uint64_t before = context.executed.fetch_add(n, std::memory_order_relaxed);
+        if (context.stop.load(std::memory_order_relaxed)) return;
+        if (before + n > context.budget) {
+          fault(*w, w->pc, FaultKind::launch_failure,
+                "the instruction budget (HIPGEMM_EMULATOR_BUDGET) is used up");
+          return;
+        }
+      }
+      waiting += w->state == WaveState::barrier;
+      ended += w->state == WaveState::ended;
+    }
+    if (ended == group_.waves.size()) return;
+    if (waiting + ended == group_.waves.size())  // ended waves count as arrived
+      for (Wave* w : group_.waves)
+        if (w->state == WaveState::barrier) w->state = WaveState::running;
+  }
+}
+
+void Engine::work(LaunchContext& context, Counters& counters) {
+  const auto& grid = context.launch.workgroups;
+  const uint64_t groups = uint64_t{grid[0]} * grid[1] * grid[2];
+  bool ready = false;
+  while (!context.stop.load(std::memory_order_relaxed)) {
+    const uint64_t number = context.next_group.fetch_add(1, std::memory_order_relaxed);
+    if (number >= groups) break;
+    if (!ready) prepare(context), ready = true;
+    start_group(context, number);
+    run_group(context);
+    counters.waves += group_.waves.size();
+    for (const Wave* w : group_.waves) counters.mfma += w->mfma;
+  }
+}
+
+namespace {
+
+// Engines are lent to host threads, since their memory is worth keeping.
+class Lent {
+ public:
+  Lent() {
+    std::lock_guard lock(mutex());
+    if (pool().empty()) pool().push_back(std::make_unique<Engine>());
+    engine_ = std::move(pool().back());
+    pool().pop_back();
+  }
+  ~Lent() {
+    std::lock_guard lock(mutex());
+    pool().push_back(std::move(engine_));
+  }
+  Lent(const Lent&) = delete;
+  Engine* operator->() const { return engine_.get(); }
+
+ private:
+  // Never destroyed: a launch may still run while the process exits.
+  static std::mutex& mutex() {
+    static auto& m = *new std::mutex;
+    return m;
+  }
+  static std::vector<std::unique_ptr<Engine>>& pool() {
+    static auto& p = *new std::vector<std::unique_ptr<Engine>>;
+    return p;
+  }
+  std::unique_ptr<Engine> engine_;
+};
+
+std::optional<Fault> refuse(const Launch& launch) {
+  const auto& kernel = *launch.kernel;
+  const auto no = [&](std::string why) {
+    return Fault{FaultKind::out_of_resources, "kernel " + kernel.name + ": " + why};
+  };
+  const auto& s = launch.workgroup_size;
+  const uint64_t threads = uint64_t{s[0]} * s[1] * s[2];
+  if (threads == 0 || threads > kMaxWaves * kLanes || threads > kernel.max_workgroup_size)
+    return no("a workgroup of " + std::to_string(threads) + " work-items; the kernel takes 1 to " +
+              std::to_string(std::min(kernel.max_workgroup_size, kMaxWaves * kLanes)));
+  const uint64_t lds = uint64_t{kernel.descriptor.group_segment_bytes} + launch.dynamic_lds_bytes;
+  if (lds > kLdsBytes)
+    return no("needs " + std::to_string(lds) + " bytes of LDS; a workgroup has at most " +
+              std::to_string(kLdsBytes));
+  if (scratch_per_lane(kernel.descriptor) > (1u << 20))
+    return no("needs " + std::to_string(kernel.descriptor.private_segment_bytes) +
+              " bytes of scratch per work-item; the emulator gives at most 1048576");
+  // A SIMD has 512 registers per lane and every wave of a workgroup must be resident.
+  const uint64_t vgprs = ((kernel.descriptor.rsrc1 & 63) + 1) * 8;
+  const uint64_t per_simd = ((threads + kLanes - 1) / kLanes + 3) / 4;
+  if (vgprs * per_simd > 512)
+    return no(std::to_string((threads + kLanes - 1) / kLanes) + " waves of " +
+              std::to_string(vgprs) + " vector registers do not fit a compute unit");
+  return std::nullopt;
+}
+
+void copy_arguments(LaunchContext& c) {
+  const auto& from = c.launch.kernarg;
+  const size_t bytes = (from.size() + 63) / 64 * 64;
+  c.kernarg_memory = std::make_unique<uint8_t[]>(bytes + 64);
+  const auto start = reinterpret_cast<uintptr_t>(c.kernarg_memory.get());
+  c.kernarg = {c.kernarg_memory.get() + (64 - start % 64) % 64, bytes};
+  std::fill(c.kernarg.begin(), c.kernarg.end(), uint8_t{0xba});
+  std::copy(from.begin(), from.end(), c.kernarg.begin());
+}
+
+void fill_packet(LaunchContext& c) {
+  const Launch& l = c.launch;
+  const auto put = [&](size_t at, auto value) {
+    std::memcpy(c.dispatch_packet + at, &value, sizeof value);
+  };
+  put(2, uint16_t{3});
+  for (size_t i = 0; i < 3; ++i) {
+    put(4 + 2 * i, static_cast<uint16_t>(l.workgroup_size[i]));
+    put(12 + 4 * i, static_cast<uint32_t>(uint64_t{l.workgroups[i]} * l.workgroup_size[i]));
+  }
+  put(24, l.kernel->descriptor.private_segment_bytes);
+  put(28, l.kernel->descriptor.group_segment_bytes + l.dynamic_lds_bytes);
+  put(40, reinterpret_cast<uint64_t>(c.kernarg.data()));
+}
+
+}  // namespace
+
+std::optional<Fault> run(const Launch& launch, Counters& counters) {
+  const auto start = std::chrono::steady_clock::now();
+  if (auto refused = refuse(launch)) return refused;
+  LaunchContext context(launch);
+  try {
+    context.program = program_of(*launch.kernel);
+    context.allocations = launch.memory->snapshot();
+    // Firmware that preloads arguments skips the code that loads them otherwise.
+    const bool preloads = launch.kernel->descriptor.kernarg_preload & 127;
+    context.entry = context.program->at(launch.kernel->entry + (preloads ? 256 : 0));
+    context.late = options().late;
+    context.budget = options().budget;
+    context.lds_bytes =
+        (launch.kernel->descriptor.group_segment_bytes + launch.dynamic_lds_bytes + 3) / 4 * 4;
+    const auto& s = launch.workgroup_size;
+    context.waves_per_group = (s[0] * s[1] * s[2] + kLanes - 1) / kLanes;
+    copy_arguments(context);
+    fill_packet(context);
+
+    const auto& grid = launch.workgroups;
+    const uint64_t groups = uint64_t{grid[0]} * grid[1] * grid[2];
+    const auto threads = static_cast<size_t>(std::min<uint64_t>(options().threads, groups));
+    std::vector<Counters> parts(threads);
+    const auto body = [&](size_t t) {
+      try {
+        const Lent engine;
+        engine->work(context, parts[t]);
+      } catch (const std::exception& e) {
+        context.report(FaultKind::out_of_resources, std::string("host memory: ") + e.what());
+      }
+    };
+    std::vector<std::thread> helpers;
+    for (size_t t = 1; t < threads; ++t) helpers.emplace_back(body, t);
+    if (threads) body(0);
+    for (auto& h : helpers) h.join();
+    for (const Counters& p : parts) {
+      counters.waves += p.waves;
+      counters.mfma += p.mfma;
+    }
+  } catch (const std::exception& e) {
+    context.report(FaultKind::out_of_resources, std::string("host resources: ") + e.what());
+  }
+  counters.wave_instructions += context.executed.load();
+  counters.nanoseconds += static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+          .count());
+  return context.fault;
+}
+
+}  // namespace emu

@@ -1,0 +1,76 @@
+// A launch while it runs: what all its workgroups share, and one workgroup on one host thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/launch.hpp"
+#include "core/memory_map.hpp"
+#include "core/program.hpp"
+#include "core/wave.hpp"
+
+namespace emu {
+
+inline constexpr uint32_t kLdsBytes = 160 * 1024;
+inline constexpr uint32_t kMaxWaves = 16;
+
+struct LaunchContext {
+  const Launch& launch;
+  std::shared_ptr<Program> program;
+  std::shared_ptr<const AllocationList> allocations;
+  const Inst* entry = nullptr;
+  bool late = true;
+  uint64_t budget = 0;
+  uint32_t lds_bytes = 0;
+  uint32_t waves_per_group = 0;
+  alignas(64) uint8_t dispatch_packet[64] = {};
+  // The arguments, in a copy that is whole cache lines: compilers load past their end.
+  std::span<uint8_t> kernarg;
+  std::unique_ptr<uint8_t[]> kernarg_memory;
+
+  std::atomic<uint64_t> next_group{0};
+  std::atomic<uint64_t> executed{0};
+  std::atomic<bool> stop{false};
+  std::mutex fault_mutex;
+  std::optional<Fault> fault;
+
+  explicit LaunchContext(const Launch& l) : launch(l) {}
+  void report(FaultKind kind, std::string message);
+};
+
+struct AlignedFree {
+  void operator()(void* p) const { std::free(p); }
+};
+template <class T>
+using Buffer = std::unique_ptr<T[], AlignedFree>;
+
+// One workgroup's waves and LDS; reused for one workgroup after the other.
+struct Workgroup {
+  std::array<uint32_t, 3> id{};
+  std::vector<Wave*> waves;
+  uint8_t* lds = nullptr;
+};
+
+// What a host thread keeps between workgroups and launches.
+class Engine {
+ public:
+  // Runs workgroups of the launch until there are none left.
+  void work(LaunchContext& context, Counters& counters);
+
+ private:
+  void prepare(LaunchContext& context);
+  void start_group(LaunchContext& context, uint64_t number);
+  void start_wave(LaunchContext& context, Wave& w, uint32_t index);
+  void run_group(LaunchContext& context);
+  uint64_t run_wave(Wave& w, uint64_t fuel);
+
+  Workgroup group_;
+  Buffer<uint8_t> lds_, registers_, pending_, scratch_;
+  size_t lds_size_ = 0, registers_size_ = 0, pending_size_ = 0, scratch_size_ = 0;
+  std::vector<Buffer<Wave>> waves_;
+};
+
+}  // namespace emu

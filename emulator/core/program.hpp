@@ -1,0 +1,63 @@
+// A kernel's code, lowered as far as it has been reached.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "core/launch.hpp"
+#include "core/lowering.hpp"
+
+namespace emu {
+
+class Program {
+ public:
+  explicit Program(const Kernel& kernel);
+
+  // The instruction at an address; code there is lowered first if need be, with everything it
+  // reaches by static branches. Never null: a bad address gives an instruction that faults.
+  const Inst* at(uint64_t address);
+  // What an instruction was lowered from; null if it is not of this program.
+  const Decoded* source(const Inst* i) const;
+  // Why an instruction that faults does so.
+  const char* failure(const Inst* i) const;
+
+  // Constants, in the order of their slots from kSlotConstants on.
+  uint32_t copy_constants(uint32_t* slots, uint32_t from) const;
+
+  uint32_t vgprs() const { return vgprs_; }
+  const std::string& kernel_name() const { return name_; }
+
+ private:
+  friend class Lowering;
+  struct Batch {
+    std::vector<Inst> code;
+    std::vector<uint32_t> source;  // index into decoded
+    std::vector<Decoded> decoded;
+    std::map<size_t, const char*> failures;
+  };
+
+  void lower_from(uint64_t address);
+  const Inst* stray(uint64_t address);
+  uint16_t intern(const uint32_t* values, int n);
+
+  const std::string name_;
+  const std::span<const uint8_t> code_;
+  const Semantics& semantics_;
+  uint32_t vgprs_ = 0, accum_offset_ = 0;
+
+  mutable std::shared_mutex mutex_;
+  std::vector<std::unique_ptr<Batch>> batches_;
+  std::unordered_map<uint64_t, const Inst*> entry_;
+  std::vector<uint32_t> constants_;
+  std::map<std::vector<uint32_t>, uint16_t> interned_;
+};
+
+// The program of a kernel, made at its first launch and kept with it.
+std::shared_ptr<Program> program_of(const Kernel& kernel);
+
+}  // namespace emu

@@ -1,0 +1,100 @@
+// Faults: what happened, where in the code, and in which wave.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "core/machine.hpp"
+
+namespace emu {
+namespace {
+
+std::string format(const char* pattern, auto... values) {
+  char text[512];
+  std::snprintf(text, sizeof text, pattern, values...);
+  return text;
+}
+
+// "kernel gemm at 0x7f.. (+0x120): bytes, text".
+std::string place(const Wave& w, const Inst* i) {
+  const Launch& launch = w.launch->launch;
+  std::string text = "kernel " + launch.kernel->name;
+  const Decoded* d = i ? w.launch->program->source(i) : nullptr;
+  if (d) {
+    text += format(" at 0x%llx (entry %+lld)", static_cast<unsigned long long>(d->address),
+                   static_cast<long long>(d->address - launch.kernel->entry));
+    if (d->size) {
+      text += ": [";
+      for (int k = 0; k < d->size / 4; ++k) text += format(k ? " %08x" : "%08x", d->words[k]);
+      text += "]";
+    }
+    Decoded again;
+    if (d->size &&
+        decode({reinterpret_cast<const uint8_t*>(d->words.data()), d->size}, d->address, again))
+      text += " " + disassemble(*d);
+  }
+  const auto& id = w.group->id;
+  text += format("; workgroup (%u,%u,%u) wave %u", id[0], id[1], id[2], w.index);
+  return text;
+}
+
+}  // namespace
+
+void LaunchContext::report(FaultKind kind, std::string message) {
+  std::lock_guard lock(fault_mutex);
+  if (!fault) fault = Fault{kind, std::move(message)};
+  stop.store(true);
+}
+
+const Inst* fault(Wave& w, const Inst* i, FaultKind kind, const char* what) {
+  const char* why = what ? what : i ? w.launch->program->failure(i) : nullptr;
+  const char* title = kind == FaultKind::illegal_instruction ? "illegal instruction: "
+                      : kind == FaultKind::illegal_address   ? "illegal address: "
+                                                             : "";
+  w.launch->report(kind, std::string(title) + (why ? why : "unknown cause") + "; " + place(w, i));
+  return nullptr;
+}
+
+const Inst* fault_address(Wave& w, const Inst* i, int lane, uint64_t address, uint32_t bytes,
+                          bool store) {
+  std::string text = format("illegal address: %s of %u bytes at 0x%llx, ", store ? "store" : "load",
+                            bytes, static_cast<unsigned long long>(address));
+  text += w.launch->launch.memory->describe(address);
+  text += "; " + place(w, i);
+  if (lane >= 0) text += format(" lane %d", lane);
+  w.launch->report(FaultKind::illegal_address, std::move(text));
+  return nullptr;
+}
+
+bool find_memory(Wave& w, uint64_t begin, uint64_t end) {
+  const auto try_range = [&](uint64_t b, uint64_t e) {
+    if (begin < b || end > e || begin > end) return false;
+    w.memory_begin = b;
+    w.memory_end = e;
+    return true;
+  };
+  const AllocationList& list = *w.launch->allocations;
+  auto it = std::upper_bound(list.begin(), list.end(), begin,
+                             [](uint64_t a, const Allocation& x) { return a < x.base; });
+  if (it != list.begin() && try_range(std::prev(it)->base, std::prev(it)->end())) return true;
+  const auto kernarg = reinterpret_cast<uint64_t>(w.launch->kernarg.data());
+  if (try_range(kernarg, kernarg + w.launch->kernarg.size())) return true;
+  const auto packet = reinterpret_cast<uint64_t>(w.launch->dispatch_packet);
+  if (try_range(packet, packet + 64)) return true;
+  const auto scratch = reinterpret_cast<uint64_t>(w.scratch);
+  return try_range(scratch, scratch + uint64_t{w.scratch_bytes} * kLanes);
+}
+
+uint64_t read_clock() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+const Inst* jump_to(Wave& w, const Inst*, uint64_t address) {
+  const Inst* to = w.launch->program->at(address);
+  // Code met here for the first time may have brought new constants.
+  w.constants_copied = w.launch->program->copy_constants(w.s + kSlotConstants, w.constants_copied);
+  return to;
+}
+
+}  // namespace emu

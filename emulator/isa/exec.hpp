@@ -1,0 +1,49 @@
+// Common ground of the semantics files.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "core/lowering.hpp"
+#include "core/queues.hpp"
+#include "core/wave.hpp"
+#include "isa/decoded.hpp"
+#include "isa/level.hpp"
+
+namespace emu::EMU_NS {
+
+EMU_INLINE void set(Semantics& t, Op op, LowerFunction lower, Handler handler = nullptr,
+                    void (*loop)() = nullptr) {
+  t.of[static_cast<int>(op)] = {lower, handler, loop};
+}
+
+template <class T>
+EMU_INLINE T as(auto x) {
+  return std::bit_cast<T>(x);
+}
+
+// What a stateless lambda takes and returns.
+template <class F>
+struct SignatureOf : SignatureOf<decltype(+F{})> {};
+template <class R, class... A>
+struct SignatureOf<R (*)(A...)> {
+  using Result = R;
+  static constexpr int arity = sizeof...(A);
+};
+
+// Registers each family's instructions.
+void add_sop(Semantics&);
+void add_branch(Semantics&);
+void add_smem(Semantics&);
+void add_buffer(Semantics&);
+void add_flat(Semantics&);
+void add_ds(Semantics&);
+void add_mfma(Semantics&);
+void add_vop1(Semantics&);
+void add_vop2(Semantics&);
+void add_vop3(Semantics&);
+void add_vop3p(Semantics&);
+void add_vopc(Semantics&);
+
+}  // namespace emu::EMU_NS
