@@ -292,8 +292,9 @@ std::optional<Fault> run(const Launch& launch, Counters& counters) {
     // Firmware that preloads arguments skips the code that loads them otherwise.
     const bool preloads = launch.kernel->descriptor.kernarg_preload & 127;
     context.entry = context.program->at(launch.kernel->entry + (preloads ? 256 : 0));
-    context.late = options().late;
-    context.budget = options().budget;
+    const Options options = read_options();
+    context.late = options.late;
+    context.budget = options.budget;
     context.lds_bytes =
         (launch.kernel->descriptor.group_segment_bytes + launch.dynamic_lds_bytes + 3) / 4 * 4;
     const auto& s = launch.workgroup_size;
@@ -303,7 +304,7 @@ std::optional<Fault> run(const Launch& launch, Counters& counters) {
 
     const auto& grid = launch.workgroups;
     const uint64_t groups = uint64_t{grid[0]} * grid[1] * grid[2];
-    const auto threads = static_cast<size_t>(std::min<uint64_t>(options().threads, groups));
+    const auto threads = static_cast<size_t>(std::min<uint64_t>(options.threads, groups));
     std::vector<Counters> parts(threads);
     const auto body = [&](size_t t) {
       try {

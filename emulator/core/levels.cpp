@@ -47,7 +47,8 @@ int best_level() {
 const Semantics& semantics() {
   static const Semantics chosen = [] {
     int level = best_level();
-    const char* forced = options().cpu.c_str();
+    const std::string wanted = read_options().cpu;
+    const char* const forced = wanted.c_str();
     if (forced[0] == 'v' && forced[1] >= '2' && forced[1] <= '4' && !forced[2]) {
       if (forced[1] - '0' <= level)
         level = forced[1] - '0';

@@ -1,5 +1,6 @@
 #include "core/options.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,12 +9,12 @@
 namespace emu {
 namespace {
 
-// A value that does not make sense is reported once and ignored: a launch is no place to fail.
+// A value that does not make sense is told and ignored: a launch is no place to fail.
 void ignored(const char* name, const char* value, const char* wanted) {
   std::fprintf(stderr, "hipgemm emulator: %s=%s ignored, expected %s\n", name, value, wanted);
 }
 
-uint64_t number(const char* name, uint64_t fallback, uint64_t least) {
+uint64_t number(const char* name, uint64_t fallback, uint64_t least, uint64_t most) {
   const char* text = std::getenv(name);
   if (!text || !*text) return fallback;
   char* end = nullptr;
@@ -22,10 +23,12 @@ uint64_t number(const char* name, uint64_t fallback, uint64_t least) {
     ignored(name, text, "a positive number");
     return fallback;
   }
-  return value;
+  return value > most ? most : value;
 }
 
-Options read() {
+}  // namespace
+
+Options read_options() {
   Options o;
   if (const char* m = std::getenv("HIPGEMM_EMULATOR_MEMORY"); m && *m) {
     if (!std::strcmp(m, "early"))
@@ -33,18 +36,10 @@ Options read() {
     else if (std::strcmp(m, "late"))
       ignored("HIPGEMM_EMULATOR_MEMORY", m, "late or early");
   }
-  const unsigned cores = std::thread::hardware_concurrency();
-  o.threads = static_cast<unsigned>(
-      std::min<uint64_t>(number("HIPGEMM_EMULATOR_THREADS", cores ? cores : 1, 1), 1024));
-  o.budget = number("HIPGEMM_EMULATOR_BUDGET", 20'000'000'000, 1);
+  static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  o.threads = static_cast<unsigned>(number("HIPGEMM_EMULATOR_THREADS", cores, 1, 1024));
+  o.budget = number("HIPGEMM_EMULATOR_BUDGET", 20'000'000'000, 1, UINT64_MAX);
   if (const char* c = std::getenv("HIPGEMM_EMULATOR_CPU")) o.cpu = c;
-  return o;
-}
-
-}  // namespace
-
-const Options& options() {
-  static const Options o = read();
   return o;
 }
 

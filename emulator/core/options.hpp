@@ -1,4 +1,4 @@
-// What the environment asks of the machine, read once per process.
+// What the environment asks of the machine, read at every launch (the CPU level: once).
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,6 @@ struct Options {
   std::string cpu;       // HIPGEMM_EMULATOR_CPU: level to force, "" for the best
 };
 
-const Options& options();
+Options read_options();
 
 }  // namespace emu

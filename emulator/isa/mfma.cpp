@@ -34,6 +34,7 @@ struct Vector {
   __m512 x;
   EMU_INLINE Vector zero() { return {_mm512_setzero_ps()}; }
   EMU_INLINE Vector load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  EMU_INLINE Vector load_bits(const uint32_t* p) { return {_mm512_loadu_ps(p)}; }
   EMU_INLINE Vector broadcast(float f) { return {_mm512_set1_ps(f)}; }
   EMU_INLINE Vector fma(Vector a, Vector b, Vector c) { return {_mm512_fmadd_ps(a.x, b.x, c.x)}; }
   EMU_INLINE Vector add(Vector a, Vector b) { return {_mm512_add_ps(a.x, b.x)}; }
@@ -49,6 +50,9 @@ struct Vector {
   __m256 x;
   EMU_INLINE Vector zero() { return {_mm256_setzero_ps()}; }
   EMU_INLINE Vector load(const float* p) { return {_mm256_loadu_ps(p)}; }
+  EMU_INLINE Vector load_bits(const uint32_t* p) {
+    return {_mm256_loadu_ps(reinterpret_cast<const float*>(p))};  // intrinsics may alias
+  }
   EMU_INLINE Vector broadcast(float f) { return {_mm256_set1_ps(f)}; }
   EMU_INLINE Vector fma(Vector a, Vector b, Vector c) { return {_mm256_fmadd_ps(a.x, b.x, c.x)}; }
   EMU_INLINE Vector add(Vector a, Vector b) { return {_mm256_add_ps(a.x, b.x)}; }
@@ -64,6 +68,9 @@ struct Vector {
   float x[4];
   EMU_INLINE Vector zero() { return {}; }
   EMU_INLINE Vector load(const float* p) { return {{p[0], p[1], p[2], p[3]}}; }
+  EMU_INLINE Vector load_bits(const uint32_t* p) {
+    return {{as<float>(p[0]), as<float>(p[1]), as<float>(p[2]), as<float>(p[3])}};
+  }
   EMU_INLINE Vector broadcast(float f) { return {{f, f, f, f}}; }
   EMU_INLINE Vector fma(Vector a, Vector b, Vector c) {
     for (int n = 0; n < 4; ++n) c.x[n] = fused(a.x[n], b.x[n], c.x[n]);
@@ -112,7 +119,7 @@ EMU_INLINE void multiply(const float* a, const float* b, const uint32_t* c, uint
       }
       for (int r = 0; r < rows; ++r) {
         const int at = output_at<kSize>(m + r) + n;
-        const Vector old = Vector::load(reinterpret_cast<const float*>(c + at));
+        const Vector old = Vector::load_bits(c + at);
         Vector::store(d + at, Vector::add(old, Vector::add(even[r], odd[r])));
       }
     }
