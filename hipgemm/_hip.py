@@ -333,8 +333,22 @@ def quiesce(stream: int) -> None:
         synchronize(stream)
 
 
+def alive(stream: int) -> bool:
+    """Whether a stream exists (still)."""
+    if stream <= 2:  # HIP's default streams
+        return True
+    hip = runtime().hip
+    if int(hip.hipStreamGetFlags(stream)[0]) == _HIP_SUCCESS:
+        return True
+    hip.hipGetLastError()
+    return False
+
+
 def wait_for(waiting: int, stream: int) -> None:
     """Order what comes next on one stream behind what is on another."""
+    if not (alive(stream) and alive(waiting)):
+        call("hipDeviceSynchronize")
+        return
     event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
     try:
         call("hipEventRecord", event, stream)
@@ -456,6 +470,13 @@ class Block:
             self.readers = set()
         self.writer = stream
 
+    def stream(self) -> int:
+        """The stream to read on without more ado: that of the last write, if it exists still."""
+        if not alive(self.writer):
+            call("hipDeviceSynchronize")
+            self.writer = 0
+        return self.writer
+
     def release(self) -> None:
         """Give the memory back. Ordered behind all work on it."""
         if self.ptr:
@@ -480,7 +501,7 @@ class Pool:
         self._device = device
         self._caching = os.environ.get("HIPGEMM_POOL", "on").lower() not in ("off", "0")
         self._lock = threading.Lock()
-        self._free: dict[tuple[int, int], list[int]] = {}
+        self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
         self._kept: list[tuple[list[Any], object]] = []
         # Finalizers only append here: they may run anywhere, even while this thread holds the lock.
         self.returned: deque[tuple[int, int, int, set[int], object]] = deque()
@@ -491,7 +512,7 @@ class Pool:
         size = _round_up(nbytes) if self._caching else max(nbytes, 1)
         with self._lock:
             self._drain()
-            cached = self._free.get((stream, size))
+            cached = self._free.get(stream, {}).get(size) or self._inherit(stream, size)
             ptr = cached.pop() if cached else self._malloc(size)
         return Block(ptr, nbytes, size, self._device, stream)
 
@@ -524,7 +545,9 @@ class Pool:
 
     def _trim(self) -> None:
         self._drain()
-        blocks = [(ptr, size) for (_, size), pointers in self._free.items() for ptr in pointers]
+        blocks = [
+            (ptr, size) for sizes in self._free.values() for size, found in sizes.items() for ptr in found
+        ]
         self._free.clear()
         for ptr, size in blocks:
             self._hip_free(ptr, size)
@@ -536,7 +559,7 @@ class Pool:
                 self._keep(owner, streams)
             elif self._caching:
                 self._gather(home, streams)
-                self._free.setdefault((home, size), []).append(ptr)
+                self._free.setdefault(home, {}).setdefault(size, []).append(ptr)
             else:
                 self._hip_free(ptr, size)
         if self._kept:
@@ -546,17 +569,29 @@ class Pool:
         """Put the home stream behind every other stream that used a block."""
         for stream in streams:
             if stream != home:
-                try:
-                    with on_device(self._device):
-                        wait_for(home, stream)
-                except HipError:  # a stream is gone; its work may not be
-                    with on_device(self._device):
-                        call("hipDeviceSynchronize")
+                with on_device(self._device):
+                    wait_for(home, stream)
+
+    def _inherit(self, stream: int, size: int) -> list[int] | None:
+        """Take over what streams that are gone have left, before more is allocated."""
+        with on_device(self._device):
+            gone = [other for other in self._free if other != stream and not alive(other)]
+            if not gone:
+                return None
+            call("hipDeviceSynchronize")
+        mine = self._free.setdefault(stream, {})
+        for other in gone:
+            for other_size, pointers in self._free.pop(other).items():
+                mine.setdefault(other_size, []).extend(pointers)
+        return mine.get(size)
 
     def _keep(self, owner: object, streams: set[int]) -> None:
         events = []
         with on_device(self._device):
             for stream in streams:
+                if not alive(stream):
+                    call("hipDeviceSynchronize")
+                    continue
                 event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
                 call("hipEventRecord", event, stream)
                 events.append(event)

@@ -187,7 +187,7 @@ class DeviceArray(Resident):
         address = self.ptr
         if self.size:
             with _hip.on_device(self.device):
-                download(address, self.shape, self.strides, out, self._block.writer)
+                download(address, self.shape, self.strides, out, self._block.stream())
         return out
 
     def free(self) -> None:
@@ -461,7 +461,7 @@ def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
             _hip.copy("DeviceToDevice", block.ptr, low, high - low, stream)
     else:
         with _hip.on_device(x.device):
-            _hip.synchronize(x._block.writer)
+            _hip.synchronize(x._block.stream())
         with _hip.on_device(device):
             _hip.copy_between(block.ptr, device, low, x.device, high - low, stream)
             _hip.synchronize(stream)  # the source may be overwritten next
@@ -509,6 +509,9 @@ def _foreign(
     owner: object,
     readonly: bool = False,
 ) -> DeviceArray:
+    if not 0 <= device < _hip.runtime().devices:
+        required = f"the array must be in the memory of device 0 to {_hip.runtime().devices - 1}"
+        raise InterchangeError(f"asarray: {sentence(required, f'address {ptr:#x}, device {device}')}")
     low, high = byte_range(shape, strides, dtype.itemsize, ptr)
     # An array without elements may have no address, which would read as freed.
     block = _hip.Block(low or dtype.itemsize, high - low, 0, device, stream, owner)

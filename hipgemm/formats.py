@@ -73,7 +73,7 @@ def format_of(dtype: npt.DTypeLike) -> Format | None:
     """
     try:
         return _BY_DTYPE.get(np.dtype(dtype))
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # whatever NumPy makes of what is no dtype
         return None
 
 

@@ -381,7 +381,7 @@ def _names(formats: tuple[Format, ...]) -> str:
 def _dtype_name(dtype: npt.DTypeLike) -> str:
     try:
         return str(np.dtype(dtype))
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         return repr(dtype)
 
 

@@ -1,0 +1,50 @@
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import hipgemm as hg
+from hipgemm import _hip, gemm
+
+BIG, SMALL = "gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64"
+
+
+@pytest.fixture(autouse=True)
+def fresh_counts() -> None:
+    hg.reset_usage()
+
+
+@pytest.fixture
+def use_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Serve what follows by one kernel, whatever the cost model says."""
+
+    def use(name: str) -> None:
+        monkeypatch.setenv("HIPGEMM_KERNEL", name)
+        gemm._plans.clear()
+
+    yield use
+    gemm._plans.clear()
+
+
+@pytest.fixture
+def emulator() -> Any:
+    """For tests that only the emulator can survive or answer."""
+    runtime = _hip.runtime()
+    if runtime.kind != "emulator":
+        pytest.skip("needs the emulator")
+    return runtime.emulator
+
+
+@pytest.fixture
+def streams() -> Iterator[Callable[[], int]]:
+    """Make streams that do not wait for the default stream."""
+    made = []
+
+    def make() -> int:
+        made.append(_hip.call("hipStreamCreateWithFlags", 1))
+        return int(made[-1])
+
+    yield make
+    for stream in made:
+        _hip.synchronize(int(stream))
+        _hip.call("hipStreamDestroy", stream)

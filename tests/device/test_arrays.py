@@ -1,0 +1,214 @@
+"""DeviceArray against NumPy."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = [BF16, np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, np.bool_]
+
+
+def numbers(shape, dtype):
+    return np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4), (0,), (3, 0, 2), (1, 1)])
+def test_round_trip(dtype, shape):
+    x = numbers(shape, dtype)
+    y = hg.asarray(x)
+    assert (y.shape, y.dtype, y.ndim, y.size, y.nbytes) == (x.shape, x.dtype, x.ndim, x.size, x.nbytes)
+    got = y.get()
+    np.testing.assert_array_equal(got, x)
+    assert got.dtype == x.dtype
+
+
+INDICES = [
+    np.s_[1:],
+    np.s_[::-1],
+    np.s_[:, ::-2],
+    np.s_[3:0:-1, 1:6:3],
+    np.s_[-2],
+    np.s_[..., 2],
+    np.s_[2, ...],
+    np.s_[:, None, 1],
+    np.s_[None],
+    np.s_[5:2],
+    np.s_[:, 100:],
+    np.s_[1, -1],
+    np.s_[...],
+    np.s_[np.int64(1)],
+    np.s_[()],
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_slices(index, transposed):
+    x = numbers((5, 7), np.int32)
+    y = hg.asarray(x)
+    if transposed:
+        x, y = x.T, y.T
+    got = y[index]
+    assert (got.shape, got.strides) == (x[index].shape, x[index].strides) or 0 in got.shape
+    np.testing.assert_array_equal(got.get(), x[index])
+
+
+def test_slices_of_slices():
+    x = numbers((8, 9, 10), BF16)
+    y = hg.asarray(x)
+    np.testing.assert_array_equal(
+        y[::-1, 2:8:2].mT[..., 1][3:][:, ::-1].get(), x[::-1, 2:8:2].swapaxes(-1, -2)[..., 1][3:][:, ::-1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("index", "error", "text"),
+    [
+        (5, IndexError, "index 5 is out of bounds for axis 0 of size 5"),
+        (-6, IndexError, "index -6 is out of bounds"),
+        ((0, 0, 0), IndexError, "at most 2 indices; got 3"),
+        ((..., 0, ...), IndexError, "only one ellipsis"),
+        ("a", TypeError, "an index must be an int, a slice, None or ...; got str"),
+        ([0, 1], TypeError, "got list"),
+        (1.5, TypeError, "got float"),
+    ],
+)
+def test_wrong_indices(index, error, text):
+    with pytest.raises(error, match=text):
+        hg.zeros((5, 7), np.int8)[index]
+
+
+def test_transposes():
+    x = numbers((2, 3, 4), np.int16)
+    y = hg.asarray(x)
+    np.testing.assert_array_equal(y.T.get(), x.T)
+    np.testing.assert_array_equal(y.mT.get(), x.swapaxes(-1, -2))
+    with pytest.raises(ValueError, match="ndim must be at least 2; got 1"):
+        _ = y[0, 0].mT
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_layout_is_kept(order):
+    x = np.asarray(numbers((6, 4), BF16), order=order)
+    assert hg.asarray(x).strides == x.strides
+
+
+def test_get_into_any_layout():
+    x = numbers((6, 8), np.float32)
+    y = hg.asarray(x)
+    for out in (np.empty_like(x), np.empty((8, 6), x.dtype).T, np.empty((6, 20), x.dtype)[:, 3:11]):
+        assert y.get(out) is out
+        np.testing.assert_array_equal(out, x)
+        flipped = y[::-1]
+        flipped.get(out=out)
+        np.testing.assert_array_equal(out, x[::-1])
+
+
+def test_get_leaves_the_rest_alone():
+    outer = np.full((6, 20), -1, np.float32)
+    hg.zeros((6, 8), np.float32).get(outer[:, 3:11])
+    assert (outer == 0).sum() == 48
+    assert (outer == -1).sum() == 72
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "text"),
+    [
+        ([0.0], TypeError, "out must be a numpy.ndarray; got list"),
+        (np.zeros(3), TypeError, "out.dtype must be float32; got float64"),
+        (np.zeros(4, np.float32), ValueError, r"out.shape must be \(3,\); got \(4,\)"),
+        (np.broadcast_to(np.float32(0), 3), ValueError, "out must be writeable"),
+    ],
+)
+def test_get_refuses(out, error, text):
+    with pytest.raises(error, match=text):
+        hg.zeros(3, np.float32).get(out)
+
+
+def test_zeros_and_empty():
+    np.testing.assert_array_equal(hg.zeros((3, 5), BF16).get(), np.zeros((3, 5), BF16))
+    assert hg.empty(7, np.int8).shape == (7,)
+    assert hg.empty((), np.float32).get().shape == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "error", "text"),
+    [
+        (-1, np.int8, ValueError, "shape must not be negative"),
+        ("ab", np.int8, TypeError, "shape must be an int or a sequence of ints"),
+        ((2, 1.5), np.int8, TypeError, "shape must be an int or a sequence of ints"),
+        (2, object, TypeError, "dtype must be a plain type"),
+        (2, ">f4", TypeError, "native byte order"),
+    ],
+)
+def test_making_refuses(shape, dtype, error, text):
+    with pytest.raises(error, match=text):
+        hg.empty(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("device", "error"), [(99, ValueError), (-1, ValueError), ("0", TypeError), (True, TypeError)]
+)
+def test_wrong_device(device, error):
+    with pytest.raises(error, match="device must be"):
+        hg.zeros(2, np.int8, device=device)
+
+
+def test_asarray_converts_numpy_and_rounds_once():
+    x = np.array([1 + 2.0**-8 + 2.0**-40, 3.0])
+    np.testing.assert_array_equal(hg.asarray(x, BF16).get().astype(float), [1 + 2.0**-7, 3])
+    assert hg.asarray(x, np.float32).dtype == np.float32
+
+
+def test_asarray_of_a_device_array():
+    x = hg.asarray(numbers((4, 6), np.float32))
+    assert hg.asarray(x) is x
+    assert hg.asarray(x, np.float32, copy=False) is x
+    for view in (x, x.T, x[::-2, 1:5], x[0]):
+        copy = hg.asarray(view, copy=True)
+        assert copy.ptr != view.ptr
+        np.testing.assert_array_equal(copy.get(), view.get())
+    with pytest.raises(TypeError, match="dtype must be that of an array on a device, float32; got float16"):
+        hg.asarray(x, np.float16)
+
+
+@pytest.mark.parametrize("x", [[1.0], 2.0, (1, 2), "text", None, object()])
+def test_asarray_refuses(x):
+    with pytest.raises(TypeError, match=r"x must be a numpy\.ndarray, a DeviceArray, or an array"):
+        hg.asarray(x)
+    with pytest.raises(ValueError, match="copy=False"):
+        hg.asarray(np.zeros(2), copy=False)
+
+
+def test_asarray_copies_what_numpy_may_change():
+    x = np.arange(5, dtype=np.float32)
+    y = hg.asarray(x)
+    x[:] = -1
+    np.testing.assert_array_equal(y.get(), [0, 1, 2, 3, 4])
+
+
+def test_no_silent_way_to_the_host():
+    with pytest.raises(TypeError, match=r"use \.get\(\)"):
+        np.asarray(hg.zeros(3, np.float32))
+
+
+def test_freed_arrays_say_so():
+    x = hg.zeros((4, 8), BF16)
+    view = x[1:]
+    x.free()
+    x.free()
+    assert repr(x) == "DeviceArray(shape=(4, 8), dtype=bfloat16, device=0, freed)"
+    for use in (lambda: x.ptr, view.get, lambda: x[0], lambda: hg.matmul(x, x.T)):
+        with pytest.raises(ValueError, match="was freed"):
+            use()
+
+
+def test_len_and_repr():
+    x = hg.zeros((4, 8), BF16)
+    assert len(x) == 4
+    assert repr(x) == "DeviceArray(shape=(4, 8), dtype=bfloat16, device=0)"
+    with pytest.raises(TypeError, match="0-d"):
+        len(hg.zeros((), BF16))

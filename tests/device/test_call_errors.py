@@ -1,0 +1,252 @@
+"""Wrong calls: the right error, word for word, and everything works afterwards."""
+
+import gc
+import subprocess
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import _dlpack, _hip
+from hipgemm.testing import assert_gemm_close, random_matrix
+
+BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def free_bytes() -> int:
+    """Free memory, with nothing kept for reuse."""
+    gc.collect()
+    _hip.runtime().pools[0].trim()
+    return int(_hip.runtime().hip.hipMemGetInfo()[1])
+
+
+@pytest.fixture(autouse=True)
+def _still_works(rng):
+    """Whatever a test provokes: the next product is right and no memory is gone."""
+    a, w = random_matrix((20, 24), rng), random_matrix((30, 24), rng)
+    hg.matmul(hg.asarray(a), hg.asarray(w).T).get()
+    before = free_bytes()
+    yield
+    assert_gemm_close(hg.matmul(a, w.T), a, w.T)
+    assert_gemm_close(hg.matmul(hg.asarray(a), hg.asarray(w).T).get(), a, w.T)
+    assert free_bytes() == before
+
+
+def ones(*shape, dtype=BF16):
+    return np.ones(shape, dtype)
+
+
+CALLS = [
+    (
+        (ones(128, 4096), ones(4100, 256)),
+        {},
+        ValueError,
+        "matmul: a.shape[1] (K) must equal b.shape[0] (K); got 4096 and 4100; "
+        "a.shape=(128, 4096), b.shape=(4100, 256)",
+    ),
+    (
+        (ones(4, 8, dtype=F32), ones(8, 4)),
+        {},
+        TypeError,
+        "matmul: a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16)",
+    ),
+    (
+        ([[1.0]], ones(1, 1)),
+        {},
+        TypeError,
+        "matmul: a must be a numpy.ndarray or a hipgemm.DeviceArray; got list; "
+        "make an array of it with numpy.asarray",
+    ),
+    (
+        (ones(2, 4, 8), ones(8, 4)),
+        {},
+        hg.UnsupportedError,
+        "matmul: a.ndim must be 2 (no batched kernel yet); got 3",
+    ),
+    (
+        (ones(4, 8, dtype=np.float16), ones(8, 4, dtype=np.float16)),
+        {},
+        hg.UnsupportedError,
+        "matmul: a and b must be bf16 and bf16; got f16 and f16",
+    ),
+    ((ones(8), ones(8, 4)), {}, ValueError, "matmul: a.ndim must be 2; got 1; a.shape=(8,)"),
+    ((ones(4, 8), ones(8, 4)), {"alpha": 1e39}, ValueError, "matmul: alpha must fit float32; got 1e+39"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "error", "text"), CALLS, ids=[c[3][8:40] for c in CALLS])
+def test_message(args, kwargs, error, text):
+    placed = [list(args)]
+    if all(isinstance(x, np.ndarray) for x in args):
+        placed.append([hg.asarray(x) for x in args])
+    for operands in placed:
+        with pytest.raises(error) as caught:
+            hg.matmul(*operands, **kwargs)
+        assert str(caught.value) == text
+        assert type(caught.value) is error
+
+
+def test_residency():
+    with pytest.raises(TypeError, match="a, b must live in one place; got a on the host, b on device 0"):
+        hg.matmul(ones(4, 8), hg.asarray(ones(8, 4)))
+    with pytest.raises(TypeError, match=r"a, b, out must live in one place"):
+        hg.matmul(hg.asarray(ones(4, 8)), hg.asarray(ones(8, 4)), ones(4, 4))
+
+
+def test_overlap_on_the_device():
+    x = hg.asarray(ones(16, 16))
+    with pytest.raises(ValueError, match="out must not overlap a"):
+        hg.matmul(x, hg.asarray(ones(16, 16)), x)
+    with pytest.raises(ValueError, match="out must not overlap b"):
+        hg.matmul(hg.asarray(ones(8, 16)), x, x[8:])
+    scale = hg.asarray(ones(64, dtype=F32))
+    out = hg.DeviceArray(scale._block, scale.ptr, (4, 4), (16, 4), F32)
+    a = hg.asarray(ones(4, 8))
+    for name in ("col_scale", "bias"):
+        with pytest.raises(ValueError, match=f"out must not overlap {name}"):
+            hg.matmul(a, a.T, out, **{name: scale[8:12]})
+
+
+def test_overlap_is_found_again_when_the_shapes_are_known():
+    # The second call finds its plan in the cache; the check must not be there too.
+    store, b = hg.zeros((64, 8), BF16), hg.asarray(ones(8, 8))
+    hg.matmul(store[:32], b, store[32:])
+    with pytest.raises(ValueError, match="out must not overlap a"):
+        hg.matmul(store[:32], b, store[16:48])
+    hg.matmul(store[32:], b, store[:32])
+
+
+def test_interleaved_output_is_fine():
+    store = hg.asarray(np.arange(256).reshape(16, 16).astype(BF16))
+    eye = hg.asarray(np.eye(8).astype(BF16))
+    hg.matmul(store[:, :8], eye, store[:, 8:])
+    got = store.get()
+    np.testing.assert_array_equal(got[:, 8:], got[:, :8])
+
+
+def test_alpha_is_checked_when_the_shapes_are_known():
+    a = hg.asarray(ones(4, 8))
+    hg.matmul(a, a.T, alpha=2.0)
+    with pytest.raises(ValueError, match="alpha must fit float32"):
+        hg.matmul(a, a.T, alpha=1e39)
+    assert np.isposinf(hg.matmul(a, a.T, alpha=float("inf")).get().astype(F32)).all()
+
+
+def test_unhashable_dtype():
+    a = hg.asarray(ones(4, 8))
+    with pytest.raises(TypeError, match="dtype must be bfloat16, float16 or float32"):
+        hg.matmul(a, a.T, dtype={"no": "dtype"})
+
+
+def test_refusals_are_counted():
+    half = ones(4, 8, dtype=np.float16)
+    for _ in range(3):
+        with pytest.raises(hg.UnsupportedError) as caught:
+            hg.matmul(half, half.T)
+    assert [reason.code for reason in caught.value.reasons] == ["format"]
+    assert hg.usage().refused == {("matmul", "format"): 3}
+
+
+def test_host_output_is_untouched_by_a_refused_call():
+    out = np.full((4, 4), 7, BF16)
+    with pytest.raises(ValueError, match="bias"):
+        hg.matmul(ones(4, 8), ones(8, 4), out, bias=np.ones(3, F32))
+    assert (out == 7).all()
+
+
+def test_a_fault_on_the_device_is_told_and_survived(emulator):
+    """An operand that reaches beyond its allocation: the report names kernel and address."""
+    small = hg.asarray(ones(64, 64))
+
+    class Liar:
+        def __dlpack_device__(self):
+            return 10, 0
+
+        def __dlpack__(self, *, stream=None):
+            return _dlpack.export(small.ptr, 0, (2**20, 64), (128, 2), BF16, small)
+
+    beyond = hg.asarray(Liar())
+    with pytest.raises(hg.HipError) as caught:
+        hg.matmul(beyond, small.T).get()
+    assert caught.value.code != 0
+    assert caught.value.name.startswith("hipError")
+    assert "gemm_bf16_nt" in caught.value.report
+    assert "0x" in caught.value.report
+    assert "gemm_bf16_nt" in str(caught.value)
+
+
+# ---- kernels that are not there
+
+
+def in_child(run_python: Run, code: str, **environment: str) -> str:
+    done = run_python(
+        "import ml_dtypes, numpy as np, hipgemm as hg\n"
+        "from pathlib import Path\n"
+        "from hipgemm import support\n"
+        "x = np.ones((4, 8), ml_dtypes.bfloat16)\n" + code,
+        HIPGEMM_RUNTIME="emulator",
+        **environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+CATCH = """
+try:
+    hg.matmul(x, x.T)
+except hg.KernelNotFoundError as error:
+    print(error)
+"""
+
+
+def test_unknown_architecture(run_python: Run) -> None:
+    text = in_child(run_python, CATCH, HIPGEMM_EMULATOR_ARCH="gfx90a")
+    assert text == "no kernels for gfx90a; architectures built: gfx950; run: make kernels"
+
+
+def test_nothing_built(run_python: Run, tmp_path) -> None:
+    text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
+    assert text == "no kernels for gfx950; architectures built: none; run: make kernels"
+
+
+def copy_kernels(tmp_path):
+    from hipgemm.support import KERNEL_DIR
+
+    for path in KERNEL_DIR.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path / "hipgemm_gfx950.co"
+
+
+def test_missing_code_object(run_python: Run, tmp_path) -> None:
+    copy_kernels(tmp_path).unlink()
+    text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
+    assert "hipgemm_gfx950.co cannot be read (No such file or directory); run: make kernels" in text
+
+
+def test_damaged_code_object(run_python: Run, tmp_path) -> None:
+    path = copy_kernels(tmp_path)
+    image = bytearray(path.read_bytes())
+    image[len(image) // 2] ^= 1
+    path.write_bytes(image)
+    text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
+    assert text.endswith("hipgemm_gfx950.co is not the one in the manifest; run: make kernels")
+
+
+def test_recovers_when_the_kernels_appear(run_python: Run, tmp_path) -> None:
+    path = copy_kernels(tmp_path)
+    hidden = path.rename(path.with_suffix(".hidden"))
+    code = (
+        f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n{CATCH}\n"
+        f"Path({str(hidden)!r}).rename({str(path)!r})\nprint(hg.matmul(x, x.T)[0, 0])"
+    )
+    assert in_child(run_python, code).splitlines()[-1] == "8"
+
+
+def test_forced_kernel_that_is_not_there(run_python: Run) -> None:
+    code = "try:\n    hg.matmul(x, x.T)\nexcept ValueError as error:\n    print(error)"
+    text = in_child(run_python, code, HIPGEMM_KERNEL="plain")
+    assert text.startswith("matmul: HIPGEMM_KERNEL must name a kernel (gemm_bf16_nt_")
+    assert text.endswith("; got plain")

@@ -1,0 +1,132 @@
+"""Order across streams and threads."""
+
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import _hip
+from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
+
+BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+
+
+class Stream:
+    """What other libraries hand around: an object with int()."""
+
+    def __init__(self, handle):
+        self.handle = handle
+
+    def __int__(self):
+        return self.handle
+
+
+def test_one_stream(streams, rng):
+    stream = streams()
+    a, w = random_matrix((65, 64), rng), random_matrix((40, 64), rng)
+    x, y = hg.asarray(a, stream=stream), hg.asarray(w, stream=Stream(stream))
+    out = hg.matmul(x, y.T, stream=Stream(stream), bias=np.ones(40, F32))
+    assert_gemm_close(out.get(), a, w.T, bias=np.ones(40, F32))
+    np.testing.assert_array_equal(hg.matmul(a, w.T, stream=stream), hg.matmul(a, w.T))
+
+
+def test_results_cross_streams(streams, rng):
+    # Each product depends on the one before, on another stream: nobody waits by hand.
+    first, second = streams(), streams()
+    a = hg.asarray(exact_grid((48, 48), rng, bits=1))
+    expected = a.get().astype(np.float64)
+    x = a
+    for step in range(6):
+        x = hg.matmul(x, a, dtype=BF16, alpha=2.0**-3, stream=(first, second, 0)[step % 3])
+        expected = (expected @ a.get().astype(np.float64)) * 2.0**-3
+        expected = expected.astype(np.float32).astype(BF16).astype(np.float64)
+    np.testing.assert_array_equal(x.get().astype(np.float64), expected)
+
+
+def test_overwriting_waits_for_readers(streams, rng):
+    first, second = streams(), streams()
+    a, b = (hg.asarray(exact_grid((64, 64), rng)) for _ in range(2))
+    eye = hg.asarray(np.eye(64).astype(BF16))
+    before = a.get()
+    out = hg.empty((64, 64), F32)
+    hg.matmul(a, eye, out, stream=first)  # reads a
+    hg.matmul(b, eye, a, stream=second)  # overwrites it
+    np.testing.assert_array_equal(out.get(), before.astype(F32))
+    np.testing.assert_array_equal(a.get(), b.get())
+
+
+def test_memory_is_not_reused_too_early(streams, rng):
+    first, second = streams(), streams()
+    eye = hg.asarray(np.eye(96).astype(BF16))
+    expected, results = [], []
+    for i in range(20):
+        stream = (first, second)[i % 2]
+        x = exact_grid((96, 96), rng)
+        expected.append(x)
+        temporary = hg.asarray(x, stream=stream)
+        results.append(hg.matmul(temporary, eye, stream=(second, first)[i % 2]))
+        del temporary  # freed while the other stream may still have to read it
+    for got, want in zip(results, expected, strict=True):
+        np.testing.assert_array_equal(got.get(), want)
+
+
+def test_streams_that_are_gone(rng):
+    a, w = random_matrix((33, 64), rng), random_matrix((20, 64), rng)
+    free, _ = free_bytes()
+    for _ in range(20):
+        stream = _hip.call("hipStreamCreateWithFlags", 1)
+        x = hg.asarray(a, stream=int(stream))
+        y = hg.matmul(x, hg.asarray(w).T, stream=int(stream))
+        _hip.synchronize(int(stream))
+        _hip.call("hipStreamDestroy", stream)
+        assert_gemm_close(hg.matmul(x, hg.asarray(w).T).get(), a, w.T)
+        assert_gemm_close(y.get(), a, w.T)
+        del x, y
+    assert free - free_bytes()[0] < 2**20
+
+
+def free_bytes():
+    result = _hip.runtime().hip.hipMemGetInfo()
+    return int(result[1]), int(result[2])
+
+
+@pytest.mark.parametrize("stream", ["s", -1, 1.5j, object(), [1]])
+def test_wrong_streams(stream, rng):
+    a = random_matrix((4, 8), rng)
+    with pytest.raises(TypeError, match="matmul: stream must be None, a stream handle, or convertible"):
+        hg.matmul(a, a.T, stream=stream)
+    with pytest.raises(TypeError, match="asarray: stream must be"):
+        hg.asarray(a, stream=stream)
+
+
+def test_threads(streams):
+    """Many threads, each with shapes and a stream of its own, from NumPy and resident in turn."""
+    failures = []
+
+    def work(seed, stream):
+        rng = np.random.default_rng(seed)
+        try:
+            for i in range(8):
+                m, n, k = (int(x) for x in rng.integers(1, 90, 3))
+                a, w = random_matrix((m, k), rng), random_matrix((n, k), rng)
+                bias = rng.standard_normal(n).astype(F32)
+                if i % 2:
+                    out = hg.matmul(a, w.T, bias=bias, stream=stream)
+                else:
+                    out = hg.matmul(
+                        hg.asarray(a), hg.asarray(w, stream=stream).T, bias=bias, stream=stream
+                    ).get()
+                assert_gemm_close(out, a, w.T, bias=bias)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(seed, streams() if seed % 2 else None)) for seed in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[0]
