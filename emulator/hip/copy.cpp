@@ -13,7 +13,7 @@ uint64_t extent(const Region& region, const CopyShape& shape, const char* what) 
   unsigned __int128 total = shape.width;
   total += static_cast<unsigned __int128>(region.pitch) * (shape.rows - 1);
   total += static_cast<unsigned __int128>(region.layer_pitch) * (shape.layers - 1);
-  if (total >> 63) fail(hipErrorInvalidValue, what, ": the pitches exceed the address space");
+  if (total >> 63) fail(hipErrorInvalidValue, what, ": the region exceeds the address space");
   return static_cast<uint64_t>(total);
 }
 

@@ -280,7 +280,11 @@ std::string Allocator::describe_locked(uint64_t address, int device) const {
     return result;
   }
   for (auto it = freed_.rbegin(); it != freed_.rend(); ++it) {
-    if (address >= it->base && address < it->base + it->bytes) {
+    if (address < it->base || address >= it->base + it->bytes) continue;
+    // Unless the range was given out again since.
+    const auto above = live_.lower_bound(it->base + it->bytes);
+    const bool reused = above != live_.begin() && std::prev(above)->second.end() > it->base;
+    if (!reused) {
       return text(address - it->base, " bytes into freed allocation #", it->serial, " (", it->bytes,
                   " bytes at ", hex(it->base), ", device ", it->device, ")");
     }
