@@ -59,13 +59,14 @@ class Lowering {
 };
 
 // The semantics of one opcode: how it is lowered, and the code that is lowered to. What `handler`
-// and `loop` mean is between the lowering function and the file that fills the table in.
+// and the loops mean is between the lowering function and the file that fills the table in.
 struct Semantic;
 using LowerFunction = void (*)(Lowering&, const Decoded&, const Semantic&, Inst&);
 struct Semantic {
   LowerFunction lower = nullptr;  // null where semantics are missing
   Handler handler = nullptr;
   void (*loop)() = nullptr;
+  void (*clamped)() = nullptr;  // the loop under the clamp bit, where that is not a range of [0, 1]
 };
 
 // One table per CPU level.

@@ -15,7 +15,7 @@ namespace emu::EMU_NS {
 
 EMU_INLINE void set(Semantics& t, Op op, LowerFunction lower, Handler handler = nullptr,
                     void (*loop)() = nullptr) {
-  t.of[static_cast<int>(op)] = {lower, handler, loop};
+  t.of[static_cast<int>(op)] = {lower, handler, loop, nullptr};
 }
 
 template <class T>

@@ -7,7 +7,8 @@ namespace emu::EMU_NS {
 void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   const OpInfo& op = info(d.op);
   if (d.dpp || d.sdwa) return l.fail("DPP and SDWA forms are not emulated yet");
-  i.wide = reinterpret_cast<uint64_t>(s.loop);
+  const bool saturate = d.clamp && s.clamped;
+  i.wide = reinterpret_cast<uint64_t>(saturate ? s.clamped : s.loop);
   uint16_t* const at[] = {&i.a, &i.b, &i.c};
   int n = 0;
   for (; n < 3 && op.src[n]; ++n) {
@@ -43,7 +44,7 @@ void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
       i.y = l.scalar_dst(d.dst2, 2);
     }
   }
-  i.imm = d.abs | d.neg << 3 | d.omod << 6 | (d.clamp ? kModifierClamp : 0);
+  i.imm = d.abs | d.neg << 3 | d.omod << 6 | (d.clamp && !saturate ? kModifierClamp : 0);
   if (i.imm & ~63 && !(op.dst.kind == 'f' && op.dst.bits == 32))
     return l.fail("output modifiers are emulated for f32 results only");
   if (d.op_sel) return l.fail("op_sel is not emulated here");

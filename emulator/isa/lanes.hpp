@@ -232,6 +232,12 @@ const Inst* run_vector(Wave& w, const Inst* i) {
 // Fills in everything but fn for an operation with `arity` sources.
 void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i);
 
+// An integer operation, with what it does under the clamp bit (it saturates).
+template <class F, class G>
+EMU_INLINE void vector(Semantics& t, Op op, F, G) {
+  set(t, op, lower_vector, nullptr, reinterpret_cast<void (*)()>(&LoopOf<F>::run));
+  t.of[static_cast<int>(op)].clamped = reinterpret_cast<void (*)()>(&LoopOf<G>::run);
+}
 template <class F>
 EMU_INLINE void vector(Semantics& t, Op op, F) {
   set(t, op, lower_vector, nullptr, reinterpret_cast<void (*)()>(&LoopOf<F>::run));

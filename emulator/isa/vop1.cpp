@@ -1,4 +1,5 @@
 // VOP1: vector operations with one source.
+#include "isa/atomics.hpp"
 #include "isa/lanes.hpp"
 
 namespace emu::EMU_NS {
@@ -28,6 +29,17 @@ void add_vop1(Semantics& t) {
     x = (x & 0x0f0f0f0f) << 4 | (x >> 4 & 0x0f0f0f0f);
     return x << 24 | (x & 0xff00) << 8 | (x >> 8 & 0xff00) | x >> 24;
   });
+  vector(t, Op::v_cvt_f32_f16, [](uint32_t a) { return from_f16(a & 0xffff); });
+  vector(t, Op::v_cvt_f32_u32, [](uint32_t a) { return static_cast<float>(a); });
+  vector(t, Op::v_cvt_f32_i32, [](int32_t a) { return static_cast<float>(a); });
+  vector(t, Op::v_cvt_f32_ubyte0, [](uint32_t a) { return static_cast<float>(a & 0xff); });
+  // Out of range saturates; NaN gives zero.
+  vector(t, Op::v_cvt_u32_f32, [](float a) {
+    const float x = a > 0.f ? a : 0.f;
+    return x < 4294967296.f ? static_cast<uint32_t>(x) : ~0u;
+  });
+  vector(t, Op::v_rcp_iflag_f32, [](float a) { return 1.f / a; });
+  vector(t, Op::v_rcp_f32, [](float a) { return 1.f / a; });
   set(t, Op::v_readfirstlane_b32, lower_readfirstlane, readfirstlane);
 }
 

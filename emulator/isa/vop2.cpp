@@ -10,9 +10,15 @@ void add_vop2(Semantics& t) {
   vector(t, Op::v_add_f32, [](float a, float b) { return a + b; });
   vector(t, Op::v_sub_f32, [](float a, float b) { return a - b; });
   vector(t, Op::v_mul_f32, [](float a, float b) { return a * b; });
-  vector(t, Op::v_add_u32, [](u32 a, u32 b) { return a + b; });
-  vector(t, Op::v_sub_u32, [](u32 a, u32 b) { return a - b; });
-  vector(t, Op::v_subrev_u32, [](u32 a, u32 b) { return b - a; });
+  const auto sum = [](u32 a, u32 b) { return a + b; };
+  const auto saturated_sum = [](u32 a, u32 b) { return a + b < a ? ~0u : a + b; };
+  vector(t, Op::v_add_u32, sum, saturated_sum);
+  const auto difference = [](u32 a, u32 b) { return a - b; };
+  const auto saturated_difference = [](u32 a, u32 b) { return a < b ? 0 : a - b; };
+  vector(t, Op::v_sub_u32, difference, saturated_difference);
+  const auto reverse = [](u32 a, u32 b) { return b - a; };
+  const auto saturated_reverse = [](u32 a, u32 b) { return b < a ? 0 : b - a; };
+  vector(t, Op::v_subrev_u32, reverse, saturated_reverse);
   vector(t, Op::v_and_b32, [](u32 a, u32 b) { return a & b; });
   vector(t, Op::v_or_b32, [](u32 a, u32 b) { return a | b; });
   vector(t, Op::v_xor_b32, [](u32 a, u32 b) { return a ^ b; });

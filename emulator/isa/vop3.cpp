@@ -1,4 +1,5 @@
 // VOP3: vector operations with three sources.
+#include "isa/atomics.hpp"
 #include "isa/lanes.hpp"
 
 namespace emu::EMU_NS {
@@ -49,6 +50,8 @@ void add_vop3(Semantics& t) {
   });
   set(t, Op::v_bitop3_b32, lower_bitop3, nullptr, reinterpret_cast<void (*)()>(&bitop3));
   vector(t, Op::v_fma_f32, [](float a, float b, float c) { return __builtin_fmaf(a, b, c); });
+  vector(t, Op::v_lshl_add_u64, [](u64 a, u32 b, u64 c) { return (a << (b & 63)) + c; });
+  vector(t, Op::v_cvt_pk_f16_f32, [](float a, float b) { return to_f16(a) | to_f16(b) << 16; });
   vector(t, Op::v_cvt_pk_bf16_f32,
          [](float a, float b) { return round_to_bf16(a) | round_to_bf16(b) << 16; });
 }
