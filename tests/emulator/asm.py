@@ -76,6 +76,7 @@ s_endpgm
 .amdhsa_next_free_vgpr {self.vgprs}
 .amdhsa_accum_offset {accum}
 .amdhsa_next_free_sgpr {self.sgprs}
+.amdhsa_float_denorm_mode_32 3
 {self.directives}
 .end_amdhsa_kernel
 """
