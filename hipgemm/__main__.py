@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -10,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from . import bench
+from . import _hip, bench
 from .array import asarray
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
 from .formats import FORMATS
-from .gemm import matmul
+from .gemm import matmul, only_kernel
 from .info import info
-from .support import can_use
+from .support import can_use, code_object
 from .testing import assert_gemm_close, exact_grid, random_matrix
 from .usage import reset_usage, usage
 
@@ -55,35 +56,45 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def selftest() -> int:
-    """Multiply a few shapes and hold every element to its bound; return 0 if all is right."""
+    """Multiply a few shapes with every kernel, hold every element to its bound; return 0 if all is right."""
     print(info())
     reset_usage()
     failures = 0
     rng = np.random.default_rng(0)
-    for m, n, k in SELFTEST_SHAPES:
-        for kind, make in (("exact", exact_grid), ("random", random_matrix)):
-            a, w = make((m, k), rng), make((n, k), rng)
-            epilogue: dict[str, Any] = {
-                "alpha": 0.5,
-                "col_scale": np.exp2(rng.integers(-2, 3, n)).astype(np.float32),
-                "bias": rng.integers(-4, 5, n).astype(np.float32),
-            }
-            for name, form in FORMATS.items():
-                label = f"({m}, {k}) @ ({k}, {n}) {kind} -> {name}"
-                try:
-                    out = np.full((m, n), np.nan, form.dtype)
-                    matmul(a, w.T, out, **epilogue)
-                    assert_gemm_close(out, a, w.T, exact=kind == "exact", **epilogue)
-                    resident = matmul(asarray(a), asarray(w).T, dtype=form.dtype, **epilogue).get()
-                    assert_gemm_close(resident, a, w.T, exact=kind == "exact", **epilogue)
-                except (AssertionError, HipError, UnsupportedError) as error:
-                    failures += 1
-                    print(f"FAIL  {label}\n{error}")
-                else:
-                    print(f"ok    {label}")
+    kernels = code_object(_hip.arch(_hip.current_device())).kernels.values()
+    for kernel in (k.name for k in kernels if k.op == "gemm"):
+        for m, n, k in SELFTEST_SHAPES:
+            faults = _try_shape(kernel, m, n, k, rng)
+            failures += bool(faults)
+            print(
+                f"{'FAIL' if faults else 'ok  '}  {kernel}  ({m}, {k}) @ ({k}, {n})", *faults, sep="\n      "
+            )
     print(usage())
     print(f"selftest: {failures} failures" if failures else "selftest: all right")
     return 1 if failures else 0
+
+
+def _try_shape(kernel: str, m: int, n: int, k: int, rng: np.random.Generator) -> list[str]:
+    """Multiply with one kernel, into every type, from the host and resident; return what was wrong."""
+    faults = []
+    for exact, form in itertools.product((True, False), FORMATS.values()):
+        make = exact_grid if exact else random_matrix
+        a, w = make((m, k), rng), make((n, k), rng)
+        epilogue: dict[str, Any] = {
+            "alpha": 0.5,
+            "col_scale": np.exp2(rng.integers(-2, 3, n)).astype(np.float32),
+            "bias": rng.integers(-4, 5, n).astype(np.float32),
+        }
+        try:
+            with only_kernel(kernel):
+                out = np.full((m, n), np.nan, form.dtype)
+                matmul(a, w.T, out, **epilogue)
+                resident = matmul(asarray(a), asarray(w).T, dtype=form.dtype, **epilogue).get()
+            assert_gemm_close(out, a, w.T, exact=exact, **epilogue)
+            assert_gemm_close(resident, a, w.T, exact=exact, **epilogue)
+        except (AssertionError, HipError, UnsupportedError) as error:
+            faults.append(f"{form.name}, {'exact' if exact else 'random'}: {error}")
+    return faults
 
 
 def _can_use(args: argparse.Namespace) -> int:

@@ -558,8 +558,10 @@ class Pool:
             if size == 0:
                 self._keep(owner, streams)
             elif self._caching:
-                self._gather(home, streams)
-                self._free.setdefault(home, {}).setdefault(size, []).append(ptr)
+                try:
+                    self._gather(home, streams)
+                finally:  # a fault that surfaces here ended all work there was
+                    self._free.setdefault(home, {}).setdefault(size, []).append(ptr)
             else:
                 self._hip_free(ptr, size)
         if self._kept:

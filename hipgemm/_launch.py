@@ -87,7 +87,9 @@ def function(device: int, name: str) -> Function:
     found = _functions.get((device, name))
     if found is None:
         with _lock:
-            found = _functions.setdefault((device, name), _load_function(device, name))
+            found = _functions.get((device, name))
+            if found is None:
+                found = _functions[device, name] = _load_function(device, name)
     return found
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, overload
@@ -196,6 +199,21 @@ class _Arguments:
 _plans: dict[Any, _Plan] = {}
 _MAX_PLANS = 4096
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
+
+
+@contextmanager
+def only_kernel(name: str) -> Iterator[None]:
+    """Let one kernel serve whatever is multiplied meanwhile, for tests. Not for use beside other threads."""
+    before = os.environ.get("HIPGEMM_KERNEL")
+    os.environ["HIPGEMM_KERNEL"] = name
+    _plans.clear()
+    try:
+        yield
+    finally:
+        del os.environ["HIPGEMM_KERNEL"]
+        if before is not None:
+            os.environ["HIPGEMM_KERNEL"] = before
+        _plans.clear()
 
 
 def _key(a: DeviceArray, b: DeviceArray, x: _Arguments) -> Any:

@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,15 +16,10 @@ def fresh_counts() -> None:
 
 
 @pytest.fixture
-def use_kernel(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Serve what follows by one kernel, whatever the cost model says."""
-
-    def use(name: str) -> None:
-        monkeypatch.setenv("HIPGEMM_KERNEL", name)
-        gemm._plans.clear()
-
-    yield use
-    gemm._plans.clear()
+def use_kernel() -> Iterator[Callable[[str], None]]:
+    """Serve the rest of a test by one kernel, whatever the cost model says."""
+    with ExitStack() as stack:
+        yield lambda name: stack.enter_context(gemm.only_kernel(name))
 
 
 @pytest.fixture

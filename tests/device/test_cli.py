@@ -1,0 +1,89 @@
+"""The command line."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hipgemm.__main__ import main
+
+
+def cli(*args, **environment):
+    command = [sys.executable, "-m", "hipgemm", *args]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_info():
+    done = cli("info", HIPGEMM_RUNTIME="emulator")
+    assert done.returncode == 0
+    assert re.search(r"^runtime +emulator +\S+libamdhip64\.so$", done.stdout, re.MULTILINE)
+    assert re.search(r"^device 0 +.+, gfx950$", done.stdout, re.MULTILINE)
+    assert re.search(r"^kernels +gfx950: gemm_bf16", done.stdout, re.MULTILINE)
+    assert done.stderr == ""
+
+
+def test_info_without_a_runtime():
+    done = cli("info", HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
+    if done.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert "runtime     none" in done.stdout
+    assert "problem     no GPU by ROCm" in done.stdout
+
+
+def test_selftest():
+    done = cli("selftest")
+    assert done.stdout.splitlines()[-1] == "selftest: all right", done.stdout
+    assert done.returncode == 0
+
+
+def test_selftest_fails_when_a_product_is_wrong(monkeypatch, capsys):
+    import hipgemm.__main__ as module
+
+    real = module.matmul
+
+    def wrong(*args, **kwargs):
+        out = real(*args, **kwargs)
+        if not isinstance(out, module.np.ndarray) or out.size < 1000:
+            return out
+        out[3, 3] += 1 + abs(out[3, 3])
+        return out
+
+    monkeypatch.setattr(module, "matmul", wrong)
+    assert main(["selftest"]) == 1
+    text = capsys.readouterr().out
+    assert "FAIL" in text
+    assert "worst out[3, 3]" in text
+    assert re.search(r"selftest: \d+ failures$", text.strip())
+
+
+def test_can_use(capsys):
+    assert main(["can-use", "matmul", "300x512", "512x384T", "--dtype", "f32"]) == 0
+    assert capsys.readouterr().out.startswith("yes: gemm_bf16_nt_")
+    assert main(["can-use", "matmul", "300x512", "512x384"]) == 0
+    assert "copies b: K not contiguous" in capsys.readouterr().out
+    assert main(["can-use", "matmul", "300x512", "500x384", "--input", "f32"]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("no:")
+    assert "(K)" in out
+    assert "a.dtype must be" in out
+    assert main(["can-use", "matmul", "300", "500x384"]) == 2
+
+
+def test_errors_are_one_line():
+    done = cli("selftest", HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
+    if done.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no GPU by ROCm")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_bench_prints_its_figures(capsys):
+    assert main(["bench", "--sizes", "64", "--repeat", "1"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"matmul 64\^3 bf16: +[\d.]+ ms resident", text)
+    assert re.search(r"launch, out= given: +[\d.]+ us of Python", text)
