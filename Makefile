@@ -61,7 +61,7 @@ endif
 OBJ := build/$(if $(ZIG),zig,cxx)
 CXXFLAGS ?= -O3 -g0
 EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -ffp-contract=off -fvisibility=hidden -pthread \
-  -Wall -Wextra -Wno-unknown-warning-option -Wno-restrict -Iemulator -MMD -MP
+  -Wall -Wextra $(if $(ZIG),,-Wno-restrict) -Iemulator -MMD -MP
 # Instruction semantics are compiled once per CPU level; the best one the CPU has is picked at start.
 ifeq ($(MACHINE),x86_64)
   LEVELS := v2 v3 v4

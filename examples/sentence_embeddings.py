@@ -167,10 +167,8 @@ def main() -> float:
     print("Similarity (cosine x 100):")
     for sentence, row in zip(SENTENCES, embeddings @ embeddings.T, strict=True):
         print("  " + " ".join(f"{100 * value:4.0f}" for value in row) + f"   {sentence}")
-    print(
-        f"{len(SENTENCES)} sentences, {mask.sum()} tokens: {seconds:.2f} s, {linear.seconds:.2f} s of it in"
-    )
-    print("linear layers, run by:", ", ".join(hg.usage().kernels))
+    print(f"{len(SENTENCES)} sentences, {mask.sum()} tokens: {seconds:.2f} s, of it")
+    print(f"  {linear.seconds:.2f} s in linear layers, run by {', '.join(hg.usage().kernels)}")
     mean_cosine = float(np.mean(np.sum(embeddings * exact, axis=1)))
     print(f"mean_cosine={mean_cosine:.5f}")
     return mean_cosine
