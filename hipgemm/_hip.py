@@ -499,7 +499,7 @@ class Pool:
 
     def __init__(self, rt: Runtime, device: int):
         self._device = device
-        self._caching = os.environ.get("HIPGEMM_POOL", "on").lower() not in ("off", "0")
+        self.caching = os.environ.get("HIPGEMM_POOL", "on").lower() not in ("off", "0")
         self._lock = threading.Lock()
         self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
         self._kept: list[tuple[list[Any], object]] = []
@@ -509,7 +509,7 @@ class Pool:
 
     def allocate(self, nbytes: int, stream: int) -> Block:
         """Return a block of at least `nbytes`, usable on `stream` at once."""
-        size = _round_up(nbytes) if self._caching else max(nbytes, 1)
+        size = _round_up(nbytes) if self.caching else max(nbytes, 1)
         with self._lock:
             self._drain()
             cached = self._free.get(stream, {}).get(size) or self._inherit(stream, size)
@@ -557,7 +557,7 @@ class Pool:
             ptr, size, home, streams, owner = self.returned.popleft()
             if size == 0:
                 self._keep(owner, streams)
-            elif self._caching:
+            elif self.caching:
                 try:
                     self._gather(home, streams)
                 finally:  # a fault that surfaces here ended all work there was
