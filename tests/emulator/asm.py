@@ -159,6 +159,10 @@ def _call(name: str, *arguments: object) -> None:
         raise LaunchError(name, code, report)
 
 
+def _three(size: int | tuple[int, int, int]) -> tuple[int, int, int]:
+    return (size, 1, 1) if isinstance(size, int) else size
+
+
 class Module:
     """A loaded code object."""
 
@@ -169,7 +173,12 @@ class Module:
         _call("hipModuleLoadData", ctypes.byref(self._module), self._image)
 
     def run(
-        self, name: str, *buffers: Array, grid: int = 1, block: int = 64, lds: int = 0
+        self,
+        name: str,
+        *buffers: Array,
+        grid: int | tuple[int, int, int] = 1,
+        block: int | tuple[int, int, int] = 64,
+        lds: int = 0,
     ) -> tuple[Array, ...]:
         """Launch with device copies of the buffers; their contents afterwards."""
         function = ctypes.c_void_p()
@@ -187,7 +196,7 @@ class Module:
             arguments = (ctypes.c_void_p * count)(*[ctypes.addressof(values) + 8 * i for i in range(count)])
             _call(
                 "hipModuleLaunchKernel",
-                *(function, grid, 1, 1, block, 1, 1, lds, ctypes.c_void_p()),
+                *(function, *_three(grid), *_three(block), lds, ctypes.c_void_p()),
                 *(arguments, ctypes.c_void_p()),
             )
             _call("hipDeviceSynchronize")
