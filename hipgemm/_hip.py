@@ -65,6 +65,16 @@ class Runtime:
 
 _runtime: Runtime | None = None
 _lock = threading.Lock()
+_forked = False
+
+
+def _after_fork() -> None:
+    global _runtime, _lock, _forked
+    _forked = _forked or _runtime is not None
+    _runtime, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def runtime() -> Runtime:
@@ -83,6 +93,11 @@ def opened() -> Runtime | None:
 
 
 def _choose() -> Runtime:
+    if _forked:
+        raise RuntimeNotFoundError(
+            "this process was forked from one that uses the GPU, and HIP does not survive a fork; "
+            "start processes by multiprocessing's 'spawn' method"
+        )
     mode = os.environ.get("HIPGEMM_RUNTIME", "auto").lower() or "auto"
     if mode not in MODES:
         raise ValueError(sentence(f"HIPGEMM_RUNTIME must be one of {', '.join(MODES)}", repr(mode)))
@@ -114,11 +129,8 @@ def _choose() -> Runtime:
             "that library already"
         )
     found = _open_emulator(hip, f"and no GPU by ROCm: {why}")
-    warnings.warn(
-        f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)",
-        RuntimeFallbackWarning,
-        stacklevel=2,
-    )
+    text = f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)"
+    warnings.warn_explicit(text, RuntimeFallbackWarning, "hipgemm", 1)  # one line: no source is quoted
     return found
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from . import _hip
 from .array import DeviceArray, asarray, empty
-from .gemm import matmul
+from .gemm import matmul, only_kernel
 from .info import info
-from .usage import reset_usage, usage
+from .support import code_object
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,20 +32,24 @@ def run(args: argparse.Namespace) -> int:
         rt.emulator.hipgemm_emulator_cpu.restype = ctypes.c_char_p
         print(f"emulator    CPU level {(rt.emulator.hipgemm_emulator_cpu() or b'?').decode()}")
     print()
+    kernels = [
+        k.name for k in code_object(_hip.arch(_hip.current_device())).kernels.values() if k.op == "gemm"
+    ]
     for size in map(int, args.sizes.split(",")):
-        _products(size, args.repeat)
+        for name in kernels:
+            with only_kernel(name):
+                _products(size, args.repeat, name)
     print()
     _overhead()
     return 0
 
 
-def _products(size: int, repeat: int) -> None:
+def _products(size: int, repeat: int, kernel: str) -> None:
     rng = np.random.default_rng(0)
     a = rng.standard_normal((size, size), dtype=np.float32).astype(ml_dtypes.bfloat16)
     w = rng.standard_normal((size, size), dtype=np.float32).astype(ml_dtypes.bfloat16)
     host = _best(lambda: matmul(a, w.T), repeat)
     x, y, out = asarray(a), asarray(w), empty((size, size), ml_dtypes.bfloat16)
-    reset_usage()
     best, inside, instructions = float("inf"), 0.0, 0.0
     for _ in range(repeat):
         before = _counters()
@@ -58,12 +62,11 @@ def _products(size: int, repeat: int) -> None:
             best, inside = seconds, (after["nanoseconds"] - before["nanoseconds"]) * 1e-9
             instructions = after["wave_instructions"] - before["wave_instructions"]
     line = f"matmul {size}^3 bf16: {1e3 * best:8.2f} ms resident, {1e3 * host:8.2f} ms from NumPy"
-    line += f", {2 * size**3 / best / 1e9:8.1f} GFLOP/s, {', '.join(usage().kernels)}"
     if instructions:
         outside = max(0.0, 1 - inside / best)
         line += f", {instructions / best / 1e6:6.2f} M wave-instructions/s"
         line += f", {100 * outside:4.1f} % outside the emulator"
-    print(line)
+    print(f"{line}, {kernel}")
 
 
 def _overhead() -> None:

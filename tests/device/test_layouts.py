@@ -175,3 +175,19 @@ def test_broadcast_operands(rng):
     on_device = hg.asarray(np.ascontiguousarray(row[:1]))
     view = hg.DeviceArray(on_device._block, on_device.ptr, (10, 64), (0, 2), BF16)
     assert_gemm_close(hg.matmul(view, hg.asarray(w).T).get(), row, w.T)
+
+
+def test_operands_beyond_4_gib(rng):
+    """Rows 4 MiB apart, 1,100 of them: offsets that 32 bits do not hold, in a product and into one."""
+    store = hg.empty((1100, 2**21), BF16)
+    a, w = exact_grid((1100, 64), rng), exact_grid((64, 64), rng, bits=2)
+    far, eye = store[:, 64:128], hg.asarray(np.eye(64).astype(BF16))
+    hg.matmul(hg.asarray(a), eye, far)
+    np.testing.assert_array_equal(far.get(), a)
+    out = hg.matmul(far, hg.asarray(w).T, dtype=F32).get()
+    assert_gemm_close(out, a, w.T, exact=True)
+    flipped = hg.matmul(hg.asarray(w), far.T, dtype=F32).get()
+    assert_gemm_close(flipped, w, a.T, exact=True)
+    turned = hg.matmul(far[::-1], hg.asarray(w).T, dtype=F32).get()  # by way of a copy
+    np.testing.assert_array_equal(turned, out[::-1])
+    store.free()

@@ -205,6 +205,34 @@ def test_threads_choose_once(choose):
     assert choose("emulator", code) == ["8 1"]
 
 
+def test_a_forked_child_is_told(choose):
+    code = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np, hipgemm as hg
+x = hg.zeros(3, np.float32)
+pid = os.fork()
+if pid == 0:
+    try:
+        hg.zeros(3, np.float32)
+    except hg.RuntimeNotFoundError as error:
+        print("child", error, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print("parent", x.get().sum())
+"""
+    child, parent = choose("emulator", code)
+    assert "HIP does not survive a fork" in child
+    assert parent == "parent 0.0"
+
+
+def test_the_warning_is_one_line(run_python, tmp_path):
+    code = "from hipgemm import _hip; _hip.runtime()"
+    done = run_python(code, HIPGEMM_RUNTIME="auto", ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path))
+    assert len(done.stderr.splitlines()) == 1
+    assert "RuntimeFallbackWarning: hipgemm runs on its emulator" in done.stderr
+
+
 # ---- several devices
 
 
