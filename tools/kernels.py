@@ -403,7 +403,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="build the kernels")
     parser.add_argument("--table", action="store_true", help="only print the table of the last build")
     if parser.parse_args().table:
-        print(table(json.loads((OUTPUT / "manifest.json").read_text())))
+        manifest_file = OUTPUT / "manifest.json"
+        if not manifest_file.exists():
+            print(f"tools/kernels.py: no {manifest_file}; run: make kernels", file=sys.stderr)
+            return 1
+        print(table(json.loads(manifest_file.read_text())))
         return 0
     try:
         manifest = build()
