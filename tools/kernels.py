@@ -321,12 +321,12 @@ def faults(kernel: dict[str, Any]) -> list[str]:
 # ---- output ---------------------------------------------------------------------------------------------
 
 
-def build() -> dict[str, Any]:
-    """Build every architecture; returns the manifest, written together with the code objects."""
+def build() -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Build every architecture; returns the manifest and the code objects by file name."""
     tools = find_toolchain()
     instances = read_instances(tools)
     manifest: dict[str, Any] = {"version": 1, "compiler": tools.version(), "archs": {}}
-    OUTPUT.mkdir(parents=True, exist_ok=True)
+    files: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for arch in ARCHS:
             text, target, linked = (Path(scratch) / f"hipgemm_{arch}.{end}" for end in ("s", "o", "co"))
@@ -345,8 +345,8 @@ def build() -> dict[str, Any]:
                 "sha256": hashlib.sha256(content).hexdigest(),
                 "kernels": kernels,
             }
-            _write(OUTPUT / linked.name, content)
-    return manifest
+            files[linked.name] = content
+    return manifest, files
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -410,7 +410,7 @@ def main() -> int:
         print(table(json.loads(manifest_file.read_text())))
         return 0
     try:
-        manifest = build()
+        manifest, files = build()
     except BuildError as error:
         print(f"tools/kernels.py: {error}", file=sys.stderr)
         return 1
@@ -418,7 +418,10 @@ def main() -> int:
     if broken:
         print(table(manifest), *broken, sep="\n", file=sys.stderr)
         return 1
-    # Last, and only when all is well: make takes this file for the sign of a finished build.
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        _write(OUTPUT / name, content)
+    # Last: make takes this file for the sign of a finished build.
     _write(OUTPUT / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
     return 0
 
