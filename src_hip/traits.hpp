@@ -62,9 +62,6 @@ struct GemmTraits {
   static_assert(kStageBytes <= 65536, "ds_read offsets have 16 bits: one address per stage");
   static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
 
-  static constexpr u32 kAccumulators = A::kFragments * B::kFragments * kParts * kParts;
-  static constexpr u32 kMfmaPerTile = kAccumulators * kSteps;
-
   // Columns of C that a lane holds in one row: neighbours, see operand.hpp.
   static constexpr u32 kLaneColumns = 4 * B::kFragments * kParts;
   static_assert(kLaneColumns % 8 == 0, "whole 16-byte stores of two-byte elements");
