@@ -28,7 +28,7 @@ inline constexpr u32 kDmaBytes = kWaveLanes * 16;
 inline constexpr u32 kMaxDmaOffset = 4095;  // 12 bits
 template <u32 kOffset>
 HIPGEMM_DEVICE void dma(Buffer from, LdsByte* lds, u32 lane_offset, u32 wave_offset) {
-  static_assert(kOffset <= kMaxDmaOffset);
+  static_assert(kOffset <= kMaxDmaOffset, "the instruction has 12 bits");
   __builtin_amdgcn_raw_ptr_buffer_load_lds(from, lds, 16, lane_offset, wave_offset, kOffset, 0);
 }
 

@@ -21,6 +21,8 @@ struct OperandTraits {
   // Fragments that one wave multiplies, per part.
   static constexpr u32 kFragments = kPartRows / (kFragmentRows * kWavesAlong);
   static_assert(kFragments * kFragmentRows * kWavesAlong == kPartRows, "whole fragments per wave");
+  static_assert(kFragmentRows % kBlockRows == 0 || kBlockRows % kFragmentRows == 0,
+                "every fragment begins at the same place of a block");
   static_assert(kBlockRows <= kFragmentRows || (kFragments * kFragmentRows) % kBlockRows == 0,
                 "a wave's rows start at a block, so that fragments lie at constant distances");
 };
@@ -46,7 +48,8 @@ struct GemmTraits {
   static constexpr u32 kColumns = kRowChunks / Mfma::kLaneGroups;
   static constexpr u32 kFragmentChunks = sizeof(Fragment) / kChunkBytes;
   static constexpr u32 kSteps = kColumns / kFragmentChunks;
-  static_assert(kSteps * kFragmentChunks == kColumns && kColumns == 2);
+  static_assert(kSteps * kFragmentChunks == kColumns && kColumns == 2,
+                "fragments take whole columns, and there are two");
 
   static constexpr u32 kParts = Schedule::kParts;
   using A = OperandTraits<kM, kParts, kWavesM, kWaves>;
@@ -62,7 +65,7 @@ struct GemmTraits {
   static_assert(kStageBytes <= 65536, "ds_read offsets have 16 bits: one address per stage");
   static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
 
-  // Columns of C that a lane holds in one row: neighbours, see operand.hpp.
+  // Columns of C that a lane holds in one row: neighbours, see SideB in tile.hpp.
   static constexpr u32 kLaneColumns = 4 * B::kFragments * kParts;
   static_assert(kLaneColumns % 8 == 0, "whole 16-byte stores of two-byte elements");
 };
