@@ -166,6 +166,9 @@ Bytes Elf::at(Bytes file, uint64_t address, uint64_t size, const char* what) con
 Elf parse_elf(Bytes file) {
   const auto header = read<FileHeader>(file, 0, "ELF header");
   check_header(header);
+  // Most of it is not needed, but a file without its end is a damaged file.
+  slice(file, header.section_headers, uint64_t{header.section_header_bytes} * header.section_header_count,
+        "section table");
   Elf elf;
   elf.flags = header.flags;
   elf.abi_version = header.ident[8];

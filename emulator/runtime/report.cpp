@@ -13,6 +13,21 @@ struct ThreadState {
 };
 thread_local ThreadState thread_state;
 
+// Names come from files that may be damaged; a report is always printable ASCII.
+std::string printable(const std::string& report) {
+  std::string result;
+  for (const char c : report) {
+    if (c >= ' ' && c <= '~') {
+      result += c;
+    } else {
+      char buffer[8];
+      std::snprintf(buffer, sizeof buffer, "\\x%02x", static_cast<unsigned char>(c));
+      result += c == '\n' ? "\n" : buffer;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 std::string hex(uint64_t value) {
@@ -35,8 +50,8 @@ const char* error_name(hipError_t code) {
 hipError_t record_error(hipError_t code, const std::string& report) noexcept {
   thread_state.error = code;
   try {
-    thread_state.report = report;
-    if (options().verbose) std::fprintf(stderr, "hipgemm emulator: %s\n", report.c_str());
+    thread_state.report = printable(report);
+    if (options().verbose) std::fprintf(stderr, "hipgemm emulator: %s\n", last_report());
   } catch (...) {  // out of memory for the text: the code alone must do
     thread_state.report.clear();
   }

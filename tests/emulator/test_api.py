@@ -137,7 +137,8 @@ def test_looking_up_functions_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arch", "count", "ok"), [("gfx942:sramecc+:xnack-", "1", True), ("gfx950", "0", False), ("gfx950", "x", True)]
+    ("arch", "count", "ok"),
+    [("gfx942:sramecc+:xnack-", "1", True), ("gfx950", "0", False), ("gfx950", "x", True)],
 )
 def test_environment(run_python: Any, arch: str, count: str, ok: bool) -> None:
     code = f"""
@@ -251,7 +252,9 @@ def test_unmapped_host_memory_is_an_error() -> None:
                 check(hip.hipMemcpy(host, memory.pointer, 4096, kind(D2H)))
 
 
-@pytest.mark.parametrize(("width", "height", "gap"), [(5, 3, 3), (768, 700, 32), (20000, 9, 16), (64, 300, 0)])
+@pytest.mark.parametrize(
+    ("width", "height", "gap"), [(5, 3, 3), (768, 700, 32), (20000, 9, 16), (64, 300, 0)]
+)
 def test_copy_2d(width: int, height: int, gap: int, rng: np.random.Generator) -> None:
     pitch, host_pitch = width + 13, width + gap
     source = rng.integers(0, 255, (height, host_pitch), np.uint8)
@@ -266,7 +269,9 @@ def test_copy_2d(width: int, height: int, gap: int, rng: np.random.Generator) ->
         with fails(INVALID_PITCH, f"width {width}"):
             check(hip.hipMemcpy2D(memory.pointer, width - 1, source, host_pitch, width, height, kind(H2D)))
         with fails(INVALID_VALUE, "past the end"):
-            check(hip.hipMemcpy2D(memory.pointer, pitch + 1, source, host_pitch, width, height + 1, kind(H2D)))
+            check(
+                hip.hipMemcpy2D(memory.pointer, pitch + 1, source, host_pitch, width, height + 1, kind(H2D))
+            )
         with fails(INVALID_VALUE, "exceeds the address space"):
             check(hip.hipMemcpy2D(memory.pointer, 2**62, source, host_pitch, width, 9, kind(H2D)))
 
@@ -422,7 +427,13 @@ def test_bad_argument_pointers(kernel: Kernel) -> None:
         with fails(INVALID_VALUE, "cannot be read"):
             check(lib.hipModuleLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, given, None))
     size = size_t(12)
-    for extra in ([1, 64, 2, ctypes.addressof(size), 3], [1, 64, 9, 9, 3], [3], [1, 64, 3], [2, 64, 2, 64, 2]):
+    for extra in (
+        [1, 64, 2, ctypes.addressof(size), 3],
+        [1, 64, 9, 9, 3],
+        [3],
+        [1, 64, 3],
+        [2, 64, 2, 64, 2],
+    ):
         with fails(INVALID_VALUE):
             check(
                 lib.hipModuleLaunchKernel(
@@ -444,7 +455,9 @@ def test_unknown_handles() -> None:
         lambda: lib.hipStreamDestroy(None),
         lambda: lib.hipEventRecord(void_p(8), None),
         lambda: lib.hipEventDestroy(void_p(8)),
-        lambda: lib.hipMemcpyAsync(void_p(host.ctypes.data), void_p(host.ctypes.data), size_t(4), 0, void_p(8)),
+        lambda: lib.hipMemcpyAsync(
+            void_p(host.ctypes.data), void_p(host.ctypes.data), size_t(4), 0, void_p(8)
+        ),
     ):
         assert call() == INVALID_HANDLE
         assert "does not exist" in report()
