@@ -7,8 +7,6 @@ import pytest
 import hipgemm as hg
 from hipgemm import _hip, gemm
 
-BIG, SMALL = "gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64"
-
 
 @pytest.fixture(autouse=True)
 def fresh_counts() -> None:

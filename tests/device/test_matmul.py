@@ -5,13 +5,13 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import BIG, SMALL
 
 import hipgemm as hg
 from hipgemm.testing import assert_gemm_close, exact_grid, poison, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 OUTPUTS = [BF16, F16, F32]
+BIG, SMALL = "gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64"
 
 # Around the tiles, primes, single rows and columns, nothing at all.
 EDGES = [

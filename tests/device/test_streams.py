@@ -46,28 +46,39 @@ def test_results_cross_streams(streams, rng):
 
 
 def test_overwriting_waits_for_readers(streams, rng):
-    first, second = streams(), streams()
+    first, second, third = streams(), streams(), streams()
     a, b = (hg.asarray(exact_grid((64, 64), rng)) for _ in range(2))
     eye = hg.asarray(np.eye(64).astype(BF16))
     before = a.get()
-    out = hg.empty((64, 64), F32)
-    hg.matmul(a, eye, out, stream=first)  # reads a
-    hg.matmul(b, eye, a, stream=second)  # overwrites it
-    np.testing.assert_array_equal(out.get(), before.astype(F32))
-    np.testing.assert_array_equal(a.get(), b.get())
+    reads = [hg.matmul(a, eye, dtype=F32, stream=stream) for stream in (first, third)]
+    hg.matmul(b, eye, a, stream=second)  # overwrites what both have still to read
+    np.testing.assert_array_equal(a.get(), b.get())  # and is waited for first
+    for out in reads:
+        np.testing.assert_array_equal(out.get(), before.astype(F32))
+
+
+def test_overwriting_waits_for_writers(streams, rng):
+    first, second = streams(), streams()
+    a, b = (hg.asarray(exact_grid((64, 64), rng)) for _ in range(2))
+    eye = hg.asarray(np.eye(64).astype(BF16))
+    out = hg.empty((64, 64), BF16)
+    hg.matmul(a, eye, out, stream=first)
+    hg.matmul(b, eye, out, stream=second)
+    _hip.synchronize(second)
+    _hip.synchronize(first)
+    np.testing.assert_array_equal(out.get(), b.get())
 
 
 def test_memory_is_not_reused_too_early(streams, rng):
     first, second = streams(), streams()
     eye = hg.asarray(np.eye(96).astype(BF16))
     expected, results = [], []
-    for i in range(20):
-        stream = (first, second)[i % 2]
+    for _ in range(10):
         x = exact_grid((96, 96), rng)
         expected.append(x)
-        temporary = hg.asarray(x, stream=stream)
-        results.append(hg.matmul(temporary, eye, stream=(second, first)[i % 2]))
-        del temporary  # freed while the other stream may still have to read it
+        temporary = hg.asarray(x, stream=first)
+        results.append(hg.matmul(temporary, eye, stream=second))
+        del temporary  # freed while the other stream has still to read it
     for got, want in zip(results, expected, strict=True):
         np.testing.assert_array_equal(got.get(), want)
 
