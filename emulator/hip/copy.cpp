@@ -107,10 +107,10 @@ void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, Cop
         if (!copy_layer(to.address + layer * to.layer_pitch, is_ours(to_block),
                         from.address + layer * from.layer_pitch, is_ours(from_block), to, from,
                         shape)) {
-          return Failure{{hipErrorInvalidValue,
-                          rt::text("host memory of the copy is not accessible: dst ",
-                                   rt::hex(to.address), " (", to_bytes, " bytes), src ",
-                                   rt::hex(from.address), " (", from_bytes, " bytes)")}};
+          return Failure{
+              {hipErrorInvalidValue, rt::text("host memory of the copy is not accessible: dst ",
+                                              rt::hex(to.address), " (", to_bytes, " bytes), src ",
+                                              rt::hex(from.address), " (", from_bytes, " bytes)")}};
         }
       }
       return std::nullopt;
@@ -141,7 +141,8 @@ void fill(const std::shared_ptr<rt::Stream>& stream, Region to, CopyShape shape,
         if (value_bytes == 1) {
           std::memset(at, static_cast<int>(value), shape.width);
         } else {
-          for (size_t i = 0; i < shape.width; i += value_bytes) std::memcpy(at + i, &value, value_bytes);
+          for (size_t i = 0; i < shape.width; i += value_bytes)
+            std::memcpy(at + i, &value, value_bytes);
         }
       }
     }
@@ -186,8 +187,8 @@ void copy3(hipStream_t stream, const hipMemcpy3DParms* p, Wait wait) {
       fail(hipErrorInvalidValue, what, ": position and extent leave the pitch of ", base.pitch,
            " bytes or the ", rows, " rows");
     }
-    return hip::Region{address_of(base.ptr) + pos.x + base.pitch * (pos.y + rows * pos.z), base.pitch,
-                       base.pitch * rows};
+    return hip::Region{address_of(base.ptr) + pos.x + base.pitch * (pos.y + rows * pos.z),
+                       base.pitch, base.pitch * rows};
   };
   hip::copy(stream_of(stream), region(p->dstPtr, p->dstPos, "dst"),
             region(p->srcPtr, p->srcPos, "src"), {e.width, e.height, e.depth}, p->kind, wait);
@@ -209,13 +210,14 @@ void copy_param(hipStream_t stream, const hip_Memcpy2D* p, Wait wait) {
         p->WidthInBytes, p->Height, hipMemcpyDefault, wait);
 }
 
-void fill1(hipStream_t stream, void* to, uint32_t value, size_t value_bytes, size_t count, Wait wait) {
+void fill1(hipStream_t stream, void* to, uint32_t value, size_t value_bytes, size_t count,
+           Wait wait) {
   if (count > SIZE_MAX / value_bytes) fail(hipErrorInvalidValue, "count ", count, " is too large");
   hip::fill(stream_of(stream), {address_of(to)}, {count * value_bytes}, value, value_bytes, wait);
 }
 
-void fill2(hipStream_t stream, void* to, size_t pitch, uint32_t value, size_t value_bytes, size_t width,
-           size_t height, Wait wait) {
+void fill2(hipStream_t stream, void* to, size_t pitch, uint32_t value, size_t value_bytes,
+           size_t width, size_t height, Wait wait) {
   const size_t bytes = width * value_bytes;
   if (width > SIZE_MAX / value_bytes || (height > 1 && bytes > pitch)) {
     fail(hipErrorInvalidValue, "width ", width, " must not exceed the pitch ", pitch);
@@ -289,18 +291,16 @@ HIP_API hipError_t hipMemcpyPeerAsync(void* dst, int dst_device, const void* src
   return api("hipMemcpyPeerAsync",
              [&] { copy_peer(stream, dst, dst_device, src, src_device, bytes, Wait::no); });
 }
-HIP_API hipError_t hipMemcpy2D(void* dst, size_t dpitch, const void* src, size_t spitch, size_t width,
-                               size_t height, hipMemcpyKind kind) {
-  return api("hipMemcpy2D", [&] {
-    copy2(nullptr, dst, dpitch, src, spitch, width, height, kind, Wait::yes);
-  });
+HIP_API hipError_t hipMemcpy2D(void* dst, size_t dpitch, const void* src, size_t spitch,
+                               size_t width, size_t height, hipMemcpyKind kind) {
+  return api("hipMemcpy2D",
+             [&] { copy2(nullptr, dst, dpitch, src, spitch, width, height, kind, Wait::yes); });
 }
 HIP_API hipError_t hipMemcpy2DAsync(void* dst, size_t dpitch, const void* src, size_t spitch,
                                     size_t width, size_t height, hipMemcpyKind kind,
                                     hipStream_t stream) {
-  return api("hipMemcpy2DAsync", [&] {
-    copy2(stream, dst, dpitch, src, spitch, width, height, kind, Wait::no);
-  });
+  return api("hipMemcpy2DAsync",
+             [&] { copy2(stream, dst, dpitch, src, spitch, width, height, kind, Wait::no); });
 }
 HIP_API hipError_t hipMemcpyParam2D(const hip_Memcpy2D* p) {
   return api("hipMemcpyParam2D", [&] { copy_param(nullptr, p, Wait::yes); });
@@ -368,8 +368,8 @@ HIP_API hipError_t hipMemset3DAsync(hipPitchedPtr dst, int value, hipExtent exte
   return api("hipMemset3DAsync", [&] { fill3(stream, dst, value, extent, Wait::no); });
 }
 // Width counts elements here, in the driver API's manner.
-HIP_API hipError_t hipMemsetD2D8(hipDeviceptr_t dst, size_t pitch, unsigned char value, size_t width,
-                                 size_t height) {
+HIP_API hipError_t hipMemsetD2D8(hipDeviceptr_t dst, size_t pitch, unsigned char value,
+                                 size_t width, size_t height) {
   return api("hipMemsetD2D8",
              [&] { fill2(nullptr, dst, pitch, value, 1, width, height, Wait::yes); });
 }

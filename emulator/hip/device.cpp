@@ -84,84 +84,172 @@ int attribute(int attribute, int id) {
     return static_cast<int>(std::min<uint64_t>(value, 0x7fffffff));
   };
   switch (attribute) {
-    case 0: return p.ECCEnabled;
-    case 1: return p.accessPolicyMaxWindowSize;
-    case 2: return p.asyncEngineCount;
-    case 3: return p.canMapHostMemory;
-    case 4: return p.canUseHostPointerForRegisteredMem;
-    case 5: return p.clockRate;
-    case 6: return p.computeMode;
-    case 7: return p.computePreemptionSupported;
-    case 8: return p.concurrentKernels;
-    case 9: return p.concurrentManagedAccess;
-    case 10: return p.cooperativeLaunch;
-    case 11: return p.cooperativeMultiDeviceLaunch;
-    case 12: return p.deviceOverlap;
-    case 13: return p.directManagedMemAccessFromHost;
-    case 14: return p.globalL1CacheSupported;
-    case 15: return p.hostNativeAtomicSupported;
-    case 16: return p.integrated;
-    case 17: return p.isMultiGpuBoard;
-    case 18: return p.kernelExecTimeoutEnabled;
-    case 19: return p.l2CacheSize;
-    case 20: return p.localL1CacheSupported;
-    case 22: return 0;  // LUID device node mask
-    case 23: return p.major;
-    case 24: return p.managedMemory;
-    case 25: return p.maxBlocksPerMultiProcessor;
-    case 26: case 27: case 28: return p.maxThreadsDim[attribute - 26];
-    case 29: case 30: case 31: return p.maxGridSize[attribute - 29];
-    case 55: return p.maxThreadsDim[0];
-    case 56: return p.maxThreadsPerBlock;
-    case 57: return p.maxThreadsPerMultiProcessor;
-    case 58: return clamp(p.memPitch);
-    case 59: return p.memoryBusWidth;
-    case 60: return p.memoryClockRate;
-    case 61: return p.minor;
-    case 62: return p.multiGpuBoardGroupID;
-    case 63: return p.multiProcessorCount;
-    case 65: return p.pageableMemoryAccess;
-    case 66: return p.pageableMemoryAccessUsesHostPageTables;
-    case 67: return p.pciBusID;
-    case 68: return p.pciDeviceID;
-    case 69: return p.pciDomainID;
-    case 70: return p.persistingL2CacheMaxSize;
-    case 71: return p.regsPerBlock;
-    case 72: return p.regsPerMultiprocessor;
-    case 73: return clamp(p.reservedSharedMemPerBlock);
-    case 74: return clamp(p.sharedMemPerBlock);
-    case 75: return clamp(p.sharedMemPerBlockOptin);
-    case 76: return clamp(p.sharedMemPerMultiprocessor);
-    case 77: return p.singleToDoublePrecisionPerfRatio;
-    case 78: return p.streamPrioritiesSupported;
-    case 79: return clamp(p.surfaceAlignment);
-    case 80: return p.tccDriver;
-    case 81: return clamp(p.textureAlignment);
-    case 82: return clamp(p.texturePitchAlignment);
-    case 83: return clamp(p.totalConstMem);
-    case 84: return clamp(p.totalGlobalMem);
-    case 85: return p.unifiedAddressing;
-    case 87: return p.warpSize;
-    case 88: return p.memoryPoolsSupported;
-    case 89: return 0;  // virtual memory management
-    case 90: return p.hostRegisterSupported;
-    case 91: return static_cast<int>(p.memoryPoolSupportedHandleTypes);
-    case 92: return 0;  // NUMA node
-    case 93: case 94: case 95: return 0;  // dma-buf, RDMA with VMM, fabric handles
-    case 10000: return p.clockInstructionRate;
-    case 10002: return clamp(p.maxSharedMemoryPerMultiProcessor);
-    case 10007: case 10008: case 10009: case 10010: return 0;  // multi-device cooperation
-    case 10011: return p.isLargeBar;
-    case 10012: return p.asicRevision;
-    case 10013: return 0;  // hipStreamWaitValue
-    case 10014: return 0;  // images
-    case 10015: return hip::kComputeUnits;
-    case 10016: return 1;  // fine-grained memory
-    case 10017: return hip::kWallClockKhz;
-    case 10018: return hip::kXccs;
-    case 10019: return 512;
-    case 10020: return 0x75a3;
-    case 10021: case 10022: return 0;
+    case 0:
+      return p.ECCEnabled;
+    case 1:
+      return p.accessPolicyMaxWindowSize;
+    case 2:
+      return p.asyncEngineCount;
+    case 3:
+      return p.canMapHostMemory;
+    case 4:
+      return p.canUseHostPointerForRegisteredMem;
+    case 5:
+      return p.clockRate;
+    case 6:
+      return p.computeMode;
+    case 7:
+      return p.computePreemptionSupported;
+    case 8:
+      return p.concurrentKernels;
+    case 9:
+      return p.concurrentManagedAccess;
+    case 10:
+      return p.cooperativeLaunch;
+    case 11:
+      return p.cooperativeMultiDeviceLaunch;
+    case 12:
+      return p.deviceOverlap;
+    case 13:
+      return p.directManagedMemAccessFromHost;
+    case 14:
+      return p.globalL1CacheSupported;
+    case 15:
+      return p.hostNativeAtomicSupported;
+    case 16:
+      return p.integrated;
+    case 17:
+      return p.isMultiGpuBoard;
+    case 18:
+      return p.kernelExecTimeoutEnabled;
+    case 19:
+      return p.l2CacheSize;
+    case 20:
+      return p.localL1CacheSupported;
+    case 22:
+      return 0;  // LUID device node mask
+    case 23:
+      return p.major;
+    case 24:
+      return p.managedMemory;
+    case 25:
+      return p.maxBlocksPerMultiProcessor;
+    case 26:
+    case 27:
+    case 28:
+      return p.maxThreadsDim[attribute - 26];
+    case 29:
+    case 30:
+    case 31:
+      return p.maxGridSize[attribute - 29];
+    case 55:
+      return p.maxThreadsDim[0];
+    case 56:
+      return p.maxThreadsPerBlock;
+    case 57:
+      return p.maxThreadsPerMultiProcessor;
+    case 58:
+      return clamp(p.memPitch);
+    case 59:
+      return p.memoryBusWidth;
+    case 60:
+      return p.memoryClockRate;
+    case 61:
+      return p.minor;
+    case 62:
+      return p.multiGpuBoardGroupID;
+    case 63:
+      return p.multiProcessorCount;
+    case 65:
+      return p.pageableMemoryAccess;
+    case 66:
+      return p.pageableMemoryAccessUsesHostPageTables;
+    case 67:
+      return p.pciBusID;
+    case 68:
+      return p.pciDeviceID;
+    case 69:
+      return p.pciDomainID;
+    case 70:
+      return p.persistingL2CacheMaxSize;
+    case 71:
+      return p.regsPerBlock;
+    case 72:
+      return p.regsPerMultiprocessor;
+    case 73:
+      return clamp(p.reservedSharedMemPerBlock);
+    case 74:
+      return clamp(p.sharedMemPerBlock);
+    case 75:
+      return clamp(p.sharedMemPerBlockOptin);
+    case 76:
+      return clamp(p.sharedMemPerMultiprocessor);
+    case 77:
+      return p.singleToDoublePrecisionPerfRatio;
+    case 78:
+      return p.streamPrioritiesSupported;
+    case 79:
+      return clamp(p.surfaceAlignment);
+    case 80:
+      return p.tccDriver;
+    case 81:
+      return clamp(p.textureAlignment);
+    case 82:
+      return clamp(p.texturePitchAlignment);
+    case 83:
+      return clamp(p.totalConstMem);
+    case 84:
+      return clamp(p.totalGlobalMem);
+    case 85:
+      return p.unifiedAddressing;
+    case 87:
+      return p.warpSize;
+    case 88:
+      return p.memoryPoolsSupported;
+    case 89:
+      return 0;  // virtual memory management
+    case 90:
+      return p.hostRegisterSupported;
+    case 91:
+      return static_cast<int>(p.memoryPoolSupportedHandleTypes);
+    case 92:
+      return 0;  // NUMA node
+    case 93:
+    case 94:
+    case 95:
+      return 0;  // dma-buf, RDMA with VMM, fabric handles
+    case 10000:
+      return p.clockInstructionRate;
+    case 10002:
+      return clamp(p.maxSharedMemoryPerMultiProcessor);
+    case 10007:
+    case 10008:
+    case 10009:
+    case 10010:
+      return 0;  // multi-device cooperation
+    case 10011:
+      return p.isLargeBar;
+    case 10012:
+      return p.asicRevision;
+    case 10013:
+      return 0;  // hipStreamWaitValue
+    case 10014:
+      return 0;  // images
+    case 10015:
+      return hip::kComputeUnits;
+    case 10016:
+      return 1;  // fine-grained memory
+    case 10017:
+      return hip::kWallClockKhz;
+    case 10018:
+      return hip::kXccs;
+    case 10019:
+      return 512;
+    case 10020:
+      return 0x75a3;
+    case 10021:
+    case 10022:
+      return 0;
   }
   if (attribute >= 32 && attribute <= 54) return 0;  // surfaces and textures: none
   fail(hipErrorInvalidValue, "attribute ", attribute, " is unknown");

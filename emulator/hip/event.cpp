@@ -10,8 +10,8 @@ std::shared_ptr<rt::Event> event_of(hipEvent_t handle) {
 void record_event(hipEvent_t handle, const std::shared_ptr<rt::Stream>& stream) {
   const auto event = event_of(handle);
   if (event->device != stream->device.id) {
-    fail(hipErrorInvalidHandle, "the event belongs to device ", event->device, ", the stream to device ",
-         stream->device.id);
+    fail(hipErrorInvalidHandle, "the event belongs to device ", event->device,
+         ", the stream to device ", stream->device.id);
   }
   auto record = std::make_shared<rt::Event::Record>();
   record->marker = stream->enqueue({[record]() -> std::optional<rt::Failure> {
@@ -100,7 +100,8 @@ HIP_API hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hi
     if ((from->flags | to->flags) & hipEventDisableTiming) {
       fail(hipErrorInvalidHandle, "an event was created without timing");
     }
-    if (from->device != to->device) fail(hipErrorInvalidHandle, "the events are of different devices");
+    if (from->device != to->device)
+      fail(hipErrorInvalidHandle, "the events are of different devices");
     const auto first = from->last(), last = to->last();
     if (!first || !last) fail(hipErrorInvalidHandle, "an event was never recorded");
     if (!rt::poll(first->marker) || !rt::poll(last->marker)) return hipErrorNotReady;
@@ -115,8 +116,7 @@ HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsi
     if (flags > 1) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
     const auto record = event_of(event)->last();
     if (!record || record->marker.stream == waiter) return;  // its own past needs no wait
-    waiter->enqueue({[]() -> std::optional<rt::Failure> { return std::nullopt; },
-                     {record->marker},
-                     true});
+    waiter->enqueue(
+        {[]() -> std::optional<rt::Failure> { return std::nullopt; }, {record->marker}, true});
   });
 }

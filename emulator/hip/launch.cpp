@@ -27,7 +27,8 @@ struct Shape {
 class Kernarg {
  public:
   explicit Kernarg(size_t bytes)
-      : bytes_(bytes), data_(static_cast<uint8_t*>(::operator new(std::max<size_t>(bytes, 64), kAlign))) {
+      : bytes_(bytes),
+        data_(static_cast<uint8_t*>(::operator new(std::max<size_t>(bytes, 64), kAlign))) {
     std::memset(data_.get(), 0, std::max<size_t>(bytes, 64));
   }
   uint8_t* data() { return data_.get(); }
@@ -63,14 +64,15 @@ void check_shape(const loader::KernelInfo& info, const Shape& shape) {
     }
     if (shape.grid[i] > hip::kMaxGrid[i] || uint64_t{shape.grid[i]} * shape.block[i] > UINT32_MAX) {
       fail(hipErrorInvalidConfiguration, kernel, "grid ", shape_text(shape.grid), " of blocks ",
-           shape_text(shape.block), " exceeds the grid limits (2147483647, 65536, 65536) or 2^32 lanes");
+           shape_text(shape.block),
+           " exceeds the grid limits (2147483647, 65536, 65536) or 2^32 lanes");
     }
     if (shape.block[i] > hip::kMaxThreads) threads = UINT32_MAX;
     threads = std::min<uint64_t>(threads * shape.block[i], UINT32_MAX);
   }
   if (threads > hip::kMaxThreads) {
-    fail(hipErrorInvalidConfiguration, kernel, "a block may have ", hip::kMaxThreads, " lanes; got ",
-         shape_text(shape.block));
+    fail(hipErrorInvalidConfiguration, kernel, "a block may have ", hip::kMaxThreads,
+         " lanes; got ", shape_text(shape.block));
   }
   if (threads > info.max_workgroup_size) {
     fail(hipErrorLaunchFailure, kernel, "compiled for at most ", info.max_workgroup_size,
@@ -117,7 +119,8 @@ void copy_arguments(const loader::KernelInfo& info, void** params, void** extra,
   }
   if (!extra) {
     if (info.explicit_bytes) {
-      fail(hipErrorInvalidValue, kernel, "takes arguments, but neither kernelParams nor extra is given");
+      fail(hipErrorInvalidValue, kernel,
+           "takes arguments, but neither kernelParams nor extra is given");
     }
     return;
   }
@@ -164,19 +167,21 @@ void add_hidden_arguments(const loader::KernelInfo& info, const Shape& shape, Ke
       // hidden_remainder_ is the size of a partial last block: HIP's grids have none.
       // hidden_global_offset_ is an OpenCL notion, zero in HIP.
     }
-    if (kind == "hidden_grid_dims") store(shape.grid[2] * shape.block[2] > 1   ? 3
-                                          : shape.grid[1] * shape.block[1] > 1 ? 2
-                                                                               : 1);
+    if (kind == "hidden_grid_dims")
+      store(shape.grid[2] * shape.block[2] > 1 ? 3 : shape.grid[1] * shape.block[1] > 1 ? 2 : 1);
     if (kind == "hidden_dynamic_lds_size") store(shape.dynamic_lds);
   }
 }
 
 hipError_t fault_code(emu::FaultKind kind) {
   switch (kind) {
-    case emu::FaultKind::illegal_address: return hipErrorIllegalAddress;
-    case emu::FaultKind::out_of_resources: return hipErrorLaunchOutOfResources;
+    case emu::FaultKind::illegal_address:
+      return hipErrorIllegalAddress;
+    case emu::FaultKind::out_of_resources:
+      return hipErrorLaunchOutOfResources;
     case emu::FaultKind::illegal_instruction:  // HIP has no code of its own for it
-    case emu::FaultKind::launch_failure: break;
+    case emu::FaultKind::launch_failure:
+      break;
   }
   return hipErrorLaunchFailure;
 }
@@ -211,7 +216,8 @@ void launch(const void* handle, const Shape& shape, hipStream_t stream_handle, v
   const auto function = hip::function_of(handle);
   const auto stream = hip::stream_of(stream_handle);
   const auto module = function->module.lock();
-  if (!module) fail(hipErrorInvalidHandle, "kernel ", function->info.name, ": its module was unloaded");
+  if (!module)
+    fail(hipErrorInvalidHandle, "kernel ", function->info.name, ": its module was unloaded");
   if (module->device != stream->device.id) {
     fail(hipErrorInvalidHandle, "kernel ", function->info.name, " was loaded on device ",
          module->device, ", the stream is of device ", stream->device.id);

@@ -88,7 +88,8 @@ HIP_API hipError_t hipExtMallocWithFlags(void** pointer, size_t bytes, unsigned 
 HIP_API hipError_t hipMallocManaged(void** pointer, size_t bytes, unsigned flags) {
   return api("hipMallocManaged", [&] {
     if (flags != 1 && flags != 2) {
-      fail(hipErrorInvalidValue, "flags must be hipMemAttachGlobal or hipMemAttachHost; got ", flags);
+      fail(hipErrorInvalidValue, "flags must be hipMemAttachGlobal or hipMemAttachHost; got ",
+           flags);
     }
     if (!bytes) fail(hipErrorInvalidValue, "size must be positive");
     allocate(pointer, bytes, Kind::pinned, flags, true);
@@ -126,14 +127,15 @@ HIP_API hipError_t hipMallocPitch(void** pointer, size_t* pitch, size_t width, s
   });
 }
 
-HIP_API hipError_t hipMemAllocPitch(hipDeviceptr_t* pointer, size_t* pitch, size_t width, size_t height,
-                                    unsigned element_bytes) {
+HIP_API hipError_t hipMemAllocPitch(hipDeviceptr_t* pointer, size_t* pitch, size_t width,
+                                    size_t height, unsigned element_bytes) {
   return api("hipMemAllocPitch", [&] {
     need(pointer, "dptr");
     need(pitch, "pitch");
     if (!width || !height || (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)) {
-      fail(hipErrorInvalidValue, "width and height must be positive, elementSizeBytes 4, 8 or 16; got ",
-           width, ", ", height, ", ", element_bytes);
+      fail(hipErrorInvalidValue,
+           "width and height must be positive, elementSizeBytes 4, 8 or 16; got ", width, ", ",
+           height, ", ", element_bytes);
     }
     *pitch = allocate_pitch(pointer, width, height, 1);
   });
@@ -210,7 +212,8 @@ HIP_API hipError_t hipMemPtrGetInfo(void* pointer, size_t* bytes) {
   });
 }
 
-HIP_API hipError_t hipMemGetAddressRange(hipDeviceptr_t* base, size_t* bytes, hipDeviceptr_t pointer) {
+HIP_API hipError_t hipMemGetAddressRange(hipDeviceptr_t* base, size_t* bytes,
+                                         hipDeviceptr_t pointer) {
   return api("hipMemGetAddressRange", [&] {
     const auto block = runtime().allocator.find(address_of(pointer));
     if (!block) {
@@ -246,20 +249,40 @@ HIP_API hipError_t hipPointerGetAttribute(void* data, int attribute, hipDevicept
     need(pointer, "ptr");
     const Block block = known(pointer, "ptr");
     switch (attribute) {
-      case 1: *static_cast<void**>(data) = runtime().devices[block.device].get(); break;
-      case 2: *static_cast<unsigned*>(data) = type_of(block); break;
-      case 3: *static_cast<void**>(data) = pointer; break;
-      case 4:
-        if (block.kind != Kind::pinned) fail(hipErrorInvalidValue, "device memory has no host pointer");
+      case 1:
+        *static_cast<void**>(data) = runtime().devices[block.device].get();
+        break;
+      case 2:
+        *static_cast<unsigned*>(data) = type_of(block);
+        break;
+      case 3:
         *static_cast<void**>(data) = pointer;
         break;
-      case 7: *static_cast<uint64_t*>(data) = block.serial; break;
-      case 8: *static_cast<bool*>(data) = block.managed; break;
-      case 9: *static_cast<int*>(data) = block.device; break;
-      case 11: *static_cast<uint64_t*>(data) = block.base; break;
-      case 12: *static_cast<uint64_t*>(data) = block.bytes; break;
-      case 13: *static_cast<bool*>(data) = true; break;
-      default: fail(hipErrorNotSupported, "attribute ", attribute, " is not emulated");
+      case 4:
+        if (block.kind != Kind::pinned)
+          fail(hipErrorInvalidValue, "device memory has no host pointer");
+        *static_cast<void**>(data) = pointer;
+        break;
+      case 7:
+        *static_cast<uint64_t*>(data) = block.serial;
+        break;
+      case 8:
+        *static_cast<bool*>(data) = block.managed;
+        break;
+      case 9:
+        *static_cast<int*>(data) = block.device;
+        break;
+      case 11:
+        *static_cast<uint64_t*>(data) = block.base;
+        break;
+      case 12:
+        *static_cast<uint64_t*>(data) = block.bytes;
+        break;
+      case 13:
+        *static_cast<bool*>(data) = true;
+        break;
+      default:
+        fail(hipErrorNotSupported, "attribute ", attribute, " is not emulated");
     }
   });
 }

@@ -46,8 +46,8 @@ hipModule_t load(loader::Bytes image) {
   loader::CodeObject object = loader::parse_code_object(image, device_arch(), file);
   auto module = std::make_shared<rt::Module>();
   module->device = device.id;
-  module->image =
-      runtime().allocator.allocate({object.bytes, device.id, emu::Allocation::Kind::code, false, 0, 0});
+  module->image = runtime().allocator.allocate(
+      {object.bytes, device.id, emu::Allocation::Kind::code, false, 0, 0});
   const uint64_t base = module->image.base;
   loader::load_image(object, file, reinterpret_cast<uint8_t*>(base));
   for (loader::KernelInfo& info : object.kernels) {
@@ -95,7 +95,8 @@ int groups_per_cu(const loader::KernelInfo& info, int threads, size_t dynamic_ld
 }
 
 // The block size, a whole number of waves, that puts most lanes on a CU; the largest such one.
-void potential_block_size(int* grid, int* block, const void* handle, size_t dynamic_lds, int limit) {
+void potential_block_size(int* grid, int* block, const void* handle, size_t dynamic_lds,
+                          int limit) {
   need(grid, "gridSize");
   need(block, "blockSize");
   const auto function = function_of(handle);
@@ -118,15 +119,25 @@ void active_groups(int* groups, const void* handle, int block, size_t dynamic_ld
 
 int attribute(const loader::KernelInfo& info, int attribute) {
   switch (attribute) {
-    case 0: return static_cast<int>(info.max_workgroup_size);
-    case 1: return static_cast<int>(info.descriptor.group_segment_bytes);
-    case 2: return 0;  // constant memory
-    case 3: return static_cast<int>(info.descriptor.private_segment_bytes);
-    case 4: return static_cast<int>(info.vgprs);
-    case 5: case 6: return hip::kMajor * 10 + hip::kMinor;
-    case 7: return 0;
-    case 8: return hip::kLdsBytes - static_cast<int>(info.descriptor.group_segment_bytes);
-    case 9: return 0;
+    case 0:
+      return static_cast<int>(info.max_workgroup_size);
+    case 1:
+      return static_cast<int>(info.descriptor.group_segment_bytes);
+    case 2:
+      return 0;  // constant memory
+    case 3:
+      return static_cast<int>(info.descriptor.private_segment_bytes);
+    case 4:
+      return static_cast<int>(info.vgprs);
+    case 5:
+    case 6:
+      return hip::kMajor * 10 + hip::kMinor;
+    case 7:
+      return 0;
+    case 8:
+      return hip::kLdsBytes - static_cast<int>(info.descriptor.group_segment_bytes);
+    case 9:
+      return 0;
   }
   fail(hipErrorInvalidValue, "attribute ", attribute, " is unknown");
 }
@@ -159,7 +170,8 @@ HIP_API hipError_t hipModuleLoadData(hipModule_t* module, const void* image) {
 }
 
 // The options concern a just-in-time compiler, which code objects do not need.
-HIP_API hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, unsigned, void*, void**) {
+HIP_API hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, unsigned, void*,
+                                       void**) {
   return api("hipModuleLoadDataEx", [&] { load_data(module, image); });
 }
 
@@ -171,18 +183,21 @@ HIP_API hipError_t hipModuleUnload(hipModule_t handle) {
   return api("hipModuleUnload", [&] {
     const auto module = runtime().modules.remove(handle);
     if (!module) fail(hipErrorInvalidHandle, "module ", rt::hex(handle), " does not exist");
-    for (const auto& [name, function] : module->functions) runtime().functions.remove(function.get());
+    for (const auto& [name, function] : module->functions)
+      runtime().functions.remove(function.get());
     rt::drain(*runtime().devices[module->device]);
   });
 }
 
-HIP_API hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module, const char* name) {
+HIP_API hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t module,
+                                        const char* name) {
   return api("hipModuleGetFunction", [&] {
     need(function, "function");
     need(name, "kname");
     const auto owner = module_of(module);
     const auto it = owner->functions.find(name);
-    if (it == owner->functions.end()) fail(hipErrorNotFound, "no kernel '", name, "' in the module");
+    if (it == owner->functions.end())
+      fail(hipErrorNotFound, "no kernel '", name, "' in the module");
     *function = reinterpret_cast<hipFunction_t>(it->second.get());
   });
 }
@@ -200,7 +215,8 @@ HIP_API hipError_t hipModuleGetGlobal(hipDeviceptr_t* pointer, size_t* bytes, hi
     need(name, "name");
     const auto owner = module_of(module);
     const auto it = owner->variables.find(name);
-    if (it == owner->variables.end()) fail(hipErrorNotFound, "no variable '", name, "' in the module");
+    if (it == owner->variables.end())
+      fail(hipErrorNotFound, "no variable '", name, "' in the module");
     if (pointer) *pointer = reinterpret_cast<void*>(owner->image.base + it->second.address);
     if (bytes) *bytes = it->second.bytes;
   });
@@ -218,8 +234,8 @@ HIP_API hipError_t hipFuncGetAttributes(hipFuncAttributes* result, const void* f
     need(result, "attr");
     const auto kernel = function_of(function);
     const auto get = [&](int which) { return attribute(kernel->info, which); };
-    *result = {get(6), 0, 0, static_cast<size_t>(get(3)), get(8), get(0), get(4), 0, get(5),
-               static_cast<size_t>(get(1))};
+    *result = {get(6), 0, 0,      static_cast<size_t>(get(3)), get(8), get(0),
+               get(4), 0, get(5), static_cast<size_t>(get(1))};
   });
 }
 
@@ -260,8 +276,8 @@ HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   return api("hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
              [&] { active_groups(groups, f, block, lds); });
 }
-HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* groups, const void* f, int block,
-                                                                size_t lds) {
+HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* groups, const void* f,
+                                                                int block, size_t lds) {
   return api("hipOccupancyMaxActiveBlocksPerMultiprocessor",
              [&] { active_groups(groups, f, block, lds); });
 }
@@ -282,8 +298,8 @@ HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(int* grid, i
   return api("hipModuleOccupancyMaxPotentialBlockSizeWithFlags",
              [&] { potential_block_size(grid, block, f, lds, limit); });
 }
-HIP_API hipError_t hipOccupancyMaxPotentialBlockSize(int* grid, int* block, const void* f, size_t lds,
-                                                     int limit) {
+HIP_API hipError_t hipOccupancyMaxPotentialBlockSize(int* grid, int* block, const void* f,
+                                                     size_t lds, int limit) {
   return api("hipOccupancyMaxPotentialBlockSize",
              [&] { potential_block_size(grid, block, f, lds, limit); });
 }

@@ -28,7 +28,8 @@ void allocate(void** result, size_t bytes, const std::shared_ptr<Pool>& pool, hi
   hip::stream_of(stream);
   if (!bytes) return;
   *result = reinterpret_cast<void*>(
-      runtime().allocator.allocate({bytes, pool->device, Kind::device, false, 0, address_of(pool.get())})
+      runtime()
+          .allocator.allocate({bytes, pool->device, Kind::device, false, 0, address_of(pool.get())})
           .base);
   const uint64_t used = pool->used += bytes;
   uint64_t high = pool->high;
@@ -60,25 +61,27 @@ HIP_API hipError_t hipFreeAsync(void* pointer, hipStream_t stream_handle) {
     if (!pointer) fail(hipErrorInvalidValue, "dev_ptr must not be null");
     const rt::Block block = runtime().allocator.find_base(address_of(pointer));
     if (block.kind != Kind::device || block.source != rt::Block::Source::ours) {
-      fail(hipErrorInvalidValue, rt::hex(pointer), " is not device memory from hipMalloc or hipMallocAsync");
+      fail(hipErrorInvalidValue, rt::hex(pointer),
+           " is not device memory from hipMalloc or hipMallocAsync");
     }
-    stream->enqueue({[block]() -> std::optional<Failure> {
-                       try {
-                         const rt::Block now = runtime().allocator.find_base(block.base);
-                         if (now.serial != block.serial) {
-                           return Failure{{hipErrorInvalidValue, "hipFreeAsync: memory was freed twice"}};
-                         }
-                         runtime().allocator.free(block.base);
-                       } catch (const rt::Error& error) {
-                         return Failure{{error.code, "hipFreeAsync: " + error.message}};
-                       }
-                       if (const auto pool = runtime().pools.get(reinterpret_cast<void*>(block.pool))) {
-                         pool->used -= block.bytes;
-                       }
-                       return std::nullopt;
-                     },
-                     {},
-                     true});
+    stream->enqueue(
+        {[block]() -> std::optional<Failure> {
+           try {
+             const rt::Block now = runtime().allocator.find_base(block.base);
+             if (now.serial != block.serial) {
+               return Failure{{hipErrorInvalidValue, "hipFreeAsync: memory was freed twice"}};
+             }
+             runtime().allocator.free(block.base);
+           } catch (const rt::Error& error) {
+             return Failure{{error.code, "hipFreeAsync: " + error.message}};
+           }
+           if (const auto pool = runtime().pools.get(reinterpret_cast<void*>(block.pool))) {
+             pool->used -= block.bytes;
+           }
+           return std::nullopt;
+         },
+         {},
+         true});
   });
 }
 
@@ -127,7 +130,8 @@ HIP_API hipError_t hipMemPoolDestroy(hipMemPool_t handle) {
   return api("hipMemPoolDestroy", [&] {
     const auto pool = pool_of(handle);
     rt::Device& device = rt::device(pool->device);
-    if (pool == device.default_pool) fail(hipErrorInvalidValue, "the default pool cannot be destroyed");
+    if (pool == device.default_pool)
+      fail(hipErrorInvalidValue, "the default pool cannot be destroyed");
     {
       const std::lock_guard lock(runtime().mutex);
       if (device.pool == pool) device.pool = device.default_pool;
@@ -145,11 +149,24 @@ HIP_API hipError_t hipMemPoolGetAttribute(hipMemPool_t handle, int attribute, vo
     need(value, "value");
     const auto pool = pool_of(handle);
     switch (attribute) {
-      case 1: case 2: case 3: *static_cast<int*>(value) = pool->reuse[attribute]; break;
-      case 4: *static_cast<uint64_t*>(value) = pool->release_threshold; break;
-      case 5: case 7: *static_cast<uint64_t*>(value) = pool->used; break;
-      case 6: case 8: *static_cast<uint64_t*>(value) = pool->high; break;
-      default: fail(hipErrorInvalidValue, "attribute ", attribute, " is unknown");
+      case 1:
+      case 2:
+      case 3:
+        *static_cast<int*>(value) = pool->reuse[attribute];
+        break;
+      case 4:
+        *static_cast<uint64_t*>(value) = pool->release_threshold;
+        break;
+      case 5:
+      case 7:
+        *static_cast<uint64_t*>(value) = pool->used;
+        break;
+      case 6:
+      case 8:
+        *static_cast<uint64_t*>(value) = pool->high;
+        break;
+      default:
+        fail(hipErrorInvalidValue, "attribute ", attribute, " is unknown");
     }
   });
 }
@@ -159,23 +176,34 @@ HIP_API hipError_t hipMemPoolSetAttribute(hipMemPool_t handle, int attribute, vo
     need(value, "value");
     const auto pool = pool_of(handle);
     switch (attribute) {
-      case 1: case 2: case 3: pool->reuse[attribute] = *static_cast<int*>(value); break;
-      case 4: pool->release_threshold = *static_cast<uint64_t*>(value); break;
-      case 6: case 8:
-        if (*static_cast<uint64_t*>(value)) fail(hipErrorInvalidValue, "a high mark can only be set to 0");
+      case 1:
+      case 2:
+      case 3:
+        pool->reuse[attribute] = *static_cast<int*>(value);
+        break;
+      case 4:
+        pool->release_threshold = *static_cast<uint64_t*>(value);
+        break;
+      case 6:
+      case 8:
+        if (*static_cast<uint64_t*>(value))
+          fail(hipErrorInvalidValue, "a high mark can only be set to 0");
         pool->high = pool->used.load();
         break;
-      default: fail(hipErrorInvalidValue, "attribute ", attribute, " cannot be set");
+      default:
+        fail(hipErrorInvalidValue, "attribute ", attribute, " cannot be set");
     }
   });
 }
 
-HIP_API hipError_t hipMemPoolSetAccess(hipMemPool_t handle, const hipMemAccessDesc* list, size_t count) {
+HIP_API hipError_t hipMemPoolSetAccess(hipMemPool_t handle, const hipMemAccessDesc* list,
+                                       size_t count) {
   return api("hipMemPoolSetAccess", [&] {
     const auto pool = pool_of(handle);
     if (count) need(list, "desc_list");
     for (size_t i = 0; i < count; ++i) {
-      if (list[i].location.type != 1) fail(hipErrorInvalidValue, "location ", i, " is not a device");
+      if (list[i].location.type != 1)
+        fail(hipErrorInvalidValue, "location ", i, " is not a device");
       const int device = rt::device(list[i].location.id).id;
       if (device == pool->device) continue;
       runtime().allocator.set_peer(device, pool->device, list[i].flags != 0);

@@ -36,7 +36,8 @@ void create(hipStream_t* handle, unsigned flags, int priority) {
   need(handle, "stream");
   if (flags & ~hipStreamNonBlocking) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
   priority = std::max(kGreatestPriority, std::min(kLeastPriority, priority));
-  const auto kind = flags & hipStreamNonBlocking ? Stream::Kind::non_blocking : Stream::Kind::blocking;
+  const auto kind =
+      flags & hipStreamNonBlocking ? Stream::Kind::non_blocking : Stream::Kind::blocking;
   auto stream = std::make_shared<Stream>(rt::current_device(), kind, flags, priority);
   rt::add_stream(stream);
   *handle = reinterpret_cast<hipStream_t>(runtime().streams.add(std::move(stream)));
@@ -140,8 +141,8 @@ HIP_API hipError_t hipLaunchHostFunc(hipStream_t handle, hipHostFn_t function, v
 }
 
 // Unlike a host function, a callback runs even after an error, which it is told.
-HIP_API hipError_t hipStreamAddCallback(hipStream_t handle, hipStreamCallback_t callback, void* data,
-                                        unsigned flags) {
+HIP_API hipError_t hipStreamAddCallback(hipStream_t handle, hipStreamCallback_t callback,
+                                        void* data, unsigned flags) {
   return api("hipStreamAddCallback", [&] {
     need(reinterpret_cast<void*>(callback), "callback");
     if (flags) fail(hipErrorInvalidValue, "flags must be 0; got ", flags);

@@ -14,29 +14,48 @@ constexpr uint64_t kMaxImageFile = uint64_t{4} << 30;
 // EF_AMDGPU_MACH of the ELF flags.
 const char* machine_name(uint32_t flags) {
   switch (flags & 0xff) {
-    case 0x2c: return "gfx900";
-    case 0x2f: return "gfx906";
-    case 0x30: return "gfx908";
-    case 0x33: return "gfx1010";
-    case 0x36: return "gfx1030";
-    case 0x3f: return "gfx90a";
-    case 0x40: return "gfx940";
-    case 0x41: return "gfx1100";
-    case 0x46: return "gfx1101";
-    case 0x47: return "gfx1102";
-    case 0x48: return "gfx1200";
-    case 0x49: return "gfx1250";
-    case 0x4b: return "gfx941";
-    case 0x4c: return "gfx942";
-    case 0x4e: return "gfx1201";
-    case 0x4f: return "gfx950";
-    case 0x51: return "gfx9-generic";
-    case 0x5f: return "gfx9-4-generic";
+    case 0x2c:
+      return "gfx900";
+    case 0x2f:
+      return "gfx906";
+    case 0x30:
+      return "gfx908";
+    case 0x33:
+      return "gfx1010";
+    case 0x36:
+      return "gfx1030";
+    case 0x3f:
+      return "gfx90a";
+    case 0x40:
+      return "gfx940";
+    case 0x41:
+      return "gfx1100";
+    case 0x46:
+      return "gfx1101";
+    case 0x47:
+      return "gfx1102";
+    case 0x48:
+      return "gfx1200";
+    case 0x49:
+      return "gfx1250";
+    case 0x4b:
+      return "gfx941";
+    case 0x4c:
+      return "gfx942";
+    case 0x4e:
+      return "gfx1201";
+    case 0x4f:
+      return "gfx950";
+    case 0x51:
+      return "gfx9-generic";
+    case 0x5f:
+      return "gfx9-4-generic";
   }
   return nullptr;
 }
 
-// From code object version 4 on, each of the two features takes two bits: unsupported, any, off, on.
+// From code object version 4 on, each of the two features takes two bits: unsupported, any, off,
+// on.
 std::string feature_text(uint32_t flags) {
   std::string result;
   const auto add = [&](const char* name, uint32_t state) {
@@ -71,7 +90,8 @@ Bytes choose_entry(Bytes image, const std::string& arch) {
   for (const BundleEntry& entry : parse_bundle(image)) {
     const std::string processor = entry.processor();
     if (processor.empty()) continue;
-    if (target_fits(processor, arch)) return slice(image, entry.offset, entry.bytes, "bundle entry");
+    if (target_fits(processor, arch))
+      return slice(image, entry.offset, entry.bytes, "bundle entry");
     seen += (seen.empty() ? "" : ", ") + processor;
   }
   rt::fail(hipErrorNoBinaryForGpu, "the bundle holds code for ", seen.empty() ? "no GPU" : seen,
@@ -82,8 +102,9 @@ KernelInfo read_kernel(const CodeObject& object, Bytes file, const Value& metada
   KernelInfo kernel;
   kernel.name = metadata.string(".name", "");
   const std::string symbol_name = metadata.string(".symbol", "");
-  const auto symbol = std::find_if(object.elf.symbols.begin(), object.elf.symbols.end(),
-                                   [&](const Symbol& s) { return s.defined && s.name == symbol_name; });
+  const auto symbol =
+      std::find_if(object.elf.symbols.begin(), object.elf.symbols.end(),
+                   [&](const Symbol& s) { return s.defined && s.name == symbol_name; });
   if (kernel.name.empty() || symbol == object.elf.symbols.end()) {
     bad_image(rt::text("kernel '", kernel.name, "': no symbol '", symbol_name, "'"));
   }
@@ -112,8 +133,8 @@ KernelInfo read_kernel(const CodeObject& object, Bytes file, const Value& metada
     bad_image(rt::text("kernel ", kernel.name, ": entry ", rt::hex(kernel.entry),
                        " is not an instruction's place in executable code"));
   }
-  kernel.max_workgroup_size =
-      static_cast<uint32_t>(std::min<uint64_t>(metadata.number(".max_flat_workgroup_size", 1024), 1024));
+  kernel.max_workgroup_size = static_cast<uint32_t>(
+      std::min<uint64_t>(metadata.number(".max_flat_workgroup_size", 1024), 1024));
   const Value::Array& required = metadata.array(".reqd_workgroup_size");
   for (size_t i = 0; i < required.size() && i < 3; ++i) {
     if (const uint64_t* size = std::get_if<uint64_t>(&required[i].data)) {
@@ -134,9 +155,9 @@ KernelInfo read_kernel(const CodeObject& object, Bytes file, const Value& metada
                       entry.string(".value_kind", ""), entry.string(".name", "")};
     if (argument.offset > kernel.kernarg_bytes ||
         argument.bytes > kernel.kernarg_bytes - argument.offset) {
-      bad_image(rt::text("kernel ", kernel.name, ": argument ", argument.name, " (",
-                         argument.bytes, " bytes at ", argument.offset, ") leaves the ",
-                         kernel.kernarg_bytes, " bytes of arguments"));
+      bad_image(rt::text("kernel ", kernel.name, ": argument ", argument.name, " (", argument.bytes,
+                         " bytes at ", argument.offset, ") leaves the ", kernel.kernarg_bytes,
+                         " bytes of arguments"));
     }
     if (!argument.hidden()) {
       kernel.explicit_bytes = std::max(kernel.explicit_bytes, argument.offset + argument.bytes);
@@ -192,7 +213,8 @@ void load_image(const CodeObject& object, Bytes file, uint8_t* to) {
   for (const Relocation& relocation : object.elf.relocations) {
     uint64_t symbol = 0;
     if (relocation.symbol) {
-      if (relocation.symbol >= object.elf.symbols.size()) bad_image("relocation of an unknown symbol");
+      if (relocation.symbol >= object.elf.symbols.size())
+        bad_image("relocation of an unknown symbol");
       const Symbol& target = object.elf.symbols[relocation.symbol];
       if (!target.defined) {
         rt::fail(hipErrorSharedObjectSymbolNotFound, "undefined symbol '", target.name, "'");
@@ -208,17 +230,37 @@ void load_image(const CodeObject& object, Bytes file, uint8_t* to) {
       std::memcpy(to + relocation.address, &number, sizeof number);
     };
     switch (relocation.type) {
-      case 0: break;                                                // NONE
-      case 1: store(static_cast<uint32_t>(value)); break;           // ABS32_LO
-      case 2: store(static_cast<uint32_t>(value >> 32)); break;     // ABS32_HI
-      case 3: store(value); break;                                  // ABS64
-      case 4: store(static_cast<uint32_t>(value - place)); break;   // REL32
-      case 5: store(value - place); break;                          // REL64
-      case 6: store(static_cast<uint32_t>(value)); break;           // ABS32
-      case 10: store(static_cast<uint32_t>(value - place)); break;  // REL32_LO
-      case 11: store(static_cast<uint32_t>((value - place) >> 32)); break;  // REL32_HI
-      case 13: store(base + static_cast<uint64_t>(relocation.addend)); break;  // RELATIVE64
-      default: bad_image(rt::text("unknown relocation type ", relocation.type));
+      case 0:
+        break;  // NONE
+      case 1:
+        store(static_cast<uint32_t>(value));
+        break;  // ABS32_LO
+      case 2:
+        store(static_cast<uint32_t>(value >> 32));
+        break;  // ABS32_HI
+      case 3:
+        store(value);
+        break;  // ABS64
+      case 4:
+        store(static_cast<uint32_t>(value - place));
+        break;  // REL32
+      case 5:
+        store(value - place);
+        break;  // REL64
+      case 6:
+        store(static_cast<uint32_t>(value));
+        break;  // ABS32
+      case 10:
+        store(static_cast<uint32_t>(value - place));
+        break;  // REL32_LO
+      case 11:
+        store(static_cast<uint32_t>((value - place) >> 32));
+        break;  // REL32_HI
+      case 13:
+        store(base + static_cast<uint64_t>(relocation.addend));
+        break;  // RELATIVE64
+      default:
+        bad_image(rt::text("unknown relocation type ", relocation.type));
     }
   }
 }

@@ -21,14 +21,14 @@ struct Argument {
 struct KernelInfo {
   std::string name;
   emu::KernelDescriptor descriptor;
-  uint64_t entry = 0;                       // address in the image
+  uint64_t entry = 0;                         // address in the image
   uint64_t code_address = 0, code_bytes = 0;  // the executable segment that holds it
   uint32_t max_workgroup_size = 1024;
   uint32_t required_workgroup_size[3] = {0, 0, 0};  // 0: any
   uint64_t kernarg_bytes = 0;
   uint32_t vgprs = 0, agprs = 0, sgprs = 0;  // as the compiler counts them
-  std::vector<Argument> arguments;  // by offset; explicit ones in the order of the source
-  uint64_t explicit_bytes = 0;      // end of the last explicit argument
+  std::vector<Argument> arguments;           // by offset; explicit ones in the order of the source
+  uint64_t explicit_bytes = 0;               // end of the last explicit argument
 };
 
 struct Variable {

@@ -84,15 +84,32 @@ Dynamic read_dynamic(Bytes entries) {
     const auto tag = read<uint64_t>(entries, at, "dynamic entry");
     const auto value = read<uint64_t>(entries, at + 8, "dynamic entry");
     switch (tag) {
-      case 0: return result;
-      case 2: result.jump_bytes = value; break;
-      case 4: result.hash = value; break;
-      case 5: result.strings = value; break;
-      case 6: result.symbols = value; break;
-      case 7: result.relocations = value; break;
-      case 8: result.relocation_bytes = value; break;
-      case 10: result.string_bytes = value; break;
-      case 23: result.jump_relocations = value; break;
+      case 0:
+        return result;
+      case 2:
+        result.jump_bytes = value;
+        break;
+      case 4:
+        result.hash = value;
+        break;
+      case 5:
+        result.strings = value;
+        break;
+      case 6:
+        result.symbols = value;
+        break;
+      case 7:
+        result.relocations = value;
+        break;
+      case 8:
+        result.relocation_bytes = value;
+        break;
+      case 10:
+        result.string_bytes = value;
+        break;
+      case 23:
+        result.jump_relocations = value;
+        break;
     }
   }
   return result;
@@ -100,15 +117,17 @@ Dynamic read_dynamic(Bytes entries) {
 
 // The dynamic section does not say how many symbols there are: the section table does, or, in a
 // stripped file, the hash table.
-uint64_t count_symbols(const Elf& elf, Bytes file, const FileHeader& header, const Dynamic& dynamic) {
-  for (uint64_t i = 0; header.section_header_bytes == sizeof(SectionHeader) &&
-                       i < header.section_header_count;
+uint64_t count_symbols(const Elf& elf, Bytes file, const FileHeader& header,
+                       const Dynamic& dynamic) {
+  for (uint64_t i = 0;
+       header.section_header_bytes == sizeof(SectionHeader) && i < header.section_header_count;
        ++i) {
     const auto section =
         read<SectionHeader>(file, header.section_headers + i * sizeof(SectionHeader), "section");
     if (section.type == kDynamicSymbols) return section.bytes / sizeof(SymbolEntry);
   }
-  if (!dynamic.hash) bad_image("neither a section table nor a hash table tells the symbols' number");
+  if (!dynamic.hash)
+    bad_image("neither a section table nor a hash table tells the symbols' number");
   return read<uint32_t>(elf.at(file, dynamic.hash, 8, "hash table"), 4, "hash table");
 }
 
@@ -136,16 +155,23 @@ void read_relocations(Elf& elf, Bytes file, uint64_t address, uint64_t bytes) {
 }
 
 void check_header(const FileHeader& header) {
-  if (std::memcmp(header.ident, "\x7f" "ELF", 4) != 0) bad_image("not an ELF file");
-  if (header.ident[4] != 2 || header.ident[5] != 1) bad_image("not a little-endian 64-bit ELF file");
+  if (std::memcmp(header.ident,
+                  "\x7f"
+                  "ELF",
+                  4) != 0)
+    bad_image("not an ELF file");
+  if (header.ident[4] != 2 || header.ident[5] != 1)
+    bad_image("not a little-endian 64-bit ELF file");
   if (header.machine != kMachineAmdGpu) {
-    bad_image(rt::text("ELF machine ", header.machine, ", required ", kMachineAmdGpu, " (AMD GPU)"));
+    bad_image(
+        rt::text("ELF machine ", header.machine, ", required ", kMachineAmdGpu, " (AMD GPU)"));
   }
   if (header.ident[7] != kOsHsa) {
     bad_image(rt::text("ELF OS ABI ", int{header.ident[7]}, ", required ", int{kOsHsa}, " (HSA)"));
   }
   if (header.type != 3) {
-    bad_image(rt::text("ELF type ", header.type, ", required 3 (shared object: link with ld.lld -shared)"));
+    bad_image(rt::text("ELF type ", header.type,
+                       ", required 3 (shared object: link with ld.lld -shared)"));
   }
   if (header.program_header_bytes != sizeof(ProgramHeader)) bad_image("bad program header size");
 }
@@ -167,15 +193,15 @@ Elf parse_elf(Bytes file) {
   const auto header = read<FileHeader>(file, 0, "ELF header");
   check_header(header);
   // Most of it is not needed, but a file without its end is a damaged file.
-  slice(file, header.section_headers, uint64_t{header.section_header_bytes} * header.section_header_count,
-        "section table");
+  slice(file, header.section_headers,
+        uint64_t{header.section_header_bytes} * header.section_header_count, "section table");
   Elf elf;
   elf.flags = header.flags;
   elf.abi_version = header.ident[8];
   Bytes dynamic_entries;
   for (uint64_t i = 0; i < header.program_header_count; ++i) {
-    const auto segment =
-        read<ProgramHeader>(file, header.program_headers + i * sizeof(ProgramHeader), "program header");
+    const auto segment = read<ProgramHeader>(
+        file, header.program_headers + i * sizeof(ProgramHeader), "program header");
     const char* what = "segment";
     if (segment.type == kLoad) {
       slice(file, segment.offset, segment.file_bytes, what);
@@ -208,7 +234,11 @@ Elf parse_elf(Bytes file) {
 }
 
 uint64_t elf_size(Bytes bytes) {
-  if (bytes.size() < kHeaderBytes || std::memcmp(bytes.data(), "\x7f" "ELF", 4) != 0) return 0;
+  if (bytes.size() < kHeaderBytes || std::memcmp(bytes.data(),
+                                                 "\x7f"
+                                                 "ELF",
+                                                 4) != 0)
+    return 0;
   const auto header = read<FileHeader>(bytes, 0, "ELF header");
   const auto end = [](uint64_t offset, uint64_t size) {
     return offset > kMaxImage || size > kMaxImage ? uint64_t{0} : offset + size;

@@ -17,7 +17,7 @@ struct Segment {
 struct Symbol {
   std::string name;
   uint64_t value, size;
-  uint8_t type;   // 1: object, 2: function
+  uint8_t type;  // 1: object, 2: function
   bool defined;
 };
 
@@ -34,7 +34,7 @@ struct Elf {
   uint64_t bytes = 0;             // of the loaded image, which starts at address 0
   std::vector<Symbol> symbols;    // the dynamic ones, in the order that relocations count
   std::vector<Relocation> relocations;
-  Bytes metadata;                 // of the AMDGPU note; empty if there is none
+  Bytes metadata;  // of the AMDGPU note; empty if there is none
 
   // The file's bytes behind [address, address + size) of the loaded image.
   Bytes at(Bytes file, uint64_t address, uint64_t size, const char* what) const;

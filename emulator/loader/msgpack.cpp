@@ -16,12 +16,21 @@ class Parser {
     if (tag <= 0xbf) return {string(tag & 0x1f)};
     if (tag >= 0xe0) return {static_cast<uint64_t>(static_cast<int8_t>(tag))};
     switch (tag) {
-      case 0xc0: return {};
-      case 0xc2: return {false};
-      case 0xc3: return {true};
-      case 0xc4: case 0xd9: return {string(big_endian(1))};
-      case 0xc5: case 0xda: return {string(big_endian(2))};
-      case 0xc6: case 0xdb: return {string(big_endian(4))};
+      case 0xc0:
+        return {};
+      case 0xc2:
+        return {false};
+      case 0xc3:
+        return {true};
+      case 0xc4:
+      case 0xd9:
+        return {string(big_endian(1))};
+      case 0xc5:
+      case 0xda:
+        return {string(big_endian(2))};
+      case 0xc6:
+      case 0xdb:
+        return {string(big_endian(4))};
       case 0xca: {
         const uint32_t bits = static_cast<uint32_t>(big_endian(4));
         float number;
@@ -34,18 +43,30 @@ class Parser {
         std::memcpy(&number, &bits, sizeof number);
         return {number};
       }
-      case 0xcc: return {big_endian(1)};
-      case 0xcd: return {big_endian(2)};
-      case 0xce: return {big_endian(4)};
-      case 0xcf: return {big_endian(8)};
-      case 0xd0: return {static_cast<uint64_t>(static_cast<int8_t>(big_endian(1)))};
-      case 0xd1: return {static_cast<uint64_t>(static_cast<int16_t>(big_endian(2)))};
-      case 0xd2: return {static_cast<uint64_t>(static_cast<int32_t>(big_endian(4)))};
-      case 0xd3: return {big_endian(8)};
-      case 0xdc: return array(big_endian(2), depth);
-      case 0xdd: return array(big_endian(4), depth);
-      case 0xde: return map(big_endian(2), depth);
-      case 0xdf: return map(big_endian(4), depth);
+      case 0xcc:
+        return {big_endian(1)};
+      case 0xcd:
+        return {big_endian(2)};
+      case 0xce:
+        return {big_endian(4)};
+      case 0xcf:
+        return {big_endian(8)};
+      case 0xd0:
+        return {static_cast<uint64_t>(static_cast<int8_t>(big_endian(1)))};
+      case 0xd1:
+        return {static_cast<uint64_t>(static_cast<int16_t>(big_endian(2)))};
+      case 0xd2:
+        return {static_cast<uint64_t>(static_cast<int32_t>(big_endian(4)))};
+      case 0xd3:
+        return {big_endian(8)};
+      case 0xdc:
+        return array(big_endian(2), depth);
+      case 0xdd:
+        return array(big_endian(4), depth);
+      case 0xde:
+        return map(big_endian(2), depth);
+      case 0xdf:
+        return map(big_endian(4), depth);
     }
     bad_image(rt::text("metadata: unknown type byte ", rt::hex(tag), " at offset ", at_ - 1));
   }

@@ -14,13 +14,13 @@ namespace {
 using Kind = emu::Allocation::Kind;
 
 constexpr uint64_t kPage = 4096, kHugePage = uint64_t{2} << 20;
-constexpr uint64_t kSmall = 32 << 10;         // up to here from slabs
+constexpr uint64_t kSmall = 32 << 10;  // up to here from slabs
 constexpr uint64_t kSlab = uint64_t{1} << 20;
-constexpr uint64_t kAlign = 256;              // what hipMalloc promises; also the gap between blocks
+constexpr uint64_t kAlign = 256;  // what hipMalloc promises; also the gap between blocks
 constexpr uint64_t kPoisonLimit = uint64_t{256} << 20;
-constexpr size_t kRest = 64;                  // freed small blocks of a class before one is reused
-constexpr size_t kQuarantine = 1024;          // freed large ranges before addresses are given back
-constexpr size_t kHistory = 4096;             // freed blocks remembered for reports
+constexpr size_t kRest = 64;          // freed small blocks of a class before one is reused
+constexpr size_t kQuarantine = 1024;  // freed large ranges before addresses are given back
+constexpr size_t kHistory = 4096;     // freed blocks remembered for reports
 constexpr int kPoison = 0xff;
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
@@ -34,9 +34,12 @@ uint64_t map_pages(uint64_t bytes, int protection) {
 const char* kind_name(const Block& block) {
   if (block.source == Block::Source::registered) return "registered host memory";
   switch (block.kind) {
-    case Kind::device: return "device memory";
-    case Kind::pinned: return block.managed ? "managed memory" : "pinned host memory";
-    case Kind::code: return "code";
+    case Kind::device:
+      return "device memory";
+    case Kind::pinned:
+      return block.managed ? "managed memory" : "pinned host memory";
+    case Kind::code:
+      return "code";
   }
   return "memory";
 }
@@ -84,8 +87,8 @@ Block Allocator::allocate(const Request& request) {
   reclaim();
   uint64_t& used = used_[request.device];
   if (request.kind != Kind::pinned && request.bytes > kDeviceBytes - used) {
-    fail(hipErrorOutOfMemory, request.bytes, " bytes asked of device ", request.device, ", which has ",
-         kDeviceBytes - used, " of ", kDeviceBytes, " free");
+    fail(hipErrorOutOfMemory, request.bytes, " bytes asked of device ", request.device,
+         ", which has ", kDeviceBytes - used, " of ", kDeviceBytes, " free");
   }
   Block block;
   block.bytes = request.bytes;
@@ -110,8 +113,8 @@ Block Allocator::find_base(uint64_t base) const {
   const std::lock_guard lock(mutex_);
   const auto it = live_.find(base);
   if (it == live_.end()) {
-    fail(hipErrorInvalidValue, hex(base), " is not the start of an allocation: ",
-         describe_locked(base, -1));
+    fail(hipErrorInvalidValue, hex(base),
+         " is not the start of an allocation: ", describe_locked(base, -1));
   }
   return it->second;
 }
@@ -120,8 +123,8 @@ void Allocator::free(uint64_t base) {
   const std::lock_guard lock(mutex_);
   const auto it = live_.find(base);
   if (it == live_.end() || it->second.source != Block::Source::ours) {
-    fail(hipErrorInvalidValue, hex(base), " is not the start of an allocation: ",
-         describe_locked(base, -1));
+    fail(hipErrorInvalidValue, hex(base),
+         " is not the start of an allocation: ", describe_locked(base, -1));
   }
   const Block block = it->second;
   live_.erase(it);
@@ -272,8 +275,7 @@ std::string Allocator::describe(uint64_t address, int device) const {
 
 std::string Allocator::describe_locked(uint64_t address, int device) const {
   if (const Block* block = find_locked(address)) {
-    std::string result =
-        text(address - block->base, " bytes into ", block_text(*block));
+    std::string result = text(address - block->base, " bytes into ", block_text(*block));
     if (device >= 0 && !visible(*block, device)) {
       result += text(", to which device ", device, " has no peer access");
     }

@@ -27,7 +27,7 @@ struct Block : emu::Allocation {
   Source source = Source::ours;
   bool managed = false;
   unsigned flags = 0;
-  uint64_t pool = 0;   // of hipMallocAsync: identity of the pool
+  uint64_t pool = 0;                     // of hipMallocAsync: identity of the pool
   uint64_t map_base = 0, map_bytes = 0;  // the mapping of a large block; 0: from a slab
 };
 

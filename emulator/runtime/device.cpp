@@ -51,7 +51,8 @@ bool forked() { return is_forked; }
 
 Device& device(int id) {
   Runtime& all = runtime();
-  if (all.devices.empty()) fail(hipErrorNoDevice, "there is no device (HIPGEMM_EMULATOR_DEVICES=0)");
+  if (all.devices.empty())
+    fail(hipErrorNoDevice, "there is no device (HIPGEMM_EMULATOR_DEVICES=0)");
   if (id < 0 || id >= static_cast<int>(all.devices.size())) {
     fail(hipErrorInvalidDevice, "device must be in 0..", all.devices.size() - 1, "; got ", id);
   }

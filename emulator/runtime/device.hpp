@@ -95,8 +95,8 @@ Runtime& runtime();
 // The runtime does not survive fork(): its threads are gone in the child.
 bool forked();
 
-Device& device(int id);                    // throws Error
-Device& current_device();                  // this thread's
+Device& device(int id);    // throws Error
+Device& current_device();  // this thread's
 void set_current_device(int id);
 std::shared_ptr<Stream> per_thread_stream(Device& device);  // this thread's
 

@@ -82,9 +82,11 @@ bool copy_staged(Transfer transfer, bool to_host, const Rows& ours, uint64_t hos
     };
     if (to_host) each_row([&](auto* mine, auto* staged) { std::memcpy(staged, mine, ours.width); });
     const size_t bytes = (count - 1) * host_pitch + ours.width;
-    iovec local{buffer.data(), bytes}, remote{reinterpret_cast<void*>(host + row * host_pitch), bytes};
+    iovec local{buffer.data(), bytes},
+        remote{reinterpret_cast<void*>(host + row * host_pitch), bytes};
     if (!copy_pieces(transfer, to_host, &local, &remote, 1)) return false;
-    if (!to_host) each_row([&](auto* mine, auto* staged) { std::memcpy(mine, staged, ours.width); });
+    if (!to_host)
+      each_row([&](auto* mine, auto* staged) { std::memcpy(mine, staged, ours.width); });
   }
   return true;
 }

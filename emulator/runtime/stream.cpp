@@ -96,9 +96,7 @@ void Stream::release(uint64_t ticket) {
 void Stream::loop() {
   std::unique_lock lock(lock_of_queues());
   while (true) {
-    changed_.wait(lock, [&] {
-      return queue_.empty() ? closing_ : done_ < released_;
-    });
+    changed_.wait(lock, [&] { return queue_.empty() ? closing_ : done_ < released_; });
     if (queue_.empty()) return;
     Item item = std::move(queue_.front());
     queue_.pop_front();

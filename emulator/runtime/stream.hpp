@@ -92,7 +92,7 @@ struct Queues {
   std::set<std::shared_ptr<Stream>> streams;  // all others
   Report fault;                               // not told yet: queued work is dropped
   Report last_fault;
-  uint64_t epoch = 0;                         // counts the faults that were told
+  uint64_t epoch = 0;  // counts the faults that were told
 };
 
 // Waits until the marker is reached, and lets everything run that this takes.

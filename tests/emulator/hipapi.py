@@ -6,14 +6,17 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 os.environ["HIPGEMM_RUNTIME"] = "emulator"
 
-from hipgemm import _hip  # noqa: E402
+from hipgemm import _hip
 
 runtime = _hip.runtime()
 hip: Any = runtime.hip  # hip-python, 7 or 10
@@ -85,10 +88,10 @@ def compile_hip(source: str, to: Path, arch: str = "gfx950", *flags: str) -> Pat
     cpp, asm, obj = to.with_suffix(".hip"), to.with_suffix(".s"), to.with_suffix(".o")
     cpp.write_text(source)
     device = ["-x", "hip", f"--offload-arch={arch}", "--offload-device-only", "-nogpuinc", "-nogpulib"]
+    target = ["-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}"]
     for command in (
         ["clang", *device, "-O2", "-S", "-o", str(asm), str(cpp), *flags],
-        ["clang", "-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}", "-c"]
-        + [*flags, "-o", str(obj), str(asm)],
+        ["clang", *target, "-c", *flags, "-o", str(obj), str(asm)],
         ["ld.lld", "-shared", "-o", str(to), str(obj)],
     ):
         subprocess.run(zig + command, check=True, capture_output=True)
@@ -115,6 +118,15 @@ def check(result: Any) -> Any:
     if code:
         raise Failed(code, report())
     return None if len(result) == 1 else result[1] if len(result) == 2 else result[1:]
+
+
+@contextmanager
+def fails(code: int, *parts: str) -> Iterator[None]:
+    """Expect a HIP error whose report contains all parts."""
+    with pytest.raises(Failed) as caught:
+        yield
+    assert caught.value.code == code, caught.value
+    assert all(part in caught.value.report for part in parts), caught.value
 
 
 def address(pointer: Any) -> int:

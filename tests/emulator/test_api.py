@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,11 @@ from hipapi import (
     NOT_FOUND,
     OUT_OF_MEMORY,
     OUT_OF_RESOURCES,
-    Failed,
     Memory,
     address,
     check,
     compile_hip,
+    fails,
     hip,
     kind,
     launch,
@@ -42,15 +42,6 @@ from hipapi import (
 
 Kernel = Callable[[str], Any]
 i32, f32, size_t, void_p = ctypes.c_int32, ctypes.c_float, ctypes.c_size_t, ctypes.c_void_p
-
-
-@contextmanager
-def fails(code: int, *parts: str) -> Iterator[None]:
-    """Expect a HIP error whose report contains all parts."""
-    with pytest.raises(Failed) as caught:
-        yield
-    assert caught.value.code == code, caught.value
-    assert all(part in caught.value.report for part in parts), caught.value
 
 
 def free_bytes() -> int:
@@ -110,7 +101,8 @@ def test_every_error_has_name_and_text() -> None:
         assert lib.hipGetErrorString(int(error))
     assert lib.hipGetErrorName(-5) == b"hipErrorUnknown"
     result = ctypes.c_char_p()
-    assert lib.hipDrvGetErrorName(-5, ctypes.byref(result)) == INVALID_VALUE and not result.value
+    assert lib.hipDrvGetErrorName(-5, ctypes.byref(result)) == INVALID_VALUE
+    assert not result.value
 
 
 def test_last_error_is_kept_until_read() -> None:
@@ -131,9 +123,11 @@ def test_unknown_function_fails_in_hip_python_not_in_a_crash() -> None:
 def test_looking_up_functions_by_name() -> None:
     function, status = void_p(), i32(-1)
     arguments = ctypes.byref(function), 0, ctypes.c_uint64(0), ctypes.byref(status)
-    assert lib.hipGetProcAddress(b"hipMalloc", *arguments) == 0 and status.value == 0
+    assert lib.hipGetProcAddress(b"hipMalloc", *arguments) == 0
+    assert status.value == 0
     assert function.value == ctypes.cast(lib.hipMalloc, void_p).value
-    assert lib.hipGetProcAddress(b"hipNope", *arguments) == NOT_FOUND and status.value == 1
+    assert lib.hipGetProcAddress(b"hipNope", *arguments) == NOT_FOUND
+    assert status.value == 1
 
 
 @pytest.mark.parametrize(
@@ -180,7 +174,7 @@ def test_many_blocks_never_overlap(rng: np.random.Generator) -> None:
         check(hip.hipMemset(memory.pointer, i % 251, memory.size))
         blocks.append((memory, i % 251))
     ranges = sorted((m.address, m.address + m.size) for m, _ in blocks)
-    assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
     for memory, tag in blocks:
         assert (memory.get(np.uint8) == tag).all()
         check(hip.hipFree(memory.pointer))
@@ -190,8 +184,11 @@ def test_out_of_memory_leaves_all_as_it_was() -> None:
     before = free_bytes()
     pointer = void_p(1)
     assert lib.hipMalloc(ctypes.byref(pointer), size_t(1 << 60)) == OUT_OF_MEMORY
-    assert str(1 << 60) in report() and not pointer.value and free_bytes() == before
-    assert lib.hipMalloc(ctypes.byref(pointer), size_t(0)) == 0 and not pointer.value
+    assert str(1 << 60) in report()
+    assert not pointer.value
+    assert free_bytes() == before
+    assert lib.hipMalloc(ctypes.byref(pointer), size_t(0)) == 0
+    assert not pointer.value
     assert lib.hipFree(None) == 0
 
 
@@ -263,9 +260,11 @@ def test_copy_2d(width: int, height: int, gap: int, rng: np.random.Generator) ->
         check(hip.hipMemset(memory.pointer, 9, memory.size))
         check(hip.hipMemcpy2D(memory.pointer, pitch, source, host_pitch, width, height, kind(H2D)))
         there = memory.get(np.uint8).reshape(height, pitch)
-        assert (there[:, :width] == source[:, :width]).all() and (there[:, width:] == 9).all()
+        assert (there[:, :width] == source[:, :width]).all()
+        assert (there[:, width:] == 9).all()
         check(hip.hipMemcpy2D(back, host_pitch, memory.pointer, pitch, width, height, kind(D2H)))
-        assert (back[:, :width] == source[:, :width]).all() and not back[:, width:].any()
+        assert (back[:, :width] == source[:, :width]).all()
+        assert not back[:, width:].any()
         with fails(INVALID_PITCH, f"width {width}"):
             check(hip.hipMemcpy2D(memory.pointer, width - 1, source, host_pitch, width, height, kind(H2D)))
         with fails(INVALID_VALUE, "past the end"):
@@ -584,7 +583,10 @@ def test_counters(kernel: Kernel) -> None:
         check(hip.hipDeviceSynchronize())
     assert lib.hipgemm_emulator_counters(totals, 4) == 4
     waves, instructions, mfma, nanoseconds = totals
-    assert waves == 10 and mfma == 0 and instructions % 10 == 0 and instructions > 30
+    assert waves == 10
+    assert mfma == 0
+    assert instructions % 10 == 0
+    assert instructions > 30
     assert nanoseconds > 0
 
 

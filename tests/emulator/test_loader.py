@@ -22,6 +22,7 @@ from hipapi import (
     address,
     check,
     compile_hip,
+    fails,
     hip,
     launch,
     lib,
@@ -55,10 +56,8 @@ def load(image: bytes) -> Any:
 
 
 def refused(image: bytes, code: int, *parts: str) -> None:
-    with pytest.raises(Failed) as caught:
+    with fails(code, *parts):
         load(image)
-    assert caught.value.code == code, caught.value
-    assert all(part in caught.value.report for part in parts), caught.value
 
 
 def works(module: Any) -> bool:
@@ -222,13 +221,10 @@ def test_metadata_that_is_no_metadata(image: bytes) -> None:
 
 
 def test_every_truncation_is_refused(image: bytes) -> None:
-    """Up to the end of what is loaded; only the section table may be missing, if nobody asks for it."""
+    """At any length short of the whole."""
     lengths = sorted({*range(0, 200, 7), *range(200, len(image), 61), len(image) - 1})
     for length in lengths:
-        with pytest.raises(Failed) as caught:
-            load(image[:length])
-        assert caught.value.code == INVALID_IMAGE, caught.value
-        assert len(caught.value.report) > 30
+        refused(image[:length], INVALID_IMAGE, "hipModuleLoadData: ")
     assert works(load(image))
 
 
@@ -242,7 +238,7 @@ print(loaded, faulted, sorted(codes))
 
 
 def fuzz(image: bytes, seed: int, rounds: int) -> tuple[int, int, set[int]]:
-    """Load damaged copies and run what loads. Returns how many loaded and faulted, and the codes of the rest."""
+    """Load damaged copies, run what loads; how many loaded and faulted, and the codes of the rest."""
     rng = np.random.default_rng(seed)
     notes = next(header for _, header in program_headers(image) if header[0] == 4)
     codes: set[int] = set()
@@ -258,8 +254,7 @@ def fuzz(image: bytes, seed: int, rounds: int) -> tuple[int, int, set[int]]:
             try:
                 module = load(bytes(data))
             except Failed as error:
-                codes.add(error.code)
-                assert len(error.report) > 20
+                codes.add(error.code if len(error.report) > 20 else -1)
                 continue
             loaded += 1
             for name in (b"globals", b"mixed", b"shape"):
@@ -284,5 +279,6 @@ def test_damaged_files_never_bring_the_process_down(
     child = run_python(code, HIPGEMM_EMULATOR_BUDGET="100000")
     assert child.returncode == 0, child.stderr[-2000:]
     loaded, faulted, codes = child.stdout.split(maxsplit=2)
-    assert rounds / 10 < int(loaded) < rounds and int(faulted) > 0
+    assert rounds / 10 < int(loaded) < rounds
+    assert int(faulted) > 0
     assert set(eval(codes)) <= {2, INVALID_IMAGE, NO_BINARY, 302, ILLEGAL_ADDRESS}
