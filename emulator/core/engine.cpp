@@ -75,6 +75,7 @@ void Engine::prepare(LaunchContext& context) {
     w.set64(kSlotPrivateLimit, kPrivateAperture | 0xffffffff);
     w.set64(kSlotZero, 0);
   }
+  if (context.observer) context.observer->attach(group_);
 }
 
 void Engine::start_group(LaunchContext& context, uint64_t number) {
@@ -83,6 +84,7 @@ void Engine::start_group(LaunchContext& context, uint64_t number) {
                static_cast<uint32_t>(number / grid[0] % grid[1]),
                static_cast<uint32_t>(number / grid[0] / grid[1])};
   std::fill_n(reinterpret_cast<uint32_t*>(group_.lds), context.lds_bytes / 4, kPoison);
+  if (context.observer) context.observer->group_started(group_);
   for (uint32_t i = 0; i < group_.waves.size(); ++i) start_wave(context, *group_.waves[i], i);
 }
 
@@ -142,6 +144,7 @@ void Engine::start_wave(LaunchContext& context, Wave& w, uint32_t index) {
   w.smem_weight = 0;
   w.free_count = kPendingSlots;
   for (int i = 0; i < kPendingSlots; ++i) w.free_slots[i] = static_cast<uint8_t>(i);
+  if (context.observer) context.observer->wave_started(w, next);
 }
 
 uint64_t Engine::run_wave(Wave& w, uint64_t fuel) {
@@ -176,10 +179,15 @@ void Engine::run_group(LaunchContext& context) {
       waiting += w->state == WaveState::barrier;
       ended += w->state == WaveState::ended;
     }
-    if (ended == group_.waves.size()) return;
-    if (waiting + ended == group_.waves.size())  // ended waves count as arrived
+    if (ended == group_.waves.size()) {
+      if (context.observer) context.observer->group_ended(group_);
+      return;
+    }
+    if (waiting + ended == group_.waves.size()) {  // ended waves count as arrived
+      if (context.observer && !context.observer->barrier_passed(group_)) return;
       for (Wave* w : group_.waves)
         if (w->state == WaveState::barrier) w->state = WaveState::running;
+    }
   }
 }
 
@@ -287,7 +295,10 @@ std::optional<Fault> run(const Launch& launch, Counters& counters) {
   if (auto refused = refuse(launch)) return refused;
   LaunchContext context(launch);
   try {
-    context.program = program_of(*launch.kernel);
+    std::string error;
+    context.observer = make_observer(context, error);
+    if (!error.empty()) return Fault{FaultKind::launch_failure, error};
+    context.program = program_of(*launch.kernel, context.observer != nullptr);
     context.allocations = launch.memory->snapshot();
     // Firmware that preloads arguments skips the code that loads them otherwise.
     const bool preloads = launch.kernel->descriptor.kernarg_preload & 127;

@@ -35,6 +35,7 @@ struct Kernel {
   uint32_t max_workgroup_size = 1024;
   // The machine's own form of the code, made at the first launch. It refers to `code`.
   mutable std::shared_ptr<Program> program;
+  mutable std::shared_ptr<Program> observed_program;  // the form that sanitizers run
 };
 
 struct Launch {

@@ -9,6 +9,7 @@
 
 #include "core/launch.hpp"
 #include "core/memory_map.hpp"
+#include "core/observer.hpp"
 #include "core/program.hpp"
 #include "core/wave.hpp"
 
@@ -30,6 +31,7 @@ struct LaunchContext {
   // The arguments, in a copy that is whole cache lines: compilers load past their end.
   std::span<uint8_t> kernarg;
   std::unique_ptr<uint8_t[]> kernarg_memory;
+  std::unique_ptr<Observer> observer;
 
   std::atomic<uint64_t> next_group{0};
   std::atomic<uint64_t> executed{0};
@@ -52,6 +54,7 @@ struct Workgroup {
   std::array<uint32_t, 3> id{};
   std::vector<Wave*> waves;
   uint8_t* lds = nullptr;
+  void* observed = nullptr;  // the observer's own
 };
 
 // What a host thread keeps between workgroups and launches.

@@ -4,6 +4,8 @@
 #include <bit>
 #include <set>
 
+#include "core/observer.hpp"
+
 namespace emu {
 namespace {
 
@@ -123,7 +125,8 @@ uint16_t Lowering::vector(Operand o, int dwords) {
 
 // ---- program ------------------------------------------------------------------------------------
 
-Program::Program(const Kernel& k) : name_(k.name), code_(k.code), semantics_(semantics()) {
+Program::Program(const Kernel& k, bool observed)
+    : name_(k.name), code_(k.code), semantics_(semantics()), observed_(observed) {
   vgprs_ = ((k.descriptor.rsrc1 & 63) + 1) * 8;
   accum_offset_ = ((k.descriptor.rsrc3 & 63) + 1) * 4;
 }
@@ -242,9 +245,15 @@ void Program::lower_from(uint64_t start) {
       i.fn = fill_specials;
       emit(i);
     }
+    Inst inst = l.inst;
+    if (observed_ && !l.failure) {
+      Inst before;
+      observe_instruction(*this, l.decoded, before, inst);
+      emit(before);
+    }
     if (l.failure) batch->failures.emplace(batch->code.size(), l.failure);
     if (l.branches) fixups.push_back({batch->code.size(), l.branch});
-    emit(l.inst);
+    emit(inst);
     const auto next = std::next(it);
     const uint64_t after = address + l.decoded.size;
     if (!l.ends && (next == reached.end() || next->first != after)) {
@@ -280,11 +289,12 @@ const char* Program::failure(const Inst* i) const {
   return nullptr;
 }
 
-std::shared_ptr<Program> program_of(const Kernel& kernel) {
+std::shared_ptr<Program> program_of(const Kernel& kernel, bool observed) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
-  if (!kernel.program) kernel.program = std::make_shared<Program>(kernel);
-  return kernel.program;
+  auto& program = observed ? kernel.observed_program : kernel.program;
+  if (!program) program = std::make_shared<Program>(kernel, observed);
+  return program;
 }
 
 }  // namespace emu

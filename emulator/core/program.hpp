@@ -16,7 +16,7 @@ namespace emu {
 
 class Program {
  public:
-  explicit Program(const Kernel& kernel);
+  explicit Program(const Kernel& kernel, bool observed = false);
 
   // The instruction at an address; code there is lowered first if need be, with everything it
   // reaches by static branches. Never null: a bad address gives an instruction that faults.
@@ -30,7 +30,10 @@ class Program {
   uint32_t copy_constants(uint32_t* slots, uint32_t from) const;
 
   uint32_t vgprs() const { return vgprs_; }
+  uint32_t accum_offset() const { return accum_offset_; }
   const std::string& kernel_name() const { return name_; }
+  // What the observer needs as long as the program lives.
+  void keep(std::shared_ptr<const void> thing) { kept_.push_back(std::move(thing)); }
 
  private:
   friend class Lowering;
@@ -48,6 +51,7 @@ class Program {
   const std::string name_;
   const std::span<const uint8_t> code_;
   const Semantics& semantics_;
+  const bool observed_;
   uint32_t vgprs_ = 0, accum_offset_ = 0;
 
   mutable std::shared_mutex mutex_;
@@ -55,9 +59,10 @@ class Program {
   std::unordered_map<uint64_t, const Inst*> entry_;
   std::vector<uint32_t> constants_;
   std::map<std::vector<uint32_t>, uint16_t> interned_;
+  std::vector<std::shared_ptr<const void>> kept_;
 };
 
 // The program of a kernel, made at its first launch and kept with it.
-std::shared_ptr<Program> program_of(const Kernel& kernel);
+std::shared_ptr<Program> program_of(const Kernel& kernel, bool observed);
 
 }  // namespace emu

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/definedness.hpp"
+
 namespace hip {
 namespace {
 
@@ -46,6 +48,21 @@ bool copy_layer(uint64_t to, bool to_ours, uint64_t from, bool from_ours, const 
     return rt::write_host({from, shape.width, shape.rows, from_region.pitch}, to, to_region.pitch);
   }
   return rt::copy_host(target, from, from_region.pitch);
+}
+
+// What the uninit check hears of a copy: memory that is not ours counts as written.
+void tell_copied(const Region& to, const Region& from, const CopyShape& shape, bool from_ours) {
+  for (size_t layer = 0; layer < shape.layers; ++layer) {
+    for (size_t row = 0; row < shape.rows; ++row) {
+      const uint64_t at = to.address + layer * to.layer_pitch + row * to.pitch;
+      const uint64_t source = from.address + layer * from.layer_pitch + row * from.pitch;
+      if (from_ours) {
+        emu::definedness::copied(at, source, shape.width);
+      } else {
+        emu::definedness::written(at, shape.width);
+      }
+    }
+  }
 }
 
 // A block that was there at the call may be gone when the work runs.
@@ -113,6 +130,9 @@ void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, Cop
                                               rt::hex(from.address), " (", from_bytes, " bytes)")}};
         }
       }
+      if (emu::definedness::followed() && is_ours(to_block)) {
+        tell_copied(to, from, shape, is_ours(from_block));
+      }
       return std::nullopt;
     };
     submit(stream, std::move(work), wait);
@@ -144,6 +164,7 @@ void fill(const std::shared_ptr<rt::Stream>& stream, Region to, CopyShape shape,
           for (size_t i = 0; i < shape.width; i += value_bytes)
             std::memcpy(at + i, &value, value_bytes);
         }
+        emu::definedness::written(reinterpret_cast<uint64_t>(at), shape.width);
       }
     }
     return std::nullopt;

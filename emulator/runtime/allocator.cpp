@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/definedness.hpp"
 #include "runtime/report.hpp"
 
 namespace rt {
@@ -105,6 +106,10 @@ Block Allocator::allocate(const Request& request) {
   block.serial = next_serial_++;
   if (request.kind != Kind::pinned) used += block.bytes;
   live_[block.base] = block;
+  // The host writes to managed memory without telling.
+  if (block.kind == Kind::device && !block.managed) {
+    emu::definedness::fresh(block.base, block.bytes);
+  }
   changed();
   return block;
 }
@@ -127,6 +132,7 @@ void Allocator::free(uint64_t base) {
          " is not the start of an allocation: ", describe_locked(base, -1));
   }
   const Block block = it->second;
+  emu::definedness::gone(base);
   live_.erase(it);
   if (block.kind != Kind::pinned) used_[block.device] -= block.bytes;
   freed_.push_back({block.base, block.bytes, block.serial, block.device});

@@ -1,0 +1,47 @@
+// The bytes that a memory instruction touches, worked out from what it had at issue. Addresses that
+// leave every allocation are the machine's business: here they are just addresses.
+#pragma once
+
+#include <cstdint>
+
+#include "core/wave.hpp"
+#include "isa/decoded.hpp"
+
+namespace emu::check {
+
+enum class Space : uint8_t { global, lds, scratch };
+
+// What a range of the instruction's lanes does to one address space.
+struct AccessPart {
+  Space space;
+  bool loads, stores;    // both: an atomic
+  uint8_t bytes;         // per lane
+  uint8_t first_row;     // of the destination or the data registers
+  uint64_t lanes;        // that touch memory at all
+  uint64_t address[64];  // global: of the host; LDS: offset; scratch: offset of the lane
+  uint8_t good[64];      // bytes in range; the others load as zero and are not stored
+};
+
+struct Access {
+  int count = 0;
+  AccessPart part[3];
+  const AccessPart* begin() const { return part; }
+  const AccessPart* end() const { return part + count; }
+};
+
+// What the opcode alone says of an access.
+struct MemoryShape {
+  uint8_t bytes = 0;  // per lane; of one address for the two-address LDS forms
+  bool loads = false, stores = false;
+  bool descriptor = false;  // scalar load through a buffer descriptor
+  bool to_lds = false;      // LDS DMA
+  bool counter = false;     // ds_append, ds_consume: one place for all lanes
+  uint16_t unit = 1;        // of the offsets of LDS instructions
+  explicit operator bool() const { return bytes != 0; }  // touches memory at all
+};
+MemoryShape memory_shape(const Decoded& d);
+
+void find_access(const Wave& w, const Decoded& d, const MemoryShape& shape, const Pending& p,
+                 Access& out);
+
+}  // namespace emu::check

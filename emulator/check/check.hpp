@@ -1,0 +1,77 @@
+// The frame that sanitizers share. In an observed program every instruction of the kernel has one
+// in front of it that runs the checks and then the instruction. Checks see an instruction before
+// and after it runs; of a memory instruction also the moment it is queued and when it lands.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check/access.hpp"
+#include "check/footprint.hpp"
+#include "core/machine.hpp"
+
+namespace emu::check {
+
+// What hazard rules want to know of an instruction.
+struct Traits {
+  bool vector_alu = false;  // MFMA included
+  bool mfma = false, dgemm = false, xdl = false, dot = false, trans = false;
+  bool scalar_alu = false;
+  bool vector_memory = false;  // buffer, flat, global, scratch
+  bool lds = false;
+  bool partial = false;  // writes part of a register, through the forwarding path that needs a gap
+  bool dpp = false;
+  uint8_t passes = 0;  // of MFMA
+  uint8_t states = 1;  // wait states that it stands for
+};
+Traits traits(const Decoded& d);
+
+// One instruction, as checks see it.
+struct Side {
+  Decoded decoded;
+  const OpInfo* op = nullptr;
+  Footprint foot;
+  Traits traits;
+  MemoryShape shape;
+  Landing land = nullptr;  // the machine's own
+  uint32_t accum_offset = 0;
+};
+
+// "0x7f..: v_add_u32 v0, v1, v2".
+std::string text_of(const Side& side);
+// "v12", "a3", "s[4:5]", "vcc_lo".
+std::string vector_name(const Side& side, uint32_t index);
+std::string scalar_name(uint32_t index);
+// Ends the launch with a finding about `i`; returns false.
+bool report(Wave& w, const Inst* i, const char* check, const std::string& what);
+
+// One sanitizer, for one workgroup at a time. Functions that return bool return report()'s false
+// after a finding.
+class Check {
+ public:
+  virtual ~Check() = default;
+  virtual void attach(Workgroup&) {}
+  virtual void group_started(Workgroup&) {}
+  virtual void wave_started(Wave&, uint32_t /*sgprs*/) {}
+  virtual bool before(Wave&, const Inst*, const Side&) { return true; }
+  virtual void after(Wave&, const Side&) {}
+  // The instruction in flight, in the slot that is `p`'s; its operands are in `p`.
+  virtual void queued(Wave&, const Side&, const Pending& /*p*/) {}
+  // It takes effect: just before and just after. `access` is null if it touches no memory.
+  virtual bool landing(Wave&, const Side&, const Pending&, const Access*) { return true; }
+  virtual void landed(Wave&, const Side&, const Pending&, const Access*) {}
+  virtual bool barrier_passed(Workgroup&) { return true; }
+  virtual bool group_ended(Workgroup&) { return true; }
+};
+
+std::unique_ptr<Check> make_hazard_check();
+std::unique_ptr<Check> make_barrier_check();
+std::unique_ptr<Check> make_uninit_check(const LaunchContext& context);
+
+inline uint32_t slot_of(const Wave& w, const Pending& p) {
+  return static_cast<uint32_t>(&p - w.pending);
+}
+
+}  // namespace emu::check

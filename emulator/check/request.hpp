@@ -1,0 +1,21 @@
+// Which checks a launch runs under.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace emu::check {
+
+enum : uint32_t { kRace = 1, kUninit = 2, kBounds = 4, kHazard = 8, kAllChecks = 15 };
+
+struct Request {
+  uint32_t checks = 0;
+  std::string error;  // names what is unknown; then there are no checks
+};
+
+Request parse(const char* text);
+
+// What hipgemm_emulator_set_check said last, or HIPGEMM_EMULATOR_CHECK.
+Request requested();
+
+}  // namespace emu::check

@@ -1,0 +1,17 @@
+// Which bytes of device memory hold a value that somebody wrote. Told by whoever allocates, frees,
+// copies and fills memory outside kernels. Does nothing unless the uninit check is on when memory
+// is allocated; memory it was never told of counts as written.
+#pragma once
+
+#include <cstdint>
+
+namespace emu::definedness {
+
+bool followed();                                          // there is memory that is followed
+void fresh(uint64_t address, uint64_t bytes);             // allocated: nothing is written
+void gone(uint64_t address);                              // freed
+void written(uint64_t address, uint64_t bytes);           // by a copy from the host, or a fill
+void copied(uint64_t to, uint64_t from, uint64_t bytes);  // between device allocations
+void trust_all();  // a kernel runs unchecked: what it writes is not followed
+
+}  // namespace emu::definedness

@@ -1,0 +1,40 @@
+// Where the sanitizers (emulator/check) attach to the machine. A launch that is observed runs a
+// program of its own, in which an instruction of the observer's precedes each of the kernel's; one
+// that is not pays nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/inst.hpp"
+#include "isa/decoded.hpp"
+
+namespace emu {
+
+class Program;
+struct LaunchContext;
+struct Workgroup;
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  // A host thread is about to run workgroups in `group`; its waves have their memory.
+  virtual void attach(Workgroup& group) = 0;
+  virtual void group_started(Workgroup& group) = 0;
+  // Registers are set: the first `sgprs` scalar ones, v0 of the live lanes.
+  virtual void wave_started(Wave& w, uint32_t sgprs) = 0;
+  // All waves have arrived and go on. False after a finding.
+  virtual bool barrier_passed(Workgroup& group) = 0;
+  virtual bool group_ended(Workgroup& group) = 0;
+};
+
+// Prepares an instruction of an observed program. `before` runs instead of `inst`, which follows it
+// in memory, and must run it; it may wrap inst.land.
+void observe_instruction(Program& program, const Decoded& d, Inst& before, Inst& inst);
+
+// The observer that the environment or hipgemm_emulator_set_check asks for. Null for none; an
+// error text if the request makes no sense.
+std::unique_ptr<Observer> make_observer(LaunchContext& context, std::string& error);
+
+}  // namespace emu
