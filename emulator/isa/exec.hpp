@@ -45,5 +45,6 @@ void add_vop2(Semantics&);
 void add_vop3(Semantics&);
 void add_vop3p(Semantics&);
 void add_vopc(Semantics&);
+void add_convert(Semantics&);
 
 }  // namespace emu::EMU_NS

@@ -15,6 +15,7 @@ void install(Semantics& t) {
   add_vop3(t);
   add_vop3p(t);
   add_vopc(t);
+  add_convert(t);
 }
 
 }  // namespace emu::EMU_NS

@@ -3,22 +3,48 @@
 //
 //   vector(t, Op::v_add_u32, [](uint32_t a, uint32_t b) { return a + b; });
 //
-// Parameter and result types say how registers are read: uint32_t, int32_t, float (one register),
-// uint64_t, int64_t, double (two). A `bool` parameter is one lane of a mask operand (carry in, the
-// selector of v_cndmask). A `bool` result is a mask (comparisons); Carry is a value and a mask.
-// An operation that reads its destination (v_fmac) takes it as its last parameter.
+// Parameter and result types say how registers are read and written:
+//   uint32_t, int32_t, float      one register      uint64_t, int64_t, double, Pair   two
+//   uint16_t, int16_t, Half, BFloat the low half of one; a result clears the high half
+//   bool    parameter: one lane of a mask operand (carry in, selector); result: a mask
+//   (comparisons) WithCarry                     a value and a mask Mode, Control, LaneId not
+//   operands: the MODE register, op_sel or the truth table, the lane
+// An operation that reads its destination (v_fmac) takes it as its last parameter. A second lambda
+// is used instead when the clamp bit is set: integer saturation.
 //
-// Operand kinds, EXEC, source modifiers (abs, neg), omod and clamp are handled here, around the
-// loop: a source that is not a plain register is first copied to a buffer.
+// Operand kinds, EXEC, source modifiers (abs, neg), DPP, SDWA, op_sel, omod, clamp and unusual
+// rounding and denormal modes are handled in lanes.cpp, around the loop: a source that is not a
+// plain register is first copied to a buffer.
 #pragma once
 
-#include "isa/exec.hpp"
+#include "isa/small_float.hpp"
 
 #if defined(__AVX2__) || defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
 namespace emu::EMU_NS {
+
+struct Half {
+  float f;
+};
+struct BFloat {
+  float f;
+};
+struct Pair {
+  uint32_t low, high;
+};
+struct Mode {
+  uint32_t bits;
+  EMU_MEMBER bool ieee() const { return bits & kModeIeee; }
+  EMU_MEMBER bool fp16_overflow() const { return bits & kModeFp16Overflow; }
+};
+struct Control {
+  uint32_t bits;
+};
+struct LaneId {
+  uint32_t i;
+};
 
 template <class T>
 struct WithCarry {
@@ -33,24 +59,51 @@ struct Rows {
   uint32_t* d;
   const uint32_t* src[4];
   uint32_t* mask_out;  // one dword per lane, 0 or 1
-  uint32_t table;      // Inst::y, where it is not a mask's place
-  Wave* w;
+  uint32_t control;    // Inst::y, where it is not a mask's place
+  uint32_t mode;
 };
 using Loop = void (*)(const Rows&);
 
 template <class T>
-EMU_INLINE T load_lane(const uint32_t* row, int l) {
-  if constexpr (sizeof(T) == 8)
-    return as<T>(row[l] | static_cast<uint64_t>(row[l + kLanes]) << 32);
+inline constexpr bool is_operand =
+    !std::is_same_v<T, Mode> && !std::is_same_v<T, Control> && !std::is_same_v<T, LaneId>;
+
+template <class T>
+EMU_INLINE T load_lane(const Rows& rows, const uint32_t* row, int l) {
+  if constexpr (std::is_same_v<T, Mode>)
+    return {rows.mode};
+  else if constexpr (std::is_same_v<T, Control>)
+    return {rows.control};
+  else if constexpr (std::is_same_v<T, LaneId>)
+    return {static_cast<uint32_t>(l)};
   else if constexpr (std::is_same_v<T, bool>)
     return row[l] != 0;
+  else if constexpr (std::is_same_v<T, Half>)
+    return {half_to_float(row[l])};
+  else if constexpr (std::is_same_v<T, BFloat>)
+    return {bf16_to_float(row[l])};
+  else if constexpr (std::is_same_v<T, Pair>)
+    return {row[l], row[l + kLanes]};
+  else if constexpr (sizeof(T) == 2)
+    return static_cast<T>(row[l]);
+  else if constexpr (sizeof(T) == 8)
+    return as<T>(row[l] | static_cast<uint64_t>(row[l + kLanes]) << 32);
   else
     return as<T>(row[l]);
 }
 
 template <class T>
-EMU_INLINE void store_lane(uint32_t* row, int l, T x) {
-  if constexpr (sizeof(T) == 8) {
+EMU_INLINE void store_lane(const Rows& rows, uint32_t* row, int l, T x) {
+  if constexpr (std::is_same_v<T, Half>) {
+    row[l] = float_to_half(x.f, rows.mode & kModeFp16Overflow);
+  } else if constexpr (std::is_same_v<T, BFloat>) {
+    row[l] = float_to_bf16(x.f);
+  } else if constexpr (std::is_same_v<T, Pair>) {
+    row[l] = x.low;
+    row[l + kLanes] = x.high;
+  } else if constexpr (sizeof(T) == 2) {
+    row[l] = static_cast<uint16_t>(x);
+  } else if constexpr (sizeof(T) == 8) {
     const auto bits = as<uint64_t>(x);
     row[l] = static_cast<uint32_t>(bits);
     row[l + kLanes] = static_cast<uint32_t>(bits >> 32);
@@ -70,22 +123,57 @@ template <class F, class Signature = decltype(+F{})>
 struct LoopOf;
 template <class F, class R, class... A>
 struct LoopOf<F, R (*)(A...)> {
+  // Parameter I's place among the sources.
+  template <size_t I>
+  static constexpr size_t place() {
+    constexpr bool operands[] = {is_operand<A>...};
+    size_t n = 0;
+    for (size_t i = 0; i < I; ++i) n += operands[i];
+    return n < 4 ? n : 0;
+  }
   template <size_t... I>
-  EMU_INLINE void go(const Rows& rows, std::index_sequence<I...>) {
+  EMU_INLINE void go(const Rows& in, std::index_sequence<I...>) {
+    const Rows rows = in;
     uint32_t* const d = rows.d;
     uint32_t* const m = rows.mask_out;
-    const uint32_t* const src[] = {rows.src[I]...};
+    const uint32_t* const src[] = {rows.src[place<I>()]..., nullptr};
+    (void)src;
     EMU_LANES {
       if constexpr (std::is_same_v<R, bool>) {
-        m[l] = F{}(load_lane<A>(src[I], l)...);
+        m[l] = F{}(load_lane<A>(rows, src[I], l)...);
       } else if constexpr (std::is_same_v<R, Carry> || std::is_same_v<R, WideCarry>) {
-        const R r = F{}(load_lane<A>(src[I], l)...);
-        store_lane(d, l, r.value);
+        const R r = F{}(load_lane<A>(rows, src[I], l)...);
+        store_lane(rows, d, l, r.value);
         m[l] = r.carry;
       } else {
-        store_lane<R>(d, l, F{}(load_lane<A>(src[I], l)...));
+        store_lane<R>(rows, d, l, F{}(load_lane<A>(rows, src[I], l)...));
       }
     }
+  }
+  static void run(const Rows& rows) { go(rows, std::index_sequence_for<A...>{}); }
+};
+
+// Two 16-bit elements per register: the lambda works on one element.
+template <class F, class Signature = decltype(+F{})>
+struct PackedLoopOf;
+template <class F, class R, class... A>
+struct PackedLoopOf<F, R (*)(A...)> {
+  using One = LoopOf<F>;
+  template <size_t... I>
+  EMU_INLINE void go(const Rows& in, std::index_sequence<I...>) {
+    alignas(64) uint32_t halves[2][kLanes];
+    alignas(64) uint32_t source[4][kLanes];
+    constexpr size_t count = (size_t{is_operand<A>} + ...);
+    for (int half = 0; half < 2; ++half) {
+      Rows rows = in;
+      rows.d = halves[half];
+      for (size_t n = 0; n < count; ++n) {
+        for (int l = 0; l < kLanes; ++l) source[n][l] = in.src[n][l] >> (16 * half) & 0xffff;
+        rows.src[n] = source[n];
+      }
+      One::run(rows);
+    }
+    for (int l = 0; l < kLanes; ++l) in.d[l] = halves[0][l] | halves[1][l] << 16;
   }
   static void run(const Rows& rows) { go(rows, std::index_sequence_for<A...>{}); }
 };
@@ -138,109 +226,53 @@ EMU_INLINE void blend(uint32_t* d, const uint32_t* from, uint64_t mask) {
 #endif
 }
 
-// ---- lowered form -------------------------------------------------------------------------------
+// ---- registering --------------------------------------------------------------------------------
 
-// Inst::x of a vector operation.
-enum VectorFlags : uint16_t {
-  kScalar0 = 1,     // source n is in Wave::s (bit n)
-  kWide0 = 1 << 3,  // source n is 64 bits wide (bit 3+n)
-  kMask2 = 1 << 6,  // the last source is a lane mask in Wave::s, at slot c
-  kWideDst = 1 << 7,
-  kMaskDst = 1 << 8,  // a mask goes to Wave::s, at slot y
-  kValueDst = 1 << 9,
-  kExecDst = 1 << 10,  // the mask goes to EXEC too (v_cmpx)
-};
+// How an operation is lowered (lanes.cpp).
+void lower_vector(Lowering&, const Decoded&, const Semantic&, Inst&);
+void lower_packed(Lowering&, const Decoded&, const Semantic&, Inst&);    // two 16-bit elements
+void lower_packed32(Lowering&, const Decoded&, const Semantic&, Inst&);  // two 32-bit elements
+void lower_dot(Lowering&, const Decoded&, const Semantic&, Inst&);
+void lower_mix(Lowering&, const Decoded&, const Semantic&, Inst&);
 
-// Inst::imm: modifiers. Bits 0-2 abs, 3-5 neg, 6-7 omod, 8 clamp.
-inline constexpr int kModifierClamp = 1 << 8;
-
-// Row of source n, in `buffer` unless it is a plain register.
-EMU_INLINE const uint32_t* source_row(Wave& w, const Inst* i, int n, uint16_t at,
-                                      uint32_t (&buffer)[2][kLanes]) {
-  const bool scalar = i->x & (kScalar0 << n), wide = i->x & (kWide0 << n);
-  if (!scalar) return w.reg(at);
-  spread(buffer[0], w.s[at]);
-  if (wide) spread(buffer[1], w.s[at + 1]);
-  return buffer[0];
+EMU_INLINE void set_loop(Semantics& t, Op op, LowerFunction lower, Loop loop,
+                         Loop saturating = nullptr) {
+  using Plain = void (*)();
+  set(t, op, lower, reinterpret_cast<Handler>(reinterpret_cast<Plain>(saturating)),
+      reinterpret_cast<Plain>(loop));
 }
 
-// abs and neg of a floating-point source (f32 or f64).
-EMU_INLINE const uint32_t* modify_row(const uint32_t* row, bool wide, bool abs, bool neg,
-                                      uint32_t (&buffer)[2][kLanes]) {
-  if (!abs && !neg) return row;
-  if (wide && row != buffer[0]) std::memcpy(buffer[0], row, sizeof buffer[0]);
-  const uint32_t* const top = wide ? row + kLanes : row;
-  uint32_t* const out = wide ? buffer[1] : buffer[0];
-  const uint32_t keep = abs ? 0x7fffffff : 0xffffffff, flip = neg ? 0x80000000 : 0;
-  for (int l = 0; l < kLanes; ++l) out[l] = (top[l] & keep) ^ flip;
-  return buffer[0];
-}
-
-EMU_INLINE void output_modifiers_f32(uint32_t* row, int omod, bool clamp) {
-  const float scale = omod == 1 ? 2.f : omod == 2 ? 4.f : omod == 3 ? 0.5f : 1.f;
-  for (int l = 0; l < kLanes; ++l) {
-    float x = as<float>(row[l]);
-    if (omod) x *= scale;
-    if (clamp) x = x > 0.f ? (x < 1.f ? x : 1.f) : 0.f;  // NaN becomes 0 (dx10_clamp)
-    row[l] = as<uint32_t>(x);
-  }
-}
-
-// Every vector operation that has no shortcut of its own.
-template <bool kModifiers>
-const Inst* run_vector(Wave& w, const Inst* i) {
-  alignas(64) uint32_t buffer[3][2][kLanes];
-  alignas(64) uint32_t result[2][kLanes];
-  alignas(64) uint32_t mask[kLanes];
-  const uint16_t flags = i->x;
-  const uint64_t exec = w.exec();
-  const bool in_place = exec == kAllLanes && !(kModifiers && (i->imm >> 6)) && (flags & kValueDst);
-
-  Rows rows;
-  rows.w = &w;
-  rows.mask_out = mask;
-  rows.table = i->y;
-  rows.d = in_place ? w.reg(i->d) : result[0];
-  const uint16_t at[3] = {i->a, i->b, i->c};
-  for (int n = 0; n < 3; ++n) {
-    if (n == 2 && (flags & kMask2)) {
-      expand_mask(buffer[2][0], w.s64(i->c));
-      rows.src[2] = buffer[2][0];
-      continue;
-    }
-    rows.src[n] = source_row(w, i, n, at[n], buffer[n]);
-    if constexpr (kModifiers)
-      rows.src[n] = modify_row(rows.src[n], flags & (kWide0 << n), i->imm >> n & 1,
-                               i->imm >> (3 + n) & 1, buffer[n]);
-  }
-  reinterpret_cast<Loop>(i->wide)(rows);
-
-  if (flags & kMaskDst) {
-    const uint64_t bits = pack_mask(mask) & exec;
-    w.set64(i->y, bits);
-    if (flags & kExecDst) w.set64(kSlotExec, bits);
-  }
-  if ((flags & kValueDst) && !in_place) {
-    if constexpr (kModifiers)
-      if (i->imm >> 6) output_modifiers_f32(result[0], i->imm >> 6 & 3, i->imm & kModifierClamp);
-    blend(w.reg(i->d), result[0], exec);
-    if (flags & kWideDst) blend(w.reg(i->d) + kLanes, result[1], exec);
-  }
-  return i + 1;
-}
-
-// Fills in everything but fn for an operation with `arity` sources.
-void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i);
-
-// An integer operation, with what it does under the clamp bit (it saturates).
-template <class F, class G>
-EMU_INLINE void vector(Semantics& t, Op op, F, G) {
-  set(t, op, lower_vector, nullptr, reinterpret_cast<void (*)()>(&LoopOf<F>::run));
-  t.of[static_cast<int>(op)].clamped = reinterpret_cast<void (*)()>(&LoopOf<G>::run);
-}
 template <class F>
 EMU_INLINE void vector(Semantics& t, Op op, F) {
-  set(t, op, lower_vector, nullptr, reinterpret_cast<void (*)()>(&LoopOf<F>::run));
+  set_loop(t, op, lower_vector, &LoopOf<F>::run);
+}
+template <class F, class G>
+EMU_INLINE void vector(Semantics& t, Op op, F, G) {
+  set_loop(t, op, lower_vector, &LoopOf<F>::run, &LoopOf<G>::run);
+}
+template <class F>
+EMU_INLINE void packed(Semantics& t, Op op, F) {
+  set_loop(t, op, lower_packed, &PackedLoopOf<F>::run);
+}
+template <class F, class G>
+EMU_INLINE void packed(Semantics& t, Op op, F, G) {
+  set_loop(t, op, lower_packed, &PackedLoopOf<F>::run, &PackedLoopOf<G>::run);
+}
+template <class F>
+EMU_INLINE void packed32(Semantics& t, Op op, F) {
+  set_loop(t, op, lower_packed32, &LoopOf<F>::run);
+}
+template <class F>
+EMU_INLINE void dot(Semantics& t, Op op, F) {
+  set_loop(t, op, lower_dot, &LoopOf<F>::run);
+}
+template <class F, class G>
+EMU_INLINE void dot(Semantics& t, Op op, F, G) {
+  set_loop(t, op, lower_dot, &LoopOf<F>::run, &LoopOf<G>::run);
+}
+template <class F>
+EMU_INLINE void mix(Semantics& t, Op op, F) {
+  set_loop(t, op, lower_mix, &LoopOf<F>::run);
 }
 
 }  // namespace emu::EMU_NS
