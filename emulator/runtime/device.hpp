@@ -11,6 +11,7 @@
 
 #include "core/launch.hpp"
 #include "runtime/allocator.hpp"
+#include "runtime/launch_log.hpp"
 #include "runtime/stream.hpp"
 
 namespace rt {
@@ -85,9 +86,7 @@ struct Runtime {
   Handles<Pool> pools;
   std::mutex mutex;
 
-  // Totals of all launches since the last reset.
-  std::mutex counters_mutex;
-  emu::Counters counters;
+  LaunchLog launches;
 };
 
 // Made at first use and never destroyed: worker threads may still run at process exit.

@@ -35,6 +35,11 @@ const std::shared_ptr<Mailbox>& own_mailbox() {
 
 thread_local bool in_host_function = false;
 
+// A thread that waits runs the work itself if nobody else does, which saves two thread switches.
+// Work that depends on another stream does the same there; beyond this depth the workers take over.
+constexpr int kMaxDepth = 32;
+thread_local int wait_depth = 0;
+
 template <class Each>
 void for_each_stream(Queues& queues, Each&& each) {
   each(*queues.null);
@@ -70,15 +75,10 @@ Marker Stream::enqueue(Work work) {
   } else if (kind != Kind::non_blocking) {
     follow(device.queues.null);
   }
-  if (!has_worker_) {
-    // Detached: at process exit a worker may sit in a kernel, and nobody can wait for that.
-    std::thread([self = shared_from_this()] { self->loop(); }).detach();
-    has_worker_ = true;
-  }
   queue_.push_back({std::move(work), device.queues.epoch, own_mailbox()});
   ++last_;
-  if (queue_.size() > kLongQueue) released_ = std::max(released_, last_ - kLongQueue / 2);
-  changed_.notify_all();
+  if (released_ >= last_) start_worker();
+  if (queue_.size() > kLongQueue) release(last_ - kLongQueue / 2);
   return {shared_from_this(), last_};
 }
 
@@ -90,24 +90,40 @@ Marker Stream::tail() {
 void Stream::release(uint64_t ticket) {
   if (released_ >= ticket) return;
   released_ = ticket;
+  start_worker();
+}
+
+void Stream::start_worker() {
+  if (!has_worker_) {
+    // Detached: at process exit a worker may sit in a kernel, and nobody can wait for that.
+    std::thread([self = shared_from_this()] { self->loop(); }).detach();
+    has_worker_ = true;
+  }
   changed_.notify_all();
 }
 
 void Stream::loop() {
   std::unique_lock lock(lock_of_queues());
   while (true) {
-    changed_.wait(lock, [&] { return queue_.empty() ? closing_ : done_ < released_; });
+    changed_.wait(lock,
+                  [&] { return !running_ && (queue_.empty() ? closing_ : done_ < released_); });
     if (queue_.empty()) return;
-    Item item = std::move(queue_.front());
-    queue_.pop_front();
-    const Report report = run(item, lock);
-    if (report) {
-      if (!report_) report_ = report;
-      item.owner->reports.try_emplace(&device, report);
-    }
-    ++done_;
-    changed_.notify_all();
+    run_oldest(lock);
   }
+}
+
+void Stream::run_oldest(std::unique_lock<std::mutex>& lock) {
+  Item item = std::move(queue_.front());
+  queue_.pop_front();
+  running_ = true;
+  const Report report = run(item, lock);
+  if (report) {
+    if (!report_) report_ = report;
+    item.owner->reports.try_emplace(&device, report);
+  }
+  running_ = false;
+  ++done_;
+  changed_.notify_all();
 }
 
 // Runs one item with the lock released. What went wrong, if anything.
@@ -116,22 +132,23 @@ Report Stream::run(Item& item, std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   for (const Marker& marker : item.work.after) wait(marker);
   lock.lock();
+  Report report;
   if (!item.work.always) {
-    if (queues.fault) return queues.fault;
-    if (item.epoch != queues.epoch) return queues.last_fault;
+    report = queues.fault ? queues.fault : item.epoch != queues.epoch ? queues.last_fault : nullptr;
   }
   lock.unlock();
   std::optional<Failure> failure;
   try {
-    failure = item.work.run();
+    if (!report) failure = item.work.run();
   } catch (const std::exception& error) {
     failure = Failure{{hipErrorUnknown, error.what()}};
   }
   item.work = {};  // what it holds (memory snapshots, modules) goes before anyone is told
   lock.lock();
-  if (!failure) return nullptr;
-  auto report = std::make_shared<const Error>(std::move(failure->error));
-  if (failure->fatal && !queues.fault) queues.fault = report;
+  if (failure) {
+    report = std::make_shared<const Error>(std::move(failure->error));
+    if (failure->fatal && !queues.fault) queues.fault = report;
+  }
   return report;
 }
 
@@ -150,8 +167,17 @@ void wait(const Marker& marker) {
   }
   Stream& stream = *marker.stream;
   std::unique_lock lock(lock_of_queues());
-  stream.release(marker.ticket);
-  stream.changed_.wait(lock, [&] { return stream.done_ >= marker.ticket; });
+  while (stream.done_ < marker.ticket) {
+    if (!stream.running_ && wait_depth < kMaxDepth) {
+      ++wait_depth;
+      stream.run_oldest(lock);
+      --wait_depth;
+    } else {
+      stream.release(marker.ticket);
+      const uint64_t seen = stream.done_;
+      stream.changed_.wait(lock, [&] { return stream.done_ != seen; });
+    }
+  }
 }
 
 bool poll(const Marker& marker) {

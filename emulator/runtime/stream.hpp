@@ -1,7 +1,7 @@
-// Streams: ordered work, run by one worker thread each.
+// Streams: ordered work, run by a worker thread each, or by a thread that waits for it.
 //
-// In late mode (the default) a worker does nothing until somebody needs the result: a call that
-// waits or queries, work in another stream that depends on it, or a queue grown too long. So a
+// In late mode (the default) nothing runs until somebody needs the result: a call that waits or
+// queries, work in another stream that depends on it, or a queue grown too long. So a
 // missing synchronization shows up here every time, not once in a while on a GPU.
 //
 // A kernel that faults takes everything queued on its device with it, as on a GPU. The next call
@@ -76,13 +76,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
   };
 
   void release(uint64_t ticket);
+  void start_worker();
+  void run_oldest(std::unique_lock<std::mutex>& lock);
   Report run(Item& item, std::unique_lock<std::mutex>& lock);
   void loop();
 
   std::deque<Item> queue_;  // guarded, like all below, by the one lock of the queues
   std::condition_variable changed_;
   uint64_t last_ = 0, done_ = 0, released_ = 0;  // tickets
-  bool has_worker_ = false, closing_ = false;
+  bool has_worker_ = false, running_ = false, closing_ = false;
   Report report_;  // the first failure that nobody was told
 };
 
