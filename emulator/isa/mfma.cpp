@@ -1,10 +1,10 @@
-// MFMA: D = C + A B on blocks of 16x16 or 32x32 outputs. EXEC is ignored, denormals are kept.
+// MFMA: D = C + A B on blocks of outputs. EXEC is ignored, denormals are kept.
 //
 // Operands are converted to float once per instruction. The order of summation is the same on every
-// CPU: products of even k and of odd k are accumulated in two chains of fused multiply-adds that
-// start from zero; the result is C + (even + odd). (It is what one AMX tile instruction does.)
+// CPU: within 32 values of k, products of even k and of odd k are accumulated in two chains of
+// fused multiply-adds that start from zero, and the sum of the two is added to C; then the next 32.
+// (It is what a sequence of AMX tile instructions does.) Scales are those of 32 values of k, too.
 // Any NaN becomes the one quiet NaN, since CPUs differ in which NaN they pass on.
-#include "isa/atomics.hpp"
 #include "isa/lanes.hpp"
 
 namespace emu::EMU_NS {
@@ -88,123 +88,523 @@ struct Vector {
 
 // ---- the product --------------------------------------------------------------------------------
 
-// Where row m of a block's output lies in the registers: 16 or 32 neighbouring lanes.
-template <int kSize>
-EMU_INLINE int output_at(int m) {
-  return kSize == 16 ? m % 4 * kLanes + m / 4 * 16 : (m / 8 * 4 + m % 4) * kLanes + m % 8 / 4 * 32;
+// Registers and lanes of outputs: offset of row m of block `block`, whose columns are neighbours.
+// kHeight: rows that lie in consecutive registers (4; 1 for f64).
+template <int kSize, int kBlocks, int kHeight = 4>
+EMU_INLINE int output_at(int block, int m) {
+  constexpr int rows_in_register = kSize * kSize / kHeight;  // lanes a row group takes
+  constexpr int blocks_abreast = rows_in_register >= kLanes ? 1 : kLanes / rows_in_register;
+  constexpr int rows_abreast = kLanes / blocks_abreast / kSize;
+  constexpr int groups = kSize / (kHeight * rows_abreast);
+  const int item =
+      m % kHeight + kHeight * (m / (kHeight * rows_abreast) + groups * (block / blocks_abreast));
+  return item * kLanes +
+         kSize * (m / kHeight % rows_abreast + rows_abreast * (block % blocks_abreast));
 }
 
-// a[k][m], b[k][n]; c and d are registers, c may be a buffer of that shape.
-template <int kSize, int kDepth>
-EMU_INLINE void multiply(const float* a, const float* b, const uint32_t* c, uint32_t* d) {
-  constexpr int rows = Vector::kRows;
+// a[k][m] and b[k][n], rows of kPitch floats; c and d are registers, c may be a buffer like them.
+// Out of line: the element types share it.
+template <int kSize, int kDepth, int kPitch, int kBlocks>
+[[gnu::noinline]] void multiply(const float* a, const float* b, int block, const uint32_t* c,
+                                uint32_t* d) {
+  constexpr int rows = Vector::kRows < kSize ? Vector::kRows : kSize;
+  constexpr int chunk = kDepth < 32 ? kDepth : 32;
   for (int n = 0; n < kSize; n += Vector::kWidth) {
     for (int m = 0; m < kSize; m += rows) {
-      Vector even[rows], odd[rows];
-      for (int r = 0; r < rows; ++r) even[r] = odd[r] = Vector::zero();
-      for (int k = 0; k < kDepth; k += 2) {
-        const Vector b0 = Vector::load(b + k * kSize + n);
-        const Vector b1 = Vector::load(b + (k + 1) * kSize + n);
-        const float* const a0 = a + k * kSize + m;
-        const float* const a1 = a + (k + 1) * kSize + m;
+      Vector sum[rows];
+      for (int r = 0; r < rows; ++r)
+        sum[r] = Vector::load_bits(c + output_at<kSize, kBlocks>(block, m + r) + n);
+      for (int start = 0; start < kDepth; start += chunk) {
+        Vector even[rows], odd[rows];
+        for (int r = 0; r < rows; ++r) even[r] = odd[r] = Vector::zero();
+        for (int k = start; k < start + chunk; k += 2) {
+          const float* const a0 = a + k * kPitch + m;
+          const Vector b0 = Vector::load(b + k * kPitch + n);
 #if defined(__clang__)
 #pragma clang loop unroll(full)
 #else
 #pragma GCC unroll 8
 #endif
-        for (int r = 0; r < rows; ++r) {
-          even[r] = Vector::fma(Vector::broadcast(a0[r]), b0, even[r]);
-          odd[r] = Vector::fma(Vector::broadcast(a1[r]), b1, odd[r]);
+          for (int r = 0; r < rows; ++r)
+            even[r] = Vector::fma(Vector::broadcast(a0[r]), b0, even[r]);
+          if constexpr (kDepth > 1) {
+            const float* const a1 = a0 + kPitch;
+            const Vector b1 = Vector::load(b + (k + 1) * kPitch + n);
+#if defined(__clang__)
+#pragma clang loop unroll(full)
+#else
+#pragma GCC unroll 8
+#endif
+            for (int r = 0; r < rows; ++r)
+              odd[r] = Vector::fma(Vector::broadcast(a1[r]), b1, odd[r]);
+          }
         }
+        for (int r = 0; r < rows; ++r) sum[r] = Vector::add(sum[r], Vector::add(even[r], odd[r]));
       }
-      for (int r = 0; r < rows; ++r) {
-        const int at = output_at<kSize>(m + r) + n;
-        const Vector old = Vector::load_bits(c + at);
-        Vector::store(d + at, Vector::add(old, Vector::add(even[r], odd[r])));
-      }
+      for (int r = 0; r < rows; ++r)
+        Vector::store(d + output_at<kSize, kBlocks>(block, m + r) + n, sum[r]);
     }
   }
+}
+
+EMU_INLINE uint32_t canonical(float x) { return is_nan(x) ? 0x7fc00000 : as<uint32_t>(x); }
+
+// The same for one output at a time. `scale` multiplies the sum of each chunk.
+template <int kSize, int kDepth, int kPitch, int kBlocks, class Scale>
+EMU_INLINE void multiply_slowly(const float* a, const float* b, int block, const uint32_t* c,
+                                uint32_t* d, Scale scale) {
+  constexpr int chunk = kDepth < 32 ? kDepth : 32;
+  for (int m = 0; m < kSize; ++m)
+    for (int n = 0; n < kSize; ++n) {
+      const int at = output_at<kSize, kBlocks>(block, m) + n;
+      float sum = as<float>(c[at]);
+      for (int start = 0; start < kDepth; start += chunk) {
+        float chain[2] = {};
+        for (int k = start; k < start + chunk; ++k)
+          chain[k & 1] = fused(a[k * kPitch + m], b[k * kPitch + n], chain[k & 1]);
+        sum += scale(chain[0] + chain[1], start / 32, m, n);
+      }
+      d[at] = canonical(sum);
+    }
 }
 
 // ---- operands -----------------------------------------------------------------------------------
 
-// The two 16-bit elements of each dword in `row`, as float.
-struct Bf16 {
-  EMU_INLINE float low(uint32_t x) { return as<float>(x << 16); }
-  EMU_INLINE float high(uint32_t x) { return as<float>(x & 0xffff0000); }
+// Element formats: bits, and the value of a bit pattern.
+struct AsBf16 {
+  static constexpr int kBits = 16;
+  EMU_INLINE float value(uint32_t x) { return as<float>(x << 16); }
 };
-struct F16 {
-  EMU_INLINE float low(uint32_t x) { return from_f16(x & 0xffff); }
-  EMU_INLINE float high(uint32_t x) { return from_f16(x >> 16); }
+struct AsF16 {
+  static constexpr int kBits = 16;
+  EMU_INLINE float value(uint32_t x) { return half_to_float(x); }
+};
+struct AsF32 {
+  static constexpr int kBits = 32;
+  EMU_INLINE float value(uint32_t x) { return as<float>(x); }
+};
+struct AsI8 {
+  static constexpr int kBits = 8;
+  EMU_INLINE int32_t value(uint32_t x) { return static_cast<int8_t>(x); }
+};
+// Small floats: S says how many bits are mantissa, and the bias.
+template <class S>
+struct AsSmall {
+  static constexpr int kBits = S::kBits;
+  EMU_INLINE float value(uint32_t x) {
+    constexpr int mantissa = S::kMantissa;
+    constexpr uint32_t mask = (1u << (kBits - 1)) - 1;
+    constexpr float unit =
+        std::bit_cast<float>(static_cast<uint32_t>(127 + 1 - S::kBias - mantissa) << 23);
+    const uint32_t magnitude = x & mask, sign = x >> (kBits - 1) << 31;
+    const uint32_t normal =
+        (magnitude << (23 - mantissa)) + (static_cast<uint32_t>(127 - S::kBias) << 23);
+    const uint32_t small = as<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * unit);
+    uint32_t r = magnitude < (1u << mantissa) ? small : normal;
+    if constexpr (kBits == 8 && mantissa == 3) r = magnitude == mask ? 0x7fc00000 : r;
+    if constexpr (kBits == 8 && mantissa == 2)
+      r = magnitude >= 0x7c ? 0x7f800000 | magnitude << 21 : r;
+    return as<float>(r | sign);
+  }
 };
 
-// out[k][m]: lane l of register r holds row l % size, k = per_lane * (l / size) + 2r and the next.
-template <int kSize, int kRegisters, class Element>
-EMU_INLINE void unpack16(float* out, const uint32_t* v) {
-  for (int r = 0; r < kRegisters; ++r)
-    for (int g = 0; g < kLanes / kSize; ++g) {
-      const uint32_t* const from = v + r * kLanes + g * kSize;
-      float* const even = out + (2 * kRegisters * g + 2 * r) * kSize;
-      for (int l = 0; l < kSize; ++l) {
-        even[l] = Element::low(from[l]);
-        even[kSize + l] = Element::high(from[l]);
+// out[k][lane % kPitch]: lane l holds, for one row and block, the values k = n * (l / kPitch) to
+// n - 1 further, n = kRegisters * 32 / bits. With two chunks (8-bit operands of f8f6f4), the first
+// half of them from n/2 * (l / kPitch), the second half as much beyond the middle of K.
+template <int kPitch, int kRegisters, class Element, bool kTwoChunks, class T>
+EMU_INLINE void unpack(T* out, const uint32_t* v) {
+  constexpr int bits = Element::kBits, n = kRegisters * 32 / bits;
+  constexpr uint32_t mask = bits == 32 ? ~0u : (1u << (bits % 32)) - 1;
+  for (int e = 0; e < n; ++e) {
+    const int low = e * bits / 32, shift = e * bits % 32;
+    for (int g = 0; g < kLanes / kPitch; ++g) {
+      const int k = !kTwoChunks ? n * g + e
+                    : e < n / 2 ? n / 2 * g + e
+                                : n / 2 * (kLanes / kPitch) + n / 2 * g + e - n / 2;
+      T* const to = out + k * kPitch;
+      const uint32_t* const x = v + low * kLanes + g * kPitch;
+      if (32 % bits == 0 || shift + bits <= 32) {
+        for (int l = 0; l < kPitch; ++l) to[l] = Element::value(x[l] >> shift & mask);
+      } else if constexpr (32 % bits != 0) {
+        for (int l = 0; l < kPitch; ++l)
+          to[l] = Element::value((x[l] >> shift | x[l + kLanes] << (32 - shift)) & mask);
       }
     }
-}
-
-template <int kSize>
-constexpr int kOutputs = kSize * kSize / kLanes;  // registers of C and D
-
-// Inst: d, a, b registers, c register or (x & 1) constant.
-template <int kSize, int kRegisters, class Element>
-const Inst* run16(Wave& w, const Inst* i) {
-  constexpr int depth = kRegisters * 2 * (kLanes / kSize);
-  alignas(64) float a[depth * kSize], b[depth * kSize];
-  unpack16<kSize, kRegisters, Element>(a, w.reg(i->a));
-  unpack16<kSize, kRegisters, Element>(b, w.reg(i->b));
-  ++w.mfma;
-  if (i->x & 1) {
-    alignas(64) uint32_t c[kOutputs<kSize> * kLanes];
-    for (uint32_t& x : c) x = w.s[i->c];
-    multiply<kSize, depth>(a, b, c, w.reg(i->d));
-  } else {
-    multiply<kSize, depth>(a, b, w.reg(i->c), w.reg(i->d));
   }
-  return i + 1;
 }
 
-template <int kSize, int kRegisters>
-void lower(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+// Inst: d, a, b registers; c register, or constant if (x & kConstantC). y: lane broadcasts, cbsz in
+// bits 0-2, abid 3-6, blgp 7-9.
+enum : uint16_t { kConstantC = 1 };
+
+// Registers as the broadcast fields rearrange them.
+template <int kRegisters>
+EMU_INLINE const uint32_t* rearranged(Wave& w, const Inst* i, uint16_t at, bool is_b,
+                                      uint32_t* buffer) {
+  const uint32_t* const v = w.reg(at);
+  const uint32_t cbsz = i->y & 7, abid = i->y >> 3 & 15, blgp = i->y >> 7 & 7;
+  if (!(is_b ? blgp : cbsz)) return v;
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    uint32_t from;
+    if (!is_b)
+      from = l % (kLanes >> cbsz) + (kLanes >> cbsz) * abid;
+    else if (blgp < 3)
+      from = l % 32 + (blgp - 1) * 32;
+    else if (blgp == 3)
+      from = l + 16;
+    else
+      from = l % 16 + (blgp - 4) * 16;
+    for (int r = 0; r < kRegisters; ++r) buffer[r * kLanes + l] = v[r * kLanes + from % kLanes];
+  }
+  return buffer;
+}
+
+// C, spread out if it is a constant.
+template <int kRegisters>
+EMU_INLINE const uint32_t* addend(Wave& w, const Inst* i, uint32_t* buffer) {
+  if (!(i->x & kConstantC)) return w.reg(i->c);
+  for (int k = 0; k < kRegisters * kLanes; ++k) buffer[k] = w.s[i->c];
+  return buffer;
+}
+
+// MODE.FP16_OVFL: a result that overflowed is the largest number instead. Infinities that come from
+// infinite operands stay.
+void limit(const uint32_t* c, const float* a, const float* b, int count, uint32_t* d, int outputs) {
+  const auto infinite = [](uint32_t x) { return (x & 0x7fffffff) == 0x7f800000; };
+  for (int k = 0; k < count; ++k)
+    if (infinite(as<uint32_t>(a[k])) || infinite(as<uint32_t>(b[k]))) return;
+  for (int k = 0; k < outputs; ++k)
+    if (infinite(d[k]) && !infinite(c[k])) d[k] -= 1;
+}
+
+template <int kSize, int kBlocks>
+constexpr int kOutputs = kSize * kSize * kBlocks / kLanes;  // registers of C and D
+
+template <int kRegisters, int kOut>
+void lower_operands(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   i.fn = s.handler;
   i.a = l.vector(d.src[0], kRegisters);
   i.b = l.vector(d.src[1], kRegisters);
   if (Lowering::is_vgpr(d.src[2])) {
-    i.c = l.vector(d.src[2], kOutputs<kSize>);
+    i.c = l.vector(d.src[2], kOut);
   } else {
-    i.c = l.scalar(d.src[2], info(d.op).dst.kind == 'f' ? OperandType{'f', {}, 32, 1, 1}
-                                                        : OperandType{'i', {}, 32, 1, 1});
-    i.x = 1;
+    OperandType type = info(d.op).src[2];
+    type.elements = 1;
+    type.dwords = type.bits / 32;
+    i.c = l.scalar(d.src[2], type);
+    i.x |= kConstantC;
   }
-  i.d = l.vector(d.dst, kOutputs<kSize>);
-  if (d.cbsz || d.abid || d.blgp) l.fail("broadcast modifiers of MFMA are not emulated here");
+  i.d = l.vector(d.dst, kOut);
+  i.y = static_cast<uint16_t>(d.cbsz | d.abid << 3 | d.blgp << 7);
+  if (d.cbsz > 4 || d.abid >= 1 << d.cbsz) l.fail("no such MFMA broadcast");
 }
 
-template <int kSize, int kRegisters, class Element>
-void add16(Semantics& t, Op op) {
-  set(t, op, lower<kSize, kRegisters>, run16<kSize, kRegisters, Element>);
+// ---- floats of 16 and 32 bits, and the old 8-bit forms ------------------------------------------
+
+template <int kSize, int kBlocks, int kRegisters, class A, class B>
+const Inst* run(Wave& w, const Inst* i) {
+  constexpr int pitch = kSize * kBlocks;
+  constexpr int depth = kRegisters * 32 / A::kBits * (kLanes / pitch);
+  constexpr int outputs = kOutputs<kSize, kBlocks>;
+  alignas(64) float a[depth * pitch], b[depth * pitch];
+  alignas(64) uint32_t c_buffer[outputs * kLanes], other[kRegisters * kLanes];
+  if (i->y) {
+    unpack<pitch, kRegisters, A, false>(a, rearranged<kRegisters>(w, i, i->a, false, other));
+    unpack<pitch, kRegisters, B, false>(b, rearranged<kRegisters>(w, i, i->b, true, other));
+  } else {
+    unpack<pitch, kRegisters, A, false>(a, w.reg(i->a));
+    unpack<pitch, kRegisters, B, false>(b, w.reg(i->b));
+  }
+  if constexpr (A::kBits == 32)  // the only form that obeys MODE's denormal bits
+    if (!(w.mode & kModeDenormF32 & 0x10))
+      for (int k = 0; k < depth * pitch; ++k) {
+        a[k] = as<uint32_t>(a[k]) & 0x7f800000 ? a[k] : 0.f;
+        b[k] = as<uint32_t>(b[k]) & 0x7f800000 ? b[k] : 0.f;
+      }
+  const uint32_t* c = addend<outputs>(w, i, c_buffer);
+  const bool limited = w.mode & kModeFp16Overflow;
+  if (limited && c != c_buffer)
+    c = static_cast<uint32_t*>(std::memcpy(c_buffer, c, sizeof c_buffer));
+  for (int block = 0; block < kBlocks; ++block) {
+    const float *const a_block = a + block * kSize, *const b_block = b + block * kSize;
+    if constexpr (kSize >= 16)
+      multiply<kSize, depth, pitch, kBlocks>(a_block, b_block, block, c, w.reg(i->d));
+    else
+      multiply_slowly<kSize, depth, pitch, kBlocks>(a_block, b_block, block, c, w.reg(i->d),
+                                                    [](float x, int, int, int) { return x; });
+  }
+  if (limited) limit(c, a, b, depth * pitch, w.reg(i->d), outputs * kLanes);
+  ++w.mfma;
+  return i + 1;
+}
+
+template <int kSize, int kBlocks, int kRegisters, class A, class B = A>
+void add(Semantics& t, Op op) {
+  set(t, op, lower_operands<kRegisters, kOutputs<kSize, kBlocks>>,
+      run<kSize, kBlocks, kRegisters, A, B>);
+}
+
+// ---- 8-bit integers -----------------------------------------------------------------------------
+
+template <int kSize, int kBlocks, int kRegisters>
+const Inst* run_i8(Wave& w, const Inst* i) {
+  constexpr int pitch = kSize * kBlocks, depth = kRegisters * 4 * (kLanes / pitch);
+  constexpr int outputs = kOutputs<kSize, kBlocks>;
+  alignas(64) int32_t a[depth * pitch], b[depth * pitch];
+  alignas(64) uint32_t c_buffer[outputs * kLanes], other[kRegisters * kLanes];
+  unpack<pitch, kRegisters, AsI8, false>(a, rearranged<kRegisters>(w, i, i->a, false, other));
+  unpack<pitch, kRegisters, AsI8, false>(b, rearranged<kRegisters>(w, i, i->b, true, other));
+  const uint32_t* const c = addend<outputs>(w, i, c_buffer);
+  uint32_t* const d = w.reg(i->d);
+  const bool saturate = w.mode & kModeFp16Overflow;
+  for (int block = 0; block < kBlocks; ++block)
+    for (int m = 0; m < kSize; ++m) {
+      const int at = output_at<kSize, kBlocks>(block, m);
+      int32_t sum[kSize] = {};
+      for (int k = 0; k < depth; ++k) {
+        const int32_t x = a[k * pitch + block * kSize + m];
+        const int32_t* const row = b + k * pitch + block * kSize;
+        for (int n = 0; n < kSize; ++n) sum[n] += x * row[n];
+      }
+      for (int n = 0; n < kSize; ++n) {
+        const int64_t exact = int64_t{static_cast<int32_t>(c[at + n])} + sum[n];
+        const int64_t low = exact < INT32_MIN ? INT32_MIN : exact;
+        const int64_t limited = low > INT32_MAX ? INT32_MAX : low;
+        d[at + n] = static_cast<uint32_t>(saturate ? limited : exact);
+      }
+    }
+  ++w.mfma;
+  return i + 1;
+}
+
+template <int kSize, int kBlocks, int kRegisters>
+void add_i8(Semantics& t, Op op) {
+  set(t, op, lower_operands<kRegisters, kOutputs<kSize, kBlocks>>,
+      run_i8<kSize, kBlocks, kRegisters>);
+}
+
+// ---- f64 ----------------------------------------------------------------------------------------
+
+// One chain of fused multiply-adds that starts from C. Inst::y: A, B, C are negated.
+template <int kSize, int kBlocks>
+const Inst* run_f64(Wave& w, const Inst* i) {
+  constexpr int pitch = kSize * kBlocks, depth = kLanes / pitch;
+  constexpr int outputs = kOutputs<kSize, kBlocks>;
+  const auto read = [&](uint16_t at, int l, bool negate) {
+    const uint32_t* const v = w.reg(at);
+    const uint64_t bits = v[l] | uint64_t{v[l + kLanes]} << 32;
+    return as<double>(bits ^ uint64_t{negate} << 63);
+  };
+  const bool negate_c = i->y & 4;
+  double result[outputs * kLanes];
+  for (int block = 0; block < kBlocks; ++block)
+    for (int m = 0; m < kSize; ++m)
+      for (int n = 0; n < kSize; ++n) {
+        const int at = output_at<kSize, kBlocks, 1>(block, m) + n;
+        const int item = at / kLanes, lane = at % kLanes;
+        double sum = i->x & kConstantC
+                         ? as<double>(w.s64(i->c) ^ uint64_t{negate_c} << 63)
+                         : read(static_cast<uint16_t>(i->c + 2 * item), lane, negate_c);
+        for (int k = 0; k < depth; ++k)
+          sum = __builtin_fma(read(i->a, m + kSize * (block + kBlocks * k), i->y & 1),
+                              read(i->b, n + kSize * (block + kBlocks * k), i->y & 2), sum);
+        result[at] = sum;
+      }
+  for (int at = 0; at < outputs * kLanes; ++at) {
+    const uint64_t bits =
+        result[at] != result[at] ? uint64_t{0x7ff8} << 48 : as<uint64_t>(result[at]);
+    uint32_t* const d = w.reg(i->d + 2 * (at / kLanes)) + at % kLanes;
+    d[0] = static_cast<uint32_t>(bits);
+    d[kLanes] = static_cast<uint32_t>(bits >> 32);
+  }
+  ++w.mfma;
+  return i + 1;
+}
+template <int kSize, int kBlocks>
+void lower_f64(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  Decoded plain = d;
+  plain.cbsz = plain.abid = plain.blgp = 0;
+  lower_operands<2, 2 * kOutputs<kSize, kBlocks>>(l, plain, s, i);
+  i.y = d.neg;  // the decoder moves the bits of blgp there
+}
+
+// ---- f8f6f4 -------------------------------------------------------------------------------------
+
+constexpr int kFormats = 5;
+constexpr int registers_of(int format) { return format < 2 ? 8 : format < 4 ? 6 : 4; }
+
+// Out of line: there are few of them, and they are shared by all combinations of formats.
+template <int kSize, class S, int kRegisters>
+[[gnu::noinline]] void unpack_small(float* out, const uint32_t* v) {
+  unpack<kSize, kRegisters, AsSmall<S>, S::kBits == 8>(out, v);
+}
+template <int kSize>
+EMU_INLINE void unpack_format(int format, float* out, const uint32_t* v) {
+  switch (format) {
+    case 0:
+      return unpack_small<kSize, Fp8, 8>(out, v);
+    case 1:
+      return unpack_small<kSize, Bf8, 8>(out, v);
+    case 2:
+      return unpack_small<kSize, Fp6, 6>(out, v);
+    case 3:
+      return unpack_small<kSize, Bf6, 6>(out, v);
+    default:
+      return unpack_small<kSize, Fp4, 4>(out, v);
+  }
+}
+
+// Inst::wide of the scaled forms. From bit 0: scale A (register or slot), from 16: scale B; then
+// two bits each: which byte; then one bit each: it is a scalar.
+struct ScaleOperand {
+  uint16_t at;
+  int byte;
+  bool scalar;
+};
+EMU_INLINE ScaleOperand scale_operand(uint64_t wide, int which) {
+  return {static_cast<uint16_t>(wide >> 16 * which), static_cast<int>(wide >> (32 + 2 * which) & 3),
+          static_cast<bool>(wide >> (36 + which) & 1)};
+}
+
+// One biased exponent per lane. The hardware reads a scalar as a float's exponent field.
+EMU_INLINE void read_scales(Wave& w, const ScaleOperand& s, uint32_t* exponent) {
+  if (s.scalar)
+    spread(exponent, w.s[s.at] >> 23 & 255);
+  else
+    for (int l = 0; l < kLanes; ++l) exponent[l] = w.reg(s.at)[l] >> (8 * s.byte) & 255;
+}
+
+// Scales by which operands can be multiplied beforehand without leaving the range of float, so that
+// the result is the one of scaling the sums: exponents of at most 40 either way, and NaN.
+EMU_INLINE bool tame(const uint32_t* exponent) {
+  bool all = true;
+  for (int l = 0; l < kLanes; ++l) all &= exponent[l] - 87 <= 80 || exponent[l] == 255;
+  return all;
+}
+
+template <int kSize, bool kScaled>
+const Inst* run_small(Wave& w, const Inst* i) {
+  constexpr int depth = kSize == 16 ? 128 : 64, blocks = depth / 32;
+  constexpr int outputs = kOutputs<kSize, 1>;
+  alignas(64) float a[depth * kSize], b[depth * kSize];
+  alignas(64) uint32_t c_buffer[outputs * kLanes];
+  unpack_format<kSize>(i->imm & 7, a, w.reg(i->a));
+  unpack_format<kSize>(i->imm >> 3 & 7, b, w.reg(i->b));
+  const uint32_t* c = addend<outputs>(w, i, c_buffer);
+  uint32_t* const d = w.reg(i->d);
+  const bool limited = w.mode & kModeFp16Overflow;
+  if (limited && c != c_buffer)
+    c = static_cast<uint32_t*>(std::memcpy(c_buffer, c, sizeof c_buffer));
+
+  bool done = false;
+  if constexpr (kScaled) {
+    // exponent[32-block][row]
+    alignas(64) uint32_t exponent_a[kLanes], exponent_b[kLanes];
+    read_scales(w, scale_operand(i->wide, 0), exponent_a);
+    read_scales(w, scale_operand(i->wide, 1), exponent_b);
+    if (tame(exponent_a) && tame(exponent_b)) {
+      for (int side = 0; side < 2; ++side) {
+        float* const x = side ? b : a;
+        const uint32_t* const exponent = side ? exponent_b : exponent_a;
+        for (int block = 0; block < blocks; ++block) {
+          alignas(64) float scale[kSize];
+          for (int m = 0; m < kSize; ++m) {
+            const uint32_t e = exponent[block * kSize + m];
+            scale[m] = as<float>(e == 255 ? 0x7fc00000 : e << 23);
+          }
+          for (int k = block * 32; k < block * 32 + 32; ++k)
+            for (int m = 0; m < kSize; ++m) x[k * kSize + m] *= scale[m];
+        }
+      }
+    } else {
+      multiply_slowly<kSize, depth, kSize, 1>(a, b, 0, c, d, [&](float x, int block, int m, int n) {
+        const uint32_t ea = exponent_a[block * kSize + m], eb = exponent_b[block * kSize + n];
+        if (ea == 255 || eb == 255) return as<float>(0x7fc00000u);
+        const auto power = [](uint32_t e) {
+          return as<double>(static_cast<uint64_t>(e + 1023 - 127) << 52);
+        };
+        return static_cast<float>(x * power(ea) * power(eb));
+      });
+      done = true;
+    }
+  }
+  if (!done) multiply<kSize, depth, kSize, 1>(a, b, 0, c, d);
+  if (limited) limit(c, a, b, depth * kSize, d, outputs * kLanes);
+  ++w.mfma;
+  return i + 1;
+}
+
+template <int kSize, bool kScaled>
+void lower_small(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  if (d.cbsz >= kFormats || d.blgp >= kFormats) return l.fail("no such matrix format");
+  i.imm = d.cbsz | d.blgp << 3;
+  i.fn = s.handler;
+  Decoded plain = d;
+  plain.cbsz = plain.abid = plain.blgp = 0;
+  lower_operands<4, kOutputs<kSize, 1>>(l, plain, s, i);
+  i.a = l.vector(d.src[0], registers_of(d.cbsz));
+  i.b = l.vector(d.src[1], registers_of(d.blgp));
+  if constexpr (kScaled) {
+    i.wide = 0;
+    for (int side = 0; side < 2; ++side) {
+      const Operand o = d.src[3 + side];
+      const bool scalar = !Lowering::is_vgpr(o);
+      const uint64_t at = scalar ? l.scalar(o, OperandType{'f', {}, 32, 1, 1}) : l.vector(o);
+      const uint64_t byte = (d.op_sel >> side & 1) | (d.op_sel_hi >> side & 1) << 1;
+      i.wide |= at << (16 * side) | byte << (32 + 2 * side) | uint64_t{scalar} << (36 + side);
+    }
+  }
 }
 
 }  // namespace
 
 void add_mfma(Semantics& t) {
-  add16<16, 4, Bf16>(t, Op::v_mfma_f32_16x16x32_bf16);
-  add16<32, 4, Bf16>(t, Op::v_mfma_f32_32x32x16_bf16);
-  add16<16, 4, F16>(t, Op::v_mfma_f32_16x16x32_f16);
-  add16<32, 4, F16>(t, Op::v_mfma_f32_32x32x16_f16);
-  add16<16, 2, Bf16>(t, Op::v_mfma_f32_16x16x16_bf16);
-  add16<32, 2, Bf16>(t, Op::v_mfma_f32_32x32x8_bf16);
-  add16<16, 2, F16>(t, Op::v_mfma_f32_16x16x16_f16);
-  add16<32, 2, F16>(t, Op::v_mfma_f32_32x32x8_f16);
+  add<16, 1, 4, AsBf16>(t, Op::v_mfma_f32_16x16x32_bf16);
+  add<32, 1, 4, AsBf16>(t, Op::v_mfma_f32_32x32x16_bf16);
+  add<16, 1, 2, AsBf16>(t, Op::v_mfma_f32_16x16x16_bf16);
+  add<32, 1, 2, AsBf16>(t, Op::v_mfma_f32_32x32x8_bf16);
+  add<32, 2, 2, AsBf16>(t, Op::v_mfma_f32_32x32x4_2b_bf16);
+  add<16, 4, 2, AsBf16>(t, Op::v_mfma_f32_16x16x4_4b_bf16);
+  add<4, 16, 2, AsBf16>(t, Op::v_mfma_f32_4x4x4_16b_bf16);
+  add<16, 1, 4, AsF16>(t, Op::v_mfma_f32_16x16x32_f16);
+  add<32, 1, 4, AsF16>(t, Op::v_mfma_f32_32x32x16_f16);
+  add<16, 1, 2, AsF16>(t, Op::v_mfma_f32_16x16x16_f16);
+  add<32, 1, 2, AsF16>(t, Op::v_mfma_f32_32x32x8_f16);
+  add<32, 2, 2, AsF16>(t, Op::v_mfma_f32_32x32x4_2b_f16);
+  add<16, 4, 2, AsF16>(t, Op::v_mfma_f32_16x16x4_4b_f16);
+  add<4, 16, 2, AsF16>(t, Op::v_mfma_f32_4x4x4_16b_f16);
+  add<16, 1, 1, AsF32>(t, Op::v_mfma_f32_16x16x4_f32);
+  add<32, 1, 1, AsF32>(t, Op::v_mfma_f32_32x32x2_f32);
+  add<32, 2, 1, AsF32>(t, Op::v_mfma_f32_32x32x1_2b_f32);
+  add<16, 4, 1, AsF32>(t, Op::v_mfma_f32_16x16x1_4b_f32);
+  add<4, 16, 1, AsF32>(t, Op::v_mfma_f32_4x4x1_16b_f32);
+
+  using F = AsSmall<Fp8>;
+  using B = AsSmall<Bf8>;
+  add<16, 1, 2, F, F>(t, Op::v_mfma_f32_16x16x32_fp8_fp8);
+  add<16, 1, 2, F, B>(t, Op::v_mfma_f32_16x16x32_fp8_bf8);
+  add<16, 1, 2, B, F>(t, Op::v_mfma_f32_16x16x32_bf8_fp8);
+  add<16, 1, 2, B, B>(t, Op::v_mfma_f32_16x16x32_bf8_bf8);
+  add<32, 1, 2, F, F>(t, Op::v_mfma_f32_32x32x16_fp8_fp8);
+  add<32, 1, 2, F, B>(t, Op::v_mfma_f32_32x32x16_fp8_bf8);
+  add<32, 1, 2, B, F>(t, Op::v_mfma_f32_32x32x16_bf8_fp8);
+  add<32, 1, 2, B, B>(t, Op::v_mfma_f32_32x32x16_bf8_bf8);
+
+  set(t, Op::v_mfma_f32_16x16x128_f8f6f4, lower_small<16, false>, run_small<16, false>);
+  set(t, Op::v_mfma_f32_32x32x64_f8f6f4, lower_small<32, false>, run_small<32, false>);
+  set(t, Op::v_mfma_scale_f32_16x16x128_f8f6f4, lower_small<16, true>, run_small<16, true>);
+  set(t, Op::v_mfma_scale_f32_32x32x64_f8f6f4, lower_small<32, true>, run_small<32, true>);
+
+  add_i8<16, 1, 4>(t, Op::v_mfma_i32_16x16x64_i8);
+  add_i8<32, 1, 4>(t, Op::v_mfma_i32_32x32x32_i8);
+  add_i8<16, 1, 2>(t, Op::v_mfma_i32_16x16x32_i8);
+  add_i8<32, 1, 2>(t, Op::v_mfma_i32_32x32x16_i8);
+  add_i8<32, 2, 1>(t, Op::v_mfma_i32_32x32x4_2b_i8);
+  add_i8<16, 4, 1>(t, Op::v_mfma_i32_16x16x4_4b_i8);
+  add_i8<4, 16, 1>(t, Op::v_mfma_i32_4x4x4_16b_i8);
+
+  set(t, Op::v_mfma_f64_16x16x4_f64, lower_f64<16, 1>, run_f64<16, 1>);
+  set(t, Op::v_mfma_f64_4x4x4_4b_f64, lower_f64<4, 4>, run_f64<4, 4>);
 }
 
 }  // namespace emu::EMU_NS
