@@ -61,7 +61,7 @@ class NumpyLinear:
 
     def __call__(self, x: Floats, layer: str) -> Floats:
         """Multiply activations (rows, K) by the layer's weights and add its bias."""
-        return x @ self.weights[f"{layer}.weight"].T + self.weights[f"{layer}.bias"]
+        return np.asarray(x @ self.weights[f"{layer}.weight"].T + self.weights[f"{layer}.bias"], np.float32)
 
 
 class HipLinear:

@@ -14,7 +14,8 @@ from . import _dlpack, _hip
 from ._dlpack import contiguous_strides
 from .errors import InterchangeError, sentence
 from .formats import BF16, round_once
-from .problem import Resident, byte_range
+from .problem import byte_range
+from .scaled import Resident
 
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 

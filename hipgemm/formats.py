@@ -1,13 +1,16 @@
-"""The number formats: what a format is made of, and rounding into it exactly once."""
+"""The number formats: what a format is made of, rounding into it exactly once, and its bytes."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -24,23 +27,34 @@ class Format:
         Stored mantissa bits.
     min_exponent : int
         Exponent of the smallest normal number.
-    block : int
-        Elements that share one scale along the contraction axis; 0 where there is no scale.
+    maximum : float
+        The largest finite number.
+    bits : int
+        Bits of one element in device memory and in files.
     scale_dtype : numpy.dtype or None
         The type of a scale, for formats that carry one.
+    block : int
+        Elements that share one scale along the contraction axis; 0 where a whole row or tensor does.
     """
 
     name: str
     dtype: np.dtype[Any]
     mantissa_bits: int
     min_exponent: int
-    block: int = 0
+    maximum: float
+    bits: int
     scale_dtype: np.dtype[Any] | None = None
+    block: int = 0
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element of a NumPy array, which holds one number of four bits per byte."""
         return int(self.dtype.itemsize)
+
+    @property
+    def max_exponent(self) -> int:
+        """Exponent of the largest finite number."""
+        return math.frexp(self.maximum)[1] - 1
 
     @property
     def unit_roundoff(self) -> float:
@@ -53,16 +67,36 @@ class Format:
         return float(2.0 ** (self.min_exponent - self.mantissa_bits))
 
 
-BF16 = Format("bf16", np.dtype(ml_dtypes.bfloat16), mantissa_bits=7, min_exponent=-126)
-F16 = Format("f16", np.dtype(np.float16), mantissa_bits=10, min_exponent=-14)
-F32 = Format("f32", np.dtype(np.float32), mantissa_bits=23, min_exponent=-126)
+BLOCK = 32  # elements under one MX scale
 
+_F32, _E8M0 = np.dtype(np.float32), np.dtype(ml_dtypes.float8_e8m0fnu)
+_E4M3, _E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+_E2M1 = np.dtype(ml_dtypes.float4_e2m1fn)
+
+BF16 = Format("bf16", np.dtype(ml_dtypes.bfloat16), 7, -126, (2 - 2.0**-7) * 2.0**127, 16)
+F16 = Format("f16", np.dtype(np.float16), 10, -14, 65504.0, 16)
+F32 = Format("f32", _F32, 23, -126, (2 - 2.0**-23) * 2.0**127, 32)
+FP8_E4M3 = Format("fp8_e4m3", _E4M3, 3, -6, 448.0, 8, _F32)
+FP8_E5M2 = Format("fp8_e5m2", _E5M2, 2, -14, 57344.0, 8, _F32)
+MXFP8_E4M3 = Format("mxfp8_e4m3", _E4M3, 3, -6, 448.0, 8, _E8M0, BLOCK)
+MXFP8_E5M2 = Format("mxfp8_e5m2", _E5M2, 2, -14, 57344.0, 8, _E8M0, BLOCK)
+MXFP4_E2M1 = Format("mxfp4_e2m1", _E2M1, 1, 0, 6.0, 4, _E8M0, BLOCK)
+
+# Formats that an array's dtype alone tells, and those that need a scale beside it.
 FORMATS: dict[str, Format] = {f.name: f for f in (BF16, F16, F32)}
+QUANTIZED: dict[str, Format] = {f.name: f for f in (FP8_E4M3, FP8_E5M2, MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1)}
 _BY_DTYPE: dict[np.dtype[Any], Format] = {f.dtype: f for f in FORMATS.values()}
+
+# Another number system with bytes of its own: no Inf, no -0, and exponents one lower.
+FNUZ = {
+    np.dtype(ml_dtypes.float8_e4m3fnuz): _E4M3,
+    np.dtype(ml_dtypes.float8_e5m2fnuz): _E5M2,
+    np.dtype(ml_dtypes.float8_e4m3b11fnuz): _E4M3,
+}
 
 
 def format_of(dtype: npt.DTypeLike) -> Format | None:
-    """Return the format of an element type, or None.
+    """Return the format that an element type alone tells, or None.
 
     Examples
     --------
@@ -77,7 +111,7 @@ def format_of(dtype: npt.DTypeLike) -> Format | None:
         return None
 
 
-def as_unsigned(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def as_unsigned(x: Array) -> Array:
     """View an array as unsigned integers: ml_dtypes arrays have no buffer protocol, and NaNs have bits."""
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
@@ -105,3 +139,152 @@ def round_once(x: npt.NDArray[np.float64], to: Format) -> npt.NDArray[Any]:
     inexact = (wide != x) & ~np.isnan(x)
     odd: npt.NDArray[np.float32] = (bits | inexact.astype(np.uint32)).view(np.float32)
     return odd.astype(BF16.dtype)
+
+
+# ---- eight bits and four ---------------------------------------------------------------------------
+
+
+def cast(x: npt.ArrayLike, to: Format) -> Array:
+    """Round float32 to a narrow format: to nearest even, finite overflow to the largest number.
+
+    NaN stays NaN (0 where the format has none), the sign of zero stays, subnormals stay. An infinity
+    stays in e5m2, which has one, and saturates elsewhere.
+
+    Examples
+    --------
+    >>> cast([1000, 464, 465, -1000], FP8_E4M3).astype(np.float32)
+    array([ 448.,  448.,  448., -448.], dtype=float32)
+    >>> cast([-0.0, 2**-9, 2**-10], FP8_E4M3).view(np.uint8)
+    array([128,   1,   0], dtype=uint8)
+    """
+    x = np.asarray(x, np.float32)
+    clipped = np.clip(x, np.float32(-to.maximum), np.float32(to.maximum))
+    if to.dtype == _E5M2:
+        clipped = np.where(np.isinf(x), x, clipped)
+    if to.dtype == _E2M1:
+        clipped = np.where(np.isnan(x), np.float32(0), clipped)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(clipped.astype(to.dtype))
+
+
+SCALE_RULES = ("unit", "floor", "rceil", "even")
+
+
+def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uint8]:
+    """Return the e8m0 byte for blocks whose greatest magnitude is `amax` (float32, finite).
+
+    With e the byte less 127, all rules read exponents off the bits of a float32:
+
+    - ``"unit"``: e = floor(log2 amax), so that the block's maximum lands in [1, 2)
+    - ``"floor"``: e = floor(log2 amax) - max_exponent, so that it lands in the format's top binade
+    - ``"rceil"``: the least e for which amax / 2^e does not exceed the format's maximum
+    - ``"even"``: as ``"floor"``, for amax rounded (ties up) to the mantissa bits of the format
+
+    Examples
+    --------
+    >>> [int(scale_byte(957, rule, MXFP8_E4M3)) for rule in SCALE_RULES]
+    [136, 128, 129, 128]
+    """
+    if rule not in SCALE_RULES:
+        raise ValueError(f"scaling must be one of {', '.join(SCALE_RULES)}; got {rule!r}")
+    bits = np.asarray(amax, np.float32).view(np.uint32)
+    if rule == "even":
+        bits = bits + np.uint32(1 << (22 - to.mantissa_bits))
+    # A subnormal reads as 2^-127 here: its byte is clamped to 0 all the same.
+    byte = (bits >> 23).astype(np.int32)
+    if rule != "unit":
+        byte = byte - to.max_exponent
+    if rule == "rceil":
+        fraction = np.uint32(0x7FFFFF)
+        top = np.float32(to.maximum).view(np.uint32)
+        byte = byte + ((bits & fraction) > (top & fraction))
+    zero = 127 if to is MXFP4_E2M1 else 0
+    return np.where(np.asarray(amax) == 0, zero, np.clip(byte, 0, 254)).astype(np.uint8)
+
+
+def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Return what e8m0 bytes mean: 2^(byte - 127), and NaN for 255.
+
+    Examples
+    --------
+    >>> e8m0_value([134, 255]), e8m0_value(0) == 2.0**-127
+    (array([128.,  nan], dtype=float32), np.True_)
+    """
+    bits = np.asarray(byte, np.uint8).astype(np.uint32) << 23
+    bits = np.where(bits == 0, np.uint32(1 << 22), bits)  # 2^-127 is subnormal
+    bits = np.where(bits == 255 << 23, np.uint32(0x7FC00000), bits)
+    return bits.view(np.float32)
+
+
+def pack_mx_scales(scale: Array) -> npt.NDArray[np.uint32]:
+    """Put the four scale bytes of each 128 elements into one word, and rows side by side.
+
+    Parameters
+    ----------
+    scale : numpy.ndarray
+        e8m0 (rows, K/32); filled up to a multiple of four columns with ones (byte 127).
+
+    Returns
+    -------
+    numpy.ndarray
+        uint32 (K/128, rows); the first scale lies in the lowest byte.
+
+    Examples
+    --------
+    >>> scale = np.array([[1, 2, 3, 4, 5]], np.uint8).view(ml_dtypes.float8_e8m0fnu)
+    >>> [[hex(word) for word in row] for row in pack_mx_scales(scale)]
+    [['0x4030201'], ['0x7f7f7f05']]
+    """
+    if not isinstance(scale, np.ndarray) or scale.dtype != _E8M0:
+        got = scale.dtype if isinstance(scale, np.ndarray) else type(scale).__qualname__
+        raise TypeError(f"pack_mx_scales: scale must be a numpy.ndarray of {_E8M0}; got {got}")
+    if scale.ndim != 2:
+        raise ValueError(f"pack_mx_scales: scale.ndim must be 2; got scale.shape={scale.shape}")
+    rows, blocks = scale.shape
+    padded = np.full((rows, -(-blocks // 4) * 4), 127, np.uint8)
+    padded[:, :blocks] = scale.view(np.uint8)
+    return np.ascontiguousarray(padded.view("<u4").T).astype(np.uint32, copy=False)
+
+
+def pack_fp4(x: Array) -> npt.NDArray[np.uint8]:
+    """Put two 4-bit numbers into each byte: the one of even index along the last axis in the low half.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        float4_e2m1fn, with an even last axis.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, with half of it.
+
+    Examples
+    --------
+    >>> x = np.array([0.5, 6.0, -1.0, 0.0], np.float32).astype(ml_dtypes.float4_e2m1fn)
+    >>> [hex(byte) for byte in pack_fp4(x)]
+    ['0x71', '0xa']
+    """
+    if not isinstance(x, np.ndarray) or x.dtype != _E2M1:
+        got = x.dtype if isinstance(x, np.ndarray) else type(x).__qualname__
+        raise TypeError(f"pack_fp4: x must be a numpy.ndarray of {_E2M1}; got {got}")
+    if x.ndim == 0 or x.shape[-1] % 2:
+        raise ValueError(f"pack_fp4: x.shape[-1] must be even; got x.shape={x.shape}")
+    codes = x.view(np.uint8)
+    return np.asarray((codes[..., 0::2] & 15) | (codes[..., 1::2] << 4), np.uint8)
+
+
+def unpack_fp4(x: npt.NDArray[np.uint8]) -> Array:
+    """Undo `pack_fp4`: one 4-bit number per byte, as ml_dtypes has it.
+
+    Examples
+    --------
+    >>> unpack_fp4(np.array([0x71, 0x0A], np.uint8)).astype(np.float32)
+    array([ 0.5,  6. , -1. ,  0. ], dtype=float32)
+    """
+    if not isinstance(x, np.ndarray) or x.dtype != np.uint8:
+        got = x.dtype if isinstance(x, np.ndarray) else type(x).__qualname__
+        raise TypeError(f"unpack_fp4: x must be a numpy.ndarray of uint8; got {got}")
+    if x.ndim == 0:
+        raise ValueError("unpack_fp4: x.ndim must be at least 1; got 0")
+    return np.stack((x & 15, x >> 4), axis=-1).reshape(*x.shape[:-1], 2 * x.shape[-1]).view(_E2M1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal, TypeGuard
@@ -13,34 +12,11 @@ import numpy.typing as npt
 
 from .errors import Reason, UnsupportedError, sentence
 from .formats import BF16, F16, F32, Format, format_of
+from .scaled import Resident, place_name
 
 INPUTS = (BF16, F16)
 OUTPUTS = (BF16, F16, F32)
 _ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
-
-
-class Resident(ABC):
-    """An array in the memory of a device. `DeviceArray` is the one that users meet."""
-
-    __slots__ = ()
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    device: int
-    readonly: bool
-    padded: bool
-
-    @property
-    @abstractmethod
-    def ptr(self) -> int:
-        """Address of the first element."""
-
-    @abstractmethod
-    def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Copy to the host."""
-
-
-Array = npt.NDArray[Any] | Resident
 
 
 @dataclass(frozen=True)
@@ -281,7 +257,7 @@ class _Faults:
         """Check that the matrices of one call live in one place."""
         known = {name: x.device for name, x in operands.items() if x is not None}
         if len(set(known.values())) > 1:
-            got = ", ".join(f"{name} on {_place(device)}" for name, device in known.items())
+            got = ", ".join(f"{name} on {place_name(device)}" for name, device in known.items())
             self.add(
                 TypeError,
                 "residency",
@@ -296,8 +272,8 @@ class _Faults:
             return
         for name, x in arguments.items():
             if isinstance(x, Resident) and x.device != a.device:
-                required = f"{name} must be on {_place(a.device)} like a"
-                self.add(TypeError, "residency", required, _place(x.device))
+                required = f"{name} must be on {place_name(a.device)} like a"
+                self.add(TypeError, "residency", required, place_name(x.device))
 
     def output(self, out: object, operand: Operand, **inputs: Operand | None) -> None:
         """Check that `out` can be written without harm."""
@@ -383,7 +359,3 @@ def _dtype_name(dtype: npt.DTypeLike) -> str:
         return str(np.dtype(dtype))
     except (TypeError, ValueError, SyntaxError):
         return repr(dtype)
-
-
-def _place(device: int | None) -> str:
-    return "the host" if device is None else f"device {device}"

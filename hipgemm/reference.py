@@ -1,4 +1,4 @@
-"""What each public operation computes, in float64: the oracle, and a spec to read."""
+"""What each public operation computes, in NumPy: the oracle, and a spec to read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .formats import format_of, round_once
+from .formats import (
+    BLOCK,
+    FORMATS,
+    MXFP4_E2M1,
+    QUANTIZED,
+    Format,
+    cast,
+    e8m0_value,
+    format_of,
+    round_once,
+    scale_byte,
+)
+from .scaled import HADAMARD, ScaledArray, find_axis, find_format, unpack_along
 
 Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+Matrix = Array | ScaledArray
+
+MXFP8 = ("mxfp8_e4m3", "mxfp8_e5m2")
+
+
+# ---- products --------------------------------------------------------------------------------------
 
 
 def matmul(
-    a: Array,
-    b: Array,
+    a: Matrix,
+    b: Matrix,
     /,
     *,
     dtype: npt.DTypeLike | None = None,
@@ -24,7 +43,8 @@ def matmul(
 ) -> Array:
     """Return ``a @ b * alpha * col_scale + bias`` in float64, rounded once to `dtype` if one is given.
 
-    `alpha` counts as the float32 number nearest to it, which is what a kernel is handed.
+    `alpha` counts as the float32 number nearest to it, which is what a kernel is handed. Quantized
+    operands count as code x scale.
 
     Examples
     --------
@@ -33,7 +53,7 @@ def matmul(
            [7., 8.]])
     """
     with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are values like any other
-        out: Array = a.astype(np.float64) @ b.astype(np.float64)
+        out: Array = values(a) @ values(b)
         out = out * np.float64(np.float32(alpha))
         if col_scale is not None:
             out = out * col_scale.astype(np.float64)
@@ -45,3 +65,206 @@ def matmul(
     if to is None:
         raise TypeError(f"reference.matmul: dtype must be bfloat16, float16 or float32; got {dtype!r}")
     return round_once(out, to)
+
+
+def values(x: Matrix) -> npt.NDArray[np.float64]:
+    """Return an operand's numbers in float64: code x scale, a Hadamard transform left in.
+
+    Examples
+    --------
+    >>> values(quantize_fp8(np.array([[448.0, 1.0]], np.float32), eps=0.0))
+    array([[448.,   1.]])
+    """
+    if not isinstance(x, ScaledArray):
+        return np.asarray(x).astype(np.float64)
+    codes, scale = _decoded(x)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(codes.astype(np.float64) * scale.astype(np.float64))
+
+
+def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
+    """Return code x scale in float32, the Hadamard transform undone, then rounded to `dtype`.
+
+    Examples
+    --------
+    >>> dequantize(quantize_mxfp8(np.array([0.0, 3.0, -0.3], np.float32)))
+    array([ 0.    ,  3.    , -0.3125], dtype=float32)
+    """
+    to = format_of(dtype)
+    if to is None:
+        raise TypeError(f"dequantize: dtype must be bfloat16, float16 or float32; got {dtype!r}")
+    codes, scale = _decoded(q)
+    with np.errstate(invalid="ignore", over="ignore"):
+        x = codes * scale
+        if q.hadamard:
+            x = np.moveaxis(hadamard(np.moveaxis(x, q.axis, -1)), -1, q.axis)
+        return np.asarray(x.astype(to.dtype))
+
+
+def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
+    """Codes and scales in float32, the scales repeated over their blocks."""
+    data, scale = q.data, q.scale
+    if data.dtype == np.uint8:
+        data = unpack_along(data, q.axis, q.shape[q.axis])
+    if QUANTIZED[q.format].block:
+        scale = np.repeat(e8m0_value(scale.view(np.uint8)), BLOCK, axis=q.axis)
+        scale = np.moveaxis(np.moveaxis(scale, q.axis, -1)[..., : q.shape[q.axis]], -1, q.axis)
+    with np.errstate(invalid="ignore"):
+        return data.astype(np.float32), scale
+
+
+# ---- quantizers ------------------------------------------------------------------------------------
+
+
+def quantize_fp8(
+    x: Array,
+    amax: Any = None,
+    *,
+    axis: int | None = None,
+    eps: float = 1e-8,
+    format: str = "fp8_e4m3",
+) -> ScaledArray:
+    """Quantize with one float32 scale for all of `x`, or for each row of it along `axis`.
+
+    Examples
+    --------
+    >>> q = quantize_fp8(np.array([1.0, -0.5, 0.001], np.float32), eps=0.0)
+    >>> q.data.astype(float).tolist(), bool(q.scale == np.float32(1 / 448))
+    ([448.0, -224.0, 0.4375], True)
+    """
+    form = find_format("quantize_fp8", format, ("fp8_e4m3", "fp8_e5m2"))
+    top = np.float32(form.maximum)
+    x = _widened(x)
+    axis = None if axis is None else find_axis("quantize_fp8", axis, x.ndim)
+    own = np.max(np.abs(x), axis=axis, keepdims=axis is not None, initial=np.float32(0))
+    own = np.asarray(own, np.float32)
+    used = own if amax is None else np.asarray(amax, np.float32)
+
+    with np.errstate(all="ignore"):
+        total = used + np.float32(eps)
+        scale = total / top
+        # A total so small that top / total would overflow divides first.
+        scaled = np.where(total < np.float32(2.0**-100), (x / total) * top, x * (top / total))
+        vanished = scale == 0  # too small for a scale: zeros, signs kept
+        scaled = np.where(vanished, x * np.float32(0), scaled)
+        scale = np.where(vanished, np.float32(1), scale)
+        lost = ~np.isfinite(total)
+        scaled, scale = np.where(lost, np.float32(np.nan), scaled), np.where(lost, np.float32(np.nan), scale)
+    codes = cast(np.clip(scaled, -top, top), form)
+    scale = np.broadcast_to(scale, own.shape).copy()
+    return ScaledArray._make(codes, scale, form, -1 if axis is None else axis, x.shape, amax=own)
+
+
+def quantize_mxfp8(
+    x: Array, *, axis: int = -1, scaling: str = "unit", format: str = "mxfp8_e4m3"
+) -> ScaledArray:
+    """Quantize with one power of two for each 32 elements along `axis`.
+
+    Examples
+    --------
+    >>> q = quantize_mxfp8(np.array([1000.0, 2.0, 0.0], np.float32), scaling="floor")
+    >>> q.data.astype(np.float32), q.scale.view(np.uint8)
+    (array([448.,   1.,   0.], dtype=float32), array([128], dtype=uint8))
+    """
+    return _quantize_mx("quantize_mxfp8", x, axis, scaling, find_format("quantize_mxfp8", format, MXFP8))
+
+
+def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard: bool = True) -> ScaledArray:
+    """Quantize to 4 bits with one power of two for each 32 elements, as a rule after a Hadamard transform.
+
+    Examples
+    --------
+    >>> q = quantize_mxfp4(np.array([12.0, 5.0, -1.0], np.float32), hadamard=False)
+    >>> q.data.astype(np.float32), q.scale.view(np.uint8)
+    (array([ 6. ,  2. , -0.5], dtype=float32), array([128], dtype=uint8))
+    """
+    return _quantize_mx("quantize_mxfp4", x, axis, scaling, MXFP4_E2M1, hadamard)
+
+
+def _quantize_mx(
+    function: str, x: Array, axis: int, scaling: str, form: Format, transform: bool = False
+) -> ScaledArray:
+    x = _widened(x)
+    shape, axis = x.shape, find_axis(function, axis, x.ndim)
+    x = np.moveaxis(x, axis, -1)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if transform:
+            x = hadamard(x)
+        pad = -shape[axis] % BLOCK  # zeros never change a block's maximum
+        blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
+        blocks = blocks.reshape(*blocks.shape[:-1], -1, BLOCK)
+        amax = np.max(np.abs(blocks), axis=-1, initial=np.float32(0))
+        lost = ~np.isfinite(amax)
+        byte = scale_byte(np.where(lost, np.float32(0), amax), scaling, form)
+        byte = np.where(lost, np.uint8(255), byte)
+        # 2^-e is the number of the mirrored byte; 255, a NaN, stays one.
+        up = e8m0_value(np.where(lost, byte, 254 - byte))[..., None]
+        codes = cast(np.clip(blocks * up, -form.maximum, form.maximum), form)
+    codes = codes.reshape(*x.shape[:-1], -1)[..., : shape[axis]]
+    assert form.scale_dtype is not None
+    return ScaledArray._make(
+        np.moveaxis(codes, -1, axis),
+        np.moveaxis(byte.view(form.scale_dtype), -1, axis),
+        form,
+        axis,
+        shape,
+        hadamard=transform,
+    )
+
+
+def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, ScaledArray]:
+    """Return `x` quantized along its last axis, and along its first.
+
+    Examples
+    --------
+    >>> rows, columns = quantize_both(np.ones((2, 64), np.float32), "mxfp8_e4m3")
+    >>> rows.scale.shape, columns.scale.shape
+    ((2, 2), (1, 64))
+    """
+    form = find_format("quantize_both", format, (*MXFP8, "mxfp4_e2m1"))
+    if form is MXFP4_E2M1:
+        return quantize_mxfp4(x, axis=-1, **options), quantize_mxfp4(x, axis=0, **options)
+    options["format"] = format
+    return quantize_mxfp8(x, axis=-1, **options), quantize_mxfp8(x, axis=0, **options)
+
+
+def transpose_quantize_mxfp8(x: Array, **options: Any) -> ScaledArray:
+    """Return the transpose of `x`, quantized along its last axis.
+
+    Examples
+    --------
+    >>> transpose_quantize_mxfp8(np.ones((64, 3), np.float32)).scale.shape
+    (3, 2)
+    """
+    return quantize_mxfp8(x.T, axis=-1, **options)
+
+
+def hadamard(x: Floats) -> Floats:
+    """Transform each 16 consecutive numbers of the last axis by Sylvester's H16 / 4, its own inverse.
+
+    Examples
+    --------
+    >>> x = np.zeros(16, np.float32)
+    >>> x[1] = 4
+    >>> hadamard(x)[:4], bool((hadamard(hadamard(x)) == x).all())
+    (array([ 1., -1.,  1., -1.], dtype=float32), True)
+    """
+    if x.shape[-1] % HADAMARD:
+        raise ValueError(
+            f"quantize_mxfp4: the length along axis must be a multiple of {HADAMARD} for the Hadamard "
+            f"transform; got {x.shape[-1]}; pass hadamard=False"
+        )
+    y = x
+    for stride in (1, 2, 4, 8):
+        pairs = y.reshape(*x.shape[:-1], -1, 2, stride)
+        even, odd = pairs[..., 0, :], pairs[..., 1, :]
+        y = np.stack((even + odd, even - odd), axis=-2)
+    return np.asarray(y.reshape(x.shape) * np.float32(0.25))
+
+
+def _widened(x: Array) -> Floats:
+    if format_of(x.dtype) is None:
+        known = ", ".join(str(f.dtype) for f in FORMATS.values())
+        raise TypeError(f"x.dtype must be one of {known}; got {x.dtype}")
+    with np.errstate(invalid="ignore"):
+        return x.astype(np.float32)

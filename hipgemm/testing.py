@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import reference
-from .formats import Format, as_unsigned, format_of
-
-Array = npt.NDArray[Any]
+from .formats import QUANTIZED, Format, as_unsigned, format_of
+from .reference import Array, Matrix
+from .scaled import ScaledArray
 
 
 def gamma(n: int) -> float:
@@ -23,8 +23,8 @@ def gamma(n: int) -> float:
 
 
 def gemm_bound(
-    a: Array,
-    b: Array,
+    a: Matrix,
+    b: Matrix,
     /,
     *,
     dtype: npt.DTypeLike,
@@ -34,7 +34,7 @@ def gemm_bound(
 ) -> Array:
     """Return how far each element of `matmul` may lie from `reference.matmul`, in any summation order.
 
-    With P the product of magnitudes and u the output's unit roundoff, that is
+    Operands may be quantized. With P the product of magnitudes and u the output's unit roundoff, that is
     ``g (P + |bias|) + u (|ref| + g (P + |bias|)) + eta``, where g covers K products and each epilogue
     factor in float32, and eta is half the smallest subnormal.
 
@@ -51,6 +51,9 @@ def gemm_bound(
         )
     factors = 1 if alpha != 1.0 else 0
     factors += col_scale is not None
+    # The float32 scale of an fp8 operand is one more; MX scales are powers of two.
+    factors += sum(isinstance(x, ScaledArray) and not QUANTIZED[x.format].block for x in (a, b))
+    a, b = reference.values(a), reference.values(b)
     magnitude = reference.matmul(
         np.abs(a),
         np.abs(b),
@@ -135,8 +138,8 @@ def surround(x: Array, *, rows: int = 2, columns: int = 8) -> Array:
 
 def assert_gemm_close(
     out: Array,
-    a: Array,
-    b: Array,
+    a: Matrix,
+    b: Matrix,
     /,
     *,
     alpha: float = 1.0,
@@ -148,8 +151,10 @@ def assert_gemm_close(
 
     Parameters
     ----------
-    out, a, b : numpy.ndarray
-        The result, and the operands it was made from.
+    out : numpy.ndarray
+        The result.
+    a, b : numpy.ndarray or ScaledArray
+        The operands it was made from, on the host.
     alpha, col_scale, bias
         The epilogue it was made with.
     exact : bool
@@ -173,6 +178,8 @@ def assert_gemm_close(
     """
     epilogue: dict[str, Any] = {"alpha": alpha, "col_scale": col_scale, "bias": bias}
     to = _known(out.dtype)
+    bound = None if exact else gemm_bound(a, b, dtype=to.dtype, **epilogue)
+    a, b = reference.values(a), reference.values(b)
     ref = reference.matmul(a, b, **epilogue)
     if out.shape != ref.shape:
         raise AssertionError(f"out.shape must be {ref.shape}; got {out.shape}")
@@ -180,7 +187,7 @@ def assert_gemm_close(
         return
     rounded = reference.matmul(a, b, dtype=to.dtype, **epilogue)
     got = out.astype(np.float64)
-    bound = np.zeros_like(ref) if exact else gemm_bound(a, b, dtype=to.dtype, **epilogue)
+    bound = np.zeros_like(ref) if bound is None else bound
     with np.errstate(invalid="ignore"):
         error = np.abs(got - (rounded.astype(np.float64) if exact else ref))
         # Where the reference itself has no bound (NaN, Inf), only the same value will do.

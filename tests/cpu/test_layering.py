@@ -10,7 +10,7 @@ import hipgemm
 PACKAGE = Path(hipgemm.__file__).parent
 # Each module may import from layers above its own line, and from its own where the order below allows it.
 LAYERS = [
-    ["errors", "formats"],
+    ["errors", "formats", "scaled"],
     ["reference", "testing", "problem", "support"],
     ["_hip"],
     ["usage", "_dlpack", "_launch", "array"],

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from hipgemm.errors import UnsupportedError
-from hipgemm.problem import Operand, Resident, byte_range, describe_matmul, overlap
+from hipgemm.problem import Operand, byte_range, describe_matmul, overlap
+from hipgemm.scaled import Resident
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

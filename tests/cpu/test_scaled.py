@@ -1,0 +1,128 @@
+"""What a ScaledArray accepts, and its views."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from hipgemm import reference
+from hipgemm.scaled import ScaledArray, pack_along, unpack_along
+
+E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
+E8M0 = ml_dtypes.float8_e8m0fnu
+
+
+def make(format="mxfp8_e4m3", shape=(4, 70), dtype=E4M3, scale=None, **options):
+    data = np.zeros(shape, dtype)
+    return ScaledArray(data, np.zeros((4, 3), E8M0) if scale is None else scale, format, **options)
+
+
+def test_shapes_and_axes():
+    q = make()
+    assert (q.shape, q.ndim, q.dtype, q.axis, q.device, q.amax) == (
+        (4, 70),
+        2,
+        np.dtype(E4M3),
+        -1,
+        None,
+        None,
+    )
+    assert q.nbytes == 4 * 70 + 4 * 3
+    assert make(axis=1).axis == -1
+    turned = make(scale=np.zeros((1, 70), E8M0), axis=0)
+    assert turned.axis == -2
+    assert make(scale=np.zeros((4, 3), np.uint8)).scale.dtype == E8M0
+
+
+def test_views_share_what_they_view(rng):
+    q = reference.quantize_mxfp8(rng.standard_normal((2, 3, 70)).astype(np.float32))
+    for view, axes in ((q.T, (2, 1, 0)), (q.mT, (0, 2, 1))):
+        assert np.shares_memory(view.data, q.data)
+        assert view.shape == view.data.shape
+        np.testing.assert_array_equal(reference.dequantize(view), reference.dequantize(q).transpose(axes))
+    assert (q.T.axis, q.mT.axis, q.mT.mT.axis, q.T.T.axis) == (-3, -2, -1, -1)
+    x = np.ones((2, 3, 4), np.float32)
+    scalar, rows = reference.quantize_fp8(x), reference.quantize_fp8(x, axis=-1)
+    assert (scalar.mT.scale.shape, rows.mT.scale.shape, rows.T.scale.shape) == ((), (2, 1, 3), (1, 3, 2))
+
+
+def test_packed_data_has_the_shape_of_its_numbers(rng):
+    x = rng.standard_normal((5, 64)).astype(np.float32)
+    q = reference.quantize_mxfp4(x)
+    packed = ScaledArray(pack_along(q.data, -1), q.scale, "mxfp4_e2m1", hadamard=True)
+    assert packed.data.shape == (5, 32)
+    assert packed.shape == (5, 64)
+    assert packed.nbytes == q.nbytes == 5 * 32 + 5 * 2
+    np.testing.assert_array_equal(reference.dequantize(packed), reference.dequantize(q))
+    np.testing.assert_array_equal(reference.dequantize(packed.T), reference.dequantize(q).T)
+    np.testing.assert_array_equal(packed.get().data.view(np.uint8), q.data.view(np.uint8))
+
+
+def test_odd_lengths_pack_with_a_zero(rng):
+    x = rng.integers(0, 16, (3, 7), dtype=np.uint8).view(E2M1)
+    for axis in (0, 1):
+        packed = pack_along(x, axis)
+        np.testing.assert_array_equal(unpack_along(packed, axis, x.shape[axis]), x)
+        assert (np.moveaxis(packed, axis, -1)[..., -1] < 16).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"format": "mxfp6"}, ValueError, "format must be one of fp8_e4m3, fp8_e5m2, .*; got 'mxfp6'"),
+        ({"format": None}, TypeError, "format must be one of"),
+        ({"axis": 2}, ValueError, "axis must be from -2 to 1; got 2"),
+        ({"axis": None}, TypeError, "axis must be an int; got NoneType"),
+        ({"dtype": E5M2}, TypeError, "data.dtype must be float8_e4m3fn for mxfp8_e4m3; got float8_e5m2"),
+        ({"dtype": np.uint8}, TypeError, "data.dtype must be float8_e4m3fn for mxfp8_e4m3; got uint8"),
+        (
+            {"dtype": ml_dtypes.float8_e4m3fnuz},
+            TypeError,
+            "is not the OCP type float8_e4m3fn: convert the val",
+        ),
+        ({"dtype": E5M2, "format": "mxfp4_e2m1"}, TypeError, "must be float4_e2m1fn or packed uint8"),
+        ({"shape": ()}, ValueError, "data.ndim must be at least 1"),
+        ({"shape": (4, 64)}, ValueError, r"scale.shape must be \(4, 2\); got \(4, 3\); data holds \(4, 64\)"),
+        ({"axis": 0}, ValueError, r"scale.shape must be \(1, 70\); got \(4, 3\); .* axis=-2"),
+        (
+            {"scale": np.zeros((4, 3), np.float32)},
+            TypeError,
+            "scale.dtype must be float8_e8m0fnu for mxfp8_e4m3",
+        ),
+        ({"scale": [1]}, TypeError, "scale must be a numpy.ndarray .* got list"),
+        ({"scale": 1.0}, TypeError, "scale must be a numpy.ndarray .* got float"),
+        ({"hadamard": True}, ValueError, "hadamard=True must go with mxfp4_e2m1; got mxfp8_e4m3"),
+        ({"hadamard": True, "format": "mxfp4_e2m1", "dtype": E2M1}, ValueError, "multiple of 16 .*; got 70"),
+    ],
+)
+def test_errors(options, kind, text):
+    with pytest.raises(kind, match=text):
+        make(**options)
+
+
+def test_missing_scale():
+    data = np.zeros((4, 64), E4M3)
+    with pytest.raises(
+        TypeError, match=r"scale must be float32 of shape \(4, 1\); got None; fp8_e4m3 means noth"
+    ):
+        ScaledArray(data, None, "fp8_e4m3")
+    with pytest.raises(TypeError, match=r"scale must be float8_e8m0fnu of shape \(4, 2\); got None"):
+        ScaledArray(data, None, "mxfp8_e4m3")
+
+
+def test_scales_of_fp8():
+    data = np.zeros((4, 64), E4M3)
+    for scale in (0.5, np.float32(0.5), np.array(0.5, np.float32), np.full((4, 1), 0.5, np.float32)):
+        assert ScaledArray(data, scale, "fp8_e4m3").scale.dtype == np.float32
+    with pytest.raises(ValueError, match=r"scale.shape must be \(4, 1\) or \(\); got \(4,\)"):
+        ScaledArray(data, np.zeros(4, np.float32), "fp8_e4m3")
+    with pytest.raises(TypeError, match=r"scale.dtype must be float32 for fp8_e4m3; got float64"):
+        ScaledArray(data, np.zeros((4, 1)), "fp8_e4m3")
+
+
+def test_numpy_asks_for_numbers_explicitly():
+    with pytest.raises(TypeError, match=r"use hipgemm.dequantize"):
+        np.asarray(make())
+
+
+def test_repr():
+    assert repr(make()) == "ScaledArray(shape=(4, 70), format='mxfp8_e4m3', axis=-1, host)"
