@@ -404,3 +404,18 @@ HIP_API hipError_t hipMemsetD2D32(hipDeviceptr_t dst, size_t pitch, unsigned val
   return api("hipMemsetD2D32",
              [&] { fill2(nullptr, dst, pitch, value, 4, width, height, Wait::yes); });
 }
+HIP_API hipError_t hipMemsetD2D8Async(hipDeviceptr_t dst, size_t pitch, unsigned char value,
+                                      size_t width, size_t height, hipStream_t stream) {
+  return api("hipMemsetD2D8Async",
+             [&] { fill2(stream, dst, pitch, value, 1, width, height, Wait::no); });
+}
+HIP_API hipError_t hipMemsetD2D16Async(hipDeviceptr_t dst, size_t pitch, unsigned short value,
+                                       size_t width, size_t height, hipStream_t stream) {
+  return api("hipMemsetD2D16Async",
+             [&] { fill2(stream, dst, pitch, value, 2, width, height, Wait::no); });
+}
+HIP_API hipError_t hipMemsetD2D32Async(hipDeviceptr_t dst, size_t pitch, unsigned value,
+                                       size_t width, size_t height, hipStream_t stream) {
+  return api("hipMemsetD2D32Async",
+             [&] { fill2(stream, dst, pitch, value, 4, width, height, Wait::no); });
+}

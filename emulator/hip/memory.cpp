@@ -44,7 +44,11 @@ void free_memory(void* pointer, bool pinned) {
     fail(hipErrorInvalidValue, rt::hex(pointer), " was not allocated by the matching call: ",
          runtime().allocator.describe(block.base, block.device));
   }
-  for (const auto& device : runtime().devices) rt::drain(*device);
+  for (const auto& device : runtime().devices) {
+    const bool may_use = device->id == block.device || block.kind == Kind::pinned ||
+                         runtime().allocator.peer(device->id, block.device);
+    if (may_use) rt::drain(*device);
+  }
   runtime().allocator.free(block.base);
 }
 
@@ -55,6 +59,14 @@ Block known(const void* pointer, const char* what) {
          runtime().allocator.describe(address_of(pointer), rt::current_device().id));
   }
   return *block;
+}
+
+void check_managed(const void* pointer, size_t bytes) {
+  need(pointer, "dev_ptr");
+  const auto block = runtime().allocator.check(address_of(pointer), bytes, "dev_ptr");
+  if (!block || !block->managed) {
+    fail(hipErrorInvalidValue, "dev_ptr: ", rt::hex(pointer), " is not managed memory");
+  }
 }
 
 hipMemoryType type_of(const Block& block) {
@@ -222,6 +234,19 @@ HIP_API hipError_t hipMemGetAddressRange(hipDeviceptr_t* base, size_t* bytes,
     }
     if (base) *base = reinterpret_cast<void*>(block->base);
     if (bytes) *bytes = block->bytes;
+  });
+}
+
+// Managed memory is at hand everywhere, so advice and prefetches are checked and have no effect.
+HIP_API hipError_t hipMemAdvise(const void* pointer, size_t bytes, int, int) {
+  return api("hipMemAdvise", [&] { check_managed(pointer, bytes); });
+}
+HIP_API hipError_t hipMemPrefetchAsync(const void* pointer, size_t bytes, int device,
+                                       hipStream_t stream) {
+  return api("hipMemPrefetchAsync", [&] {
+    check_managed(pointer, bytes);
+    if (device != -1) rt::device(device);  // -1: the host
+    hip::stream_of(stream);
   });
 }
 
