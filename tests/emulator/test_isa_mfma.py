@@ -326,7 +326,7 @@ def test_f64_negation(rng: np.random.Generator) -> None:
     for text, want in (("neg:[1,0,0]", c - product(a, b)), ("neg:[0,1,1]", -product(a, b) - c)):
         line = f"{shape.name} v[32:39], v[8:9], v[16:17], v[32:39] {text}"
         *_, got = asm.run(program(line, 2, 2, 8), ra, rb, rc, np.zeros((64, 2), np.uint32), np.zeros_like(rc))
-        np.testing.assert_array_equal(got, wide_registers(shape, want))
+        np.testing.assert_array_equal(got.view(np.float64), wide_registers(shape, want).view(np.float64))
 
 
 def test_overflow_follows_mode(rng: np.random.Generator) -> None:
