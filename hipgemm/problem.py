@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal, TypeGuard
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from .errors import Reason, UnsupportedError, sentence
-from .formats import BF16, F16, F32, Format, format_of
-from .scaled import Resident, place_name
+from .formats import BF16, F16, F32, FNUZ, QUANTIZED, Format, format_of
+from .scaled import Resident, ScaledArray, place_name
 
 INPUTS = (BF16, F16)
+_BYTE = QUANTIZED["fp8_e4m3"]
 OUTPUTS = (BF16, F16, F32)
 _ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
 
@@ -24,7 +24,8 @@ class Operand:
     """Where an array lies and how.
 
     Strides count bytes; `device` is None on the host. In a `padded` one, the bytes behind each row's
-    end (or each column's, after a transposition) are zero up to a multiple of 16.
+    end (or each column's, after a transposition) are zero up to a multiple of 16. Numbers of 4 bits count
+    as what they are packed into: one byte for two along K.
     """
 
     shape: tuple[int, ...]
@@ -33,6 +34,7 @@ class Operand:
     address: int
     device: int | None
     padded: bool = False
+    row_scales: bool = False  # fp8 with a scale for each row, or for each column of the second operand
 
     @property
     def transposed(self) -> Operand:
@@ -55,7 +57,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """A product: ``out[m, n] = (a[m, k] @ b[k, n]) * alpha * col_scale[n] + bias[n]``."""
+    """A product: ``out[m, n] = (a[m, k] @ b[k, n]) * alpha * col_scale[n] + bias[n]``.
+
+    M, N and K count numbers, whatever these are packed into.
+    """
 
     m: int
     n: int
@@ -74,7 +79,9 @@ class GemmProblem:
         return self.a.device
 
     def __str__(self) -> str:
-        return f"({self.m}, {self.k}) @ ({self.k}, {self.n}) {self.a.format.name} -> {self.out_format.name}"
+        a, b = self.a.format.name, self.b.format.name
+        formats = a if a == b else f"{a} @ {b}"
+        return f"({self.m}, {self.k}) @ ({self.k}, {self.n}) {formats} -> {self.out_format.name}"
 
 
 def describe_matmul(
@@ -106,8 +113,8 @@ def describe_matmul(
     a.shape[1] (K) must equal b.shape[0] (K); got 8 and 2; a.shape=(2, 8), b.shape=(2, 8)
     """
     faults = _Faults()
-    a_operand = faults.matrix("a", a, INPUTS)
-    b_operand = faults.matrix("b", b, INPUTS)
+    a_operand = faults.scaled("a", a, -1) if isinstance(a, ScaledArray) else faults.matrix("a", a, INPUTS)
+    b_operand = faults.scaled("b", b, -2) if isinstance(b, ScaledArray) else faults.matrix("b", b, INPUTS)
     out_operand = None if out is None else faults.matrix("out", out, OUTPUTS)
     alpha_value = faults.alpha(alpha)
 
@@ -124,9 +131,8 @@ def describe_matmul(
     elif a_operand is not None:
         out_format = F16 if a_operand.format == F16 else BF16
 
-    if a_operand and b_operand and a_operand.format != b_operand.format:
-        got = f"{a_operand.format.dtype} and {b_operand.format.dtype}"
-        faults.add(TypeError, "dtype", "a.dtype and b.dtype must be the same", got)
+    if a_operand and b_operand:
+        faults.pair(a, b, a_operand, b_operand)
     columns = faults.shapes(a, b, out)
     faults.vector("col_scale", col_scale, (F32,), columns)
     bias_format = faults.vector("bias", bias, OUTPUTS, columns)
@@ -135,16 +141,21 @@ def describe_matmul(
     if out_operand is not None:
         vectors = {"alpha": alpha, "col_scale": col_scale, "bias": bias}
         others = {name: _operand(x, format_of(x.dtype) or F32) for name, x in vectors.items() if _is_array(x)}
+        for name, q in (("a", a), ("b", b)):
+            if isinstance(q, ScaledArray):
+                others[f"{name}.scale"] = _bytes_of(q.scale)
         faults.output(out, out_operand, a=a_operand, b=b_operand, **others)
 
     if a_operand is None or b_operand is None or out_format is None:
         return None, faults.found
     if len(a_operand.shape) != 2 or len(b_operand.shape) != 2 or any(r.code == "shape" for r in faults.found):
         return None, faults.found
+    assert isinstance(a, Shaped)
+    assert isinstance(b, Shaped)
     problem = GemmProblem(
-        m=a_operand.shape[0],
-        n=b_operand.shape[1],
-        k=a_operand.shape[1],
+        m=a.shape[0],
+        n=b.shape[1],
+        k=a.shape[1],
         a=a_operand,
         b=b_operand,
         out=out_operand,
@@ -179,29 +190,57 @@ class _Faults:
             return None
         form = format_of(x.dtype)
         if form not in formats:
-            wanted = ml_dtypes.bfloat16 if BF16 in formats else np.float32
+            hint = "" if name == "out" else _dtype_hint(name, x.dtype)
             self.add(
-                TypeError,
-                "dtype",
-                f"{name}.dtype must be {_names(formats)}",
-                _dtype_name(x.dtype),
-                f"convert with {name}.astype(ml_dtypes.{np.dtype(wanted).name})" if name != "out" else "",
+                TypeError, "dtype", f"{name}.dtype must be {_names(formats)}", _dtype_name(x.dtype), hint
             )
             return None
         assert form is not None
-        if len(x.shape) != 2:
-            if len(x.shape) == 3:
-                self.add(UnsupportedError, "batch", f"{name}.ndim must be 2 (no batched kernel yet)", 3)
-            else:
-                shape = f"{name}.shape={x.shape}"
-                self.add(ValueError, "shape", f"{name}.ndim must be 2", len(x.shape), shape)
+        self.two_axes(name, x.shape)
         return _operand(x, form)
+
+    def two_axes(self, name: str, shape: tuple[int, ...]) -> None:
+        """Check that an operand is a matrix."""
+        if len(shape) == 3:
+            self.add(UnsupportedError, "batch", f"{name}.ndim must be 2 (no batched kernel yet)", 3)
+        elif len(shape) != 2:
+            self.add(ValueError, "shape", f"{name}.ndim must be 2", len(shape), f"{name}.shape={shape}")
+
+    def scaled(self, name: str, q: ScaledArray, k_axis: int) -> Operand:
+        """Read a quantized operand, whose scales must be constant or blocked along K."""
+        form = QUANTIZED[q.format]
+        self.two_axes(name, q.shape)
+        row_scales = not form.block and q.scale.shape != ()
+        if len(q.shape) == 2 and q.axis != k_axis and (form.block or row_scales):
+            function = "quantize_" + form.name.split("_")[0]
+            advice = f"quantize with {function}(x, axis={k_axis})"
+            if k_axis == -2:
+                advice += f", or {function}(x.T).T"
+            what = "blocked" if form.block else "scaled by rows"
+            required = f"{name} must be {what} along K, its axis {k_axis}"
+            self.add(ValueError, "axis", required, f"axis={q.axis}", advice)
+        return replace(_bytes_of(q.data), format=form, row_scales=row_scales)
+
+    def pair(self, a: object, b: object, a_operand: Operand, b_operand: Operand) -> None:
+        """Check that the operands can be multiplied with each other."""
+        kinds = [_kind(x.format) for x in (a_operand, b_operand)]
+        if kinds[0] != kinds[1]:
+            if not (isinstance(a, ScaledArray) or isinstance(b, ScaledArray)):
+                names = [str(x.format.dtype) for x in (a_operand, b_operand)]
+                required = "a.dtype and b.dtype must be the same"
+            else:
+                names = [x.format.name for x in (a_operand, b_operand)]
+                required = "a and b must be quantized alike (both fp8, both MX, or neither)"
+            self.add(TypeError, "dtype", required, " and ".join(names))
+        if isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.hadamard != b.hadamard:
+            required = "a and b must both carry the Hadamard transform, or neither: it cancels only then"
+            self.add(ValueError, "hadamard", required, f"a.hadamard={a.hadamard}, b.hadamard={b.hadamard}")
 
     def shapes(self, a: object, b: object, out: object) -> int | None:
         """Check that the matrices fit each other; return N if it is known."""
-        if not (_is_array(b) and len(b.shape) == 2):
+        if not (isinstance(b, Shaped) and len(b.shape) == 2):
             return None
-        if _is_array(a) and len(a.shape) == 2:
+        if isinstance(a, Shaped) and len(a.shape) == 2:
             shapes = f"a.shape={a.shape}, b.shape={b.shape}"
             if a.shape[1] != b.shape[0]:
                 got = f"{a.shape[1]} and {b.shape[0]}"
@@ -209,7 +248,7 @@ class _Faults:
             mn = (a.shape[0], b.shape[1])
             if _is_array(out) and len(out.shape) == 2 and out.shape != mn:
                 self.add(ValueError, "shape", f"out.shape must be (M, N)={mn}", out.shape, shapes)
-        return b.shape[1]
+        return int(b.shape[1])
 
     def vector(self, name: str, x: object, formats: tuple[Format, ...], columns: int | None) -> Format | None:
         """Check a per-column argument."""
@@ -285,6 +324,36 @@ class _Faults:
         for name, x in inputs.items():
             if x is not None and x.device == operand.device and overlap(operand, x):
                 self.add(ValueError, "overlap", f"out must not overlap {name}", "arrays that share memory")
+
+
+Shaped = (np.ndarray, Resident, ScaledArray)
+
+
+def _kind(form: Format) -> str:
+    """What a format can be multiplied with: others of the same kind."""
+    return "mx" if form.block else form.name.split("_")[0]
+
+
+def _dtype_hint(name: str, dtype: np.dtype[Any]) -> str:
+    """Say how to make an operand of an array that is none."""
+    if dtype in FNUZ:
+        return f"{dtype} is not the OCP type {FNUZ[dtype]}: convert the values, never the bytes"
+    if any(dtype == form.dtype for form in QUANTIZED.values()):
+        return "such numbers need their scale: wrap both in a hipgemm.ScaledArray"
+    return (
+        f"convert with {name}.astype(ml_dtypes.bfloat16), or quantize with hipgemm.quantize_fp8, "
+        "quantize_mxfp8 or quantize_mxfp4"
+    )
+
+
+def _bytes_of(x: Any) -> Operand:
+    """Describe an array by its bytes alone; 4-bit numbers on the host as they will be packed."""
+    item = x.dtype.itemsize
+    if isinstance(x, np.ndarray):
+        return Operand(
+            x.shape, x.strides, F32 if item == 4 else _BYTE, int(x.__array_interface__["data"][0]), None
+        )
+    return Operand(x.shape, x.strides, F32 if item == 4 else _BYTE, x.ptr, x.device, x.padded)
 
 
 def _is_array(x: object) -> TypeGuard[npt.NDArray[Any] | Resident]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import KernelNotFoundError, Reason, UnsupportedError, sentence
-from .formats import BF16
+from .formats import FORMATS, QUANTIZED, Format
 from .problem import GemmProblem, Operand, describe_matmul
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
@@ -49,9 +49,18 @@ class Kernel:
     waves_per_simd: int = 0
 
     @property
+    def bits(self) -> int:
+        """Bits of one number of the operands; of the wider one where they differ."""
+        return max(_format(name).bits for name in (self.a, self.b))
+
+    @property
     def chunk(self) -> int:
-        """Elements of the operands that are loaded together."""
-        return CHUNK_BYTES // BF16.itemsize
+        """Numbers along K that the kernel takes or leaves together."""
+        return 8 * CHUNK_BYTES // min(_format(name).bits for name in (self.a, self.b))
+
+
+def _format(name: str) -> Format:
+    return FORMATS.get(name) or QUANTIZED[name]
 
 
 @dataclass(frozen=True)
@@ -140,16 +149,17 @@ def copy_reason(x: Operand, kernel: Kernel) -> str | None:
         return f"row pitch not a multiple of {CHUNK_BYTES} bytes"
     if x.address % CHUNK_BYTES:
         return f"base not {CHUNK_BYTES}-byte aligned"
-    if k % kernel.chunk and not x.padded:
-        return f"K not a multiple of {kernel.chunk}"
+    if k * item % CHUNK_BYTES and not x.padded:
+        return f"K not a multiple of {8 * CHUNK_BYTES // x.format.bits}"
     if not pitch_fits(x.pitch, item):
         return "row pitch too large"
     return None
 
 
 def leading(x: Operand, kernel: Kernel) -> int:
-    """Elements from row to row of an operand that is read in place."""
-    return x.pitch if x.shape[0] > 1 else padded_k(x.shape[1], kernel)
+    """Numbers from row to row of an operand that is read in place."""
+    per_item = 8 * x.format.itemsize // x.format.bits
+    return x.pitch * per_item if x.shape[0] > 1 else padded_k(x.shape[1] * per_item, kernel)
 
 
 def padded_k(k: int, kernel: Kernel) -> int:
@@ -181,9 +191,10 @@ def _formats(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
 
 
 def _extent(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    if p.m < 2**31 and p.n < 2**31 and pitch_fits(padded_k(p.k, k), p.a.format.itemsize):
+    bits = max(p.a.format.bits, p.b.format.bits)
+    limit = 2**31 * 8 // (256 * bits)
+    if p.m < 2**31 and p.n < 2**31 and padded_k(p.k, k) < limit:
         return None
-    limit = 2**31 // (256 * p.a.format.itemsize)
     return f"M and N must be below 2**31 and K below {limit}", f"M={p.m}, N={p.n}, K={p.k}"
 
 
@@ -225,7 +236,7 @@ class Cost:
 
 
 COMPUTE_UNITS = {"gfx950": 256}
-MACS_PER_CLOCK = {"bf16": 2048.0, "f16": 2048.0}  # per compute unit
+MACS_PER_CLOCK = {16: 2048.0, 8: 4096.0, 4: 8192.0}  # per compute unit, by bits
 LOAD_BYTES_PER_CLOCK = 64.0  # per compute unit, from L2
 TILE_OVERHEAD = 2500.0  # clocks to fill the pipeline and to store the result
 
@@ -243,8 +254,8 @@ def cost(p: GemmProblem, k: Kernel) -> Cost:
     ragged edges.
     """
     tm, tn, tk = k.tile
-    compute = tm * tn * tk / MACS_PER_CLOCK.get(k.a, 2048.0)
-    load = (tm + tn) * tk * p.a.format.itemsize / LOAD_BYTES_PER_CLOCK
+    compute = tm * tn * tk / MACS_PER_CLOCK[k.bits]
+    load = (tm * p.a.format.bits + tn * p.b.format.bits) * tk / 8 / LOAD_BYTES_PER_CLOCK
     count = tiles(p, k)
     rounds = -(-count // COMPUTE_UNITS.get(k.arch, 256))
     steps = -(-padded_k(p.k, k) // tk)

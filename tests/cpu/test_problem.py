@@ -6,9 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hipgemm import reference
 from hipgemm.errors import UnsupportedError
 from hipgemm.problem import Operand, byte_range, describe_matmul, overlap
-from hipgemm.scaled import Resident
+from hipgemm.scaled import Resident, ScaledArray
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -25,6 +26,10 @@ class Fake(Resident):
     @property
     def ptr(self):
         return self.address
+
+    @property
+    def T(self):
+        return Fake(self.shape[::-1], self.dtype, self.device, self.address, self.strides[::-1])
 
     def get(self, out=None):
         raise NotImplementedError
@@ -84,7 +89,8 @@ MESSAGES = [
     (
         (zeros(2, 3, dtype=np.float32), zeros(3, 4)),
         {},
-        "a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16)",
+        "a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), or "
+        "quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4",
     ),
     (
         ([[1.0]], zeros(1, 4)),
@@ -302,3 +308,110 @@ def test_overlap_agrees_with_numpy(rng):
             views.append(np.lib.stride_tricks.as_strided(first, (rows, columns), strides))
         operands = [Operand(v.shape, v.strides, BF16, v.__array_interface__["data"][0], None) for v in views]
         assert overlap(*operands) == np.shares_memory(*views)
+
+
+# ---- quantized operands
+
+X = np.zeros((3, 64), np.float32)
+FP8, FP8_ROWS = reference.quantize_fp8(X), reference.quantize_fp8(X, axis=-1)
+MX8, MX8_COLUMNS = reference.quantize_mxfp8(X), reference.quantize_mxfp8(X, axis=0)
+MX8_E5M2 = reference.quantize_mxfp8(X, format="mxfp8_e5m2")
+MX4, MX4_HADAMARD = (reference.quantize_mxfp4(X, hadamard=h) for h in (False, True))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        (FP8, FP8.T, "(3, 64) @ (64, 3) fp8_e4m3 -> bf16"),
+        (FP8_ROWS, FP8.T, "(3, 64) @ (64, 3) fp8_e4m3 -> bf16"),
+        (FP8_ROWS, FP8_ROWS.T, "(3, 64) @ (64, 3) fp8_e4m3 -> bf16"),
+        (MX8, MX8.T, "(3, 64) @ (64, 3) mxfp8_e4m3 -> bf16"),
+        (MX8.T.T, MX8_E5M2.T, "(3, 64) @ (64, 3) mxfp8_e4m3 @ mxfp8_e5m2 -> bf16"),
+        (MX8_COLUMNS.T, MX8_COLUMNS, "(64, 3) @ (3, 64) mxfp8_e4m3 -> bf16"),
+        (MX8, MX4.T, "(3, 64) @ (64, 3) mxfp8_e4m3 @ mxfp4_e2m1 -> bf16"),
+        (MX4_HADAMARD, MX4_HADAMARD.T, "(3, 64) @ (64, 3) mxfp4_e2m1 -> bf16"),
+    ],
+)
+def test_quantized_products(a, b, text):
+    problem, reasons = describe_matmul(a, b)
+    assert not reasons
+    assert str(problem) == text
+    assert (problem.a.row_scales, problem.b.row_scales) == (a is FP8_ROWS, b.scale.shape == (1, 3))
+
+
+RAW = np.zeros((64, 3), ml_dtypes.float8_e4m3fn)
+ALIKE = "a and b must be quantized alike (both fp8, both MX, or neither); got "
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kind", "text"),
+    [
+        (MX8, zeros(64, 3), TypeError, ALIKE + "mxfp8_e4m3 and bf16"),
+        (MX8, FP8.T, TypeError, ALIKE + "mxfp8_e4m3 and fp8_e4m3"),
+        (
+            MX8_COLUMNS,
+            MX8.T,
+            ValueError,
+            "a must be blocked along K, its axis -1; got axis=-2; quantize with quantize_mxfp8(x, axis=-1)",
+        ),
+        (
+            MX8,
+            MX8_COLUMNS.T,
+            ValueError,
+            "b must be blocked along K, its axis -2; got axis=-1; "
+            "quantize with quantize_mxfp8(x, axis=-2), or quantize_mxfp8(x.T).T",
+        ),
+        (
+            FP8,
+            reference.quantize_fp8(X.T, axis=-1),
+            ValueError,
+            "b must be scaled by rows along K, its axis -2; got axis=-1; "
+            "quantize with quantize_fp8(x, axis=-2), or quantize_fp8(x.T).T",
+        ),
+        (
+            MX4,
+            MX4_HADAMARD.T,
+            ValueError,
+            "a and b must both carry the Hadamard transform, or neither: it cancels only then; "
+            "got a.hadamard=False, b.hadamard=True",
+        ),
+        (
+            FP8,
+            FP8,
+            ValueError,
+            "a.shape[1] (K) must equal b.shape[0] (K); got 64 and 3; a.shape=(3, 64), b.shape=(3, 64)",
+        ),
+    ],
+)
+def test_quantized_faults(a, b, kind, text):
+    assert faults(a, b) == [text]
+    assert kinds(a, b) == [kind]
+
+
+def test_raw_bytes_are_refused():
+    assert faults(RAW.T, zeros(64, 3)) == [
+        "a.dtype must be bfloat16 or float16; got float8_e4m3fn; "
+        "such numbers need their scale: wrap both in a hipgemm.ScaledArray"
+    ]
+    fnuz = np.zeros((3, 64), ml_dtypes.float8_e4m3fnuz)
+    assert faults(fnuz, zeros(64, 3)) == [
+        "a.dtype must be bfloat16 or float16; got float8_e4m3fnuz; "
+        "float8_e4m3fnuz is not the OCP type float8_e4m3fn: convert the values, never the bytes"
+    ]
+
+
+def test_batches_of_quantized_operands():
+    q = reference.quantize_mxfp8(np.zeros((2, 3, 64), np.float32))
+    assert set(kinds(q, q.mT)) == {UnsupportedError}
+
+
+def test_out_may_not_lie_on_codes_or_scales():
+    def make(data, scale):
+        return ScaledArray(
+            Fake((4, 64), ml_dtypes.float8_e4m3fn, ptr=data), Fake((4, 2), np.uint8, ptr=scale), "mxfp8_e4m3"
+        )
+
+    a, b = make(4096, 8192), make(12288, 16384).T
+    for ptr, fault in ((4096, "a"), (8192, "a.scale"), (12288, "b"), (16384, "b.scale"), (20480, None)):
+        found = faults(a, b, Fake((4, 4), ptr=ptr))
+        assert found == ([f"out must not overlap {fault}; got arrays that share memory"] if fault else [])
