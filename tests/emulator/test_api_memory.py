@@ -1,0 +1,346 @@
+"""Memory of the emulated HIP runtime: allocation, copies, fills, and what a pointer is."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hipapi import (
+    D2D,
+    D2H,
+    DEFAULT,
+    DIRECTION,
+    H2D,
+    ILLEGAL_ADDRESS,
+    INVALID_PITCH,
+    INVALID_VALUE,
+    NOT_FOUND,
+    OUT_OF_MEMORY,
+    Memory,
+    address,
+    check,
+    fails,
+    hip,
+    kind,
+    launch,
+    lib,
+    report,
+)
+
+Kernel = Callable[[str], Any]
+i32, size_t, void_p = ctypes.c_int32, ctypes.c_size_t, ctypes.c_void_p
+
+
+def free_bytes() -> int:
+    return int(check(hip.hipMemGetInfo())[0])
+
+
+@pytest.mark.parametrize("size", [1, 255, 4096, 40000, 5 << 20])
+def test_fresh_memory_is_nan_and_accounted_exactly(size: int) -> None:
+    before = free_bytes()
+    with Memory(size) as memory:
+        assert memory.address % 256 == 0
+        assert free_bytes() == before - size
+        assert (memory.get(np.uint8) == 255).all()
+        memory.put(np.arange(size, dtype=np.uint32).astype(np.uint8))
+        assert (memory.get(np.uint8) == np.arange(size, dtype=np.uint32).astype(np.uint8)).all()
+    assert free_bytes() == before
+
+
+def test_many_blocks_never_overlap(rng: np.random.Generator) -> None:
+    blocks: list[tuple[Memory, int]] = []
+    for i in range(600):
+        if blocks and rng.random() < 0.5:
+            memory, tag = blocks.pop(int(rng.integers(len(blocks))))
+            assert (memory.get(np.uint8) == tag).all()
+            check(hip.hipFree(memory.pointer))
+        memory = Memory(int(rng.integers(1, 3000)))
+        check(hip.hipMemset(memory.pointer, i % 251, memory.size))
+        blocks.append((memory, i % 251))
+    ranges = sorted((m.address, m.address + m.size) for m, _ in blocks)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
+    for memory, tag in blocks:
+        assert (memory.get(np.uint8) == tag).all()
+        check(hip.hipFree(memory.pointer))
+
+
+def test_out_of_memory_leaves_all_as_it_was() -> None:
+    before = free_bytes()
+    pointer = void_p(1)
+    assert lib.hipMalloc(ctypes.byref(pointer), size_t(1 << 60)) == OUT_OF_MEMORY
+    assert str(1 << 60) in report()
+    assert not pointer.value
+    assert free_bytes() == before
+    assert lib.hipMalloc(ctypes.byref(pointer), size_t(0)) == 0
+    assert not pointer.value
+    assert lib.hipFree(None) == 0
+
+
+def test_huge_allocations_are_lazy() -> None:
+    size = 100 << 30
+    with Memory(size) as memory:
+        last = np.array([7], np.uint8)
+        check(hip.hipMemcpy(memory.address + size - 1, last, 1, kind(H2D)))
+        assert memory.get(np.uint8, size - 2).tolist() == [0, 7]
+
+
+def test_frees_of_what_is_not_allocated() -> None:
+    memory = Memory(1000)
+    with fails(INVALID_VALUE, "8 bytes into allocation #"):
+        check(hip.hipFree(memory.address + 8))
+    check(hip.hipFree(memory.pointer))
+    with fails(INVALID_VALUE, "freed allocation #"):
+        check(hip.hipFree(memory.pointer))
+    with fails(INVALID_VALUE, "no allocation near"):
+        check(hip.hipFree(0x1234))
+    pinned = check(hip.hipHostMalloc(64, 0))
+    with fails(INVALID_VALUE, "matching call"):
+        check(hip.hipFree(pinned))
+    check(hip.hipHostFree(pinned))
+
+
+@pytest.mark.parametrize("size", [1000, 100000])
+def test_copies_are_checked_as_a_whole(size: int) -> None:
+    host = np.zeros(size + 8, np.uint8)
+    with Memory(size) as memory:
+        check(hip.hipMemset(memory.pointer, 5, size))
+        with fails(INVALID_VALUE, "dst", "8 bytes past the end", f"({size} bytes of device memory"):
+            check(hip.hipMemcpy(memory.pointer, host, size + 8, kind(H2D)))
+        assert (memory.get(np.uint8) == 5).all()
+        with fails(INVALID_VALUE, "src", "past the end"):
+            check(hip.hipMemcpy(host, memory.address + size - 4, 8, kind(D2H)))
+        assert not host.any()
+        with fails(INVALID_VALUE, "begin before"):
+            check(hip.hipMemcpy(memory.address - 4, host, 8, kind(DEFAULT)))
+        with fails(INVALID_VALUE, "host memory that HIP does not know"):
+            check(hip.hipMemcpy(memory.pointer, host, 8, kind(D2D)))
+        assert lib.hipMemcpy(void_p(memory.address), void_p(host.ctypes.data), size_t(8), 77) == DIRECTION
+        with fails(INVALID_VALUE, "dst must not be null"):
+            check(hip.hipMemcpy(None, host, 8, kind(H2D)))
+        with fails(INVALID_VALUE, "exceeds the address space"):
+            check(lib.hipMemset(void_p(memory.address), 0, size_t(2**64 - 1)))
+        check(hip.hipMemcpy(None, host, 0, kind(H2D)))
+    with fails(INVALID_VALUE, "freed allocation #"):
+        check(hip.hipMemcpy(host, memory.address, 8, kind(D2H)))
+
+
+def test_unmapped_host_memory_is_an_error() -> None:
+    with Memory(4096) as memory:
+        for host in (64, 0x7FFFFFFFF000 - 4096 * 5):
+            with fails(INVALID_VALUE, "not accessible"):
+                check(hip.hipMemcpy(memory.pointer, host, 4096, kind(H2D)))
+            with fails(INVALID_VALUE, "not accessible"):
+                check(hip.hipMemcpy(host, memory.pointer, 4096, kind(D2H)))
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "gap"), [(5, 3, 3), (768, 700, 32), (20000, 9, 16), (64, 300, 0)]
+)
+def test_copy_2d(width: int, height: int, gap: int, rng: np.random.Generator) -> None:
+    pitch, host_pitch = width + 13, width + gap
+    source = rng.integers(0, 255, (height, host_pitch), np.uint8)
+    back = np.zeros((height, host_pitch), np.uint8)
+    with Memory(pitch * height) as memory:
+        check(hip.hipMemset(memory.pointer, 9, memory.size))
+        check(hip.hipMemcpy2D(memory.pointer, pitch, source, host_pitch, width, height, kind(H2D)))
+        there = memory.get(np.uint8).reshape(height, pitch)
+        assert (there[:, :width] == source[:, :width]).all()
+        assert (there[:, width:] == 9).all()
+        check(hip.hipMemcpy2D(back, host_pitch, memory.pointer, pitch, width, height, kind(D2H)))
+        assert (back[:, :width] == source[:, :width]).all()
+        assert not back[:, width:].any()
+        with fails(INVALID_PITCH, f"width {width}"):
+            check(hip.hipMemcpy2D(memory.pointer, width - 1, source, host_pitch, width, height, kind(H2D)))
+        with fails(INVALID_VALUE, "past the end"):
+            check(
+                hip.hipMemcpy2D(memory.pointer, pitch + 1, source, host_pitch, width, height + 1, kind(H2D))
+            )
+        with fails(INVALID_VALUE, "exceeds the address space"):
+            check(hip.hipMemcpy2D(memory.pointer, 2**62, source, host_pitch, width, 9, kind(H2D)))
+
+
+def test_fills() -> None:
+    with Memory(64) as memory:
+        check(hip.hipMemsetD32(memory.pointer, 0x01020304, 16))
+        assert (memory.get() == 0x01020304).all()
+        check(hip.hipMemsetD16(memory.address + 2, 0x0506, 1))
+        assert memory.get(np.uint16)[:4].tolist() == [0x0304, 0x0506, 0x0304, 0x0102]
+        check(hip.hipMemset2D(memory.pointer, 16, 0xAA, 4, 4))
+        assert (memory.get(np.uint8).reshape(4, 16)[:, :4] == 0xAA).all()
+        assert (memory.get()[1::4] == 0x01020304).all()
+        with fails(INVALID_VALUE, "aligned to 4"):
+            check(hip.hipMemsetD32(memory.address + 2, 1, 1))
+        with fails(INVALID_VALUE, "past the end"):
+            check(hip.hipMemset(memory.address + 60, 1, 8))
+
+
+def test_what_a_pointer_is() -> None:
+    pinned = check(hip.hipHostMalloc(1000, 0))
+    attributes = (ctypes.c_byte * 32)()
+
+    def type_of(pointer: int) -> int:
+        assert lib.hipPointerGetAttributes(attributes, void_p(pointer)) == 0
+        return ctypes.cast(attributes, ctypes.POINTER(i32))[0]
+
+    base, size = void_p(), size_t()
+    with Memory(1000) as memory:
+        assert type_of(memory.address + 999) == 2
+        assert type_of(address(pinned)) == 1
+        assert type_of(np.zeros(4).ctypes.data) == 0
+        arguments = ctypes.byref(base), ctypes.byref(size)
+        assert lib.hipMemGetAddressRange(*arguments, void_p(memory.address + 500)) == 0
+        assert (base.value, size.value) == (memory.address, 1000)
+        assert lib.hipMemGetAddressRange(*arguments, void_p(memory.address + 1000)) == NOT_FOUND
+    check(hip.hipHostFree(pinned))
+
+
+def test_registered_host_memory(kernel: Kernel) -> None:
+    host = np.array([5], np.int32)
+    with fails(ILLEGAL_ADDRESS, "no allocation near"):
+        launch(kernel("add_one"), host.ctypes.data)
+        check(hip.hipDeviceSynchronize())
+    check(lib.hipHostRegister(void_p(host.ctypes.data), size_t(4), 0))
+    with fails(712, "overlap"):
+        check(lib.hipHostRegister(void_p(host.ctypes.data), size_t(4), 0))
+    launch(kernel("add_one"), host.ctypes.data)
+    check(hip.hipDeviceSynchronize())
+    assert host[0] == 6
+    check(lib.hipHostUnregister(void_p(host.ctypes.data)))
+    with fails(713, "registered"):
+        check(lib.hipHostUnregister(void_p(host.ctypes.data)))
+    with fails(INVALID_VALUE, "not all mapped"):
+        check(lib.hipHostRegister(void_p(4096), size_t(4), 0))
+
+
+def test_stream_ordered_allocation(kernel: Kernel) -> None:
+    before = free_bytes()
+    stream = check(hip.hipStreamCreate())
+    pointer = check(hip.hipMallocAsync(4, stream))
+    launch(kernel("store"), address(pointer), i32(3), stream=stream)
+    check(hip.hipFreeAsync(pointer, stream))
+    assert free_bytes() == before - 4  # the stream has not come to the free
+    check(hip.hipStreamSynchronize(stream))
+    assert free_bytes() == before
+    launch(kernel("store"), address(pointer), i32(3), stream=stream)
+    with fails(ILLEGAL_ADDRESS, "freed allocation #"):
+        check(hip.hipStreamSynchronize(stream))
+    check(hip.hipStreamDestroy(stream))
+
+
+def test_memory_of_a_freed_block_is_not_soon_used_again() -> None:
+    for size in (100, 100000):
+        seen = set()
+        for _ in range(50):
+            memory = Memory(size)
+            assert memory.address not in seen
+            seen.add(memory.address)
+            check(hip.hipFree(memory.pointer))
+
+
+def test_copy_3d(rng: np.random.Generator) -> None:
+    class Pitched(ctypes.Structure):
+        _fields_ = (("ptr", void_p), ("pitch", size_t), ("xsize", size_t), ("ysize", size_t))
+
+    class Triple(ctypes.Structure):
+        _fields_ = (("x", size_t), ("y", size_t), ("z", size_t))
+
+    class Parameters(ctypes.Structure):
+        _fields_ = (
+            *(("src_array", void_p), ("src_pos", Triple), ("src", Pitched)),
+            *(("dst_array", void_p), ("dst_pos", Triple), ("dst", Pitched)),
+            *(("extent", Triple), ("kind", ctypes.c_int)),
+        )
+
+    source = rng.integers(0, 255, (4, 6, 10), np.uint8)  # depth, rows, bytes
+    with Memory(4 * 5 * 32) as memory:
+        check(hip.hipMemset(memory.pointer, 1, memory.size))
+        there = Pitched(memory.address, 32, 32, 5)
+        p = Parameters(src=Pitched(source.ctypes.data, 10, 10, 6), dst=there, kind=H2D)
+        p.src_pos, p.dst_pos, p.extent = Triple(2, 1, 1), Triple(3, 2, 1), Triple(7, 3, 2)
+        check(lib.hipMemcpy3D(ctypes.byref(p)))
+        expected = np.ones((4, 5, 32), np.uint8)
+        expected[1:3, 2:5, 3:10] = source[1:3, 1:4, 2:9]
+        assert (memory.get(np.uint8).reshape(4, 5, 32) == expected).all()
+        p.dst_pos.y = 3
+        with fails(INVALID_VALUE, "dst", "5 rows"):
+            check(lib.hipMemcpy3D(ctypes.byref(p)))
+        check(lib.hipMemset3D(there, 7, Triple(4, 5, 4)))
+        assert (memory.get(np.uint8).reshape(4, 5, 32)[:, :, :4] == 7).all()
+        p.dst_array = 64
+        assert lib.hipMemcpy3D(ctypes.byref(p)) == 801
+
+
+def test_managed_memory(kernel: Kernel) -> None:
+    pointer = void_p()
+    check(lib.hipMallocManaged(ctypes.byref(pointer), size_t(4), 1))
+    value = i32.from_address(pointer.value or 0)
+    value.value = 8
+    check(lib.hipMemPrefetchAsync(pointer, size_t(4), 0, None))
+    check(lib.hipMemAdvise(pointer, size_t(4), 1, 0))
+    launch(kernel("add_one"), pointer.value)
+    check(hip.hipDeviceSynchronize())
+    assert value.value == 9
+    check(lib.hipFree(pointer))
+    with Memory(4) as memory, fails(INVALID_VALUE, "not managed"):
+        check(lib.hipMemAdvise(void_p(memory.address), size_t(4), 1, 0))
+
+
+def test_pools() -> None:
+    class Properties(ctypes.Structure):
+        _fields_ = (
+            *(("type", i32), ("handle", i32), ("where", i32), ("device", i32)),
+            *(("security", void_p), ("size", size_t), ("reserved", ctypes.c_byte * 56)),
+        )
+
+    pool, pointer, value = void_p(), void_p(), ctypes.c_uint64()
+
+    def attribute(number: int) -> int:
+        check(lib.hipMemPoolGetAttribute(pool, number, ctypes.byref(value)))
+        return value.value
+
+    check(lib.hipMemPoolCreate(ctypes.byref(pool), ctypes.byref(Properties(1, 0, 1, 0))))
+    check(lib.hipMallocFromPoolAsync(ctypes.byref(pointer), size_t(1000), pool, None))
+    assert (attribute(7), attribute(8)) == (1000, 1000)  # used, and its high mark
+    check(lib.hipFreeAsync(pointer, None))
+    check(hip.hipDeviceSynchronize())
+    assert (attribute(7), attribute(8)) == (0, 1000)
+    default = void_p()
+    check(lib.hipDeviceGetDefaultMemPool(ctypes.byref(default), 0))
+    with fails(INVALID_VALUE, "default pool"):
+        check(lib.hipMemPoolDestroy(default))
+    check(lib.hipDeviceSetMemPool(0, pool))
+    check(lib.hipMallocAsync(ctypes.byref(pointer), size_t(24), None))
+    assert attribute(7) == 24
+    check(lib.hipFreeAsync(pointer, None))
+    check(lib.hipMemPoolDestroy(pool))  # the default pool is current again
+    current = void_p()
+    check(lib.hipDeviceGetMemPool(ctypes.byref(current), 0))
+    assert current.value == default.value
+    with fails(INVALID_VALUE, "does not exist"):
+        check(lib.hipMemPoolTrimTo(pool, size_t(0)))
+    check(hip.hipDeviceSynchronize())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_of_the_process_does_not_grow(kernel: Kernel) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    def work() -> None:
+        for size in (100, 100000, 3 << 20):
+            with Memory(size, np.zeros(1, np.int32)) as memory:
+                launch(kernel("add_one"), memory.address)
+                assert memory.get()[0] == 1
+
+    for _ in range(30):
+        work()
+    before = resident()
+    for _ in range(200):
+        work()
+    assert resident() - before < 8 << 20
