@@ -4,6 +4,7 @@
 #include <map>
 
 #include "check/request.hpp"
+#include "count/counting.hpp"
 #include "core/definedness.hpp"
 
 namespace emu {
@@ -13,6 +14,7 @@ namespace {
 // The checks of one workgroup on one host thread.
 struct Group {
   std::vector<std::unique_ptr<Check>> checks;
+  bool wants_access = false;
   struct {
     const Side* issuing = nullptr;  // not yet seen in the queue
     std::array<bool, kPendingSlots> queued{};
@@ -67,7 +69,7 @@ bool land_checked(Wave& w, const Pending& p) {
   queued = false;
   Access space;
   const Access* access = nullptr;
-  if (side.shape) {
+  if (side.shape && g.wants_access) {
     find_access(w, side.decoded, side.shape, p, space);
     access = &space;
   }
@@ -80,15 +82,20 @@ bool land_checked(Wave& w, const Pending& p) {
 
 class Sanitizers final : public Observer {
  public:
-  Sanitizers(LaunchContext& context, uint32_t checks) : context_(context), checks_(checks) {}
+  Sanitizers(LaunchContext& context, uint32_t checks, bool counting)
+      : context_(context), checks_(checks), counting_(counting ? count::start() : nullptr) {}
 
   void attach(Workgroup& group) override {
     auto state = std::make_unique<Group>();
     if (checks_ & kHazard) state->checks.push_back(make_hazard_check());
     if (checks_ & kRace) state->checks.push_back(make_barrier_check());
     if (checks_ & kUninit) state->checks.push_back(make_uninit_check(context_));
+    if (counting_) state->checks.push_back(count::make_counter(counting_));
     group.observed = state.get();
-    for (auto& c : state->checks) c->attach(group);
+    for (auto& c : state->checks) {
+      c->attach(group);
+      state->wants_access |= c->wants_access();
+    }
     std::lock_guard lock(mutex_);
     groups_.push_back(std::move(state));
   }
@@ -110,12 +117,18 @@ class Sanitizers final : public Observer {
       if (!c->group_ended(group)) return false;
     return true;
   }
+  void launch_ended(Counters& counters) override {
+    counters.counted_launches += counting_ != nullptr;
+    for (auto& g : groups_)
+      for (auto& c : g->checks) c->launch_ended(counters);
+  }
 
  private:
   static Group& of(Workgroup& group) { return *static_cast<Group*>(group.observed); }
 
   LaunchContext& context_;
   const uint32_t checks_;
+  const std::shared_ptr<count::Launch> counting_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> groups_;
 };
@@ -196,8 +209,9 @@ std::unique_ptr<Observer> make_observer(LaunchContext& context, std::string& err
   check::Request request = check::requested();
   error = std::move(request.error);
   if (!(request.checks & check::kUninit)) definedness::trust_all();
-  if (!request.checks) return nullptr;
-  return std::make_unique<check::Sanitizers>(context, request.checks);
+  const bool counting = count::requested();
+  if (!request.checks && !counting) return nullptr;
+  return std::make_unique<check::Sanitizers>(context, request.checks, counting);
 }
 
 }  // namespace emu

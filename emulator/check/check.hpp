@@ -59,11 +59,14 @@ class Check {
   virtual void after(Wave&, const Side&) {}
   // The instruction in flight, in the slot that is `p`'s; its operands are in `p`.
   virtual void queued(Wave&, const Side&, const Pending& /*p*/) {}
-  // It takes effect: just before and just after. `access` is null if it touches no memory.
+  // It takes effect: just before and just after. `access` is null if it touches no memory, or if no
+  // check of the launch wants to know.
+  virtual bool wants_access() const { return false; }
   virtual bool landing(Wave&, const Side&, const Pending&, const Access*) { return true; }
   virtual void landed(Wave&, const Side&, const Pending&, const Access*) {}
   virtual bool barrier_passed(Workgroup&) { return true; }
   virtual bool group_ended(Workgroup&) { return true; }
+  virtual void launch_ended(Counters&) {}
 };
 
 std::unique_ptr<Check> make_hazard_check();

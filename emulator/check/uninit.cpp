@@ -69,6 +69,7 @@ class Uninit final : public Check {
     }
   }
 
+  bool wants_access() const override { return true; }
   void queued(Wave& w, const Side&, const Pending& p) override {
     UninitWave& u = *waves_[w.index];
     u.in_flight[slot_of(w, p)] = u.issuing;

@@ -149,11 +149,17 @@ void Engine::start_wave(LaunchContext& context, Wave& w, uint32_t index) {
 
 uint64_t Engine::run_wave(Wave& w, uint64_t fuel) {
   const Inst* i = w.pc;
+  const Inst* first = i;  // of the run since the last jump
   uint64_t left = fuel;
   w.pc = nullptr;
   do {
+    const Inst* const last = i;
     i = i->fn(w, i);
     --left;
+    if (i != last + 1 || !left) [[unlikely]] {
+      runs_.add(first, last);
+      first = i;
+    }
   } while (i && left);
   if (i) {  // its turn is over: what is in flight arrives some day
     w.pc = i;
@@ -201,9 +207,12 @@ void Engine::work(LaunchContext& context, Counters& counters) {
     if (!ready) prepare(context), ready = true;
     start_group(context, number);
     run_group(context);
+    ++counters.workgroups;
     counters.waves += group_.waves.size();
-    for (const Wave* w : group_.waves) counters.mfma += w->mfma;
   }
+  runs_.drain([&](const Inst* first, const Inst* last, uint64_t times) {
+    context.program->tally(first, last, times, counters);
+  });
 }
 
 namespace {
@@ -266,9 +275,9 @@ std::optional<Fault> refuse(const Launch& launch) {
 void copy_arguments(LaunchContext& c) {
   const auto& from = c.launch.kernarg;
   const size_t bytes = (from.size() + 63) / 64 * 64;
-  c.kernarg_memory = std::make_unique<uint8_t[]>(bytes + 64);
+  c.kernarg_memory = std::make_unique<uint8_t[]>(bytes + 128);
   const auto start = reinterpret_cast<uintptr_t>(c.kernarg_memory.get());
-  c.kernarg = {c.kernarg_memory.get() + (64 - start % 64) % 64, bytes};
+  c.kernarg = {c.kernarg_memory.get() + (128 - start % 128) % 128, bytes};
   std::fill(c.kernarg.begin(), c.kernarg.end(), uint8_t{0xba});
   std::copy(from.begin(), from.end(), c.kernarg.begin());
 }
@@ -329,14 +338,12 @@ std::optional<Fault> run(const Launch& launch, Counters& counters) {
     for (size_t t = 1; t < threads; ++t) helpers.emplace_back(body, t);
     if (threads) body(0);
     for (auto& h : helpers) h.join();
-    for (const Counters& p : parts) {
-      counters.waves += p.waves;
-      counters.mfma += p.mfma;
-    }
+    for (const Counters& p : parts) counters += p;
+    if (context.observer) context.observer->launch_ended(counters);
   } catch (const std::exception& e) {
     context.report(FaultKind::out_of_resources, std::string("host resources: ") + e.what());
   }
-  counters.wave_instructions += context.executed.load();
+  ++counters.launches;
   counters.nanoseconds += static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
           .count());

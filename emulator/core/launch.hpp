@@ -9,6 +9,8 @@
 #include <span>
 #include <string>
 
+#include "core/counters.hpp"
+
 namespace emu {
 
 class MemoryMap;
@@ -60,13 +62,6 @@ enum class FaultKind {
 struct Fault {
   FaultKind kind;
   std::string message;
-};
-
-struct Counters {
-  uint64_t waves = 0;
-  uint64_t wave_instructions = 0;
-  uint64_t mfma = 0;
-  uint64_t nanoseconds = 0;  // host time inside the machine
 };
 
 // Runs the whole grid, workgroups spread over host threads (HIPGEMM_EMULATOR_THREADS, default:

@@ -11,6 +11,7 @@
 #include "core/memory_map.hpp"
 #include "core/observer.hpp"
 #include "core/program.hpp"
+#include "core/tally.hpp"
 #include "core/wave.hpp"
 
 namespace emu {
@@ -74,6 +75,7 @@ class Engine {
   Buffer<uint8_t> lds_, registers_, pending_, scratch_;
   size_t lds_size_ = 0, registers_size_ = 0, pending_size_ = 0, scratch_size_ = 0;
   std::vector<Buffer<Wave>> waves_;
+  Runs runs_;
 };
 
 }  // namespace emu

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "core/counters.hpp"
 #include "core/inst.hpp"
 #include "isa/decoded.hpp"
 
@@ -27,6 +28,8 @@ class Observer {
   // All waves have arrived and go on. False after a finding.
   virtual bool barrier_passed(Workgroup& group) = 0;
   virtual bool group_ended(Workgroup& group) = 0;
+  // All host threads are done.
+  virtual void launch_ended(Counters& counters) = 0;
 };
 
 // Prepares an instruction of an observed program. `before` runs instead of `inst`, which follows it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <set>
+#include <utility>
 
 #include "core/observer.hpp"
 
@@ -163,6 +164,7 @@ const Inst* Program::stray(uint64_t address) {
   auto& batch = *batches_.emplace_back(std::make_unique<Batch>());
   batch.code.resize(1);
   batch.code[0].fn = outside;
+  batch.tally.resize(2);
   batch.source.push_back(0);
   Decoded& d = batch.decoded.emplace_back();
   d.address = address;
@@ -232,8 +234,10 @@ void Program::lower_from(uint64_t start) {
   };
   std::vector<Fixup> fixups;
   std::vector<std::pair<uint64_t, size_t>> starts;
-  const auto emit = [&](const Inst& i) {
+  const auto emit = [&](const Inst& i, const Tally& tally = {}) {
     batch->code.push_back(i);
+    batch->tally.push_back(batch->tally.back());
+    batch->tally.back() += tally;
     batch->source.push_back(static_cast<uint32_t>(batch->decoded.size() - 1));
   };
   for (auto it = reached.begin(); it != reached.end(); ++it) {
@@ -246,14 +250,15 @@ void Program::lower_from(uint64_t start) {
       emit(i);
     }
     Inst inst = l.inst;
+    Tally tally = l.failure ? Tally{} : tally_of(l.decoded);
     if (observed_ && !l.failure) {
       Inst before;
       observe_instruction(*this, l.decoded, before, inst);
-      emit(before);
+      emit(before, std::exchange(tally, {}));
     }
     if (l.failure) batch->failures.emplace(batch->code.size(), l.failure);
     if (l.branches) fixups.push_back({batch->code.size(), l.branch});
-    emit(inst);
+    emit(inst, tally);
     const auto next = std::next(it);
     const uint64_t after = address + l.decoded.size;
     if (!l.ends && (next == reached.end() || next->first != after)) {
@@ -287,6 +292,16 @@ const char* Program::failure(const Inst* i) const {
       return it == b->failures.end() ? nullptr : it->second;
     }
   return nullptr;
+}
+
+void Program::tally(const Inst* first, const Inst* last, uint64_t times, Counters& to) const {
+  std::shared_lock lock(mutex_);
+  for (const auto& b : batches_) {
+    const Inst* const code = b->code.data();
+    if (first < code || last >= code + b->code.size()) continue;
+    Tally::add(b->tally[first - code], b->tally[last + 1 - code], times, to);
+    return;
+  }
 }
 
 std::shared_ptr<Program> program_of(const Kernel& kernel, bool observed) {

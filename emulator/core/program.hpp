@@ -11,6 +11,7 @@
 
 #include "core/launch.hpp"
 #include "core/lowering.hpp"
+#include "core/tally.hpp"
 
 namespace emu {
 
@@ -25,6 +26,8 @@ class Program {
   const Decoded* source(const Inst* i) const;
   // Why an instruction that faults does so.
   const char* failure(const Inst* i) const;
+  // Counts the instructions from `first` to `last`, executed `times` times.
+  void tally(const Inst* first, const Inst* last, uint64_t times, Counters& to) const;
 
   // Constants, in the order of their slots from kSlotConstants on.
   uint32_t copy_constants(uint32_t* slots, uint32_t from) const;
@@ -42,6 +45,7 @@ class Program {
     std::vector<uint32_t> source;  // index into decoded
     std::vector<Decoded> decoded;
     std::map<size_t, const char*> failures;
+    std::vector<Tally> tally{1};  // of all instructions before each
   };
 
   void lower_from(uint64_t address);

@@ -1,25 +1,83 @@
 // What this library has beyond HIP.
+#include <cstring>
+#include <vector>
+
 #include "hip/api.hpp"
+
+namespace {
+
+constexpr const char kLaunchFields[] =
+    "workgroups_x workgroups_y workgroups_z workgroup_size_x workgroup_size_y workgroup_size_z "
+    "vgprs agprs lds_bytes scratch_bytes";
+
+void append(std::vector<uint64_t>& to, const emu::Counters& c) {
+#define EMU_COUNTER(name, meaning) to.push_back(c.name);
+#include "core/counters.def"
+#undef EMU_COUNTER
+}
+
+int give(const std::vector<uint64_t>& values, uint64_t* out, int n) {
+  for (size_t i = 0; out && i < values.size() && static_cast<int>(i) < n; ++i) out[i] = values[i];
+  return static_cast<int>(values.size());
+}
+
+}  // namespace
 
 // Why the calling thread's last failed call failed; "" if none did. Valid until its next failure.
 HIP_API const char* hipgemm_emulator_last_report() { return rt::last_report(); }
 
-// Totals of all launches that have run since the last reset: waves, wave instructions, MFMAs among
-// them, nanoseconds. Fills `n` of them and returns how many there are.
-HIP_API int hipgemm_emulator_counters(uint64_t* out, int n) {
-  rt::Runtime& runtime = rt::runtime();
-  const std::lock_guard lock(runtime.counters_mutex);
-  const emu::Counters& c = runtime.counters;
-  const uint64_t values[] = {c.waves, c.wave_instructions, c.mfma, c.nanoseconds};
-  constexpr int kCount = sizeof values / sizeof *values;
-  for (int i = 0; i < n && i < kCount && out; ++i) out[i] = values[i];
-  return kCount;
+// The names of the counters, separated by blanks, in the order in which the functions below give
+// their values. Programs find a counter by its name; more will come.
+HIP_API const char* hipgemm_emulator_counter_names() {
+  return
+#define EMU_COUNTER(name, meaning) #name " "
+#include "core/counters.def"
+#undef EMU_COUNTER
+      ;
 }
 
-HIP_API void hipgemm_emulator_reset_counters() {
-  rt::Runtime& runtime = rt::runtime();
-  const std::lock_guard lock(runtime.counters_mutex);
-  runtime.counters = {};
+// What a counter counts; null for no such counter.
+HIP_API const char* hipgemm_emulator_counter_meaning(const char* counter) {
+#define EMU_COUNTER(name, meaning) \
+  if (counter && !std::strcmp(counter, #name)) return meaning;
+#include "core/counters.def"
+#undef EMU_COUNTER
+  return nullptr;
+}
+
+// Totals of all launches that have run since the last reset. Fills `n` of them and returns how many
+// there are.
+HIP_API int hipgemm_emulator_counters(uint64_t* out, int n) {
+  std::vector<uint64_t> values;
+  append(values, rt::runtime().launches.totals());
+  return give(values, out, n);
+}
+
+HIP_API void hipgemm_emulator_reset_counters() { rt::runtime().launches.reset(); }
+
+// The names of what hipgemm_emulator_launch tells before the counters.
+HIP_API const char* hipgemm_emulator_launch_names() { return kLaunchFields; }
+
+// One launch, by its number since the last reset; they are numbered as they end. Fills `out` with
+// what hipgemm_emulator_launch_names names, then the counters, and `kernel` with the kernel's name.
+// Returns how many values there are; 0 if there is no such launch, or it is not among the latest
+// 1024.
+HIP_API int hipgemm_emulator_launch(uint64_t number, char* kernel, size_t kernel_bytes,
+                                    uint64_t* out, int n) {
+  const auto record = rt::runtime().launches.launch(number);
+  if (!record) return 0;
+  if (kernel && kernel_bytes) {
+    const size_t length = std::min(record->kernel.size(), kernel_bytes - 1);
+    std::memcpy(kernel, record->kernel.data(), length);
+    kernel[length] = 0;
+  }
+  std::vector<uint64_t> values;
+  values.insert(values.end(), record->workgroups.begin(), record->workgroups.end());
+  values.insert(values.end(), record->workgroup_size.begin(), record->workgroup_size.end());
+  values.insert(values.end(),
+                {record->vgprs, record->agprs, record->lds_bytes, record->scratch_bytes});
+  append(values, record->counters);
+  return give(values, out, n);
 }
 
 HIP_API const char* hipgemm_emulator_cpu() { return emu::cpu_level(); }

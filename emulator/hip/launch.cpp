@@ -199,14 +199,7 @@ std::optional<Failure> run(const Dispatch& dispatch, const rt::Device& device) {
   launch.device = device.id;
   emu::Counters counters;
   const std::optional<emu::Fault> fault = emu::run(launch, counters);
-  rt::Runtime& runtime = rt::runtime();
-  {
-    const std::lock_guard lock(runtime.counters_mutex);
-    runtime.counters.waves += counters.waves;
-    runtime.counters.wave_instructions += counters.wave_instructions;
-    runtime.counters.mfma += counters.mfma;
-    runtime.counters.nanoseconds += counters.nanoseconds;
-  }
+  rt::runtime().launches.add(launch, counters);
   if (!fault) return std::nullopt;
   return Failure{{fault_code(fault->kind), fault->message}, true};
 }
