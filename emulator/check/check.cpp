@@ -4,8 +4,8 @@
 #include <map>
 
 #include "check/request.hpp"
-#include "count/counting.hpp"
 #include "core/definedness.hpp"
+#include "count/counting.hpp"
 
 namespace emu {
 namespace check {

@@ -128,6 +128,8 @@ class Builder {
 
     if (op_.has(kReadsVcc) && (op_.family == Family::SOPP || is_fmas()))
       f_.scalar_reads.add(kVccLo, 2, is_fmas() ? Role::mask : Role::implied);
+    if (d_.op == Op::s_set_gpr_idx_on || d_.op == Op::s_set_gpr_idx_idx)
+      f_.scalar_writes.add(kM0, 1, Role::result);
     if (op_.has(kReadsExec)) f_.scalar_reads.add(kExecLo, 2, Role::implied);
     if (op_.has(kWritesExec)) f_.scalar_writes.add(kExecLo, 2, Role::implied);
   }

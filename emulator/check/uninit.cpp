@@ -50,7 +50,10 @@ class Uninit final : public Check {
       case Family::VOPC:
       case Family::VOP3:
       case Family::VOP3P:
-        propagate_vector(w, side, group_, u);
+        if (w.mode & kModeGprIndex)
+          indexed(w, side, u);
+        else
+          propagate_vector(w, side, group_, u);
         return exec_known(w, i, side, u);
       case Family::MFMA:
         propagate_matrix(w, side, group_, u);
@@ -197,6 +200,16 @@ class Uninit final : public Check {
                          scalar_origin(u, side, k));
     }
     return true;
+  }
+
+  // Registers chosen at run time (s_set_gpr_idx_on) are not followed: the result counts as known.
+  void indexed(Wave& w, const Side& side, UninitWave& u) {
+    const uint32_t m0 = w.s[kSlotM0], index = m0 >> 12 & 8 ? m0 & 255 : 0;
+    for (const Registers& r : side.foot.vector_writes)
+      for (uint32_t k = r.first + index; k < std::min(r.first + index + r.count, 512u); ++k)
+        u.vector[k] = Planes::all();
+    for (const Registers& r : side.foot.scalar_writes)
+      for (int k = 0; k < r.count; ++k) u.scalar[r.first + k] = ~0u;
   }
 
   // ---- where bytes are ----

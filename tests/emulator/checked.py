@@ -1,0 +1,56 @@
+"""Runs assembly snippets under the sanitizers, many kernels to a code object.
+
+A table of bodies is assembled once; each is then launched by name under the checks that are asked for, and
+answers with the report, "" if the run was clean.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import asm
+import numpy as np
+
+
+@contextmanager
+def checks(names: str) -> Iterator[None]:
+    """Turn checks on for the launches and allocations within."""
+    lib = asm.library()
+    assert lib.hipgemm_emulator_set_check(names.encode()) == 0
+    try:
+        yield
+    finally:
+        lib.hipgemm_emulator_set_check(b"")
+
+
+class Snippets:
+    """Snippets by name, assembled together when the first of them runs."""
+
+    def __init__(self, kernels: Mapping[str, asm.Snippet]) -> None:
+        self._kernels = dict(kernels)
+
+    @functools.cached_property
+    def _module(self) -> asm.Module:
+        return asm.Module(self._kernels)
+
+    def report(self, name: str, check: str, *buffers: asm.Array, block: int = 64, grid: int = 1) -> str:
+        """Launch under `check`; the buffers are there before, one of 4 KiB by default."""
+        if not buffers:
+            buffers = (np.zeros(1024, np.uint32),)
+        with checks(check):
+            try:
+                self._module.run(name, *buffers, block=block, grid=grid)
+            except asm.LaunchError as error:
+                return error.report
+        return ""
+
+
+def nops(states: int) -> str:
+    """Instructions that stand for so many wait states."""
+    text = ""
+    while states > 0:
+        text += f"s_nop {min(states, 16) - 1}\n"
+        states -= 16
+    return text
