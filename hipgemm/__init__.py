@@ -8,6 +8,7 @@ array([[1., 0.],
 """
 
 from .array import DeviceArray, asarray, empty, zeros
+from .counters import EmulatorCounters, EmulatorLaunch, emulator_counters
 from .errors import (
     HipError,
     InterchangeError,
@@ -26,6 +27,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DeviceArray",
+    "EmulatorCounters",
+    "EmulatorLaunch",
     "HipError",
     "Info",
     "InterchangeError",
@@ -39,6 +42,7 @@ __all__ = [
     "asarray",
     "can_use",
     "empty",
+    "emulator_counters",
     "info",
     "matmul",
     "reset_usage",

@@ -301,6 +301,7 @@ void fill_packet(LaunchContext& c) {
 
 std::optional<Fault> run(const Launch& launch, Counters& counters) {
   const auto start = std::chrono::steady_clock::now();
+  ++counters.launches;
   if (auto refused = refuse(launch)) return refused;
   LaunchContext context(launch);
   try {
@@ -343,7 +344,6 @@ std::optional<Fault> run(const Launch& launch, Counters& counters) {
   } catch (const std::exception& e) {
     context.report(FaultKind::out_of_resources, std::string("host resources: ") + e.what());
   }
-  ++counters.launches;
   counters.nanoseconds += static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
           .count());

@@ -199,7 +199,8 @@ std::optional<Failure> run(const Dispatch& dispatch, const rt::Device& device) {
   launch.device = device.id;
   emu::Counters counters;
   const std::optional<emu::Fault> fault = emu::run(launch, counters);
-  rt::runtime().launches.add(launch, counters);
+  const loader::KernelInfo& info = dispatch.function->info;
+  rt::runtime().launches.add(launch, {info.vgprs, info.agprs, info.sgprs}, counters);
   if (!fault) return std::nullopt;
   return Failure{{fault_code(fault->kind), fault->message}, true};
 }

@@ -1,17 +1,16 @@
 #include "runtime/launch_log.hpp"
 
-#include <algorithm>
-
 namespace rt {
 
-void LaunchLog::add(const emu::Launch& launch, const emu::Counters& counters) {
+void LaunchLog::add(const emu::Launch& launch, const Registers& registers,
+                    const emu::Counters& counters) {
   const emu::KernelDescriptor& d = launch.kernel->descriptor;
   LaunchRecord r;
   r.kernel = launch.kernel->name;
   r.workgroups = launch.workgroups;
   r.workgroup_size = launch.workgroup_size;
-  r.vgprs = ((d.rsrc1 & 63) + 1) * 8;
-  r.agprs = r.vgprs - std::min(r.vgprs, ((d.rsrc3 & 63) + 1) * 4);
+  r.registers = registers;
+  r.allocated_vgprs = ((d.rsrc1 & 63) + 1) * 8;
   r.lds_bytes = d.group_segment_bytes + launch.dynamic_lds_bytes;
   r.scratch_bytes = d.private_segment_bytes;
   r.counters = counters;

@@ -11,18 +11,23 @@
 
 namespace rt {
 
+struct Registers {
+  uint32_t vgprs = 0, agprs = 0, sgprs = 0;
+};
+
 struct LaunchRecord {
   std::string kernel;
   std::array<uint32_t, 3> workgroups{}, workgroup_size{};
-  uint32_t vgprs = 0, agprs = 0;  // allocated, in the unified file: vgprs are both together
-  uint32_t lds_bytes = 0;         // of a workgroup, dynamic ones included
-  uint32_t scratch_bytes = 0;     // of a lane, as the kernel asks for them
+  Registers registers;           // as the compiler counts them: vgprs include agprs
+  uint32_t allocated_vgprs = 0;  // of a wave
+  uint32_t lds_bytes = 0;        // of a workgroup, dynamic ones included
+  uint32_t scratch_bytes = 0;    // of a lane, as the kernel asks for them
   emu::Counters counters;
 };
 
 class LaunchLog {
  public:
-  void add(const emu::Launch& launch, const emu::Counters& counters);
+  void add(const emu::Launch& launch, const Registers& registers, const emu::Counters& counters);
   emu::Counters totals() const;
   // The launch of that number, counted from 0 since the last reset; null if it was not yet, or is
   // older than the kKept latest.

@@ -13,7 +13,7 @@ LAYERS = [
     ["errors", "formats", "scaled"],
     ["reference", "testing", "problem", "support"],
     ["_hip"],
-    ["usage", "_dlpack", "_launch", "array"],
+    ["usage", "counters", "_dlpack", "_launch", "array"],
     ["gemm", "info"],
     ["bench", "__main__"],
     ["__init__"],
