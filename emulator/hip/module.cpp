@@ -1,6 +1,7 @@
 #include "hip/module.hpp"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "hip/properties.hpp"
@@ -148,14 +149,17 @@ HIP_API hipError_t hipModuleLoad(hipModule_t* module, const char* path) {
   return api("hipModuleLoad", [&] {
     need(module, "module");
     need(path, "fname");
-    std::ifstream in(path, std::ios::binary | std::ios::ate);
-    if (!in) fail(hipErrorFileNotFound, "cannot open '", path, "'");
-    const std::streamoff size = in.tellg();
-    if (size < 0) fail(hipErrorInvalidImage, "'", path, "' is not a regular file");
-    std::vector<uint8_t> image(static_cast<size_t>(size));
-    in.seekg(0);
-    in.read(reinterpret_cast<char*>(image.data()), size);
-    if (in.gcount() != size) fail(hipErrorFileNotFound, "cannot read '", path, "'");
+    std::error_code error;
+    const auto kind = std::filesystem::status(path, error).type();
+    if (kind == std::filesystem::file_type::not_found)
+      fail(hipErrorFileNotFound, "no file '", path, "'");
+    if (kind != std::filesystem::file_type::regular) {
+      fail(hipErrorFileNotFound, "'", path, "' is not a regular file");
+    }
+    std::ifstream in(path, std::ios::binary);
+    std::vector<uint8_t> image(std::filesystem::file_size(path));
+    in.read(reinterpret_cast<char*>(image.data()), static_cast<std::streamsize>(image.size()));
+    if (!in) fail(hipErrorFileNotFound, "cannot read '", path, "'");
     try {
       *module = load(image);
     } catch (rt::Error& error) {

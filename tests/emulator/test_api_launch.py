@@ -124,6 +124,51 @@ def test_bad_argument_pointers(kernel: Kernel) -> None:
         check(lib.hipModuleLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, params, params))
 
 
+class Dim3(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_uint32), ("y", ctypes.c_uint32), ("z", ctypes.c_uint32))
+
+
+def test_other_ways_to_launch(kernel: Kernel) -> None:
+    class Config(ctypes.Structure):
+        _fields_ = (
+            *(("grid", Dim3), ("block", Dim3), ("lds", ctypes.c_uint32), ("stream", void_p)),
+            *(("attributes", void_p), ("count", ctypes.c_uint32)),
+        )
+
+    function, events = void_p(address(kernel("add_one"))), (void_p * 2)()
+    one, two = Dim3(1, 1, 1), Dim3(2, 1, 1)
+    with Memory(4, np.zeros(1, np.int32)) as memory:
+        to = void_p(memory.address)
+        params = (void_p * 1)(ctypes.addressof(to))
+        for i in range(2):
+            check(lib.hipEventCreate(ctypes.byref(events, 8 * i)))
+        start, stop = (void_p(event) for event in events)
+        lanes = (4, 1, 1, 4, 1, 1)  # one block of four: the grid is in lanes
+        launched = lib.hipExtModuleLaunchKernel(
+            function, *lanes, size_t(0), None, params, None, start, stop, 0
+        )
+        check(launched)
+        check(lib.hipEventSynchronize(stop))
+        milliseconds = f32()
+        check(lib.hipEventElapsedTime(ctypes.byref(milliseconds), start, stop))
+        assert milliseconds.value > 0
+        assert memory.get()[0] == 1
+        with fails(INVALID_CONFIGURATION, "no multiple"):
+            check(
+                lib.hipExtModuleLaunchKernel(
+                    function, 5, 1, 1, 4, 1, 1, size_t(0), None, params, None, None, None, 0
+                )
+            )
+        check(lib.hipLaunchKernel(function, one, one, params, size_t(0), None))
+        check(lib.hipLaunchKernel_spt(function, one, one, params, size_t(0), None))
+        check(lib.hipDrvLaunchKernelEx(ctypes.byref(Config(one, one)), function, params, None))
+        check(hip.hipDeviceSynchronize())
+        assert memory.get()[0] == 4
+        assert lib.hipLaunchKernel(void_p(8), one, two, params, size_t(0), None) == 98
+        for event in (start, stop):
+            check(lib.hipEventDestroy(event))
+
+
 def test_unknown_handles() -> None:
     host = np.zeros(4, np.uint8)
     for call in (
@@ -167,8 +212,10 @@ def test_module_lookups(code_object: Path) -> None:
     with Memory(8) as memory:
         launch(globals_, memory.address, i32(3))
         assert memory.get().tolist() == [3 + 4, 0]
-    with fails(FILE_NOT_FOUND, "/nowhere.co"):
+    with fails(FILE_NOT_FOUND, "no file '/nowhere.co'"):
         check(hip.hipModuleLoad(b"/nowhere.co"))
+    with fails(FILE_NOT_FOUND, "not a regular file"):
+        check(hip.hipModuleLoad(str(code_object.parent).encode()))
     check(hip.hipModuleUnload(module))
 
 
