@@ -179,6 +179,16 @@ class Scalar {
         store(d_.dst, dwords, known, origin);
         return;
       }
+      case Op::s_add_u32:  // carries go upwards only
+      case Op::s_add_i32:
+      case Op::s_sub_u32:
+      case Op::s_sub_i32:
+      case Op::s_mul_i32: {
+        const uint32_t unknown = ~static_cast<uint32_t>(a.known & b.known);
+        store(d_.dst, 1, (unknown & -unknown) - 1, origin);
+        if (op.has(kWritesScc)) set_scc(false, origin);
+        return;
+      }
       case Op::s_bitcmp0_b32:
       case Op::s_bitcmp1_b32:
       case Op::s_bitcmp0_b64:

@@ -113,6 +113,7 @@ class Vector {
       return;
     }
     if (!is_vector(d_.dst)) return;
+    const uint64_t mask = op_.dst2 ? good_lanes() : 0;  // before a source is overwritten
     std::optional<Planes> one = dwords == 1 ? exact() : std::nullopt;
     if (one) {
       store(0, *one);
@@ -120,11 +121,13 @@ class Vector {
       for (int k = 0; k < 2; ++k) store(k, source(0, k));
     } else if (op_.family == Family::VOP3P && op_.dst.bits == 32 && op_.dst.elements == 2) {
       packed_dwords();
+    } else if (dwords == 2 && wide()) {
+      // done
     } else {
       const uint64_t good = good_lanes();
       for (int k = 0; k < dwords; ++k) store_part(k, Planes::lanes(good));
     }
-    if (op_.dst2) store_mask(d_.dst2, good_lanes(), w_.exec());
+    if (op_.dst2) store_mask(d_.dst2, mask, w_.exec());
   }
 
  private:
@@ -272,6 +275,23 @@ class Vector {
       case Op::v_sub_u32:
       case Op::v_subrev_u32:
         if (same_sources()) return Planes::all();
+        return carried(source(0, 0) & source(1, 0));
+      case Op::v_add_u32:
+      case Op::v_mul_lo_u32:
+      case Op::v_add_u16:
+      case Op::v_sub_u16:
+      case Op::v_mul_lo_u16:
+        return carried(source(0, 0) & source(1, 0));
+      case Op::v_add3_u32:
+      case Op::v_mad_u32_u24:
+        return carried(source(0, 0) & source(1, 0) & source(2, 0));
+      case Op::v_lshl_add_u32:
+        if (const auto n = constant(1))
+          return carried(shifted_left(source(0, 0), *n & 31) & source(2, 0));
+        return std::nullopt;
+      case Op::v_add_lshl_u32:
+        if (const auto n = constant(2))
+          return shifted_left(carried(source(0, 0) & source(1, 0)), *n & 31);
         return std::nullopt;
       case Op::v_bfi_b32:
         return source(0, 0) & source(1, 0) & source(2, 0);
@@ -346,6 +366,49 @@ class Vector {
       return Planes{{a.byte[x], a.byte[x + 1], b.byte[y], b.byte[y + 1]}};
     }
     return std::nullopt;
+  }
+  // Arithmetic carries upwards only: compilers leave anything in bits that nobody will look at.
+  static Planes carried(Planes p) {
+    for (int b = 1; b < 4; ++b) p.byte[b] &= p.byte[b - 1];
+    return p;
+  }
+  // 64-bit operations whose low dword depends on low dwords alone; false if it is another one.
+  bool wide() {
+    uint64_t low, high;
+    switch (d_.op) {
+      case Op::v_mad_u64_u32:
+      case Op::v_mad_i64_i32:
+        low = source(0, 0).whole() & source(1, 0).whole() & source(2, 0).whole();
+        high = low & source(2, 1).whole();
+        break;
+      case Op::v_lshl_add_u64:
+        if (!constant(1)) return false;
+        low = source(0, 0).whole() & source(2, 0).whole();
+        high = low & source(0, 1).whole() & source(2, 1).whole();
+        break;
+      case Op::v_lshlrev_b64:
+      case Op::v_lshrrev_b64: {
+        const auto n = constant(0);
+        if (!n || *n > 63) return false;
+        const uint64_t from[2] = {source(1, 0).whole(), source(1, 1).whole()};
+        const bool left = d_.op == Op::v_lshlrev_b64;
+        const uint64_t all = ~uint64_t{0};
+        const bool mixes = *n % 32;
+        if (left) {
+          low = *n < 32 ? from[0] : all;
+          high = *n < 32 ? from[1] & (mixes ? from[0] : all) : from[0];
+        } else {
+          low = *n < 32 ? from[0] & (mixes ? from[1] : all) : from[1];
+          high = *n < 32 ? from[1] : all;
+        }
+        break;
+      }
+      default:
+        return false;
+    }
+    store(0, Planes::lanes(low));
+    store(1, Planes::lanes(high));
+    return true;
   }
   bool same_sources() const {
     return plain(0) && plain(1) && d_.src[0] == d_.src[1] && is_vector(d_.src[0]);

@@ -152,6 +152,16 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         "v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nglobal_store_short v2, v5, s[4:5]",
         "v5, which nothing has written",
     ),
+    "high_half_unused": (  # the compiler's 64-bit products leave anything in a dword nobody reads
+        f"v_mov_b32 v8, 1\nv_mad_u64_u32 v[8:9], s[10:11], v0, 12, v[8:9]\nv_mov_b32 v5, v9\n{STORE}",
+        f"v_mov_b32 v8, 1\nv_mad_u64_u32 v[8:9], s[10:11], v0, 12, v[8:9]\nv_mov_b32 v5, v8\n{STORE}",
+        "v9, which nothing has written",
+    ),
+    "low_half_used": (
+        "v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nv_add_u32 v5, v5, v0\nglobal_store_dword v2, v5, s[4:5]",
+        "v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nv_add_u32 v5, v5, v0\nglobal_store_short v2, v5, s[4:5]",
+        "v5, which nothing has written",
+    ),
     "masked": (
         f"v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nv_and_b32 v5, 0xffffff, v5\n{STORE}",
         f"v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nv_and_b32 v5, 0xffff, v5\n{STORE}",

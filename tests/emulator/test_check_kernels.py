@@ -1,0 +1,151 @@
+"""Our own kernels under the sanitizers: clean as they are, and caught with a wait or a gap taken out."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import asm
+import numpy as np
+import pytest
+from checked import checks
+
+FOLDER = Path(__file__).parents[2] / "hipgemm" / "kernels"
+ENTRY = json.loads((FOLDER / "manifest.json").read_text())["archs"]["gfx950"]
+GEMMS = {k["name"]: k for k in ENTRY["kernels"] if k["op"] == "gemm"}
+
+S_NOP, S_NOP_MASK = 0xBF800000, 0xFFFFFFF0
+WAIT, WAIT_MASK = 0xBF8C0000, 0xFFFF0000
+
+CLEAN = """
+import numpy as np, ml_dtypes, hipgemm
+from hipgemm.gemm import only_kernel
+from hipgemm.testing import assert_gemm_close, random_matrix
+rng = np.random.default_rng(5)
+for kernel in {names}:
+    for m, n, k in {shapes}:
+        a, w = random_matrix((m, k), rng), random_matrix((n, k), rng)
+        bias = rng.standard_normal(n).astype(np.float32)
+        with only_kernel(kernel):
+            for dtype in (None, np.float32):
+                x, y = hipgemm.asarray(a), hipgemm.asarray(w)
+                c = hipgemm.matmul(x, y.T, dtype=dtype, bias=bias).get()
+                assert_gemm_close(c, a, w.T, bias=bias)
+        print("clean", kernel, m, n, k)
+"""
+
+
+@pytest.mark.parametrize("memory", ["late", "early"])
+def test_clean(memory: str, run_python: Callable[..., CompletedProcess[str]]) -> None:
+    shapes = [(1, 1, 1), (70, 65, 200), (257, 130, 72), (64, 300, 449)]
+    done = run_python(
+        CLEAN.format(names=list(GEMMS), shapes=shapes),
+        HIPGEMM_RUNTIME="emulator",
+        HIPGEMM_EMULATOR_CHECK="all",
+        HIPGEMM_EMULATOR_MEMORY=memory,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("clean") == len(GEMMS) * len(shapes)
+
+
+def patched(change: Callable[[int], int]) -> tuple[bytes, int]:
+    """The code object with some instruction words changed, and how many were."""
+    image = bytearray((FOLDER / ENTRY["file"]).read_bytes())
+    table, size, count = (int.from_bytes(image[a : a + n], "little") for a, n in ((40, 8), (58, 2), (60, 2)))
+    changed = 0
+    for i in range(count):
+        _, kind, flags, _, offset, length = struct.unpack_from("<IIQQQQ", image, table + i * size)
+        if kind != 1 or not flags & 4:  # code only
+            continue
+        for at in range(offset, offset + length, 4):
+            word = int.from_bytes(image[at : at + 4], "little")
+            now = change(word)
+            changed += now != word
+            image[at : at + 4] = now.to_bytes(4, "little")
+    return bytes(image), changed
+
+
+def run(image: bytes, kernel: dict[str, Any], check: str) -> str:
+    """Multiply 70x200 by 200x65; the report, "" if there is none."""
+    m, n, k = 70, 65, 200
+    values = {
+        "alpha": 1.0,
+        "lda": k,
+        "ldb": k,
+        "ldc": n,
+        "m": m,
+        "n": n,
+        "k": k,
+        "out_type": 0,
+        "bias_type": 0,
+    }
+    formats = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "u32": ctypes.c_uint32, "f32": ctypes.c_float}
+    lib, module, function = asm.library(), ctypes.c_void_p(), ctypes.c_void_p()
+    with checks(check):
+        asm._call("hipModuleLoadData", ctypes.byref(module), image)
+        asm._call("hipModuleGetFunction", ctypes.byref(function), module, kernel["name"].encode())
+        memory = {}
+        for name, size in (("a", m * k * 2), ("b", n * k * 2), ("c", m * n * 2)):
+            memory[name] = p = ctypes.c_void_p()
+            asm._call("hipMalloc", ctypes.byref(p), ctypes.c_size_t(size))
+            data = np.full(size, 0x3F, np.uint8).ctypes.data_as(ctypes.c_void_p)
+            if name != "c":
+                asm._call("hipMemcpy", p, data, ctypes.c_size_t(size), 1)
+        arguments = [
+            formats[a["type"]](memory[a["name"]].value if a["name"] in memory else values.get(a["name"], 0))
+            for a in kernel["args"]
+        ]
+        pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        tiles = -(-m // kernel["tile"][0]) * -(-n // kernel["tile"][1])
+        try:
+            asm._call(
+                "hipModuleLaunchKernel",
+                *(function, tiles, 1, 1, kernel["threads"], 1, 1, 0, ctypes.c_void_p()),
+                *(pointers, ctypes.c_void_p()),
+            )
+            asm._call("hipDeviceSynchronize")
+        except asm.LaunchError as error:
+            return error.report
+        finally:
+            for p in memory.values():
+                lib.hipFree(p)
+            lib.hipModuleUnload(module)
+    return ""
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_unpatched(name: str) -> None:
+    image, changed = patched(lambda word: word)
+    assert changed == 0
+    assert run(image, GEMMS[name], "all") == ""
+
+
+def test_shorter_gaps() -> None:
+    """Every s_nop cut to one wait state. A kernel whose gaps other instructions fill stays clean."""
+    image, changed = patched(lambda word: S_NOP if word & S_NOP_MASK == S_NOP else word)
+    assert changed
+    found = [report for k in GEMMS.values() if (report := run(image, k, "hazard"))]
+    assert found
+    assert all("hazard: " in report and "needed; the other is 0x" in report for report in found), found
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_no_waits_for_lds_and_scalars(name: str) -> None:
+    image, changed = patched(lambda word: word | 0xF00 if word & WAIT_MASK == WAIT else word)
+    assert changed
+    assert "while a load into it is in flight: an s_waitcnt for lgkmcnt" in run(image, GEMMS[name], "hazard")
+
+
+@pytest.mark.parametrize("name", GEMMS)
+def test_no_waits_for_vector_memory(name: str) -> None:
+    """Without waits the DMA is late, and LDS is read before anything has been written to it."""
+    image, changed = patched(lambda word: word | 0xC00F if word & WAIT_MASK == WAIT else word)
+    assert changed
+    report = run(image, GEMMS[name], "uninit")
+    assert "uninit: lane " in report, report
+    assert "LDS at 0x" in report, report
