@@ -17,6 +17,12 @@ ROCM = 10  # kDLROCM
 _CODES: dict[np.dtype[Any], int] = {np.dtype(ml_dtypes.bfloat16): 4, np.dtype(np.bool_): 6}
 for _code, _names in ((0, "int8 int16 int32 int64"), (1, "uint8 uint16 uint32 uint64"), (2, "f2 f4 f8")):
     _CODES.update((np.dtype(_name), _code) for _name in _names.split())
+# FNUZ types too: what they are is said where they are refused.
+for _code, _name in (
+    *((10, "float8_e4m3fn"), (11, "float8_e4m3fnuz"), (12, "float8_e5m2"), (13, "float8_e5m2fnuz")),
+    (14, "float8_e8m0fnu"),
+):
+    _CODES[np.dtype(getattr(ml_dtypes, _name))] = _code
 _DTYPES = {(code, 8 * dtype.itemsize): dtype for dtype, code in _CODES.items()}
 
 

@@ -113,7 +113,7 @@ class DeviceArray(Resident):
         if self.ndim < 2:
             raise ValueError(f"DeviceArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
         (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
-        return self._view(self._address, (*shape, n, m), (*strides, sn, sm))
+        return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded and self.ndim == 2)
 
     def __len__(self) -> int:
         if not self.shape:

@@ -15,7 +15,11 @@ class Owner:
     pass
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.uint64, ml_dtypes.bfloat16, np.bool_])
+DTYPES = [np.float32, np.float16, np.int8, np.uint64, ml_dtypes.bfloat16, np.bool_]
+FLOAT8 = [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fnuz]
+
+
+@pytest.mark.parametrize("dtype", DTYPES + FLOAT8)
 def test_round_trip(dtype):
     dtype, owner = np.dtype(dtype), Owner()
     strides = (8 * dtype.itemsize, -dtype.itemsize)
