@@ -108,7 +108,7 @@ class EmulatorLaunch:
         Vector registers that a wave occupies of the 512 that a SIMD has for each lane.
     lds_bytes : int
         LDS of a workgroup.
-    scratch_bytes : int
+    private_bytes : int
         Private memory of a lane.
     counters : EmulatorCounters
         What it cost.
@@ -122,7 +122,7 @@ class EmulatorLaunch:
     sgprs: int
     allocated_vgprs: int
     lds_bytes: int
-    scratch_bytes: int
+    private_bytes: int
     counters: EmulatorCounters
 
 
@@ -207,7 +207,7 @@ def _read(library: ctypes.CDLL) -> EmulatorCounters:
                 sgprs=found["sgprs"],
                 allocated_vgprs=found["allocated_vgprs"],
                 lds_bytes=found["lds_bytes"],
-                scratch_bytes=found["scratch_bytes"],
+                private_bytes=found["private_bytes"],
                 counters=EmulatorCounters(**{name: found[name] for name in _NAMES}),
             )
         )

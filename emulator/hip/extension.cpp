@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char kLaunchFields[] =
     "workgroups_x workgroups_y workgroups_z workgroup_size_x workgroup_size_y workgroup_size_z "
-    "vgprs agprs sgprs allocated_vgprs lds_bytes scratch_bytes";
+    "vgprs agprs sgprs allocated_vgprs lds_bytes private_bytes";
 
 void append(std::vector<uint64_t>& to, const emu::Counters& c) {
 #define EMU_COUNTER(name, meaning) to.push_back(c.name);
@@ -76,7 +76,7 @@ HIP_API int hipgemm_emulator_launch(uint64_t number, char* kernel, size_t kernel
   values.insert(values.end(), record->workgroup_size.begin(), record->workgroup_size.end());
   values.insert(values.end(),
                 {record->registers.vgprs, record->registers.agprs, record->registers.sgprs,
-                 record->allocated_vgprs, record->lds_bytes, record->scratch_bytes});
+                 record->allocated_vgprs, record->lds_bytes, record->private_bytes});
   append(values, record->counters);
   return give(values, out, n);
 }

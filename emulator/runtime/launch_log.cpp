@@ -12,7 +12,7 @@ void LaunchLog::add(const emu::Launch& launch, const Registers& registers,
   r.registers = registers;
   r.allocated_vgprs = ((d.rsrc1 & 63) + 1) * 8;
   r.lds_bytes = d.group_segment_bytes + launch.dynamic_lds_bytes;
-  r.scratch_bytes = d.private_segment_bytes;
+  r.private_bytes = d.private_segment_bytes;
   r.counters = counters;
   const std::lock_guard lock(mutex_);
   totals_ += counters;

@@ -21,7 +21,7 @@ struct LaunchRecord {
   Registers registers;           // as the compiler counts them: vgprs include agprs
   uint32_t allocated_vgprs = 0;  // of a wave
   uint32_t lds_bytes = 0;        // of a workgroup, dynamic ones included
-  uint32_t scratch_bytes = 0;    // of a lane, as the kernel asks for them
+  uint32_t private_bytes = 0;    // of a lane, as the kernel asks for them
   emu::Counters counters;
 };
 
