@@ -81,7 +81,7 @@ emulator: | $(READY)
 
 $(EMULATOR): $(EMU_OBJECTS) $(wildcard emulator/exports.map)
 	@mkdir -p $(@D)
-	$(EMU_CXX) -shared -s -pthread -Wl,-z,defs $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
+	$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@ $(EMU_OBJECTS)
 
 $(OBJ)/%.o: %.cpp Makefile
