@@ -274,56 +274,63 @@ void exchange(Semantics& t, Op returning) {
 
 // ---- transposing loads --------------------------------------------------------------------------
 
-// Sixteen lanes' memory rows form a tile, and each lane receives a column of it. Element e of lane
-// j comes from the lane and element that `Where` names.
-template <int kBits, int kDwords, class Where>
-bool land_transpose(Wave& w, const Pending& p) {
+// Sixteen lanes' memory rows form a tile, and each lane receives a column of it.
+template <Width kWidth>
+EMU_INLINE bool load_tile(Wave& w, const Pending& p, uint32_t* raw) {
   if (p.exec != kAllLanes)
     return fault(w, p.inst, FaultKind::illegal_instruction,
                  "a transposing LDS load needs all lanes active"),
            false;
-  constexpr Width width = kDwords == 2 ? Width::b64 : Width::b96;
-  constexpr int elements = kDwords * 32 / kBits;
-  constexpr uint32_t mask = (1u << kBits) - 1;
-  alignas(64) uint32_t raw[kDwords * kLanes], out[kDwords * kLanes] = {};
   Reach r;
-  reach_lds(w, p.addr[0], static_cast<uint32_t>(p.inst->imm), p.exec, bytes_of(width), false, r);
-  load_rows<width>(raw, kAllLanes, r);
-  const auto element = [&](int lane, int e) {
-    const int bit = e * kBits, dword = bit / 32;
-    uint64_t two = raw[dword * kLanes + lane];
-    if (dword + 1 < kDwords) two |= uint64_t{raw[(dword + 1) * kLanes + lane]} << 32;
-    return static_cast<uint32_t>(two >> bit % 32) & mask;
-  };
+  reach_lds(w, p.addr[0], static_cast<uint32_t>(p.inst->imm), p.exec, bytes_of(kWidth), false, r);
+  load_rows<kWidth>(raw, kAllLanes, r);
+  return true;
+}
+
+// Elements of 8 or 16 bits: the tile is as wide as two or four lanes, so with the lanes' memory
+// side by side, element e of the sixteen columns lies side by side too.
+template <class Unit>
+bool land_transpose(Wave& w, const Pending& p) {
+  constexpr int bits = sizeof(Unit) * 8, elements = 64 / bits;
+  alignas(64) uint32_t raw[2 * kLanes], out[2 * kLanes] = {};
+  alignas(64) Unit tile[kLanes * elements];
+  if (!load_tile<Width::b64>(w, p, raw)) return false;
   for (int l = 0; l < kLanes; ++l) {
-    const int group = l & 48, j = l & 15;
-    for (int e = 0; e < elements; ++e) {
-      const uint64_t x = element(group + Where::lane(e, j), Where::element(e, j));
-      const int bit = e * kBits, dword = bit / 32;
-      out[dword * kLanes + l] |= static_cast<uint32_t>(x << bit % 32);
-      if (dword + 1 < kDwords)
-        out[(dword + 1) * kLanes + l] |= static_cast<uint32_t>(x << bit % 32 >> 32);
-    }
+    const uint32_t two[2] = {raw[l], raw[kLanes + l]};
+    std::memcpy(tile + l * elements, two, 8);
   }
+  for (int e = 0; e < elements; ++e)
+    for (int group = 0; group < kLanes; group += 16)
+      for (int j = 0; j < 16; ++j)
+        out[e * bits / 32 * kLanes + group + j] |= uint32_t{tile[group * elements + 16 * e + j]}
+                                                   << (e * bits % 32);
   std::memcpy(w.reg(p.inst->d), out, sizeof out);
   return true;
 }
-struct Where16 {
-  EMU_INLINE int lane(int e, int j) { return 4 * e + j / 4; }
-  EMU_INLINE int element(int, int j) { return j % 4; }
-};
-struct Where8 {
-  EMU_INLINE int lane(int e, int j) { return 2 * e + j / 8; }
-  EMU_INLINE int element(int, int j) { return j % 8; }
-};
-struct WhereNarrow {
-  EMU_INLINE int lane(int e, int) { return e; }
-  EMU_INLINE int element(int, int j) { return j; }
-};
-template <int kBits, int kDwords, class Where>
+
+// Elements of 4 or 6 bits: each lane's memory is a row of sixteen of them.
+template <int kBits>
+bool land_transpose_narrow(Wave& w, const Pending& p) {
+  constexpr int dwords = 16 * kBits / 32;
+  alignas(64) uint32_t raw[dwords * kLanes], out[dwords * kLanes] = {};
+  if (!load_tile<dwords == 2 ? Width::b64 : Width::b96>(w, p, raw)) return false;
+  for (int e = 0; e < 16; ++e)
+    for (int l = 0; l < kLanes; ++l) {
+      const int from = (l & 48) + e, bit = (l & 15) * kBits, to = e * kBits;
+      uint64_t two = raw[bit / 32 * kLanes + from];
+      if (bit / 32 + 1 < dwords) two |= uint64_t{raw[(bit / 32 + 1) * kLanes + from]} << 32;
+      const uint64_t moved = (two >> bit % 32 & ((1u << kBits) - 1)) << to % 32;
+      out[to / 32 * kLanes + l] |= static_cast<uint32_t>(moved);
+      if (to / 32 + 1 < dwords)
+        out[(to / 32 + 1) * kLanes + l] |= static_cast<uint32_t>(moved >> 32);
+    }
+  std::memcpy(w.reg(p.inst->d), out, sizeof out);
+  return true;
+}
+template <Landing kLand, int kDwords>
 void lower_transpose(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   lower_address(l, d, s, i);
-  i.land = land_transpose<kBits, kDwords, Where>;
+  i.land = kLand;
   i.d = l.vector(d.dst, kDwords);
 }
 
@@ -469,10 +476,10 @@ void add_ds(Semantics& t) {
   atomic<PackedAddBf16>(t, Op::ds_pk_add_bf16, Op::ds_pk_add_rtn_bf16);
   exchange<Wrap32>(t, Op::ds_wrap_rtn_b32);
 
-  set(t, Op::ds_read_b64_tr_b16, lower_transpose<16, 2, Where16>, issue_load);
-  set(t, Op::ds_read_b64_tr_b8, lower_transpose<8, 2, Where8>, issue_load);
-  set(t, Op::ds_read_b64_tr_b4, lower_transpose<4, 2, WhereNarrow>, issue_load);
-  set(t, Op::ds_read_b96_tr_b6, lower_transpose<6, 3, WhereNarrow>, issue_load);
+  set(t, Op::ds_read_b64_tr_b16, lower_transpose<land_transpose<uint16_t>, 2>, issue_load);
+  set(t, Op::ds_read_b64_tr_b8, lower_transpose<land_transpose<uint8_t>, 2>, issue_load);
+  set(t, Op::ds_read_b64_tr_b4, lower_transpose<land_transpose_narrow<4>, 2>, issue_load);
+  set(t, Op::ds_read_b96_tr_b6, lower_transpose<land_transpose_narrow<6>, 3>, issue_load);
 
   set(t, Op::ds_bpermute_b32, lower_permutation<land_bpermute>, issue_permutation);
   set(t, Op::ds_permute_b32, lower_permutation<land_permute>, issue_permutation);

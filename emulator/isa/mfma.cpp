@@ -72,7 +72,7 @@ struct Vector {
     return {{as<float>(p[0]), as<float>(p[1]), as<float>(p[2]), as<float>(p[3])}};
   }
   EMU_INLINE Vector broadcast(float f) { return {{f, f, f, f}}; }
-  EMU_INLINE Vector fma(Vector a, Vector b, Vector c) {
+  [[gnu::noinline]] static Vector fma(Vector a, Vector b, Vector c) {
     for (int n = 0; n < 4; ++n) c.x[n] = fused(a.x[n], b.x[n], c.x[n]);
     return c;
   }
@@ -103,7 +103,7 @@ EMU_INLINE int output_at(int block, int m) {
 }
 
 // a[k][m] and b[k][n], rows of kPitch floats; c and d are registers, c may be a buffer like them.
-// Out of line: the element types share it.
+// Out of line, as is unpack(): many instructions share it.
 template <int kSize, int kDepth, int kPitch, int kBlocks>
 [[gnu::noinline]] void multiply(const float* a, const float* b, int block, const uint32_t* c,
                                 uint32_t* d) {
@@ -170,65 +170,87 @@ EMU_INLINE void multiply_slowly(const float* a, const float* b, int block, const
 
 // ---- operands -----------------------------------------------------------------------------------
 
-// Element formats: bits, and the value of a bit pattern.
+// As many lanes at a time as a vector of this CPU level holds. (Left to itself, the compiler does
+// not vectorise the selections.)
+#if defined(__AVX512F__)
+constexpr int kAbreast = 16;
+#elif defined(__AVX2__)
+constexpr int kAbreast = 8;
+#else
+constexpr int kAbreast = 4;
+#endif
+typedef uint32_t Bits __attribute__((vector_size(4 * kAbreast)));
+typedef int32_t Ints __attribute__((vector_size(4 * kAbreast)));
+typedef float Floats __attribute__((vector_size(4 * kAbreast)));
+
+// Element formats: bits, and the values of bit patterns, with zeros above them.
 struct AsBf16 {
   static constexpr int kBits = 16;
-  EMU_INLINE float value(uint32_t x) { return as<float>(x << 16); }
-};
-struct AsF16 {
-  static constexpr int kBits = 16;
-  EMU_INLINE float value(uint32_t x) { return half_to_float(x); }
+  EMU_INLINE void value(const Bits& x, Floats& out) { out = (Floats)(x << 16); }
 };
 struct AsF32 {
   static constexpr int kBits = 32;
-  EMU_INLINE float value(uint32_t x) { return as<float>(x); }
+  EMU_INLINE void value(const Bits& x, Floats& out) { out = (Floats)x; }
 };
 struct AsI8 {
   static constexpr int kBits = 8;
-  EMU_INLINE int32_t value(uint32_t x) { return static_cast<int8_t>(x); }
+  EMU_INLINE void value(const Bits& x, Floats& out) {
+    out = __builtin_convertvector((Ints)(x << 24) >> 24, Floats);
+  }
 };
 // Small floats: S says how many bits are mantissa, and the bias.
 template <class S>
 struct AsSmall {
   static constexpr int kBits = S::kBits;
-  EMU_INLINE float value(uint32_t x) {
+  EMU_INLINE void value(const Bits& x, Floats& out) {
     constexpr int mantissa = S::kMantissa;
-    constexpr uint32_t mask = (1u << (kBits - 1)) - 1;
+    constexpr uint32_t mask = (1u << (kBits - 1)) - 1, top = 0x7f800000;
     constexpr float unit =
         std::bit_cast<float>(static_cast<uint32_t>(127 + 1 - S::kBias - mantissa) << 23);
-    const uint32_t magnitude = x & mask, sign = x >> (kBits - 1) << 31;
-    const uint32_t normal =
-        (magnitude << (23 - mantissa)) + (static_cast<uint32_t>(127 - S::kBias) << 23);
-    const uint32_t small = as<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * unit);
-    uint32_t r = magnitude < (1u << mantissa) ? small : normal;
-    if constexpr (kBits == 8 && mantissa == 3) r = magnitude == mask ? 0x7fc00000 : r;
-    if constexpr (kBits == 8 && mantissa == 2)
-      r = magnitude >= 0x7c ? 0x7f800000 | magnitude << 21 : r;
-    return as<float>(r | sign);
+    const Bits magnitude = x & mask, sign = x >> (kBits - 1) << 31;
+    const Bits shifted = magnitude << (23 - mantissa);
+    const Bits normal = shifted + (static_cast<uint32_t>(127 - S::kBias) << 23);
+    const Bits small = (Bits)(__builtin_convertvector((Ints)magnitude, Floats) * unit);
+    Bits r = magnitude < (1u << mantissa) ? small : normal;
+    if constexpr (kBits == 8 && mantissa == 3)  // no infinity, one NaN
+      r = magnitude == mask ? Bits{} + 0x7fc00000 : r;
+    else if constexpr (kBits >= 8)
+      r = magnitude >= S::kOverflow ? shifted | top : r;
+    out = (Floats)(r | sign);
   }
 };
+struct Half {
+  static constexpr int kMantissa = 10, kBias = 15, kBits = 16;
+  static constexpr uint32_t kOverflow = 0x7c00;
+};
+using AsF16 = AsSmall<Half>;
 
 // out[k][lane % kPitch]: lane l holds, for one row and block, the values k = n * (l / kPitch) to
 // n - 1 further, n = kRegisters * 32 / bits. With two chunks (8-bit operands of f8f6f4), the first
 // half of them from n/2 * (l / kPitch), the second half as much beyond the middle of K.
-template <int kPitch, int kRegisters, class Element, bool kTwoChunks, class T>
-EMU_INLINE void unpack(T* out, const uint32_t* v) {
+template <int kPitch, int kRegisters, class Element, bool kTwoChunks>
+[[gnu::noinline]] void unpack(float* out, const uint32_t* v) {
   constexpr int bits = Element::kBits, n = kRegisters * 32 / bits;
   constexpr uint32_t mask = bits == 32 ? ~0u : (1u << (bits % 32)) - 1;
   for (int e = 0; e < n; ++e) {
     const int low = e * bits / 32, shift = e * bits % 32;
-    for (int g = 0; g < kLanes / kPitch; ++g) {
+    for (int lane = 0; lane < kLanes; lane += kAbreast) {
+      const int g = lane / kPitch;
       const int k = !kTwoChunks ? n * g + e
                     : e < n / 2 ? n / 2 * g + e
                                 : n / 2 * (kLanes / kPitch) + n / 2 * g + e - n / 2;
-      T* const to = out + k * kPitch;
-      const uint32_t* const x = v + low * kLanes + g * kPitch;
-      if (32 % bits == 0 || shift + bits <= 32) {
-        for (int l = 0; l < kPitch; ++l) to[l] = Element::value(x[l] >> shift & mask);
-      } else if constexpr (32 % bits != 0) {
-        for (int l = 0; l < kPitch; ++l)
-          to[l] = Element::value((x[l] >> shift | x[l + kLanes] << (32 - shift)) & mask);
-      }
+      Bits x;
+      std::memcpy(&x, v + low * kLanes + lane, sizeof x);
+      x >>= shift;
+      if constexpr (32 % bits != 0)
+        if (shift + bits > 32) {
+          Bits next;
+          std::memcpy(&next, v + (low + 1) * kLanes + lane, sizeof next);
+          x |= next << (32 - shift);
+        }
+      Floats y;
+      Element::value(x & mask, y);
+      std::memcpy(out + k * kPitch + lane % kPitch, &y, sizeof y);
     }
   }
 }
@@ -346,33 +368,33 @@ void add(Semantics& t, Op op) {
 
 // ---- 8-bit integers -----------------------------------------------------------------------------
 
+// The products are added as floats, which is exact: 128 * 128 * 64 < 2^24.
 template <int kSize, int kBlocks, int kRegisters>
 const Inst* run_i8(Wave& w, const Inst* i) {
   constexpr int pitch = kSize * kBlocks, depth = kRegisters * 4 * (kLanes / pitch);
   constexpr int outputs = kOutputs<kSize, kBlocks>;
-  alignas(64) int32_t a[depth * pitch], b[depth * pitch];
+  alignas(64) float a[depth * pitch], b[depth * pitch];
   alignas(64) uint32_t c_buffer[outputs * kLanes], other[kRegisters * kLanes];
+  alignas(64) uint32_t sum[outputs * kLanes] = {};
   unpack<pitch, kRegisters, AsI8, false>(a, rearranged<kRegisters>(w, i, i->a, false, other));
   unpack<pitch, kRegisters, AsI8, false>(b, rearranged<kRegisters>(w, i, i->b, true, other));
+  for (int block = 0; block < kBlocks; ++block) {
+    const float *const a_block = a + block * kSize, *const b_block = b + block * kSize;
+    if constexpr (kSize >= 16)
+      multiply<kSize, depth, pitch, kBlocks>(a_block, b_block, block, sum, sum);
+    else
+      multiply_slowly<kSize, depth, pitch, kBlocks>(a_block, b_block, block, sum, sum,
+                                                    [](float x, int, int, int) { return x; });
+  }
   const uint32_t* const c = addend<outputs>(w, i, c_buffer);
   uint32_t* const d = w.reg(i->d);
   const bool saturate = w.mode & kModeFp16Overflow;
-  for (int block = 0; block < kBlocks; ++block)
-    for (int m = 0; m < kSize; ++m) {
-      const int at = output_at<kSize, kBlocks>(block, m);
-      int32_t sum[kSize] = {};
-      for (int k = 0; k < depth; ++k) {
-        const int32_t x = a[k * pitch + block * kSize + m];
-        const int32_t* const row = b + k * pitch + block * kSize;
-        for (int n = 0; n < kSize; ++n) sum[n] += x * row[n];
-      }
-      for (int n = 0; n < kSize; ++n) {
-        const int64_t exact = int64_t{static_cast<int32_t>(c[at + n])} + sum[n];
-        const int64_t low = exact < INT32_MIN ? INT32_MIN : exact;
-        const int64_t limited = low > INT32_MAX ? INT32_MAX : low;
-        d[at + n] = static_cast<uint32_t>(saturate ? limited : exact);
-      }
-    }
+  for (int k = 0; k < outputs * kLanes; ++k) {
+    const auto product = static_cast<int32_t>(as<float>(sum[k]));
+    const uint32_t wrapped = c[k] + static_cast<uint32_t>(product);
+    const bool overflow = (~(c[k] ^ static_cast<uint32_t>(product)) & (c[k] ^ wrapped)) >> 31;
+    d[k] = saturate && overflow ? (c[k] >> 31 ? 0x80000000 : 0x7fffffff) : wrapped;
+  }
   ++w.mfma;
   return i + 1;
 }
@@ -433,24 +455,19 @@ void lower_f64(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
 constexpr int kFormats = 5;
 constexpr int registers_of(int format) { return format < 2 ? 8 : format < 4 ? 6 : 4; }
 
-// Out of line: there are few of them, and they are shared by all combinations of formats.
-template <int kSize, class S, int kRegisters>
-[[gnu::noinline]] void unpack_small(float* out, const uint32_t* v) {
-  unpack<kSize, kRegisters, AsSmall<S>, S::kBits == 8>(out, v);
-}
 template <int kSize>
 EMU_INLINE void unpack_format(int format, float* out, const uint32_t* v) {
   switch (format) {
     case 0:
-      return unpack_small<kSize, Fp8, 8>(out, v);
+      return unpack<kSize, 8, AsSmall<Fp8>, true>(out, v);
     case 1:
-      return unpack_small<kSize, Bf8, 8>(out, v);
+      return unpack<kSize, 8, AsSmall<Bf8>, true>(out, v);
     case 2:
-      return unpack_small<kSize, Fp6, 6>(out, v);
+      return unpack<kSize, 6, AsSmall<Fp6>, false>(out, v);
     case 3:
-      return unpack_small<kSize, Bf6, 6>(out, v);
+      return unpack<kSize, 6, AsSmall<Bf6>, false>(out, v);
     default:
-      return unpack_small<kSize, Fp4, 4>(out, v);
+      return unpack<kSize, 4, AsSmall<Fp4>, false>(out, v);
   }
 }
 
