@@ -183,22 +183,39 @@ EMU_INLINE Scaled<T> div_scale(T a, T denominator, T numerator) {
   if (exponent_field(numerator) - exponent_field(denominator) >= D::kFar)
     return {a == denominator ? up : a, true};
   if (is_denormal(denominator)) return {up, false};
-  if (is_denormal(reciprocal) && small_quotient) return {a == denominator ? up : a, true};
+  if (is_denormal(reciprocal) && small_quotient) return {a == denominator ? down : a, true};
   if (is_denormal(reciprocal)) return {down, false};
   if (small_quotient) return {a == numerator ? up : a, true};
   if (exponent_field(numerator) <= D::kTiny) return {up, false};
   return {a, false};
 }
 
-// A large quotient was made smaller, a small one larger.
+// A sum with its rounding error moved into the last bit (rounding to odd), so that rounding once
+// more later gives what rounding once would have given.
+EMU_INLINE double to_odd(double sum, double error) {
+  const u64 bits = as<u64>(sum);
+  const bool away = (error > 0) == (sum > 0);
+  return error != 0 && error == error && !(bits & 1) ? as<double>(away ? bits + 1 : bits - 1) : sum;
+}
+// a·b + c for what div_fmas scales; `product` is a·b, `low` its rounding error.
+EMU_INLINE double sum_to_odd(double product, double low, double c) {
+  const double sum = product + c, part = sum - product;
+  const double error = (product - (sum - part)) + (c - part);
+  return to_odd(sum, error + low);
+}
+
+// A large quotient was made smaller, a small one larger. (The ISA text says 2^32, which does not
+// give back what v_div_scale took.)
 EMU_INLINE float div_fmas(float a, float b, float c, bool post) {
   const int n = exponent_field(c) > 127 ? 64 : -64;
-  const double exact = __builtin_fma(double{a}, double{b}, double{c});
+  const double exact = sum_to_odd(double{a} * double{b}, 0, double{c});
   return post ? static_cast<float>(exact * power_of_two<double>(n)) : __builtin_fmaf(a, b, c);
 }
 EMU_INLINE double div_fmas(double a, double b, double c, bool post) {
-  const double r = __builtin_fma(a, b, c);
-  return post ? r * power_of_two<double>(exponent_field(c) > 1023 ? 128 : -128) : r;
+  const double product = a * b, exact = sum_to_odd(product, __builtin_fma(a, b, -product), c);
+  const double power = power_of_two<double>(exponent_field(c) > 1023 ? 128 : -128);
+  const double rounded = __builtin_fma(a, b, c), scaled = rounded * power;
+  return !post ? rounded : exponent_field(scaled) ? scaled : exact * power;
 }
 
 template <class T>
@@ -214,7 +231,9 @@ EMU_INLINE T div_fixup(T quotient, T denominator, T numerator) {
     return as<T>(U{D::kNan});
   if (abs_d == 0 || abs_n == infinity) return as<T>(sign | infinity);
   if (abs_d == infinity || abs_n == 0) return as<T>(sign);
-  if (exponent_field(numerator) - exponent_field(denominator) < D::kUnderflow) return as<T>(sign);
+  const int exponents = exponent_field(numerator) - exponent_field(denominator);
+  if (exponents < D::kUnderflow) return as<T>(sign);
+  if (exponents > D::kMiddle + 1) return as<T>(sign | infinity);
   return as<T>(sign | (as<U>(quotient) & ~kSign));
 }
 // For f16, whose values are all normal as floats, only the special cases matter.
