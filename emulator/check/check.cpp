@@ -6,6 +6,7 @@
 #include "check/request.hpp"
 #include "core/definedness.hpp"
 #include "count/counting.hpp"
+#include "count/profile.hpp"
 
 namespace emu {
 namespace check {
@@ -91,6 +92,7 @@ class Sanitizers final : public Observer {
     if (checks_ & kRace) state->checks.push_back(make_barrier_check());
     if (checks_ & kUninit) state->checks.push_back(make_uninit_check(context_));
     if (counting_) state->checks.push_back(count::make_counter(counting_));
+    if (count::profiling()) state->checks.push_back(count::make_profiler());
     group.observed = state.get();
     for (auto& c : state->checks) {
       c->attach(group);
@@ -210,7 +212,7 @@ std::unique_ptr<Observer> make_observer(LaunchContext& context, std::string& err
   error = std::move(request.error);
   if (!(request.checks & check::kUninit)) definedness::trust_all();
   const bool counting = count::requested();
-  if (!request.checks && !counting) return nullptr;
+  if (!request.checks && !counting && !count::profiling()) return nullptr;
   return std::make_unique<check::Sanitizers>(context, request.checks, counting);
 }
 

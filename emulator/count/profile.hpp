@@ -1,0 +1,17 @@
+// Which instructions take the emulator's time. Like the counting of addresses it attaches as a
+// sanitizer does. Times are not repeatable, so this is no counter.
+#pragma once
+
+#include <memory>
+
+#include "check/check.hpp"
+
+namespace emu::count {
+
+// What hipgemm_emulator_set_profiling said.
+bool profiling();
+
+// Of one host thread.
+std::unique_ptr<check::Check> make_profiler();
+
+}  // namespace emu::count
