@@ -12,10 +12,24 @@ AccessPart& add(Access& out, Space space, const MemoryShape& shape, uint64_t lan
   part.loads = shape.loads;
   part.stores = shape.stores;
   part.bytes = shape.bytes;
+  part.whole = true;
   part.first_row = 0;
   part.lanes = lanes;
   std::memset(part.good, part.bytes, sizeof part.good);
   return part;
+}
+
+// Lanes of which not all bytes are in range; `room` is how many are behind a lane's address.
+template <class F>
+void clip(AccessPart& part, uint64_t lanes, F room) {
+  const uint64_t element = part.bytes < 4 ? part.bytes : 4;
+  for (lanes &= part.lanes; lanes; lanes &= lanes - 1) {
+    const int l = __builtin_ctzll(lanes);
+    const uint64_t left = room(l) & ~(element - 1);
+    if (left < part.bytes) part.good[l] = static_cast<uint8_t>(left), part.whole = false;
+    if (!left || (part.loads && part.stores && left < part.bytes))  // atomics: all or nothing
+      part.good[l] = 0, part.lanes &= ~(uint64_t{1} << l);
+  }
 }
 
 // The rule of the machine: a dword is in range if offset, soffset and its end fit into num_records;
@@ -34,6 +48,21 @@ void buffer(const Decoded& d, const MemoryShape& shape, const Pending& p, Access
   const uint64_t align = bytes >= 4 ? ~uint64_t{3} : ~uint64_t{0};
   const uint32_t* const offsets = p.addr[d.idxen ? 1 : 0];
   if (!format && !add_tid) part.lanes = 0;
+  if (!d.idxen && !add_tid) {
+    uint64_t outside = 0;
+    for (int l = 0; l < kLanes; ++l) {
+      const uint64_t at =
+          uint64_t{(d.offen ? offsets[l] : 0) + static_cast<uint32_t>(d.offset)} + p.soffset;
+      part.address[l] = ((base & align) + at) & align;
+      outside |= static_cast<uint64_t>(at + bytes > records) << l;
+    }
+    clip(part, outside, [&](int l) -> uint64_t {
+      const uint64_t at =
+          uint64_t{(d.offen ? offsets[l] : 0) + static_cast<uint32_t>(d.offset)} + p.soffset;
+      return at >= records ? 0 : records - at;
+    });
+    return;
+  }
   for (int l = 0; l < kLanes; ++l) {
     if (!(part.lanes >> l & 1)) continue;
     uint32_t index = d.idxen ? p.addr[0][l] : 0;
@@ -44,7 +73,7 @@ void buffer(const Decoded& d, const MemoryShape& shape, const Pending& p, Access
         if (index >= records) good = 0;
       } else {
         const uint64_t begin = uint64_t{offset} + p.soffset;
-        const uint64_t room = begin >= records ? 0 : (records - begin) / element * element;
+        const uint64_t room = begin >= records ? 0 : (records - begin) & ~uint64_t(element - 1);
         if (room < good) good = room;
         if (part.stores && part.loads && good < static_cast<uint64_t>(bytes)) good = 0;
       }
@@ -55,6 +84,7 @@ void buffer(const Decoded& d, const MemoryShape& shape, const Pending& p, Access
                                            : index * stride + offset;
     part.address[l] = ((base & align) + at + p.soffset) & align;
     part.good[l] = static_cast<uint8_t>(good);
+    part.whole &= good == static_cast<uint64_t>(bytes);
     if (!good) part.lanes &= ~(uint64_t{1} << l);
   }
 }
@@ -94,13 +124,12 @@ void scratch(const Decoded& d, const MemoryShape& shape, const Pending& p, Acces
 }
 
 void clip_to_lds(const Wave& w, AccessPart& part) {
-  const int element = part.bytes < 4 ? part.bytes : 4;
-  for (int l = 0; l < kLanes; ++l) {
-    const uint64_t begin = part.address[l];
-    const uint64_t room = begin >= w.lds_bytes ? 0 : (w.lds_bytes - begin) / element * element;
-    if (room < part.bytes) part.good[l] = static_cast<uint8_t>(room);
-    if (!part.good[l]) part.lanes &= ~(uint64_t{1} << l);
-  }
+  uint64_t outside = 0;
+  for (int l = 0; l < kLanes; ++l)
+    outside |= static_cast<uint64_t>(part.address[l] + part.bytes > w.lds_bytes) << l;
+  clip(part, outside, [&](int l) -> uint64_t {
+    return part.address[l] >= w.lds_bytes ? 0 : w.lds_bytes - part.address[l];
+  });
 }
 
 void local(const Wave& w, const Decoded& d, const MemoryShape& shape, const Pending& p,
@@ -128,6 +157,7 @@ void dma(const Wave& w, const Decoded& d, const Pending& p, Access& out) {
   to.space = Space::lds;
   to.loads = false, to.stores = true;
   to.bytes = static_cast<uint8_t>(size);
+  to.whole = true;
   to.first_row = 0;
   to.lanes = p.exec;
   const uint32_t mask = info(d.op).family == Family::MUBUF ? 0x3ffff : 0x3fffc;
@@ -146,7 +176,7 @@ void scalar(const MemoryShape& shape, const Pending& p, Access& out) {
     const uint64_t stride = p.rsrc[1] >> 16 & 0x3fff;
     const uint64_t size = p.rsrc[2] * (stride ? stride : 1), offset = p.soffset & ~3u;
     const uint64_t room = offset >= size ? 0 : (size - offset) / 4 * 4;
-    if (room < part.bytes) part.good[0] = static_cast<uint8_t>(room);
+    if (room < part.bytes) part.good[0] = static_cast<uint8_t>(room), part.whole = false;
     if (!room) part.lanes = 0;
   }
 }

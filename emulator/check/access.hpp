@@ -16,6 +16,7 @@ struct AccessPart {
   Space space;
   bool loads, stores;    // both: an atomic
   uint8_t bytes;         // per lane
+  bool whole;            // every one of `lanes` has all its bytes in range
   uint8_t first_row;     // of the destination or the data registers
   uint64_t lanes;        // that touch memory at all
   uint64_t address[64];  // global: of the host; LDS: offset; scratch: offset of the lane

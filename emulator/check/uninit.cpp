@@ -73,9 +73,13 @@ class Uninit final : public Check {
   }
 
   bool wants_access() const override { return true; }
-  void queued(Wave& w, const Side&, const Pending& p) override {
+  void queued(Wave& w, const Side& side, const Pending& p) override {
     UninitWave& u = *waves_[w.index];
-    u.in_flight[slot_of(w, p)] = u.issuing;
+    UninitWave::Issue& now = u.in_flight[slot_of(w, p)];
+    if (side.shape.stores || !side.shape)
+      now = u.issuing;
+    else
+      now.origin = 0;
   }
 
   bool landing(Wave& w, const Side& side, const Pending& p, const Access* access) override {
@@ -216,15 +220,36 @@ class Uninit final : public Check {
 
   // Shadow of [address, address + bytes), null if it is not followed.
   uint8_t* global_shadow(uint64_t address, uint64_t bytes) {
-    if (address >= seen_.base && address + bytes <= seen_.end())
-      return seen_.map ? seen_.map.get() + (address - seen_.base) : nullptr;
+    if (seen_ && address >= seen_->base && address + bytes <= seen_->end())
+      return seen_->map.get() + (address - seen_->base);
     auto it = std::upper_bound(shadows_->begin(), shadows_->end(), address,
                                [](uint64_t a, const definedness::Shadow& s) { return a < s.base; });
     if (it == shadows_->begin()) return nullptr;
     --it;
     if (address + bytes > it->end()) return nullptr;
-    seen_ = *it;
-    return seen_.map.get() + (address - seen_.base);
+    seen_ = &*it;
+    return seen_->map.get() + (address - seen_->base);
+  }
+  // A part's shadow as one array: that of address a is at base[a - start]. Not `one` if lanes are
+  // spread over allocations, or only partly in range; null base if no lane is followed.
+  struct View {
+    bool one = false;
+    uint8_t* base = nullptr;
+    uint64_t start = 0;
+  };
+  View view(const AccessPart& part) {
+    if (!part.whole || part.space == Space::scratch) return {};
+    if (part.space == Space::lds) return {true, group_.lds.data(), 0};
+    if (shadows_->empty()) return {true, nullptr, 0};
+    uint64_t low = ~uint64_t{0}, high = 0;
+    for (uint64_t lanes = part.lanes; lanes; lanes &= lanes - 1) {
+      const uint64_t at = part.address[__builtin_ctzll(lanes)];
+      low = std::min(low, at);
+      high = std::max(high, at);
+    }
+    if (low > high) return {true, nullptr, 0};
+    if (global_shadow(low, high - low + part.bytes)) return {true, seen_->map.get(), seen_->base};
+    return {};
   }
   uint8_t* shadow(Wave& w, const AccessPart& part, int lane) {
     const uint64_t at = part.address[lane];
@@ -281,6 +306,14 @@ class Uninit final : public Check {
   }
 
   void store(Wave& w, const Side& side, const UninitWave::Issue& issued, const AccessPart& part) {
+    const View v = view(part);
+    if (v.one && !v.base) return;
+    if (v.one && !issued.origin) {
+      if (!part.loads)
+        for (uint64_t lanes = part.lanes; lanes; lanes &= lanes - 1)
+          std::memset(v.base + (part.address[__builtin_ctzll(lanes)] - v.start), 0xff, part.bytes);
+      return;
+    }
     for (int l = 0; l < kLanes; ++l) {
       if (!(part.lanes >> l & 1)) continue;
       uint8_t* const to = shadow(w, part, l);
@@ -305,15 +338,7 @@ class Uninit final : public Check {
     UninitWave& u = *waves_[w.index];
     const int rows = (part.bytes + 3) / 4;
     // Lanes that load anything undefined: rare.
-    uint64_t bad = 0;
-    for (int l = 0; l < kLanes; ++l) {
-      if (!(part.lanes >> l & 1)) continue;
-      const uint8_t* const from = shadow(w, part, l);
-      if (!from) continue;
-      uint8_t all = 255;
-      for (int b = 0; b < part.good[l]; ++b) all &= from[b];
-      if (all != 255) bad |= uint64_t{1} << l;
-    }
+    uint64_t bad = unknown(w, part);
     if (std::strstr(side.op->name, "_tr_") && bad)  // sixteen lanes exchange their data
       for (int group = 0; group < kLanes; group += 16)
         if (bad >> group & 0xffff) bad |= uint64_t{0xffff} << group;
@@ -330,6 +355,38 @@ class Uninit final : public Check {
       u.vector[r] = u.vector[r].blend(row[j], exec);
       u.vector_origin[r] = origin;
     }
+  }
+  // Lanes that have an unknown byte.
+  uint64_t unknown(Wave& w, const AccessPart& part) {
+    const View v = view(part);
+    if (v.one && !v.base) return 0;
+    uint64_t bad = 0;
+    const auto each = [&](auto known) {
+      for (uint64_t lanes = part.lanes; lanes; lanes &= lanes - 1) {
+        const int l = __builtin_ctzll(lanes);
+        bad |= static_cast<uint64_t>(!known(v.base + (part.address[l] - v.start))) << l;
+      }
+    };
+    const auto whole = [](const uint8_t* p, auto word) {
+      std::memcpy(&word, p, sizeof word);
+      return word == static_cast<decltype(word)>(-1);
+    };
+    if (v.one && part.bytes == 16) {
+      each([&](const uint8_t* p) { return whole(p, uint64_t{}) & whole(p + 8, uint64_t{}); });
+    } else if (v.one && part.bytes == 8) {
+      each([&](const uint8_t* p) { return whole(p, uint64_t{}); });
+    } else if (v.one && part.bytes == 4) {
+      each([&](const uint8_t* p) { return whole(p, uint32_t{}); });
+    } else {
+      for (int l = 0; l < kLanes; ++l) {
+        if (!(part.lanes >> l & 1)) continue;
+        const uint8_t* const from = shadow(w, part, l);
+        uint8_t all = 255;
+        for (int b = 0; from && b < part.good[l]; ++b) all &= from[b];
+        if (all != 255) bad |= uint64_t{1} << l;
+      }
+    }
+    return bad;
   }
   // Byte by byte, for lanes `bad`. Narrow loads are extended.
   void spread(Wave& w, const Side& side, const AccessPart& part, uint64_t bad, Planes* row) {
@@ -367,6 +424,31 @@ class Uninit final : public Check {
   void copy_to_lds(Wave& w, const Side&, const Access& access) {
     const AccessPart& from = access.part[0];
     const AccessPart& to = access.part[access.count - 1];
+    const View v = view(from);
+    if (v.one && to.lanes == kAllLanes && from.bytes == to.bytes) {
+      uint8_t* const target = group_.lds.data();
+      const auto copy = [&](auto bytes) {  // a constant, so that no call is made
+        for (int l = 0; l < kLanes; ++l) {
+          if (v.base && (from.lanes >> l & 1))
+            std::memcpy(target + to.address[l], v.base + (from.address[l] - v.start), bytes);
+          else
+            std::memset(target + to.address[l], 0xff, bytes);
+        }
+      };
+      if (to.bytes == 16)
+        copy(std::integral_constant<size_t, 16>{});
+      else
+        copy(size_t{to.bytes});
+    } else {
+      copy_each(w, from, to);
+    }
+    if (group_.lds_origin.empty()) return;
+    for (int l = 0; l < kLanes; ++l)
+      if (to.lanes >> l & 1)
+        for (int b = 0; b < to.bytes; b += 4)
+          group_.lds_origin.erase(static_cast<uint32_t>((to.address[l] + b) / 4));
+  }
+  void copy_each(Wave& w, const AccessPart& from, const AccessPart& to) {
     for (int l = 0; l < kLanes; ++l) {
       if (!(to.lanes >> l & 1)) continue;
       uint8_t* const target = shadow(w, to, l);
@@ -375,11 +457,6 @@ class Uninit final : public Check {
       std::memset(target, 0xff, to.bytes);
       if (source) std::memcpy(target, source, from.good[l]);
     }
-    if (group_.lds_origin.empty()) return;
-    for (int l = 0; l < kLanes; ++l)
-      if (to.lanes >> l & 1)
-        for (int b = 0; b < to.bytes; b += 4)
-          group_.lds_origin.erase(static_cast<uint32_t>((to.address[l] + b) / 4));
   }
 
   void load_scalar(Wave& w, const Side& side, const Access& access) {
@@ -435,7 +512,7 @@ class Uninit final : public Check {
 
   const LaunchContext& context_;
   const std::shared_ptr<const definedness::Shadows> shadows_;
-  definedness::Shadow seen_;
+  const definedness::Shadow* seen_ = nullptr;
   UninitGroup group_;
   std::vector<std::unique_ptr<UninitWave>> waves_;
 };
