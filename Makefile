@@ -82,7 +82,7 @@ emulator: | $(READY)
 $(EMULATOR): $(EMU_OBJECTS) $(wildcard emulator/exports.map)
 	@mkdir -p $(@D)
 	$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
-	  -o $@ $(EMU_OBJECTS)
+	  -o $@.new $(EMU_OBJECTS) && mv $@.new $@
 
 $(OBJ)/%.o: %.cpp Makefile
 	@mkdir -p $(@D)
