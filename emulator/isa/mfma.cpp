@@ -149,10 +149,10 @@ template <int kSize, int kDepth, int kPitch, int kBlocks>
 
 EMU_INLINE uint32_t canonical(float x) { return is_nan(x) ? 0x7fc00000 : as<uint32_t>(x); }
 
-// The same for one output at a time. `scale` multiplies the sum of each chunk.
-template <int kSize, int kDepth, int kPitch, int kBlocks, class Scale>
-EMU_INLINE void multiply_slowly(const float* a, const float* b, int block, const uint32_t* c,
-                                uint32_t* d, Scale scale) {
+// The same for blocks narrower than a vector.
+template <int kSize, int kDepth, int kPitch, int kBlocks>
+EMU_INLINE void multiply_narrow(const float* a, const float* b, int block, const uint32_t* c,
+                                uint32_t* d) {
   constexpr int chunk = kDepth < 32 ? kDepth : 32;
   for (int m = 0; m < kSize; ++m)
     for (int n = 0; n < kSize; ++n) {
@@ -162,7 +162,7 @@ EMU_INLINE void multiply_slowly(const float* a, const float* b, int block, const
         float chain[2] = {};
         for (int k = start; k < start + chunk; ++k)
           chain[k & 1] = fused(a[k * kPitch + m], b[k * kPitch + n], chain[k & 1]);
-        sum += scale(chain[0] + chain[1], start / 32, m, n);
+        sum += chain[0] + chain[1];
       }
       d[at] = canonical(sum);
     }
@@ -257,7 +257,8 @@ template <int kPitch, int kRegisters, class Element, bool kTwoChunks>
 
 // Inst: d, a, b registers; c register, or constant if (x & kConstantC). y: lane broadcasts, cbsz in
 // bits 0-2, abid 3-6, blgp 7-9.
-enum : uint16_t { kConstantC = 1 };
+// kCopyC: C and D overlap without being the same.
+enum : uint16_t { kConstantC = 1, kCopyC = 2 };
 
 // Registers as the broadcast fields rearrange them.
 template <int kRegisters>
@@ -281,10 +282,12 @@ EMU_INLINE const uint32_t* rearranged(Wave& w, const Inst* i, uint16_t at, bool 
   return buffer;
 }
 
-// C, spread out if it is a constant.
+// C, spread out in the buffer if it is a constant.
 template <int kRegisters>
 EMU_INLINE const uint32_t* addend(Wave& w, const Inst* i, uint32_t* buffer) {
-  if (!(i->x & kConstantC)) return w.reg(i->c);
+  if (!i->x) return w.reg(i->c);
+  if (i->x & kCopyC)
+    return static_cast<uint32_t*>(std::memcpy(buffer, w.reg(i->c), kRegisters * kLanes * 4));
   for (int k = 0; k < kRegisters * kLanes; ++k) buffer[k] = w.s[i->c];
   return buffer;
 }
@@ -317,6 +320,7 @@ void lower_operands(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
     i.x |= kConstantC;
   }
   i.d = l.vector(d.dst, kOut);
+  if (!i.x && i.c != i.d && i.c < i.d + kOut && i.d < i.c + kOut) i.x |= kCopyC;
   i.y = static_cast<uint16_t>(d.cbsz | d.abid << 3 | d.blgp << 7);
   if (d.cbsz > 4 || d.abid >= 1 << d.cbsz) l.fail("no such MFMA broadcast");
 }
@@ -352,8 +356,7 @@ const Inst* run(Wave& w, const Inst* i) {
     if constexpr (kSize >= 16)
       multiply<kSize, depth, pitch, kBlocks>(a_block, b_block, block, c, w.reg(i->d));
     else
-      multiply_slowly<kSize, depth, pitch, kBlocks>(a_block, b_block, block, c, w.reg(i->d),
-                                                    [](float x, int, int, int) { return x; });
+      multiply_narrow<kSize, depth, pitch, kBlocks>(a_block, b_block, block, c, w.reg(i->d));
   }
   if (limited) limit(c, a, b, depth * pitch, w.reg(i->d), outputs * kLanes);
   ++w.mfma;
@@ -383,8 +386,7 @@ const Inst* run_i8(Wave& w, const Inst* i) {
     if constexpr (kSize >= 16)
       multiply<kSize, depth, pitch, kBlocks>(a_block, b_block, block, sum, sum);
     else
-      multiply_slowly<kSize, depth, pitch, kBlocks>(a_block, b_block, block, sum, sum,
-                                                    [](float x, int, int, int) { return x; });
+      multiply_narrow<kSize, depth, pitch, kBlocks>(a_block, b_block, block, sum, sum);
   }
   const uint32_t* const c = addend<outputs>(w, i, c_buffer);
   uint32_t* const d = w.reg(i->d);
@@ -473,35 +475,77 @@ EMU_INLINE void unpack_format(int format, float* out, const uint32_t* v) {
 
 // Inst::wide of the scaled forms. From bit 0: scale A (register or slot), from 16: scale B; then
 // two bits each: which byte; then one bit each: it is a scalar.
-struct ScaleOperand {
+struct ScaleRegister {
   uint16_t at;
   int byte;
   bool scalar;
 };
-EMU_INLINE ScaleOperand scale_operand(uint64_t wide, int which) {
+EMU_INLINE ScaleRegister scale_register(uint64_t wide, int which) {
   return {static_cast<uint16_t>(wide >> 16 * which), static_cast<int>(wide >> (32 + 2 * which) & 3),
           static_cast<bool>(wide >> (36 + which) & 1)};
 }
 
 // One biased exponent per lane. The hardware reads a scalar as a float's exponent field.
-EMU_INLINE void read_scales(Wave& w, const ScaleOperand& s, uint32_t* exponent) {
+EMU_INLINE void read_scales(Wave& w, const ScaleRegister& s, uint32_t* exponent) {
   if (s.scalar)
     spread(exponent, w.s[s.at] >> 23 & 255);
   else
     for (int l = 0; l < kLanes; ++l) exponent[l] = w.reg(s.at)[l] >> (8 * s.byte) & 255;
 }
 
-// Scales by which operands can be multiplied beforehand without leaving the range of float, so that
-// the result is the one of scaling the sums: exponents of at most 40 either way, and NaN.
-EMU_INLINE bool tame(const uint32_t* exponent) {
-  bool all = true;
-  for (int l = 0; l < kLanes; ++l) all &= exponent[l] - 87 <= 80 || exponent[l] == 255;
-  return all;
+// Multiplies each 32 rows of x[k][m] by their scales, exponent[block of 32][m]. That gives the
+// result of scaling the sums as long as nothing leaves the range of float: exponents of at most 40
+// either way. False if there are others, unless they are of zeros (as beyond the edge of a matrix).
+template <int kSize>
+[[gnu::noinline]] bool scale_operand(float* x, const uint32_t* exponent) {
+  constexpr int blocks = kLanes / kSize;
+  alignas(64) float scale[kLanes];
+  for (int l = 0; l < kLanes; ++l) {
+    uint32_t e = exponent[l];
+    if (e - 87 > 80 && e != 255) {
+      uint32_t any = 0;
+      for (int k = 0; k < 32; ++k)
+        any |= as<uint32_t>(x[(l / kSize * 32 + k) * kSize + l % kSize]) << 1;
+      if (any) return false;
+      e = 127;
+    }
+    scale[l] = as<float>(e == 255 ? 0x7fc00000 : e << 23);
+  }
+  for (int block = 0; block < blocks; ++block)
+    for (int k = block * 32; k < block * 32 + 32; ++k)
+      for (int m = 0; m < kSize; ++m) x[k * kSize + m] *= scale[block * kSize + m];
+  return true;
+}
+
+// The other way: the sums of each 32 values of k are scaled, in double and so without error.
+template <int kSize>
+[[gnu::noinline]] void multiply_and_scale(const float* a, const float* b,
+                                          const uint32_t* exponent_a, const uint32_t* exponent_b,
+                                          const uint32_t* c, uint32_t* d) {
+  constexpr int outputs = kOutputs<kSize, 1> * kLanes;
+  alignas(64) uint32_t sum[outputs], nothing[outputs], part[outputs];
+  std::memcpy(sum, c, sizeof sum);
+  for (uint32_t& x : nothing) x = 0x80000000;  // -0: added to anything, it is no change
+  const auto power = [](uint32_t e) {
+    return as<double>(static_cast<uint64_t>(e + 1023 - 127) << 52);
+  };
+  for (int block = 0; block < kLanes / kSize; ++block) {
+    multiply<kSize, 32, kSize, 1>(a + block * 32 * kSize, b + block * 32 * kSize, 0, nothing, part);
+    for (int m = 0; m < kSize; ++m)
+      for (int n = 0; n < kSize; ++n) {
+        const int at = output_at<kSize, 1>(0, m) + n;
+        const uint32_t ea = exponent_a[block * kSize + m], eb = exponent_b[block * kSize + n];
+        const auto scaled = static_cast<float>(as<float>(part[at]) * power(ea) * power(eb));
+        const bool nan = ea == 255 || eb == 255;
+        sum[at] = canonical(as<float>(sum[at]) + (nan ? as<float>(0x7fc00000u) : scaled));
+      }
+  }
+  std::memcpy(d, sum, sizeof sum);
 }
 
 template <int kSize, bool kScaled>
 const Inst* run_small(Wave& w, const Inst* i) {
-  constexpr int depth = kSize == 16 ? 128 : 64, blocks = depth / 32;
+  constexpr int depth = 2048 / kSize;
   constexpr int outputs = kOutputs<kSize, 1>;
   alignas(64) float a[depth * kSize], b[depth * kSize];
   alignas(64) uint32_t c_buffer[outputs * kLanes];
@@ -513,39 +557,21 @@ const Inst* run_small(Wave& w, const Inst* i) {
   if (limited && c != c_buffer)
     c = static_cast<uint32_t*>(std::memcpy(c_buffer, c, sizeof c_buffer));
 
-  bool done = false;
+  bool beforehand = true;
+  alignas(64) uint32_t exponent_a[kLanes], exponent_b[kLanes];
   if constexpr (kScaled) {
-    // exponent[32-block][row]
-    alignas(64) uint32_t exponent_a[kLanes], exponent_b[kLanes];
-    read_scales(w, scale_operand(i->wide, 0), exponent_a);
-    read_scales(w, scale_operand(i->wide, 1), exponent_b);
-    if (tame(exponent_a) && tame(exponent_b)) {
-      for (int side = 0; side < 2; ++side) {
-        float* const x = side ? b : a;
-        const uint32_t* const exponent = side ? exponent_b : exponent_a;
-        for (int block = 0; block < blocks; ++block) {
-          alignas(64) float scale[kSize];
-          for (int m = 0; m < kSize; ++m) {
-            const uint32_t e = exponent[block * kSize + m];
-            scale[m] = as<float>(e == 255 ? 0x7fc00000 : e << 23);
-          }
-          for (int k = block * 32; k < block * 32 + 32; ++k)
-            for (int m = 0; m < kSize; ++m) x[k * kSize + m] *= scale[m];
-        }
-      }
-    } else {
-      multiply_slowly<kSize, depth, kSize, 1>(a, b, 0, c, d, [&](float x, int block, int m, int n) {
-        const uint32_t ea = exponent_a[block * kSize + m], eb = exponent_b[block * kSize + n];
-        if (ea == 255 || eb == 255) return as<float>(0x7fc00000u);
-        const auto power = [](uint32_t e) {
-          return as<double>(static_cast<uint64_t>(e + 1023 - 127) << 52);
-        };
-        return static_cast<float>(x * power(ea) * power(eb));
-      });
-      done = true;
+    read_scales(w, scale_register(i->wide, 0), exponent_a);
+    read_scales(w, scale_register(i->wide, 1), exponent_b);
+    beforehand = scale_operand<kSize>(a, exponent_a);
+    if (beforehand && !scale_operand<kSize>(b, exponent_b)) {
+      unpack_format<kSize>(i->imm & 7, a, w.reg(i->a));
+      beforehand = false;
     }
   }
-  if (!done) multiply<kSize, depth, kSize, 1>(a, b, 0, c, d);
+  if (beforehand)
+    multiply<kSize, depth, kSize, 1>(a, b, 0, c, d);
+  else
+    multiply_and_scale<kSize>(a, b, exponent_a, exponent_b, c, d);
   if (limited) limit(c, a, b, depth * kSize, d, outputs * kLanes);
   ++w.mfma;
   return i + 1;

@@ -281,6 +281,17 @@ def test_registers_may_be_accumulators_and_constants(rng: np.random.Generator) -
         np.testing.assert_array_equal(got, wide_registers(BF16, (product(a, b) + c).astype(np.float32)))
 
 
+def test_overlap_of_c_and_d(rng: np.random.Generator) -> None:
+    """All of C is read before any of D is written."""
+    a, b = (small_values(BF16.a, (1, 16, 32), rng) for _ in "ab")
+    c = rng.integers(-9, 9, (1, 16, 16)).astype(np.float32)
+    ra, rb, rc = registers(BF16, a, BF16.a), registers(BF16, b, BF16.b), wide_registers(BF16, c)
+    text = "v_mfma_f32_16x16x32_bf16 v[34:37], v[8:11], v[16:19], v[32:35]\n"
+    text += "".join(f"v_mov_b32 v{32 + k}, v{34 + k}\n" for k in range(4))
+    *_, got = asm.run(program(text, 4, 4, 4), ra, rb, rc, np.zeros((64, 2), np.uint32), np.zeros_like(rc))
+    np.testing.assert_array_equal(got, wide_registers(BF16, (product(a, b) + c).astype(np.float32)))
+
+
 def test_exec_is_ignored(rng: np.random.Generator) -> None:
     a, b = (small_values(BF16.a, (1, 16, 32), rng) for _ in "ab")
     ra, rb, zero = registers(BF16, a, BF16.a), registers(BF16, b, BF16.b), np.zeros((64, 4), np.uint32)
