@@ -222,7 +222,7 @@ class Hazards final : public Check {
         const VectorState& v = s.vector[k];
         if (near(s, v.mfma)) {
           const Traits& a = v.mfma.by->traits;
-          const int need = a.dgemm ? (a.passes == 4 ? 6 : 19) : after_result(a, t);
+          const int need = a.dgemm ? (a.passes == 4 ? 6 : 11) : after_result(a, t);
           if (!too_close(w, i, s, v.mfma, need,
                          vector_name(b, k) + " is overwritten after an MFMA has written it"))
             return false;
