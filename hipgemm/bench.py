@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import statistics
 import time
 from collections.abc import Callable
@@ -11,8 +10,9 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from . import _hip
+from . import _hip, emulator_bench
 from .array import DeviceArray, asarray, empty
+from .counters import EmulatorCounters, emulator_counters
 from .gemm import matmul, only_kernel
 from .info import info
 from .support import code_object
@@ -21,16 +21,14 @@ from .support import code_object
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``bench``."""
     parser.add_argument("--sizes", default="256,512,1024", help="edges of square products, comma-separated")
+    parser.add_argument("--emulator-sizes", default="512,1024,2048,4096", help="those of its section")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each figure of it")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each; the best counts")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     print(info())
-    rt = _hip.runtime()
-    if rt.emulator is not None:
-        rt.emulator.hipgemm_emulator_cpu.restype = ctypes.c_char_p
-        print(f"emulator    CPU level {(rt.emulator.hipgemm_emulator_cpu() or b'?').decode()}")
     print()
     kernels = [
         k.name for k in code_object(_hip.arch(_hip.current_device())).kernels.values() if k.op == "gemm"
@@ -41,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
                 _products(size, args.repeat, name)
     print()
     _overhead()
+    if _hip.runtime().emulator is not None:
+        print()
+        emulator_bench.run([int(size) for size in args.emulator_sizes.split(",")], args.seconds)
     return 0
 
 
@@ -59,8 +60,8 @@ def _products(size: int, repeat: int, kernel: str) -> None:
         seconds = time.perf_counter() - start
         after = _counters()
         if seconds < best:
-            best, inside = seconds, (after["nanoseconds"] - before["nanoseconds"]) * 1e-9
-            instructions = after["wave_instructions"] - before["wave_instructions"]
+            best, inside = seconds, (after.nanoseconds - before.nanoseconds) * 1e-9
+            instructions = after.wave_instructions - before.wave_instructions
     line = f"matmul {size}^3 bf16: {1e3 * best:8.2f} ms resident, {1e3 * host:8.2f} ms from NumPy"
     if instructions:
         outside = max(0.0, 1 - inside / best)
@@ -129,11 +130,6 @@ def _best(call: Callable[[], object], repeat: int) -> float:
     return min(times)
 
 
-def _counters() -> dict[str, int]:
+def _counters() -> EmulatorCounters:
     """The emulator's totals; zeros elsewhere."""
-    names = ("waves", "wave_instructions", "mfma", "nanoseconds")
-    values = (ctypes.c_uint64 * len(names))()
-    emulator = _hip.runtime().emulator
-    if emulator is not None:
-        emulator.hipgemm_emulator_counters(values, len(names))
-    return dict(zip(names, values, strict=True))
+    return emulator_counters() if _hip.runtime().emulator is not None else EmulatorCounters()

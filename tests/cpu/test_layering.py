@@ -15,7 +15,7 @@ LAYERS = [
     ["_hip"],
     ["usage", "counters", "_dlpack", "_launch", "array"],
     ["gemm", "info"],
-    ["bench", "__main__"],
+    ["emulator_bench", "bench", "__main__"],
     ["__init__"],
 ]
 ORDER = {name: (layer, place) for layer, names in enumerate(LAYERS) for place, name in enumerate(names)}

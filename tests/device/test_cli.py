@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from hipgemm import info
 from hipgemm.__main__ import main
 
 
@@ -83,7 +84,14 @@ def test_errors_are_one_line():
 
 
 def test_bench_prints_its_figures(capsys):
-    assert main(["bench", "--sizes", "64", "--repeat", "1"]) == 0
+    quick = ["--sizes", "64", "--repeat", "1", "--emulator-sizes", "64,128", "--seconds", "0"]
+    assert main(["bench", *quick]) == 0
     text = capsys.readouterr().out
     assert re.search(r"matmul 64\^3 bf16: +[\d.]+ ms resident", text)
     assert re.search(r"launch, out= given: +[\d.]+ us of Python", text)
+    if info().runtime == "emulator":
+        assert re.search(r"CPU features in use: \w+", text)
+        assert re.search(r"  v2 +[\d.]+ M wave-instructions/s landing late, +[\d.]+ early", text)
+        assert re.search(r"HIPGEMM_EMULATOR_CHECK=hazard +[\d.]+ times the time", text)
+        assert re.search(r"  mfma +[\d.]+ % of the time, +[\d.]+ % of the instructions", text)
+        assert re.search(r"  128\^3 +[\d.]+ ms, .*; grows as size\^", text)

@@ -1,0 +1,251 @@
+"""How fast the emulator is: on each CPU level, late and early, under checks, and where the time goes."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from . import _hip
+from .array import DeviceArray, asarray, empty
+from .counters import emulator_counters
+from .errors import HipError
+from .gemm import matmul, only_kernel
+from .support import code_object
+
+# What each level of instruction semantics is compiled for, and the rate to reach on a core.
+LEVELS = {
+    "v4": ("AVX-512 F, BW, CD, DQ, VL", 13),
+    "v3": ("AVX2, FMA, F16C", 8),
+    "v2": ("SSE4.2", None),
+    "base": ("whatever the compiler takes for granted", None),
+}
+CLASSES = ("salu", "valu", "trans", "mfma", "lds", "vmem", "smem", "branch", "wait", "other")
+CHECKS = ("race", "uninit", "bounds", "hazard", "all")
+AIMS_MS = {1024: 60, 4096: 4000}  # whole calls on two cores
+MIX = (256, 256, 2048)  # one tile of the large kernel: hardly anything but its main loop
+Variant = dict[str, str]
+
+
+def run(sizes: Sequence[int], seconds: float = 2.0) -> None:
+    """Print the section on the emulator; `seconds` go into each figure of the first two parts."""
+    level = _level()
+    print(f"emulator on {_cpu()}, {os.cpu_count()} cores; CPU features in use: {LEVELS[level][0]} ({level})")
+    busy = os.getloadavg()[0]
+    if busy > 0.5:
+        print(f"  (load average {busy:.1f}: what else runs here slows these figures down)")
+    print(f"main loop of {_kernel()}, {'x'.join(map(str, MIX))} bf16, one core:")
+    for other in LEVELS:
+        if other == level or "v2" <= other < level:
+            _print_level(other, seconds)
+    print("cost of what can be switched on, on one core:")
+    for name in CHECKS:
+        _print_cost({"check": name}, seconds)
+    _print_cost({"count": "1"}, seconds)
+    print("what dominates, on one core:")
+    _print_profile()
+    print(f"whole calls, resident operands, {_threads()} threads:")
+    _print_calls(sizes)
+
+
+# ---- one core, in a process of its own -------------------------------------------------------------
+
+
+def _rates(variants: Sequence[Variant], seconds: float) -> list[float | str]:
+    """M wave-instructions/s of each variant, or what went wrong; they take turns, and the best counts."""
+    best: list[float | str] = [0.0] * len(variants)
+    end = time.perf_counter() + seconds
+    x, w, out = _operands(*MIX)
+    with only_kernel(_kernel()), _environment(HIPGEMM_EMULATOR_THREADS="1"):
+        while time.perf_counter() < end or 0.0 in best:
+            for i, variant in enumerate(variants):
+                known = best[i]
+                if isinstance(known, str):
+                    continue
+                try:
+                    with _switched(variant):
+                        emulator_counters(reset=True)
+                        matmul(x, w, out)
+                        found = emulator_counters(reset=True)
+                    best[i] = max(known, 1e3 * found.wave_instructions / found.nanoseconds)
+                except HipError as error:
+                    best[i] = error.report.split("\n")[-1] or str(error)
+    return best
+
+
+def main() -> int:
+    """Print the rates of the variants that the command line names, as JSON."""
+    print(json.dumps(_rates(json.loads(sys.argv[1]), float(sys.argv[2]))))
+    return 0
+
+
+def _rates_apart(variants: Sequence[Variant], seconds: float, **environment: str) -> list[float | str]:
+    """Do the same in a child: a CPU level is for life, and a finding spoils the process."""
+    command = [sys.executable, "-m", "hipgemm.emulator_bench", json.dumps(variants), str(seconds)]
+    environment = {**os.environ, "HIPGEMM_RUNTIME": "emulator", **environment}
+    child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if child.returncode:
+        return [child.stderr.strip().split("\n")[-1]] * len(variants)
+    rates: list[float | str] = json.loads(child.stdout)
+    return rates
+
+
+def _print_level(level: str, seconds: float) -> None:
+    timing = [{"memory": "late"}, {"memory": "early"}]
+    late, early = _rates_apart(timing, seconds, HIPGEMM_EMULATOR_CPU=level)
+    if isinstance(late, str) or isinstance(early, str):
+        print(f"  {level:5} {late}")
+        return
+    features, aim = LEVELS[level]
+    line = f"  {level:5} {late:6.2f} M wave-instructions/s landing late, {early:6.2f} early"
+    line += f" (late costs {100 * (early / late - 1):.0f} %; aim 10)"
+    print(f"{line}{f'; aim {aim}' if aim else ''}; {features}")
+
+
+def _print_cost(variant: Variant, seconds: float) -> None:
+    ((kind, name),) = variant.items()
+    label = f"HIPGEMM_EMULATOR_{kind.upper()}={name}"
+    off, on = _rates_apart([{}, variant], seconds)
+    if isinstance(off, str) or isinstance(on, str):
+        print(f"  {label:32} {on}")
+        return
+    aim = "; aim 1.6" if name == "race" else ""
+    print(f"  {label:32} {off / on:6.2f} times the time{aim}")
+
+
+# ---- where the time goes ---------------------------------------------------------------------------
+
+
+def _print_profile() -> None:
+    library = _library()
+    x, w, out = _operands(*MIX)
+    with only_kernel(_kernel()), _environment(HIPGEMM_EMULATOR_THREADS="1"):
+        fastest = float("inf")
+        for _ in range(20):
+            emulator_counters(reset=True)
+            matmul(x, w, out)
+            plain = emulator_counters(reset=True)
+            fastest = min(fastest, plain.nanoseconds)
+        library.hipgemm_emulator_set_profiling(1)
+        try:
+            for _ in range(20):
+                matmul(x, w, out)
+            emulator_counters(reset=True)
+        finally:
+            library.hipgemm_emulator_set_profiling(0)
+    ticks = (ctypes.c_uint64 * len(CLASSES))()
+    library.hipgemm_emulator_profile(ticks, len(CLASSES))
+    total = sum(ticks) or 1
+    shares = {name: t / total for name, t in zip(CLASSES, ticks, strict=True)}
+    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
+        count = getattr(plain, name)
+        if count and share > 0.001:
+            line = f"  {name:7} {100 * share:5.1f} % of the time"
+            line += f", {100 * count / plain.wave_instructions:5.1f} % of the instructions"
+            print(f"{line}, {share * fastest / count:6.1f} ns each")
+
+
+# ---- whole calls -----------------------------------------------------------------------------------
+
+
+def _print_calls(sizes: Sequence[int]) -> None:
+    before: tuple[int, float] | None = None
+    for size in sizes:
+        x, w, out = _operands(size, size, size)
+        best = float("inf")
+        for _ in range(10 if size <= 1024 else 2):
+            emulator_counters(reset=True)
+            start = time.perf_counter()
+            matmul(x, w, out)
+            _hip.synchronize()
+            best = min(best, time.perf_counter() - start)
+        found = emulator_counters(reset=True)
+        rate = found.wave_instructions / best / 1e6
+        line = f"  {size:5}^3 {1e3 * best:9.1f} ms, {rate:6.2f} M wave-instructions/s"
+        if size in AIMS_MS:
+            line += f"; aim {AIMS_MS[size]} ms"
+        if before is not None:
+            power = math.log(best / before[1]) / math.log(size / before[0])
+            line += f"; grows as size^{power:.2f}"
+        print(f"{line}; {found.each[-1].kernel}")
+        before = (size, best)
+
+
+# ---- helpers ---------------------------------------------------------------------------------------
+
+
+def _operands(m: int, n: int, k: int) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal((rows, k), np.float32).astype(ml_dtypes.bfloat16) for rows in (m, n))
+    return asarray(x), asarray(w).T, empty((m, n), ml_dtypes.bfloat16)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables that the emulator reads at each launch."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _switched(variant: dict[str, str]) -> Iterator[None]:
+    library = _library()
+    library.hipgemm_emulator_set_check(variant.get("check", "").encode())
+    library.hipgemm_emulator_set_counting(int(variant.get("count", "0")))
+    try:
+        with _environment(HIPGEMM_EMULATOR_MEMORY=variant.get("memory", "late")):
+            yield
+    finally:
+        library.hipgemm_emulator_set_check(os.environ.get("HIPGEMM_EMULATOR_CHECK", "").encode())
+        library.hipgemm_emulator_set_counting(-1)
+
+
+def _library() -> ctypes.CDLL:
+    library = _hip.runtime().emulator
+    assert library is not None, "only called on the emulator"
+    return library
+
+
+def _level() -> str:
+    library = _library()
+    library.hipgemm_emulator_cpu.restype = ctypes.c_char_p
+    return (library.hipgemm_emulator_cpu() or b"base").decode()
+
+
+def _kernel() -> str:
+    """The bf16 kernel with the largest tile."""
+    kernels = code_object(_hip.arch(_hip.current_device())).kernels.values()
+    return max((k for k in kernels if k.op == "gemm" and k.a == "bf16"), key=lambda k: math.prod(k.tile)).name
+
+
+def _threads() -> int:
+    return int(os.environ.get("HIPGEMM_EMULATOR_THREADS") or os.cpu_count() or 1)
+
+
+def _cpu() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return "an unknown CPU"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
