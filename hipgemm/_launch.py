@@ -18,17 +18,37 @@ _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
 
 # What the kernels of each operation take, in order. A manifest that says otherwise is of another version.
+_GEMM = "a b c alpha_ptr col_scale bias lda ldb ldc m n k alpha out_type bias_type"
+_MX = (
+    "src row_data row_scale row_gemm_scale col_data col_scale col_gemm_scale src_row_stride src_col_stride "
+    "row_pitch row_scale_pitch col_pitch col_scale_pitch rows cols in_type element rule hadamard"
+)
 ARGUMENTS: dict[str, list[str]] = {
-    "gemm": [
-        *("a", "b", "c", "alpha_ptr", "col_scale", "bias"),
-        *("lda", "ldb", "ldc", "m", "n", "k", "alpha", "out_type", "bias_type"),
-    ],
-    "copy": [
-        *("src", "dst", "src_row_stride", "src_col_stride", "dst_row_stride", "dst_col_stride"),
-        *("rows", "cols", "pad_cols"),
-    ],
+    op: names.split()
+    for op, names in {
+        "gemm": _GEMM,
+        "scaled_gemm": f"{_GEMM} a_scale b_scale a_scale_step b_scale_step",
+        "copy": ("src dst src_row_stride src_col_stride dst_row_stride dst_col_stride rows cols pad_cols"),
+        "amax": "src amax src_row_stride src_col_stride rows cols amax_step in_type",
+        "quantize_fp8": (
+            "src dst amax scale next src_row_stride src_col_stride dst_pitch rows cols amax_step eps "
+            "in_type element"
+        ),
+        "quantize_mxfp8": _MX,
+        "quantize_mxfp4": _MX,
+        "dequantize": (
+            "data scale dst data_pitch scale_row_stride scale_col_stride dst_pitch rows cols format "
+            "out_type hadamard"
+        ),
+        "pack_mx_scales": "src dst src_row_stride src_col_stride rows blocks",
+        "mx_gemm_scale": "src dst src_row_stride src_col_stride rows k step bits",
+    }.items()
 }
-TYPE_CODES = {"bf16": 0, "f16": 1, "f32": 2}  # out_type and bias_type
+# What kernels take for names.
+TYPE_CODES = {"bf16": 0, "f16": 1, "f32": 2}
+ELEMENT_CODES = {"fp8_e4m3": 0, "fp8_e5m2": 1, "mxfp8_e4m3": 0, "mxfp8_e5m2": 1, "mxfp4_e2m1": 0}
+FORMAT_CODES = {"fp8_e4m3": 0, "fp8_e5m2": 1, "mxfp8_e4m3": 2, "mxfp8_e5m2": 3, "mxfp4_e2m1": 4}
+RULE_CODES = {"unit": 0, "floor": 1, "rceil": 2, "even": 3}
 
 
 def pack_format(kernel: Kernel) -> str:
@@ -162,3 +182,52 @@ def copy_strided(
     tile_rows, tile_columns = kernel.tile
     workgroups = -(-rows // tile_rows) * -(-padded // tile_columns)
     launch(kernel, workgroups, stream, src[0], dst[0], *src[1:], *dst[1:], rows, columns, padded)
+
+
+def tiled(device: int, name: str, rows: int, columns: int, stream: int, *values: float) -> None:
+    """Launch a helper kernel over a matrix, a workgroup for each of its tiles."""
+    kernel = function(device, name)
+    tile_rows, tile_columns = kernel.tile
+    workgroups = -(-rows // tile_rows) * -(-columns // tile_columns)
+    if workgroups:
+        launch(kernel, workgroups, stream, *values)
+
+
+def gemm_scales(
+    device: int,
+    stream: int,
+    src: tuple[int, int, int],
+    dst: int,
+    rows: int,
+    k: int,
+    bits: int,
+) -> None:
+    """Bring e8m0 scales (rows, K/32), given by address and strides, to the order in which products read."""
+    kernel = function(device, "mx_gemm_scale")
+    words = gemm_scale_bytes(rows, k) // 4
+    launch(
+        kernel,
+        -(-words // kernel.tile[0]),
+        stream,
+        src[0],
+        dst,
+        *src[1:],
+        rows,
+        k,
+        gemm_scale_step(rows),
+        bits,
+    )
+
+
+def gemm_scale_step(rows: int) -> int:
+    """Rows as scales in the order of products count them."""
+    return -(-rows // 16) * 16
+
+
+def gemm_scale_bytes(rows: int, k: int) -> int:
+    """Bytes of scales in the order of products.
+
+    >>> gemm_scale_bytes(17, 257)
+    512
+    """
+    return max(1, -(-k // 256)) * 8 * gemm_scale_step(rows)

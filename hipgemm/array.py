@@ -561,6 +561,16 @@ def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> 
     return x
 
 
+def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Bring a small array up without waiting. It may change at once: what goes up is a copy."""
+    own = np.array(x, order="C")
+    made = new(own.shape, own.dtype, device, stream)
+    if own.size:
+        queue_upload(own, made.ptr, stream)
+        _hip.runtime().pools[device].keep(own, stream)
+    return made
+
+
 def download(
     ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], out: npt.NDArray[Any], stream: int
 ) -> None:

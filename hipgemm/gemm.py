@@ -13,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _hip, _launch, usage
-from .array import DeviceArray, download, new, queue_upload, rows_contiguous
+from .array import DeviceArray, download, lend, new, queue_upload, rows_contiguous
 from .errors import UnsupportedError, raise_reasons
-from .formats import Format
+from .formats import QUANTIZED, Format
 from .problem import GemmProblem, Operand, byte_range, describe_matmul
+from .scaled import ScaledArray, pack_along
 from .support import code_object, copy_reason, leading, padded_k, pitch_fits, select, tiles
 
 Host = npt.NDArray[Any]
 Vector = Host | DeviceArray
+Operands = DeviceArray | ScaledArray
 
 
 @overload
@@ -53,6 +55,21 @@ def matmul(
 ) -> DeviceArray: ...
 
 
+@overload
+def matmul(
+    a: ScaledArray,
+    b: ScaledArray,
+    /,
+    out: Host | DeviceArray | None = None,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    alpha: float | DeviceArray = 1.0,
+    col_scale: Vector | None = None,
+    bias: Vector | None = None,
+    stream: Any = None,
+) -> Any: ...
+
+
 def matmul(
     a: Any,
     b: Any,
@@ -72,8 +89,10 @@ def matmul(
 
     Parameters
     ----------
-    a, b : numpy.ndarray or DeviceArray
-        Matrices (M, K) and (K, N) of bfloat16, in any layout, both on the host or both on one device.
+    a, b : numpy.ndarray, DeviceArray or ScaledArray
+        Matrices (M, K) and (K, N) of bfloat16, or quantized alike, in any layout, both on the host or both
+        on one device. Blocks of quantized ones lie along K, whose scales are applied before the sum is
+        rounded.
     out : array, optional
         Where to put the result: (M, N), any strides, in the same place as `a`; not overlapping an input.
     dtype : dtype, optional
@@ -111,22 +130,35 @@ def matmul(
     """
     handle = 0 if stream is None else _hip.stream_handle("matmul", stream)
     number = alpha if type(alpha) is float else _number(alpha)
-    if type(a) is not DeviceArray or type(b) is not DeviceArray:
+    if type(a) is DeviceArray and type(b) is DeviceArray:
+        x, y = a, b
+    elif _quantized_on_device(a) and _quantized_on_device(b):
+        x, y = a.data, b.data
+    else:
         return _on_host(a, b, out, dtype, number, col_scale, bias, handle)
     arguments = _Arguments(out, dtype, number, col_scale, bias)
     plan = _plans.get(_key(a, b, arguments)) or _make_plan(a, b, arguments)
     if type(number) is float and abs(number) >= _BEYOND_FLOAT32:
         _make_plan(a, b, arguments)  # raises unless it is an infinity
     if out is None:
-        out = new((plan.m, plan.n), plan.out_format.dtype, a.device, handle)
-    elif plan.may_overlap(a, b, out, col_scale, bias):
+        out = new((plan.m, plan.n), plan.out_format.dtype, x.device, handle)
+    elif plan.may_overlap(x, y, out, col_scale, bias) or (x is not a and _on_scales(out, a, b)):
         _make_plan(a, b, arguments)  # raises if they do
     if _hip.runtime().devices == 1:
         _execute(plan, a, b, out, number, col_scale, bias, handle)
     else:
-        with _hip.on_device(a.device):
+        with _hip.on_device(x.device):
             _execute(plan, a, b, out, number, col_scale, bias, handle)
     return out
+
+
+def _quantized_on_device(x: Any) -> bool:
+    return type(x) is ScaledArray and type(x.data) is DeviceArray
+
+
+def _on_scales(out: DeviceArray, *operands: ScaledArray) -> bool:
+    """Whether `out` may share memory with scales."""
+    return any(out._block.ptr == q.scale._block.ptr for q in operands)
 
 
 def _number(alpha: Any) -> Any:
@@ -148,8 +180,11 @@ class _Side:
     name: str
     reason: str | None
     rows: int
+    columns: int  # items of memory along K: numbers, or bytes of two 4-bit numbers
     strides: tuple[int, ...]
-    leading: int  # elements from row to row, as the kernel sees it
+    item: int  # bytes of an item
+    width: int  # bytes of a row laid out anew
+    leading: int  # numbers from row to row, as the kernel sees it
 
 
 @dataclass(frozen=True)
@@ -160,7 +195,6 @@ class _Plan:
     n: int
     k: int
     padded_k: int
-    itemsize: int
     first: _Side
     second: _Side
     swapped: bool  # the kernel computes the transpose, from exchanged operands
@@ -216,12 +250,12 @@ def only_kernel(name: str) -> Iterator[None]:
         _plans.clear()
 
 
-def _key(a: DeviceArray, b: DeviceArray, x: _Arguments) -> Any:
+def _key(a: Operands, b: Operands, x: _Arguments) -> Any:
     """Everything that a plan and the checks behind it depend on, except where arrays lie."""
     try:
         key = (
-            a._key,
-            b._key,
+            _operand_key(a),
+            _operand_key(b),
             None if x.out is None else x.out._key,
             x.dtype,
             None if type(x.alpha) is float else x.alpha._key,
@@ -234,16 +268,24 @@ def _key(a: DeviceArray, b: DeviceArray, x: _Arguments) -> Any:
     return key
 
 
+def _operand_key(x: Any) -> Any:
+    if type(x) is DeviceArray:
+        return x._key
+    return x.data._key, x.scale._key, x.shape, x.format, x.axis, x.hadamard
+
+
 def _vector_key(x: Any) -> Any:
     return x._key if type(x) is DeviceArray else (x.shape, x.dtype)
 
 
-def _make_plan(a: DeviceArray, b: DeviceArray, x: _Arguments) -> _Plan:
+def _make_plan(a: Operands, b: Operands, x: _Arguments) -> _Plan:
     problem, reasons = describe_matmul(
         a, b, x.out, dtype=x.dtype, alpha=x.alpha, col_scale=x.col_scale, bias=x.bias
     )
-    problem = _supported(problem, reasons, _hip.arch(a.device))
-    plan = _build(problem, a.device)
+    device = a.device
+    assert device is not None
+    problem = _supported(problem, reasons, _hip.arch(device))
+    plan = _build(problem, device)
     key = _key(a, b, x)
     if key is not None:
         if len(_plans) >= _MAX_PLANS:
@@ -278,7 +320,11 @@ def _build(p: GemmProblem, device: int) -> _Plan:
         if direct:
             leading_out = p.out.pitch
         elif (
-            columns.rows_contiguous and pitch_fits(columns.pitch, item) and not p.col_scale and p.bias is None
+            columns.rows_contiguous
+            and pitch_fits(columns.pitch, item)
+            and not p.col_scale
+            and p.bias is None
+            and p.a.format == p.b.format
         ):
             swapped, direct, leading_out = True, True, columns.pitch
             sides.reverse()
@@ -286,7 +332,9 @@ def _build(p: GemmProblem, device: int) -> _Plan:
     def side(name: str, x: Operand) -> _Side:
         reason = copy_reason(x, chosen)
         step = leading(x, chosen) if reason is None else padded_k(p.k, chosen)
-        return _Side(name, reason, x.shape[0], x.strides, step)
+        width = padded_k(p.k, chosen) * x.format.bits // 8
+        rows, columns = x.shape
+        return _Side(name, reason, rows, columns, x.strides, x.format.itemsize, width, step)
 
     spans = [byte_range(x.shape, x.strides, x.format.itemsize, 0) for x in (p.a, p.b)]
     spans.append((0, 0) if p.out is None else byte_range(p.out.shape, p.out.strides, item, 0))
@@ -297,7 +345,6 @@ def _build(p: GemmProblem, device: int) -> _Plan:
         n=p.n,
         k=p.k,
         padded_k=padded_k(p.k, chosen),
-        itemsize=p.a.format.itemsize,
         first=side(*sides[0]),
         second=side(*sides[1]),
         swapped=swapped,
@@ -315,36 +362,40 @@ def _build(p: GemmProblem, device: int) -> _Plan:
 
 def _execute(
     plan: _Plan,
-    a: DeviceArray,
-    b: DeviceArray,
+    a: Operands,
+    b: Operands,
     out: DeviceArray,
     alpha: Any,
     col_scale: Any,
     bias: Any,
     stream: int,
 ) -> None:
-    """Queue the product. `a.device` is current."""
+    """Queue the product. The device of all arrays is current."""
     kernel = plan.kernel
     if kernel is None:
         return
+    device = out.device
     first, second = (b, a) if plan.swapped else (a, b)
     rows, columns = (plan.n, plan.m) if plan.swapped else (plan.m, plan.n)
     # These go back to the pool when this function ends, and serve this stream next.
     temporaries: list[_hip.Block] = []
-    first_ptr = _read(plan, plan.first, first, stream, temporaries)
-    second_ptr = _read(plan, plan.second, second, stream, temporaries)
+    first_ptr = _read(plan.first, first, stream, temporaries)
+    second_ptr = _read(plan.second, second, stream, temporaries)
+    scales: tuple[int, ...] = ()
+    if type(first) is ScaledArray and type(second) is ScaledArray:
+        scales = _read_scales(plan, first, second, stream, temporaries)
     if type(alpha) is float:
         alpha_ptr = 0
     else:
         alpha._block.reading(stream)
         alpha_ptr, alpha = alpha.ptr, 1.0
-    scale_ptr = 0 if col_scale is None else _read_vector(col_scale, a.device, stream, temporaries)
-    bias_ptr = 0 if bias is None else _read_vector(bias, a.device, stream, temporaries)
+    scale_ptr = 0 if col_scale is None else _read_vector(col_scale, device, stream, temporaries)
+    bias_ptr = 0 if bias is None else _read_vector(bias, device, stream, temporaries)
     out._block.writing(stream)
     if plan.direct:
         out_ptr = out.ptr
     else:
-        result = _hip.allocate(plan.m * plan.n * plan.out_format.itemsize, a.device, stream)
+        result = _hip.allocate(plan.m * plan.n * plan.out_format.itemsize, device, stream)
         temporaries.append(result)
         out_ptr = result.ptr
     _launch.launch(
@@ -366,50 +417,96 @@ def _execute(
         alpha,
         plan.out_type,
         plan.bias_type,
+        *scales,
     )
     if not plan.direct:
         item = plan.out_format.itemsize
         usage.count_copy("matmul", "out", "rows not contiguous")
         packed = (out_ptr, plan.n * item, item)
         row, column = out.strides
-        _launch.copy_strided(a.device, stream, item, packed, (out.ptr, row, column), plan.m, plan.n)
+        _launch.copy_strided(device, stream, item, packed, (out.ptr, row, column), plan.m, plan.n)
 
 
-def _read(plan: _Plan, side: _Side, x: DeviceArray, stream: int, temporaries: list[_hip.Block]) -> int:
+def _read(side: _Side, x: Operands, stream: int, temporaries: list[_hip.Block]) -> int:
     """Return where the kernel finds an operand, laid out anew if it must be."""
-    x._block.reading(stream)
+    stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
+    stored._block.reading(stream)
     if side.reason is None:
-        return x.ptr
-    item = plan.itemsize
-    block = _hip.allocate(side.rows * plan.padded_k * item, x.device, stream)
+        return stored.ptr
+    block = _hip.allocate(side.rows * side.width, stored.device, stream)
     temporaries.append(block)
     usage.count_copy("matmul", side.name, side.reason)
     # The second operand is given as (K, N) and used as (N, K): its strides are turned already.
     _launch.copy_strided(
-        x.device,
+        stored.device,
         stream,
-        item,
-        (x.ptr, side.strides[0], side.strides[1]),
-        (block.ptr, plan.padded_k * item, item),
+        side.item,
+        (stored.ptr, side.strides[0], side.strides[1]),
+        (block.ptr, side.width, side.item),
         side.rows,
-        plan.k,
-        plan.padded_k,
+        side.columns,
+        side.width // side.item,
     )
     return block.ptr
 
 
+def _read_scales(
+    plan: _Plan, first: ScaledArray, second: ScaledArray, stream: int, temporaries: list[_hip.Block]
+) -> tuple[int, ...]:
+    """Return where the kernel finds the scales of both operands, and how far apart they are."""
+    pointers, steps = [], []
+    for side, q in ((plan.first, first), (plan.second, second)):
+        if QUANTIZED[q.format].block:
+            block = _gemm_scales(q, side.rows, plan.k, stream)
+            temporaries.append(block)
+            pointers.append(block.ptr)
+            steps.append(_launch.gemm_scale_step(side.rows))
+        elif q.scale.shape == ():
+            pointers.append(_read_vector(q.scale, q.scale.device, stream, temporaries))
+            steps.append(0)
+        else:
+            pointers.append(_read_row_scales(side, q.scale, stream, temporaries))
+            steps.append(1)
+    return (*pointers, *steps)
+
+
+def _gemm_scales(q: ScaledArray, rows: int, k: int, stream: int) -> _hip.Block:
+    """Return the scales in the order that kernels read, made at the first product and kept."""
+    block: _hip.Block | None = q._kernel_scales.get("gemm")
+    if block is None:
+        scale = q.scale
+        block = _hip.allocate(_launch.gemm_scale_bytes(rows, k), scale.device, stream)
+        scale._block.reading(stream)
+        strides = scale.strides if q.axis == -1 else scale.strides[::-1]
+        if rows and k:
+            bits = QUANTIZED[q.format].bits
+            _launch.gemm_scales(scale.device, stream, (scale.ptr, *strides), block.ptr, rows, k, bits)
+        q._kernel_scales["gemm"] = block
+    block.reading(stream)
+    return block
+
+
+def _read_row_scales(side: _Side, scale: DeviceArray, stream: int, temporaries: list[_hip.Block]) -> int:
+    """Return where the kernel finds one float32 for each row, gathered if they lie apart."""
+    along = scale.strides[0] if scale.shape[1] == 1 else scale.strides[1]
+    scale._block.reading(stream)
+    if side.rows <= 1 or along == 4:
+        return scale.ptr
+    block = _hip.allocate(4 * side.rows, scale.device, stream)
+    temporaries.append(block)
+    usage.count_copy("matmul", f"{side.name}.scale", "not contiguous")
+    _launch.copy_strided(scale.device, stream, 4, (scale.ptr, along, 4), (block.ptr, 4, 4), side.rows, 1)
+    return block.ptr
+
+
 def _read_vector(x: Any, device: int, stream: int, temporaries: list[_hip.Block]) -> int:
-    """Return where the kernel finds an epilogue vector; one on the host goes up without waiting."""
+    """Return where the kernel finds an epilogue vector or number; one on the host goes up without waiting."""
     if type(x) is DeviceArray:
         x._block.reading(stream)
         return x.ptr
-    block = _hip.allocate(x.nbytes, device, stream)
-    temporaries.append(block)
-    # A copy of our own: the caller may change theirs before the stream comes to read it.
-    own = np.array(x, order="C")
-    queue_upload(own, block.ptr, stream)
-    _hip.runtime().pools[device].keep(own, stream)
-    return block.ptr
+    made = lend(x, device, stream)
+    temporaries.append(made._block)
+    return made.ptr
 
 
 # ---- operands on the host --------------------------------------------------------------------------
@@ -430,8 +527,8 @@ def _on_host(
     with _hip.on_device(device):
         kept: list[Host] = []  # what the stream still has to read
         try:
-            a_device = _bring_up("a", a, device, stream, kept)
-            b_device = _bring_up("b", b.T, device, stream, kept).T
+            a_device = _bring_up_operand("a", a, device, stream, kept)
+            b_device = _bring_up_operand("b", b.T, device, stream, kept).T
             arguments = _Arguments(None, problem.out_format.dtype, alpha, col_scale, bias)
             key = _key(a_device, b_device, arguments)
             plan = _plans.get(key) or _make_plan(a_device, b_device, arguments)
@@ -443,6 +540,17 @@ def _on_host(
             raise
         del kept
     return result
+
+
+def _bring_up_operand(name: str, x: Any, device: int, stream: int, kept: list[Host]) -> Any:
+    """Queue the upload of a matrix (rows, K), quantized or not."""
+    if not isinstance(x, ScaledArray):
+        return _bring_up(name, x, device, stream, kept)
+    form = QUANTIZED[x.format]
+    packed = form.bits == 4 and x.data.dtype == form.dtype
+    data = _bring_up(name, pack_along(x.data, -1) if packed else x.data, device, stream, kept)
+    scale = lend(x.scale, device, stream)
+    return ScaledArray._make(data, scale, form, -1, x.shape, hadamard=x.hadamard)
 
 
 def _bring_up(name: str, x: Host, device: int, stream: int, kept: list[Host]) -> DeviceArray:

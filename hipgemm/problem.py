@@ -122,7 +122,7 @@ def describe_matmul(
     if dtype is not None:
         out_format = format_of(dtype)
         if out_format is None:
-            faults.add(TypeError, "dtype", f"dtype must be {_names(OUTPUTS)}", _dtype_name(dtype))
+            faults.add(TypeError, "dtype", f"dtype must be {_names(OUTPUTS)}", dtype_name(dtype))
         elif out_operand is not None and out_operand.format != out_format:
             required = f"out.dtype must be dtype={out_format.dtype}"
             faults.add(TypeError, "dtype", required, out_operand.format.dtype)
@@ -191,9 +191,7 @@ class _Faults:
         form = format_of(x.dtype)
         if form not in formats:
             hint = "" if name == "out" else _dtype_hint(name, x.dtype)
-            self.add(
-                TypeError, "dtype", f"{name}.dtype must be {_names(formats)}", _dtype_name(x.dtype), hint
-            )
+            self.add(TypeError, "dtype", f"{name}.dtype must be {_names(formats)}", dtype_name(x.dtype), hint)
             return None
         assert form is not None
         self.two_axes(name, x.shape)
@@ -259,7 +257,7 @@ class _Faults:
             return None
         form = format_of(x.dtype)
         if form not in formats:
-            self.add(TypeError, "dtype", f"{name}.dtype must be {_names(formats)}", _dtype_name(x.dtype))
+            self.add(TypeError, "dtype", f"{name}.dtype must be {_names(formats)}", dtype_name(x.dtype))
         if len(x.shape) != 1 or (columns is not None and x.shape[0] != columns):
             want = "(N,)" if columns is None else f"(N,)=({columns},)"
             self.add(ValueError, "shape", f"{name}.shape must be {want}", x.shape)
@@ -271,7 +269,7 @@ class _Faults:
         """Check alpha: a real number, or a 0-d float32 array on the device."""
         if isinstance(alpha, Resident):
             if alpha.dtype != F32.dtype:
-                self.add(TypeError, "dtype", "alpha.dtype must be float32", _dtype_name(alpha.dtype))
+                self.add(TypeError, "dtype", "alpha.dtype must be float32", dtype_name(alpha.dtype))
             if alpha.shape != ():
                 self.add(ValueError, "shape", "alpha on a device must be 0-d", f"alpha.shape={alpha.shape}")
             return "device"
@@ -423,7 +421,8 @@ def _names(formats: tuple[Format, ...]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
-def _dtype_name(dtype: npt.DTypeLike) -> str:
+def dtype_name(dtype: npt.DTypeLike) -> str:
+    """Name a type for a message, whatever it is."""
     try:
         return str(np.dtype(dtype))
     except (TypeError, ValueError, SyntaxError):

@@ -16,6 +16,7 @@ from .problem import GemmProblem, Operand, describe_matmul
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
 MAKE_LINE = "make kernels"
+GEMMS = ("gemm", "scaled_gemm")  # operations of products
 CHUNK_BYTES = 16  # what one lane of a kernel loads at once
 
 
@@ -139,8 +140,8 @@ def copy_reason(x: Operand, kernel: Kernel) -> str | None:
     item = x.format.itemsize
     if x.device is None:
         return None if x.rows_contiguous or not x.transposed.rows_contiguous else "K not contiguous"
-    if k == 0 and not x.padded:
-        return "K=0"
+    if k == 0:
+        return None if x.padded or kernel.op == "scaled_gemm" else "K=0"
     if k > 1 and x.strides[1] != item:
         return "K not contiguous"
     if rows > 1 and x.strides[0] < k * item:
@@ -163,8 +164,8 @@ def leading(x: Operand, kernel: Kernel) -> int:
 
 
 def padded_k(k: int, kernel: Kernel) -> int:
-    """K as the kernel sees it: whole chunks, at least one."""
-    return max(1, -(-k // kernel.chunk)) * kernel.chunk
+    """K as the kernel sees it: whole chunks; at least one for those that know no K of 0."""
+    return max(kernel.op == "gemm", -(-k // kernel.chunk)) * kernel.chunk
 
 
 def pitch_fits(pitch: int, itemsize: int) -> bool:
@@ -182,12 +183,6 @@ class Constraint:
 
     code: str
     broken: Callable[[GemmProblem, Kernel], tuple[str, object] | None]
-
-
-def _formats(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    if (p.a.format.name, p.b.format.name) == (k.a, k.b):
-        return None
-    return f"a and b must be {k.a} and {k.b}", f"{p.a.format.name} and {p.b.format.name}"
 
 
 def _extent(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
@@ -210,7 +205,6 @@ def _grid(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
 
 
 CONSTRAINTS = (
-    Constraint("format", _formats),
     Constraint("size", _extent),
     Constraint("output", _output),
     Constraint("grid", _grid),
@@ -267,7 +261,8 @@ def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Kernel | None, li
 
     HIPGEMM_KERNEL names one kernel to consider alone.
     """
-    candidates = [k for k in kernels if k.op == "gemm"]
+    op = "scaled_gemm" if p.a.format.scale_dtype else "gemm"
+    candidates = [k for k in kernels if k.op in GEMMS]
     forced = os.environ.get("HIPGEMM_KERNEL")
     if forced:
         names = ", ".join(k.name for k in candidates)
@@ -275,9 +270,17 @@ def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Kernel | None, li
         if not candidates:
             required = f"HIPGEMM_KERNEL must name a kernel ({names})"
             return None, [Reason(ValueError, "kernel", sentence(required, forced))]
+    formats = (p.a.format.name, p.b.format.name)
+    served = [k for k in candidates if (k.a, k.b) == formats]
+    if not served:
+        known = dict.fromkeys(f"{k.a} and {k.b}" for k in candidates if forced or k.op == op)
+        if not known:
+            return None, [Reason(UnsupportedError, "kernel", sentence("a gemm kernel must be built", "none"))]
+        required = f"a and b must be {' or '.join(known)}"
+        return None, [Reason(UnsupportedError, "format", sentence(required, " and ".join(formats)))]
     fit: list[Kernel] = []
     reasons: dict[str, Reason] = {}
-    for k in candidates:
+    for k in served:
         broken = [(c.code, found) for c in CONSTRAINTS if (found := c.broken(p, k)) is not None]
         for code, (required, got) in broken:
             reason = Reason(UnsupportedError, code, sentence(required, got))
@@ -286,8 +289,6 @@ def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Kernel | None, li
             fit.append(k)
     if fit:
         return min(fit, key=lambda k: cost(p, k).clocks), []
-    if not reasons:
-        return None, [Reason(UnsupportedError, "kernel", sentence("a gemm kernel must be built", "none"))]
     return None, list(reasons.values())
 
 
@@ -362,7 +363,13 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         return Support(None, tuple(reasons))
     named = (("a", problem.a), ("b", problem.b.transposed))
     copies = tuple(f"{name}: {why}" for name, x in named if (why := copy_reason(x, kernel)) is not None)
-    fit = [k for k in kernels if k.op == "gemm" and all(c.broken(problem, k) is None for c in CONSTRAINTS)]
+    fit = [
+        k
+        for k in kernels
+        if k.op in GEMMS
+        and (k.a, k.b) == (kernel.a, kernel.b)
+        and all(c.broken(problem, k) is None for c in CONSTRAINTS)
+    ]
     return Support(
         kernel.name, (), copies, tuple(sorted((cost(problem, k) for k in fit), key=lambda c: c.clocks))
     )
