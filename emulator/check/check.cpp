@@ -211,6 +211,8 @@ std::unique_ptr<Observer> make_observer(LaunchContext& context, std::string& err
   check::Request request = check::requested();
   error = std::move(request.error);
   if (!(request.checks & check::kUninit)) definedness::trust_all();
+  // The machine itself holds every access against the allocations.
+  request.checks &= ~uint32_t{check::kBounds};
   const bool counting = count::requested();
   if (!request.checks && !counting && !count::profiling()) return nullptr;
   return std::make_unique<check::Sanitizers>(context, request.checks, counting);
