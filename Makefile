@@ -5,7 +5,8 @@
 #   make kernels    HIP kernels -> hipgemm/kernels/, and a table of their registers and main loops
 #   make emulator   the emulated HIP runtime -> hipgemm/_emulator/libamdhip64.so
 #   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
-#   make wheel      a wheel in dist/                   make clean   what was built; .venv stays
+#   make wheel      a wheel in dist/                   make fuzz    damaged code objects, at length
+#                                                      make clean   what was built; .venv stays
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -20,9 +21,9 @@ ifeq ($(BUILD_PYTHON),$(VENV)/bin/python)
 endif
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: help demo test lint format bench wheel kernels emulator clean
+.PHONY: help demo test fuzz lint format bench wheel kernels emulator clean
 help:
-	@sed -n '3,9s/^#//p' $(MAKEFILE_LIST)
+	@sed -n '3,10s/^#//p' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
 $(VENV)/.installed: pyproject.toml tools/hatch_hook.py
@@ -102,6 +103,11 @@ demo: $(READY) emulator kernels
 
 test: $(READY) emulator kernels
 	$(BUILD_PYTHON) -m pytest $(PYTEST_ARGS)
+
+# Damaged code objects, for as long as one likes: make fuzz FUZZ_ROUNDS=100000
+FUZZ_ROUNDS ?= 20000
+fuzz: $(READY) emulator kernels
+	HIPGEMM_FUZZ_ROUNDS=$(FUZZ_ROUNDS) $(BUILD_PYTHON) -m pytest -q tests/emulator/test_loader.py
 
 lint: $(READY) kernels
 	$(VENV)/bin/ruff check .
