@@ -592,5 +592,6 @@ def download(
     span = np.empty(high - low, np.uint8)
     _hip.copy("DeviceToHost", address_of(span), low, span.nbytes, stream)
     _hip.synchronize(stream)
-    first = span[ptr - low : ptr - low + item].view(out.dtype)
-    out[...] = np.lib.stride_tricks.as_strided(first, shape, strides)
+    plain = np.dtype((np.void, item))  # NumPy has no name for some of ml_dtypes, and here needs one
+    first = span[ptr - low : ptr - low + item].view(plain)
+    out.view(plain)[...] = np.lib.stride_tricks.as_strided(first, shape, strides)

@@ -190,9 +190,9 @@ def _quantize_mx(
     with np.errstate(invalid="ignore", over="ignore"):
         if transform:
             x = hadamard(x)
-        pad = -shape[axis] % BLOCK  # zeros never change a block's maximum
-        blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)])
-        blocks = blocks.reshape(*blocks.shape[:-1], -1, BLOCK)
+        count = -(-shape[axis] // BLOCK)
+        pad = count * BLOCK - shape[axis]  # zeros never change a block's maximum
+        blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]).reshape(*x.shape[:-1], count, BLOCK)
         amax = np.max(np.abs(blocks), axis=-1, initial=np.float32(0))
         lost = ~np.isfinite(amax)
         byte = scale_byte(np.where(lost, np.float32(0), amax), scaling, form)
@@ -200,7 +200,7 @@ def _quantize_mx(
         # 2^-e is the number of the mirrored byte; 255, a NaN, stays one.
         up = e8m0_value(np.where(lost, byte, 254 - byte))[..., None]
         codes = cast(np.clip(blocks * up, -form.maximum, form.maximum), form)
-    codes = codes.reshape(*x.shape[:-1], -1)[..., : shape[axis]]
+    codes = codes.reshape(*x.shape[:-1], count * BLOCK)[..., : shape[axis]]
     assert form.scale_dtype is not None
     return ScaledArray._make(
         np.moveaxis(codes, -1, axis),
@@ -256,7 +256,7 @@ def hadamard(x: Floats) -> Floats:
         )
     y = x
     for stride in (1, 2, 4, 8):
-        pairs = y.reshape(*x.shape[:-1], -1, 2, stride)
+        pairs = y.reshape(*x.shape[:-1], x.shape[-1] // (2 * stride), 2, stride)
         even, odd = pairs[..., 0, :], pairs[..., 1, :]
         y = np.stack((even + odd, even - odd), axis=-2)
     return np.asarray(y.reshape(x.shape) * np.float32(0.25))

@@ -30,6 +30,12 @@ def emulator() -> Any:
 
 
 @pytest.fixture
+def free_bytes() -> Callable[[], int]:
+    """Free device memory, to see what leaks."""
+    return lambda: int(_hip.runtime().hip.hipMemGetInfo()[1])
+
+
+@pytest.fixture
 def streams() -> Iterator[Callable[[], int]]:
     """Make streams that do not wait for the default stream."""
     made = []
