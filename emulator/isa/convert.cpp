@@ -49,6 +49,12 @@ EMU_INLINE Pair widen_two(u32 codes, float scale) {
   constexpr u32 kMask = (1u << S::kBits) - 1;
   return {as<u32>(widen<S>(codes & kMask, e)), as<u32>(widen<S>(codes >> S::kBits & kMask, e))};
 }
+// The same to f16, which a scale of 2^60 overflows as well as a larger one, and without overflowing
+// the float in between.
+EMU_INLINE float scale_for_half(float scale) {
+  const u32 field = as<u32>(scale) & 0x7f800000, most = (127u + 60) << 23;
+  return as<float>(field == 0x7f800000 || field < most ? field : most);
+}
 EMU_INLINE u32 to_halves(Pair p, Mode m) {
   return float_to_half(as<float>(p.low), m.fp16_overflow()) |
          float_to_half(as<float>(p.high), m.fp16_overflow()) << 16;
@@ -67,7 +73,8 @@ EMU_INLINE float high_bf16(u32 x) { return as<float>(x & 0xffff0000); }
 EMU_INLINE u32 half_stochastic(float x, u32 seed, Mode m) {
   const u32 bits = as<u32>(x), a = bits & 0x7fffffff;
   if (a >= 0x7f800000) return float_to_half(x, m.fp16_overflow());
-  const float moved = as<float>(bits + (seed >> 19));  // 13 bits are dropped
+  const u32 sum = a + (seed >> 19);  // 13 bits are dropped
+  const float moved = as<float>((sum < 0x7f7fffff ? sum : 0x7f7fffff) | (bits & 0x80000000));
   const u32 h = float_to_half_rtz(moved);
   const bool over = (as<u32>(moved) & 0x7fffffff) >= 0x47800000;
   return over && !m.fp16_overflow() ? (h & 0x8000) | 0x7c00 : h;
@@ -116,7 +123,7 @@ void add_8bit_scaled(Semantics& t, const Op (&ops)[11]) {
   vector(t, ops[6],
          [](u32 a, float scale, Control c) { return widen_two<S>(from_half(a, c), scale); });
   vector(t, ops[7], [](u32 a, float scale, Control c, Mode m) {
-    return to_halves(widen_two<S>(from_half(a, c), scale), m);
+    return to_halves(widen_two<S>(from_half(a, c), scale_for_half(scale)), m);
   });
   vector(t, ops[8], [](u32 a, float scale, Control c) {
     return to_bf16s(widen_two<S>(from_half(a, c), scale));
@@ -125,7 +132,7 @@ void add_8bit_scaled(Semantics& t, const Op (&ops)[11]) {
     return widen<S>(from_byte(a, c), scale_exponent(scale));
   });
   vector(t, ops[10], [](u32 a, float scale, u32 old, Control c, Mode m) {
-    const float x = widen<S>(from_byte(a, c), scale_exponent(scale));
+    const float x = widen<S>(from_byte(a, c), scale_exponent(scale_for_half(scale)));
     return with_half(old, float_to_half(x, m.fp16_overflow()), to_high(c));
   });
 }
@@ -162,7 +169,7 @@ void add_fp4(Semantics& t) {
   vector(t, Op::v_cvt_scalef32_pk_f32_fp4,
          [](u32 a, float scale, Control c) { return widen_two<Fp4>(from_byte(a, c), scale); });
   vector(t, Op::v_cvt_scalef32_pk_f16_fp4, [](u32 a, float scale, Control c, Mode m) {
-    return to_halves(widen_two<Fp4>(from_byte(a, c), scale), m);
+    return to_halves(widen_two<Fp4>(from_byte(a, c), scale_for_half(scale)), m);
   });
   vector(t, Op::v_cvt_scalef32_pk_bf16_fp4, [](u32 a, float scale, Control c) {
     return to_bf16s(widen_two<Fp4>(from_byte(a, c), scale));
@@ -249,7 +256,8 @@ const Inst* widen_32(Wave& w, const Inst* i) {
   const uint32_t* const scales = operand_row(w, i, 2, i->c, buffer);
   const bool overflow = w.mode & kModeFp16Overflow;
   for (int l = 0; l < kLanes; ++l) {
-    const int e = scale_exponent(as<float>(scales[l]));
+    const float scale = as<float>(scales[l]);
+    const int e = scale_exponent(std::is_same_v<T, F16> ? scale_for_half(scale) : scale);
     for (int n = 0; n < 32; ++n) {
       const int bit = 6 * n, word = bit / 32, shift = bit % 32;
       uint32_t code = codes[word * kLanes + l] >> shift;
