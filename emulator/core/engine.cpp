@@ -139,7 +139,6 @@ void Engine::start_wave(LaunchContext& context, Wave& w, uint32_t index) {
            ((d.rsrc1 >> 26) & 1) << 23;
   w.state = WaveState::running;
   w.pc = context.entry;
-  w.mfma = 0;
   w.vm = w.ds = w.smem = Queue{};
   w.smem_weight = 0;
   w.free_count = kPendingSlots;

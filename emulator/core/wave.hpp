@@ -93,7 +93,6 @@ struct alignas(64) Wave {
   uint8_t free_count = 0;
   uint8_t smem_weight = 0;
   const Inst* pc = nullptr;  // where to go on; while running the pc is in the loop
-  uint64_t mfma = 0;
 
   // The allocation that served the last access.
   uint64_t memory_begin = 0, memory_end = 0;

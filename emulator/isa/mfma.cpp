@@ -359,7 +359,6 @@ const Inst* run(Wave& w, const Inst* i) {
       multiply_narrow<kSize, depth, pitch, kBlocks>(a_block, b_block, block, c, w.reg(i->d));
   }
   if (limited) limit(c, a, b, depth * pitch, w.reg(i->d), outputs * kLanes);
-  ++w.mfma;
   return i + 1;
 }
 
@@ -397,7 +396,6 @@ const Inst* run_i8(Wave& w, const Inst* i) {
     const bool overflow = (~(c[k] ^ static_cast<uint32_t>(product)) & (c[k] ^ wrapped)) >> 31;
     d[k] = saturate && overflow ? (c[k] >> 31 ? 0x80000000 : 0x7fffffff) : wrapped;
   }
-  ++w.mfma;
   return i + 1;
 }
 
@@ -441,7 +439,6 @@ const Inst* run_f64(Wave& w, const Inst* i) {
     d[0] = static_cast<uint32_t>(bits);
     d[kLanes] = static_cast<uint32_t>(bits >> 32);
   }
-  ++w.mfma;
   return i + 1;
 }
 template <int kSize, int kBlocks>
@@ -573,7 +570,6 @@ const Inst* run_small(Wave& w, const Inst* i) {
   else
     multiply_and_scale<kSize>(a, b, exponent_a, exponent_b, c, d);
   if (limited) limit(c, a, b, depth * kSize, d, outputs * kLanes);
-  ++w.mfma;
   return i + 1;
 }
 
