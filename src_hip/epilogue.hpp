@@ -30,10 +30,10 @@ struct OutF32 {
   static constexpr u32 kBytes = 4;
 };
 
-template <class T>
+template <class T, class Args>
 class Epilogue {
  public:
-  HIPGEMM_DEVICE Epilogue(const GemmArgs& args, const TileArea<T>& area, const Place<T>& place)
+  HIPGEMM_DEVICE Epilogue(const Args& args, const TileArea<T>& area, const Place<T>& place)
       : args_(args),
         area_(area),
         place_(place),
@@ -63,9 +63,9 @@ class Epilogue {
   HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) {
     for (u32 part = 0; part < T::kParts; part++)
       for (u32 i = 0; i < T::A::kFragments; i++) {
-        const u32 row = part * T::A::kPartRows +
-                        (place_.wave_m * T::A::kFragments + i) * kFragmentRows +
-                        place_.lane % kFragmentRows;
+        const u32 row =
+            SideA<T>::tile_row(part, (place_.wave_m * T::A::kFragments + i) * kFragmentRows +
+                                         place_.lane % kFragmentRows);
         f(row, [&](u32 quad) -> f32x4& {
           return acc.at[part][quad / T::B::kFragments][i][quad % T::B::kFragments];
         });
@@ -77,10 +77,34 @@ class Epilogue {
     f32x4 scale[kQuads], bias[kQuads];
     load_col_scale(scale);
     load_bias(bias);
+    if constexpr (T::kScaling == Scaling::floats) scale_operands(acc);
     for_each_row(acc, [&](u32, auto at) {
       for (u32 q = 0; q < kQuads; q++)
         at(q) = __builtin_elementwise_fma(at(q) * f32x4(alpha), scale[q], bias[q]);
     });
+  }
+
+  // The scales of A and B themselves, by their product.
+  HIPGEMM_DEVICE void scale_operands(Accumulators<T>& acc) {
+    const Buffer rows = scales_from(args_.a_scale, args_.a_scale_step, area_.row, area_.rows);
+    const Buffer columns =
+        scales_from(args_.b_scale, args_.b_scale_step, area_.column, area_.columns);
+    f32x4 column[kQuads];
+    for (u32 q = 0; q < kQuads; q++)
+      for (u32 e = 0; e < 4; e++)
+        column[q][e] = load_scale(columns, (lane_column_ + 4 * q + e) * args_.b_scale_step);
+    for_each_row(acc, [&](u32 row, auto at) {
+      const f32 scale = load_scale(rows, row * args_.a_scale_step);
+      for (u32 q = 0; q < kQuads; q++) at(q) *= f32x4(scale) * column[q];
+    });
+  }
+  // One float (step 0), or one for each row of the tile.
+  static HIPGEMM_DEVICE Buffer scales_from(const void* scales, u32 step, u32 first, u32 rows) {
+    return make_buffer(reinterpret_cast<u64>(scales) + static_cast<u64>(first) * step * 4,
+                       step ? rows * 4 : 4);
+  }
+  static HIPGEMM_DEVICE f32 load_scale(Buffer from, u32 at) {
+    return __builtin_bit_cast(f32, __builtin_amdgcn_raw_buffer_load_b32(from, at * 4, 0, 0));
   }
 
   HIPGEMM_DEVICE void load_col_scale(f32x4 (&out)[kQuads]) {
@@ -181,7 +205,7 @@ class Epilogue {
     }
   }
 
-  const GemmArgs& args_;
+  const Args& args_;
   const TileArea<T>& area_;
   const Place<T>& place_;
   const u32 lane_column_;  // of the tile: the first of the lane's columns

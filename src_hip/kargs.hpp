@@ -12,11 +12,27 @@
   X(i64, lda) S X(i64, ldb) S X(i64, ldc) S X(u32, m) S X(u32, n) S X(u32, k) S      \
   X(f32, alpha) S X(u32, out_type) S X(u32, bias_type)
 
+// After these, for operands of few bits: c = round(a * b^T * (a_scale * b_scale) * alpha * col_scale[n] + bias[n]).
+// Floats: step 0 is one for all rows (columns), 1 is one for each. Blocks: scales in GEMM order
+// (scale_layout.hpp), step rows from block to block.
+#define HIPGEMM_SCALE_ARGS(X, S) \
+  X(ptr, a_scale) S X(ptr, b_scale) S X(u32, a_scale_step) S X(u32, b_scale_step)
+
 // Strides are bytes and may be negative. Columns cols .. pad_cols - 1 of dst are set to zero.
 #define HIPGEMM_COPY_ARGS(X, S)                                                      \
   X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
   X(i64, dst_row_stride) S X(i64, dst_col_stride) S X(u32, rows) S X(u32, cols) S    \
   X(u32, pad_cols)
+
+// Logical scales to GEMM order (scale_layout.hpp). step: rows padded to 16; bits of the numbers.
+#define HIPGEMM_MX_GEMM_SCALE_ARGS(X, S)                                             \
+  X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
+  X(u32, rows) S X(u32, k) S X(u32, step) S X(u32, bits)
+
+// Logical scales to words of four along K, rows side by side.
+#define HIPGEMM_PACK_MX_SCALES_ARGS(X, S)                                            \
+  X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
+  X(u32, rows) S X(u32, blocks)
 // clang-format on
 
 #if !defined(HIPGEMM_LISTS_ONLY)
@@ -32,8 +48,18 @@ using ptr = void*;
 struct GemmArgs {
   HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, ;);
 };
+struct ScaledGemmArgs {
+  HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, ;);
+  HIPGEMM_SCALE_ARGS(HIPGEMM_DECLARE, ;);
+};
 struct CopyArgs {
   HIPGEMM_COPY_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct ScaleOrderArgs {
+  HIPGEMM_MX_GEMM_SCALE_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct ScalePackArgs {
+  HIPGEMM_PACK_MX_SCALES_ARGS(HIPGEMM_DECLARE, ;);
 };
 
 }  // namespace hipgemm

@@ -2,10 +2,24 @@
 // metadata note of its own, a linker does not merge them, and a runtime reads one.
 #include "copy.hpp"
 #include "gemm.hpp"
+#include "scale_pack.hpp"
 
 namespace hipgemm {
 
 using Mfma_bf16 = Mfma16x16x32Bf16;
+
+template <Narrow kNarrow_, Scaling kScaling_>
+struct Format {
+  static constexpr Narrow kNarrow = kNarrow_;
+  static constexpr Scaling kScaling = kScaling_;
+};
+using Format_fp8_e4m3 = Format<Narrow::e4m3, Scaling::floats>;
+using Format_fp8_e5m2 = Format<Narrow::e5m2, Scaling::floats>;
+using Format_mxfp8_e4m3 = Format<Narrow::e4m3, Scaling::blocks>;
+using Format_mxfp8_e5m2 = Format<Narrow::e5m2, Scaling::blocks>;
+using Format_mxfp4_e2m1 = Format<Narrow::e2m1, Scaling::blocks>;
+template <class A, class B>
+using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
 
 #define GEMM(format, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd, limit)          \
   HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                  \
@@ -14,10 +28,26 @@ using Mfma_bf16 = Mfma16x16x32Bf16;
         GemmArgs{HIPGEMM_GEMM_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});                                \
   }
 
+#define SCALED_GEMM(name, a, b, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd,     \
+                    limit)                                                                       \
+  HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                 \
+  gemm_##name##_##layout##_##M##x##N##x##K(HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA),    \
+                                           HIPGEMM_SCALE_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) { \
+    gemm<GemmTraits<MfmaOf<Format_##a, Format_##b>, schedule, M, N, K, waves_m, waves_n>>(       \
+        ScaledGemmArgs{HIPGEMM_GEMM_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA),                           \
+                       HIPGEMM_SCALE_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});                        \
+  }
+
 #define COPY(bytes, side, threads)                                                                \
   HIPGEMM_KERNEL(threads, 4)                                                                      \
   copy_strided_b##bytes(HIPGEMM_COPY_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                      \
     copy_strided<bytes, side, threads>(CopyArgs{HIPGEMM_COPY_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
+  }
+
+#define PASS(name, ARGS, Args, threads, ...)                                 \
+  HIPGEMM_KERNEL(threads, 4)                                                 \
+  name(HIPGEMM_##ARGS##_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {              \
+    name<threads>(Args{HIPGEMM_##ARGS##_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
 #include "instances.def"

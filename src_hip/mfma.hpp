@@ -15,11 +15,50 @@ inline constexpr u32 kFragmentRows = 16;
 struct Mfma16x16x32Bf16 {
   static constexpr u32 kLaneGroups = 4;  // lanes l / 16 share a row and split K between them
   static constexpr u32 kElementBits = 16;
+  static constexpr Scaling kScaling = Scaling::none;
   using Fragment = bf16x8;
   using Accumulator = f32x4;
 
   static HIPGEMM_DEVICE Accumulator multiply(Fragment a, Fragment b, Accumulator c) {
     return __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, 0, 0, 0);
+  }
+};
+
+// D(16,16) += A(16,128) * B(128,16) in 8 passes, or 4 if both formats have 4 bits. A number of
+// format kB is multiplied by one of kA: the kernels give B first.
+//   A, B: lane l holds row (column) l % 16. 8 bits: k = 16 * (l / 16) + element for the first 16,
+//   and 64 more for the others: one chunk of each half. 4 bits: k = 32 * (l / 16) + element: one
+//   chunk. Scales: the byte of lane l is for row l % 16 and k = 32 * (l / 16) .. + 31, whatever the
+//   format. C, D: as above.
+template <Narrow kA, Narrow kB, Scaling kScaling_>
+struct Mfma16x16x128 {
+  static_assert((kA == Narrow::e2m1) == (kB == Narrow::e2m1), "rows of both have as many bytes");
+  static constexpr u32 kLaneGroups = 4;
+  static constexpr u32 kElementBits = kA == Narrow::e2m1 ? 4 : 8;
+  static constexpr Scaling kScaling = kScaling_;
+  using Fragment = Vector<int, kElementBits>;  // 32 numbers
+  using Accumulator = f32x4;
+
+  static HIPGEMM_DEVICE Accumulator multiply(Fragment b, Fragment a, Accumulator c) {
+    // Literal zeros for scales select the instruction without scales.
+    return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
+        widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), 0, 0, 0, 0);
+  }
+  // Scales as bytes of words. They must be in vector registers.
+  template <u32 kByteB, u32 kByteA>
+  static HIPGEMM_DEVICE Accumulator multiply(Fragment b, Fragment a, Accumulator c, u32 word_b,
+                                             u32 word_a) {
+    return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
+        widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), kByteB, word_b, kByteA,
+        word_a);
+  }
+
+ private:
+  static HIPGEMM_DEVICE i32x8 widen(Fragment x) {
+    if constexpr (kElementBits == 4)
+      return __builtin_shufflevector(x, x, 0, 1, 2, 3, -1, -1, -1, -1);
+    else
+      return x;
   }
 };
 

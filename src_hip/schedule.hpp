@@ -2,11 +2,15 @@
 #pragma once
 
 #include "memory.hpp"
+#include "scales.hpp"
 #include "tile.hpp"
 #include "traits.hpp"
 #include "types.hpp"
 
 namespace hipgemm {
+
+// Tiles that follow the current one, as far as its fetches care.
+enum class After { two_or_more, one, none };
 
 // What a schedule works on. K tile 0 is the ragged one at the end of K: it comes first, so that
 // every later tile is whole and its fetches need no masks. Tile s > 0 lies at (s - 1) * kRowBytes.
@@ -20,11 +24,40 @@ struct Pipeline {
   Fetcher<T, SideB<T>> fetch_b;
   A read_a;
   B read_b;
+  ScalesOf<T> scales;
   LdsByte* blocks;  // this wave's block of stage 0, part 0
   u32 wave;
   u32 tiles;
   u32 ragged_chunks;
   u32 k_offset = 0;  // of the tile after the current one
+
+  HIPGEMM_DEVICE void begin_scales() {
+    if constexpr (T::kScaling == Scaling::blocks) scales.begin(tiles);
+  }
+  // At the start of a tile. A unit of scales is one tile or two, and the last tile ends one.
+  template <After kAfter, u32 kStage>
+  HIPGEMM_DEVICE void turn_scales() {
+    if constexpr (T::kScaling == Scaling::blocks)
+      if constexpr (T::kSteps == kUnitSteps || kStage == 0)
+        scales.template turn<scale_loads(kAfter, kStage) != 0>();
+  }
+  // Loads of scales in a tile: at the start of each unit those of the next.
+  static constexpr u32 scale_loads(After after, u32 stage) {
+    if constexpr (T::kScaling == Scaling::blocks) {
+      const bool next = T::kSteps == kUnitSteps ? after != After::none
+                                                : stage == 0 && after == After::two_or_more;
+      return next ? ScalesOf<T>::kLoads : 0;
+    }
+    return 0;
+  }
+  template <u32 kStage, u32 kPartA, u32 kPartB>
+  HIPGEMM_DEVICE void multiply(Accumulators<T>& acc, const typename A::Fragments& a,
+                               const typename B::Fragments& b) const {
+    if constexpr (T::kScaling == Scaling::blocks)
+      acc.template multiply<kPartA, kPartB, T::kSteps == kUnitSteps ? 0 : kStage>(a, b, scales);
+    else
+      acc.template multiply<kPartA, kPartB>(a, b);
+  }
 
   HIPGEMM_DEVICE LdsByte* block(u32 stage, u32 part) const {
     return blocks + stage * T::kStageBytes + part * T::kPartBytes;
@@ -40,9 +73,6 @@ struct Pipeline {
                                          ragged_chunks);
   }
 };
-
-// Tiles that follow the current one, as far as its fetches care.
-enum class After { two_or_more, one, none };
 
 // Walks the tiles. The tail is written out rather than guarded: no fetch in the loop needs a
 // condition, and each tile is one basic block, which the compiler must not let MFMAs leave.
@@ -79,6 +109,7 @@ struct DoubleBuffer {
     Accumulators<T>& acc;
 
     HIPGEMM_DEVICE void begin() {
+      p.begin_scales();
       p.template fetch_first_a<0>(p.tiles % 2);
       p.template fetch_first_b<0>(p.tiles % 2);
     }
@@ -88,6 +119,7 @@ struct DoubleBuffer {
       // After the barrier this tile has landed from all waves, and all have read the one before.
       wait_dma<0>();
       barrier();
+      p.template turn_scales<kAfter, kStage>();
       if constexpr (kAfter != After::none) {
         p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
         p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
@@ -96,7 +128,8 @@ struct DoubleBuffer {
       typename Pipeline<T>::B::Fragments b;
       p.read_a.template read<kStage, 0>(a);
       p.read_b.template read<kStage, 0>(b);
-      acc.template multiply<0, 0>(a, b);
+      p.template multiply<kStage, 0, 0>(acc, a, b);
+      if constexpr (kAfter == After::none) acc.template settle<0, 0>();
       pin();
     }
 
@@ -132,6 +165,7 @@ struct PingPong {
 
     HIPGEMM_DEVICE void begin() {
       const u32 stage = p.tiles % 2 == 1 ? 1 : 0;
+      p.begin_scales();
       p.template fetch_first_b<0>(stage);
       p.template fetch_first_a<0>(stage);
       p.template fetch_first_b<1>(stage);
@@ -164,21 +198,22 @@ struct PingPong {
       typename Pipeline<T>::A::Fragments a;
       typename Pipeline<T>::B::Fragments b1;
 
+      p.template turn_scales<kAfter, kStage>();
       if constexpr (kNext) p.fetch_b.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
       p.read_a.template read<kStage, 0>(a);
-      compute<kAfter, 0, 0, 0>(a, b0[kStage]);
+      compute<kAfter, kStage, 0, 0, 0>(a, b0[kStage]);
 
       if constexpr (kNext) p.fetch_a.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
       p.read_b.template read<kStage, 1>(b1);
-      compute<kAfter, 1, 0, 1>(a, b1);
+      compute<kAfter, kStage, 1, 0, 1>(a, b1);
 
       if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);
       p.read_a.template read<kStage, 1>(a);
-      compute<kAfter, 2, 1, 1>(a, b1);
+      compute<kAfter, kStage, 2, 1, 1>(a, b1);
 
       if constexpr (kNextButOne) p.fetch_a.template fetch<0>(p.block(kStage, 0), p.k_offset);
       if constexpr (kNext) p.read_b.template read<1 - kStage, 0>(b0[1 - kStage]);
-      compute<kAfter, 3, 1, 0>(a, b0[kStage]);
+      compute<kAfter, kStage, 3, 1, 0>(a, b0[kStage]);
     }
 
     HIPGEMM_DEVICE void end() {
@@ -186,14 +221,15 @@ struct PingPong {
     }
 
    private:
-    template <After kAfter, int kStep, u32 kPartA, u32 kPartB>
+    template <After kAfter, u32 kStage, int kStep, u32 kPartA, u32 kPartB>
     HIPGEMM_DEVICE void compute(const typename Pipeline<T>::A::Fragments& a,
                                 const typename Pipeline<T>::B::Fragments& b) {
-      wait_dma<in_flight(kAfter, kStep)>();
+      wait_dma<in_flight(kAfter, kStage, kStep)>();
       barrier();
       // Priority keeps the compute phase on the matrix pipe and, besides, MFMAs in their phase.
       __builtin_amdgcn_s_setprio(1);
-      acc.template multiply<kPartA, kPartB>(a, b);
+      p.template multiply<kStage, kPartA, kPartB>(acc, a, b);
+      if constexpr (kAfter == After::none) acc.template settle<kPartA, kPartB>();
       __builtin_amdgcn_s_setprio(0);
       barrier();
     }
@@ -203,10 +239,11 @@ struct PingPong {
       if (after == After::none || (after == After::one && step >= 2)) return 0;
       return step % 2 == 0 ? T::B::kDmas : T::A::kDmas;
     }
-    // And in this step and the three before it, which may lie in the previous tile.
-    static constexpr u32 in_flight(After after, int step) {
+    // And in this step and the three before it, which may lie in the previous tile. Scales are
+    // loaded ahead of step 0's fetch, and the next tile may want them.
+    static constexpr u32 in_flight(After after, u32 stage, int step) {
       const After before = after == After::none ? After::one : After::two_or_more;
-      u32 sum = 0;
+      u32 sum = step < 3 ? Pipeline<T>::scale_loads(after, stage) : 0;
       for (int back = 0; back < 4; back++)
         sum += step >= back ? issued(after, step - back) : issued(before, step - back + 4);
       return sum;

@@ -3,6 +3,7 @@
 
 #include "memory.hpp"
 #include "order.hpp"
+#include "scale_layout.hpp"
 #include "swizzle.hpp"
 #include "traits.hpp"
 #include "types.hpp"
@@ -38,11 +39,19 @@ struct TileArea {
   }
 };
 
-// Operand A of T. LDS rows are tile rows; wave_m picks the rows.
+// Operand A of T; wave_m picks the rows. LDS rows are tile rows, unless there are block scales:
+// then a lane's fragments are the rows whose scales are neighbours, over both parts.
 template <class T>
 struct SideA : T::A {
   static constexpr u32 kBlockOffset = 0;
-  static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) { return part * T::A::kPartRows + row; }
+  static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
+    if constexpr (T::kScaling != Scaling::blocks) return part * T::A::kPartRows + row;
+    constexpr u32 kWaveRows = T::A::kFragments * kFragmentRows;
+    const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
+              i = row % kFragmentRows;
+    return scale_position(wave * (kWaveRows * T::kParts) + i * (T::A::kFragments * T::kParts) +
+                          part * T::A::kFragments + fragment);
+  }
   static HIPGEMM_DEVICE u32 wave_along(const Place<T>& place) { return place.wave_m; }
 };
 
@@ -54,6 +63,8 @@ struct SideB : T::B {
   static constexpr u32 kBlockOffset = T::A::kDmas * kDmaBytes;
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
     constexpr u32 kWaveRows = T::B::kFragments * kFragmentRows;
+    static_assert(T::kScaling != Scaling::blocks || T::kLaneColumns <= kScaleRows,
+                  "columns four apart have neighbouring scales within groups of 16");
     const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
               i = row % kFragmentRows;
     return wave * (kWaveRows * T::kParts) + i / 4 * T::kLaneColumns +
@@ -147,6 +158,8 @@ class Reader {
         const u32 chunk = column * T::Mfma::kLaneGroups + place.lane / kFragmentRows;
         address_[stage][column] = lds + stage * T::kStageBytes + row_offset(row) +
                                   swizzled_chunk(row, chunk) * kChunkBytes;
+        // As a whole, or the compiler keeps its summands in registers besides.
+        asm("" : "+v"(address_[stage][column]));
       }
   }
 
@@ -199,6 +212,41 @@ struct Accumulators {
           auto& c = at[kPartA][kPartB][i][j];
           c = T::Mfma::multiply(b[j][step], a[i][step], c);
         }
+  }
+
+  // With block scales, of which those of this tile are steps kFirstStep, .. of the unit.
+  template <u32 kPartA, u32 kPartB, u32 kFirstStep, class Scales>
+  HIPGEMM_DEVICE void multiply(const typename Reader<T, SideA<T>>::Fragments& a,
+                               const typename Reader<T, SideB<T>>::Fragments& b,
+                               const Scales& scales) {
+    // Which byte of a word is used must be a constant.
+    [&]<u32... at_>(Sequence<at_...>) {
+      (multiply_one<kPartA, kPartB, at_ / T::B::kFragments % T::A::kFragments,
+                    at_ % T::B::kFragments, at_ / (T::A::kFragments * T::B::kFragments),
+                    kFirstStep>(a, b, scales),
+       ...);
+    }(MakeSequence<T::kSteps * T::A::kFragments * T::B::kFragments>());
+  }
+
+  // These are wanted now: the compiler would else move the products that nothing but the epilogue
+  // uses there, beyond barriers, with the fragments in registers all the while.
+  template <u32 kPartA, u32 kPartB>
+  HIPGEMM_DEVICE void settle() {
+    for (auto& row : at[kPartA][kPartB])
+      for (auto& c : row) asm volatile("" : "+v"(c));
+  }
+
+ private:
+  template <u32 kPartA, u32 kPartB, u32 i, u32 j, u32 kStep, u32 kFirstStep, class Scales>
+  HIPGEMM_DEVICE void multiply_one(const typename Reader<T, SideA<T>>::Fragments& a,
+                                   const typename Reader<T, SideB<T>>::Fragments& b,
+                                   const Scales& scales) {
+    constexpr u32 kFragmentA = kPartA * T::A::kFragments + i,
+                  kFragmentB = kPartB * T::B::kFragments + j;
+    auto& c = at[kPartA][kPartB][i][j];
+    c = T::Mfma::template multiply<decltype(scales.b)::byte(kFragmentB, kFirstStep + kStep),
+                                   decltype(scales.a)::byte(kFragmentA, kFirstStep + kStep)>(
+        b[j][kStep], a[i][kStep], c, scales.b.word(kFragmentB), scales.a.word(kFragmentA));
   }
 };
 

@@ -40,6 +40,7 @@ struct GemmTraits {
   static constexpr u32 kThreads = kWaves * kWaveLanes;
   static_assert(kThreads <= 1024, "the largest workgroup");
 
+  static constexpr Scaling kScaling = Mfma::kScaling;
   static constexpr u32 kElementBits = Mfma::kElementBits;
   static_assert(kK * kElementBits == kRowBytes * 8, "a K tile is one row of swizzled chunks");
 

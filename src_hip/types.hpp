@@ -18,6 +18,7 @@ using f16 = _Float16;
 template <class E, int N>
 using Vector = E __attribute__((ext_vector_type(N)));
 using u32x4 = Vector<u32, 4>;
+using i32x8 = Vector<int, 8>;
 using f32x2 = Vector<f32, 2>;
 using f32x4 = Vector<f32, 4>;
 using bf16x2 = Vector<bf16, 2>;
@@ -39,5 +40,12 @@ using MakeSequence = __make_integer_seq<IntegerSequence, u32, N>;
 
 // Values of out_type and bias_type.
 enum class ElementType : u32 { bf16 = 0, f16 = 1, f32 = 2 };
+
+// Formats of fewer bits, numbered as the matrix instruction numbers them.
+enum class Narrow : u32 { e4m3 = 0, e5m2 = 1, e2m1 = 4 };
+
+// How an operand's numbers are scaled: not at all, by floats (one, or one per row), or by blocks of
+// K.
+enum class Scaling { none, floats, blocks };
 
 }  // namespace hipgemm

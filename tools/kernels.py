@@ -142,8 +142,13 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
         #define COMMA ,
         #define GEMM(format, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd, limit) \\
           ["gemm", #format, #layout, M, N, K, waves_m, waves_n, #schedule, waves_per_simd, limit]
+        #define SCALED_GEMM(formats, a, b, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
+          ["scaled_gemm", #formats, #a, #b, #layout, M, N, K, waves_m, waves_n, #schedule, per_simd, limit]
         #define COPY(bytes, side, threads) ["copy", bytes, side, threads]
+        #define PASS(name, ARGS, Args, threads, ...) \\
+          ["pass", #name, threads, [__VA_ARGS__], [HIPGEMM_##ARGS##_ARGS(ROW, COMMA)]]
         ["gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA)]
+        ["scaled_gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA), HIPGEMM_SCALE_ARGS(ROW, COMMA)]
         ["copy_args", HIPGEMM_COPY_ARGS(ROW, COMMA)]
         #include "instances.def"
         """
@@ -153,23 +158,10 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
     kernels: list[dict[str, Any]] = []
     for op, *row in rows:
         if op == "gemm":
-            element, layout, m, n, k, waves_m, waves_n, schedule, waves_per_simd, limit = row
-            kernels.append(
-                {
-                    "name": f"gemm_{element}_{layout}_{m}x{n}x{k}",
-                    "op": op,
-                    "a": element,
-                    "b": element,
-                    "layout": layout,
-                    "tile": [m, n, k],
-                    "waves": waves_m * waves_n,
-                    "threads": waves_m * waves_n * 64,
-                    "schedule": schedule,
-                    "chunk": 8,
-                    "limits": {"waves_per_simd": waves_per_simd, "valu_salu": limit},
-                    "args": args[op],
-                }
-            )
+            element, *rest = row
+            kernels.append(_gemm(op, element, element, element, *rest) | {"args": args[op]})
+        elif op == "scaled_gemm":
+            kernels.append(_gemm(op, *row) | {"args": args[op]})
         elif op == "copy":
             element_bytes, side, threads = row
             kernels.append(
@@ -182,7 +174,50 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
                     "args": args[op],
                 }
             )
+        elif op == "pass":
+            name, threads, tile, pairs = row
+            kernels.append(
+                {"name": name, "op": name, "tile": tile, "threads": threads, "args": lay_out(pairs)}
+            )
     return kernels
+
+
+def _gemm(
+    op: str,
+    formats: str,
+    a: str,
+    b: str,
+    layout: str,
+    m: int,
+    n: int,
+    k: int,
+    waves_m: int,
+    waves_n: int,
+    schedule: str,
+    waves_per_simd: int,
+    limit: int,
+) -> dict[str, Any]:
+    return {
+        "name": f"gemm_{formats}_{layout}_{m}x{n}x{k}",
+        "op": op,
+        "a": a,
+        "b": b,
+        "layout": layout,
+        "tile": [m, n, k],
+        "waves": waves_m * waves_n,
+        "threads": waves_m * waves_n * 64,
+        "schedule": schedule,
+        # Numbers of 16 bytes: K comes in whole chunks, and a K tile is 8 of them.
+        "chunk": k // 8,
+        # Numbers along K with a scale of their own; 0 where a row or all share one.
+        "block": 32 if a.startswith("mx") else 0,
+        "limits": {"waves_per_simd": waves_per_simd, "valu_salu": limit},
+    }
+
+
+def is_gemm(kernel: dict[str, Any]) -> bool:
+    """Whether a kernel has a main loop with matrix instructions."""
+    return str(kernel["op"]).endswith("gemm")
 
 
 def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
@@ -287,7 +322,7 @@ def complete(kernel: dict[str, Any], built: code_object.CodeObject, assembly: st
         waves_per_simd=occupancy(vgpr, lds, kernel["threads"]),
         code_bytes=built.symbols[name].size,
     )
-    if kernel["op"] == "gemm":
+    if is_gemm(kernel):
         kernel["main_loop"] = main_loop(assembly, name, kernel["tile"], kernel["waves"])
 
 
@@ -302,7 +337,7 @@ def faults(kernel: dict[str, Any]) -> list[str]:
         )
         if kernel[key]
     ]
-    if kernel["op"] != "gemm":
+    if not is_gemm(kernel):
         return found
     limits, loop = kernel["limits"], kernel["main_loop"]
     if kernel["waves_per_simd"] < limits["waves_per_simd"]:

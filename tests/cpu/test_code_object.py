@@ -24,7 +24,7 @@ import kernels as build  # noqa: E402
 KERNELS = ROOT / "hipgemm" / "kernels"
 MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
 ALL = [(arch, kernel) for arch, entry in MANIFEST["archs"].items() for kernel in entry["kernels"]]
-GEMMS = [(arch, kernel) for arch, kernel in ALL if kernel["op"] == "gemm"]
+GEMMS = [(arch, kernel) for arch, kernel in ALL if build.is_gemm(kernel)]
 
 
 def name_of(value):
@@ -176,8 +176,23 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
     text = assembly[arch]
     loop = re.search(r"Inner Loop Header.*?s_cbranch", text[text.index(f"\n{kernel['name']}:") :], re.S)
     waits = [int(n) for n in re.findall(r"vmcnt\((\d+)\)", loop.group())]
-    # Two tiles of four steps; all fetches of the last four steps may be on their way.
-    assert waits == [kernel["main_loop"]["dma"]] * 8
+    # Two tiles of four steps; all fetches of the last four steps may be on their way. So may the scales
+    # loaded in the first step of a tile, though not beyond it.
+    loads = int(2 * kernel["main_loop"]["vmem"])
+    split = [loads // 2] * 2 if kernel.get("block") and kernel["chunk"] == 32 else [loads, 0]
+    fetches = kernel["main_loop"]["dma"]
+    assert waits == [fetches + more for tile in split for more in (tile, tile, tile, 0)]
+
+
+@pytest.mark.parametrize(("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k.get("block")], ids=name_of)
+def test_scales_are_never_scalars(assembly, arch, kernel):
+    """The instruction would take an exponent from bits that a scalar does not have there."""
+    text = assembly[arch]
+    body = text[text.index(f"\n{kernel['name']}:") : text.index(f"\n\t.size\t{kernel['name']},")]
+    operands = re.findall(r"v_mfma_scale\w+ (.*?)(?: op_sel| cbsz| blgp|\n)", body)
+    assert operands
+    for found in operands:
+        assert re.search(r", v\d+, v\d+$", found), found
 
 
 # ---- index arithmetic, the kernels' own headers compiled for this machine -------------------------------
@@ -190,6 +205,7 @@ def headers(tmp_path_factory):
     source.write_text(
         """
         #include "order.hpp"
+        #include "scale_layout.hpp"
         #include "swizzle.hpp"
         using namespace hipgemm;
         extern "C" void order(u32 tiles_m, u32 tiles_n, u32* out) {
@@ -197,6 +213,11 @@ def headers(tmp_path_factory):
             const TilePosition p = tile_of_workgroup(i, tiles_m, tiles_n);
             out[2 * i] = p.m, out[2 * i + 1] = p.n;
           }
+        }
+        extern "C" u32 turn(u32 step, u32 k, u32 tile_steps) { return scale_turn(step, k, tile_steps); }
+        extern "C" u32 step(u32 turn, u32 k, u32 tile_steps) { return step_of_turn(turn, k, tile_steps); }
+        extern "C" u64 offset(u32 row, u32 turn, u32 block, u32 step_rows) {
+          return scale_offset(row, turn, block, step_rows);
         }
         extern "C" u32 swizzle(u32 row, u32 chunk) { return swizzled_chunk(row, chunk); }
         """
@@ -261,3 +282,27 @@ def test_fragment_reads_have_no_bank_conflict(headers):
             chunks = [(lane % 16) * 8 + headers.swizzle(lane % 16, 4 * column + lane // 16) for lane in lanes]
             banks = [(16 * chunk // 4 + i) % 64 for chunk in chunks for i in range(4)]
             assert sorted(banks) == list(range(64))
+
+
+@pytest.mark.parametrize("tile_steps", [1, 2])
+def test_scales_come_in_the_order_of_the_k_loop(headers, tile_steps):
+    """The last tile, which may be ragged, then all others; the loop's end is the end of a unit."""
+    for k in (1, 128, 129, 256, 384, 512, 640, 1000, 1280):
+        tiles = -(-k // (128 * tile_steps))
+        tile_order = [tiles - 1, *range(tiles - 1)]
+        steps = [tile * tile_steps + i for tile in tile_order for i in range(tile_steps)]
+        first = -len(steps) % 2
+        assert [headers.step(first + i, k, tile_steps) for i in range(len(steps))] == steps
+        assert [headers.turn(step, k, tile_steps) for step in steps] == [*range(first, first + len(steps))]
+        if first:
+            assert ctypes.c_uint32(headers.step(0, k, tile_steps)).value == 0xFFFFFFFF
+
+
+def test_every_scale_has_a_place_of_its_own(headers):
+    rows, turns = 48, 6
+    places = {headers.offset(r, t, b, rows) for r in range(rows) for t in range(turns) for b in range(4)}
+    assert places == set(range(rows * turns * 4))
+    # A lane's fragments are rows four apart: two turns of two of them are one word.
+    assert [
+        headers.offset(r, t, 1, rows) - headers.offset(16, 0, 1, rows) for r in (16, 20) for t in (0, 1)
+    ] == [*range(4)]

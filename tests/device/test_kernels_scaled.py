@@ -1,0 +1,312 @@
+"""The fp8 and MX kernels alone: every shape, format and scale, in memory that ends where the operands end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_kernels import DEPTHS, EDGES, TYPES, memory, unsigned  # noqa: F401
+
+from hipgemm import _hip, _launch, support
+
+SCALED = ("a_scale", "b_scale", "a_scale_step", "b_scale_step")
+_launch.ARGUMENTS.setdefault("scaled_gemm", [*_launch.ARGUMENTS["gemm"], *SCALED])
+_launch.ARGUMENTS.setdefault(
+    "mx_gemm_scale", ["src", "dst", "src_row_stride", "src_col_stride", "rows", "k", "step", "bits"]
+)
+_launch.ARGUMENTS.setdefault(
+    "pack_mx_scales", ["src", "dst", "src_row_stride", "src_col_stride", "rows", "blocks"]
+)
+
+KERNELS = {k.name: k for k in support.code_object("gfx950").kernels.values() if k.op == "scaled_gemm"}
+DTYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
+EXAMPLES = [
+    f"gemm_{formats}_nt_{tile}x{256 if 'fp4' in formats else 128}"
+    for tile in ("256x256", "64x64")
+    for formats in ("fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
+]
+
+every_kernel = pytest.mark.parametrize("kernel", KERNELS)
+each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
+each_mx = pytest.mark.parametrize("kernel", [name for name in EXAMPLES if "_mx" in name])
+each_fp8 = pytest.mark.parametrize("kernel", [name for name in EXAMPLES if "_fp8" in name])
+
+
+def element(form):
+    return np.dtype(DTYPES[form.rsplit("_", 1)[1]])
+
+
+def draw(form, rows, k, rng, exact):
+    """Codes of a format: small integers, or anything finite of moderate size."""
+    x = rng.integers(-3, 4, (rows, k)) if exact else rng.standard_normal((rows, k))
+    return x.astype(np.float32).astype(element(form))
+
+
+def storage(codes, chunk, ld):
+    """Rows in device memory: zeros to a whole chunk, NaN (or 6) to ld, nothing behind the last row."""
+    rows, k = codes.shape
+    padded = -(-k // chunk) * chunk
+    full = np.full((rows, ld), 0x7F, np.uint8)
+    full[:, :padded] = 0
+    full[:, :k] = codes.view(np.uint8)
+    if codes.dtype == DTYPES["e2m1"]:
+        full = (full[:, 0::2] & 15) | (full[:, 1::2] << 4)
+        ld, padded = ld // 2, padded // 2
+    return full.reshape(-1)[: max(1, (rows - 1) * ld + padded)]
+
+
+def gemm_order(memory, scale, k, bits):  # noqa: F811
+    """Scale bytes (rows, blocks) in the order that the kernels read; NaN around them in the source."""
+    rows, blocks = scale.shape
+    source = np.full((rows + 1, blocks + 2), 255, np.uint8)
+    source[:rows, 1 : blocks + 1] = scale
+    step = -(-rows // 16) * 16
+    size = max(1, -(-k // 256)) * 8 * step
+    target = memory.put(np.full(size, 255, np.uint8))
+    function = _launch.function(0, "mx_gemm_scale")
+    _launch.launch(
+        function,
+        -(-size // 4 // function.tile[0]),
+        0,
+        memory.put(source) + 1,
+        target,
+        *(blocks + 2, 1, rows, k, step, bits),
+    )
+    return target, step
+
+
+def gemm(
+    memory,  # noqa: F811
+    kernel,
+    a,
+    b,
+    a_scale,
+    b_scale,
+    *,
+    out="bf16",
+    gap=0,
+    alpha=1.0,
+    device_alpha=None,
+    col_scale=None,
+    bias=None,
+):
+    """a @ b.T of codes with their scales; nothing around C may change."""
+    about = KERNELS[kernel]
+    (m, k), n = a.shape, b.shape[0]
+    chunk = about.chunk
+    padded = -(-k // chunk) * chunk
+    lda, ldb, ldc = max(chunk, padded) + gap * chunk, max(chunk, padded) + 2 * gap * chunk, n + gap
+    start, end = 8, 8 + (m - 1) * ldc + n
+    before = np.full(end + 8, np.nan, dtype=TYPES[out])
+    c = memory.put(before)
+    if "_mx" in kernel:
+        scales = [gemm_order(memory, s, k, about.bits) for s in (a_scale, b_scale)]
+    else:
+        scales = [(memory.put(s), int(s.size > 1)) for s in (a_scale, b_scale)]
+    function = _launch.function(0, kernel)
+    _launch.launch(
+        function,
+        -(-m // function.tile[0]) * -(-n // function.tile[1]),
+        0,
+        memory.put(storage(a, chunk, lda)),
+        memory.put(storage(b, chunk, ldb)),
+        c + start * before.itemsize,
+        0 if device_alpha is None else memory.put(np.array([device_alpha], np.float32)),
+        0 if col_scale is None else memory.put(col_scale),
+        0 if bias is None else memory.put(bias),
+        *(lda, ldb, ldc, m, n, padded, alpha, list(TYPES).index(out)),
+        0 if bias is None else list(TYPES.values()).index(bias.dtype),
+        *(scales[0][0], scales[1][0], scales[0][1], scales[1][1]),
+    )
+    after = memory.get(c, before)
+    inside = np.zeros(after.shape, bool)
+    where = start + np.arange(m)[:, None] * ldc + np.arange(n)
+    inside[where] = True
+    assert np.array_equal(unsigned(after)[~inside], unsigned(before)[~inside]), "written outside C"
+    return after[where]
+
+
+def values(codes, scale):
+    """The numbers that codes and scales stand for, in float64."""
+    if scale.dtype == np.uint8:
+        scale = np.where(scale == 255, np.nan, np.exp2(scale.astype(np.float64) - 127))
+        scale = np.repeat(scale, 32, axis=1)[:, : codes.shape[1]]
+    else:
+        scale = scale.reshape(-1, 1).astype(np.float64)
+    return codes.astype(np.float64) * scale
+
+
+def draw_scale(kernel, rows, k, rng, exact, per_row=False):
+    if "_mx" in kernel:
+        low, high = (126, 130) if exact else (100, 150)
+        return rng.integers(low, high, (rows, -(-k // 32))).astype(np.uint8)
+    count = rows if per_row else 1
+    return np.exp2(rng.integers(-3, 4, count)).astype(np.float32) * np.float32(1 if exact else 1.1)
+
+
+def check(memory, kernel, m, n, k, *, exact=False, out="bf16", rows=(False, False), **options):  # noqa: F811
+    rng = np.random.default_rng([m, n, k])
+    about = KERNELS[kernel]
+    a, b = draw(about.a, m, k, rng, exact), draw(about.b, n, k, rng, exact)
+    a_scale = draw_scale(kernel, m, k, rng, exact, rows[0])
+    b_scale = draw_scale(kernel, n, k, rng, exact, rows[1])
+    got = gemm(memory, kernel, a, b, a_scale, b_scale, out=out, **options).astype(np.float64)
+    left, right = values(a, a_scale), values(b, b_scale).T
+    factor = options.get("device_alpha")
+    factor = np.float64(np.float32(options.get("alpha", 1.0) if factor is None else factor))
+    col_scale, bias = options.get("col_scale"), options.get("bias")
+    factor = factor * (1.0 if col_scale is None else col_scale.astype(np.float64))
+    bias = 0.0 if bias is None else bias.astype(np.float64)
+    ref = left @ right * factor + bias
+    if exact:
+        assert np.array_equal(got, ref.astype(TYPES[out]).astype(np.float64))
+        return
+    count = k + 4
+    gamma = count * 2.0**-24 / (1 - count * 2.0**-24)
+    summed = gamma * (np.abs(left) @ np.abs(right) * np.abs(factor) + np.abs(bias))
+    unit, tiny = {"bf16": (2.0**-8, 2.0**-134), "f16": (2.0**-11, 2.0**-25), "f32": (2.0**-24, 2.0**-150)}[
+        out
+    ]
+    bound = summed + unit * (np.abs(ref) + summed) + tiny
+    fine = np.abs(got - ref) <= bound
+    if out == "f16":
+        fine |= np.isinf(got) & (np.abs(ref) + bound >= 65504)
+    assert fine.all(), np.argwhere(~fine)[:5]
+
+
+SHAPES = [
+    (m, EDGES[(i + j) % len(EDGES)], k)
+    for i, m in enumerate(EDGES)
+    for j, k in enumerate((1, 31, 32, 33, 96, 128, 160, 520, 1664))
+]
+
+
+@each_kind
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES[::2])
+def test_ragged_shapes(memory, kernel, m, n, k):  # noqa: F811
+    check(memory, kernel, m, n, k)
+
+
+@every_kernel
+def test_every_format_pair(memory, kernel):  # noqa: F811
+    for m, n, k in ((70, 131, 200), (257, 17, 1032), (37, 300, 33)):
+        check(memory, kernel, m, n, k)
+        check(memory, kernel, m, n, k, exact=True, out="f32", gap=1)
+
+
+@each_kind
+@pytest.mark.parametrize("tiles", range(1, 10))
+def test_every_number_of_k_tiles(memory, kernel, tiles):  # noqa: F811
+    size = KERNELS[kernel].tile[2]
+    for rest in (0, 32, size - 16):
+        check(memory, kernel, 70, 90, size * tiles - rest, exact=True, out="f32")
+
+
+@each_kind
+def test_no_k_gives_the_bias(memory, kernel):  # noqa: F811
+    check(memory, kernel, 33, 300, 0, exact=True, out="f32", bias=np.arange(300, dtype=np.float32))
+
+
+@each_kind
+@pytest.mark.parametrize("out", TYPES)
+def test_epilogue(memory, kernel, out):  # noqa: F811
+    rng = np.random.default_rng(3)
+    m, n, k = 70, 301, 72
+    bias = rng.standard_normal(n).astype(TYPES[out])
+    col_scale = np.exp2(rng.integers(-5, 6, n)).astype(np.float32)
+    check(memory, kernel, m, n, k, out=out, alpha=-0.37, gap=1)
+    check(memory, kernel, m, n, k, out=out, alpha=99.0, device_alpha=2.0**-60)
+    check(memory, kernel, m, n, k, out=out, alpha=1.25, col_scale=col_scale, bias=bias)
+
+
+@each_fp8
+def test_scales_of_rows_and_columns(memory, kernel):  # noqa: F811
+    for rows in ((True, False), (False, True), (True, True)):
+        for m, n in ((70, 301), (257, 64), (1, 1)):
+            check(memory, kernel, m, n, 136, rows=rows)
+            check(memory, kernel, m, n, 136, rows=rows, exact=True, out="f32")
+
+
+@each_fp8
+def test_product_of_scales_is_formed_first(memory, kernel):  # noqa: F811
+    """Either scale alone would take the sum out of float32's range."""
+    one = np.ones((4, 16), DTYPES["e4m3"])
+    for scales in ((2.0**-140, 2.0**120), (2.0**126, 2.0**-130)):
+        a_scale, b_scale = (np.array([x], np.float32) for x in scales)
+        got = gemm(memory, kernel, one * 448, one * 448, a_scale, b_scale, out="f32")
+        assert (got == 16 * 448.0 * 448.0 * scales[0] * scales[1]).all()
+
+
+@each_mx
+def test_every_scale_byte_serves_its_own_block(memory, kernel):  # noqa: F811
+    """A row of A picks one block of B, or has another power of two in each: a wrong byte is a wrong value."""
+    about = KERNELS[kernel]
+    rng = np.random.default_rng(8)
+    for rows, k in ((300, 1664), (70, 1280)):
+        blocks = k // 32
+        pick = rng.integers(0, blocks, rows)
+        a = np.zeros((rows, k), np.float32)
+        a[np.arange(rows), 32 * pick + rng.integers(0, 32, rows)] = 1
+        b = np.ones((rows, k), np.float32)
+        a_scale = rng.integers(107, 147, (rows, blocks)).astype(np.uint8)
+        b_scale = rng.integers(107, 147, (rows, blocks)).astype(np.uint8)
+        a, b = a.astype(element(about.a)), b.astype(element(about.b))
+        got = gemm(memory, kernel, a, b, a_scale, b_scale, out="f32")
+        exponent = a_scale[np.arange(rows), pick].astype(int)[:, None] + b_scale[:, pick].T - 254
+        assert np.array_equal(got, np.exp2(exponent.astype(np.float64)))
+
+
+@each_mx
+def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):  # noqa: F811
+    about = KERNELS[kernel]
+    rng = np.random.default_rng(9)
+    a, b = draw(about.a, 130, 288, rng, True), draw(about.b, 70, 288, rng, True)
+    a_scale, b_scale = np.full((130, 9), 127, np.uint8), np.full((70, 9), 127, np.uint8)
+    clean = gemm(memory, kernel, a, b, a_scale, b_scale, out="f32")
+    a_scale[129, 8] = b_scale[3, 0] = 255
+    got = gemm(memory, kernel, a, b, a_scale, b_scale, out="f32")
+    assert np.isnan(got[129]).all()
+    assert np.isnan(got[:, 3]).all()
+    rest = [x for x in range(70) if x != 3]
+    assert np.array_equal(got[:129, rest], clean[:129, rest])
+
+
+@pytest.mark.skipif("HIPGEMM_EMULATOR_MEMORY" in os.environ, reason="runs the tests of this file itself")
+def test_loads_may_land_at_once():
+    if _hip.runtime().kind != "emulator":
+        pytest.skip("the emulator's memory modes")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", "k_tiles"],
+        env={**os.environ, "HIPGEMM_EMULATOR_MEMORY": "early"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+
+
+# ---- layouts of scales ----------------------------------------------------------------------------------
+
+
+def test_public_packing(memory):  # noqa: F811
+    rng = np.random.default_rng(4)
+    for rows, blocks in ((1, 1), (37, 5), (300, 8), (5, 0)):
+        scale = rng.integers(0, 256, (rows, blocks)).astype(np.uint8)
+        words = np.zeros((-(-blocks // 4), rows), np.uint32)
+        if not words.size:
+            continue
+        target = memory.put(np.full(words.size + 1, 0xDEADBEEF, np.uint32))
+        function = _launch.function(0, "pack_mx_scales")
+        workgroups = -(-words.size // function.tile[0])
+        # From a transposed source, too.
+        for source, strides in ((scale, (blocks, 1)), (np.ascontiguousarray(scale.T), (1, rows))):
+            _launch.launch(function, workgroups, 0, memory.put(source), target, *strides, rows, blocks)
+            full = np.full((rows, 4 * len(words)), 127, np.uint8)
+            full[:, :blocks] = scale
+            got = memory.get(target, np.zeros(words.size + 1, np.uint32))
+            assert np.array_equal(got[:-1].reshape(words.shape), full.view("<u4").T)
+            assert got[-1] == 0xDEADBEEF
