@@ -63,7 +63,7 @@ void Engine::prepare(LaunchContext& context) {
     w.scratch_bytes = scratch_per_lane(d);
     w.lds = lds_.get();
     w.lds_bytes = context.lds_bytes;
-    w.late = context.late;
+    w.late = context.options.memory == MemoryMode::late;
     w.launch = &context;
     w.group = &group_;
     w.index = i;
@@ -85,7 +85,11 @@ void Engine::start_group(LaunchContext& context, uint64_t number) {
                static_cast<uint32_t>(number / grid[0] / grid[1])};
   std::fill_n(reinterpret_cast<uint32_t*>(group_.lds), context.lds_bytes / 4, kPoison);
   if (context.observer) context.observer->group_started(group_);
-  for (uint32_t i = 0; i < group_.waves.size(); ++i) start_wave(context, *group_.waves[i], i);
+  for (uint32_t i = 0; i < group_.waves.size(); ++i) {
+    start_wave(context, *group_.waves[i], i);
+    group_.waves[i]->random = context.options.memory_seed * 0x10001 + number * kMaxWaves + i;
+  }
+  random_ = context.options.wave_seed * 0x10001 + number;
 }
 
 // The registers a wave starts with (LLVM AMDGPUUsage, "Initial Kernel Execution State").
@@ -160,22 +164,35 @@ uint64_t Engine::run_wave(Wave& w, uint64_t fuel) {
       first = i;
     }
   } while (i && left);
-  if (i) {  // its turn is over: what is in flight arrives some day
-    w.pc = i;
-    if (!wait_vm(w, 0) || !wait_lgkm(w, 0)) w.pc = nullptr;
-  }
+  if (i) w.pc = i;  // its turn is over
   return fuel - left;
+}
+
+// Puts the waves in order for the next round; the instructions that each may execute in it.
+uint64_t Engine::next_turn(const Options& options) {
+  order_ = group_.waves;
+  if (options.waves == WaveOrder::reverse) std::reverse(order_.begin(), order_.end());
+  if (options.waves != WaveOrder::random) return kTurn;
+  for (size_t n = order_.size(); n > 1; --n)
+    std::swap(order_[n - 1], order_[next_random(random_) % n]);
+  return 1 + next_random(random_) % 256;
 }
 
 void Engine::run_group(LaunchContext& context) {
   for (;;) {
     uint32_t waiting = 0, ended = 0;
-    for (Wave* w : group_.waves) {
+    const uint64_t turn = next_turn(context.options);
+    for (Wave* w : order_) {
       if (w->state == WaveState::running) {
-        const uint64_t n = run_wave(*w, kTurn);
+        const uint64_t n = run_wave(*w, turn);
+        // What is in flight arrives some day, even if nobody waits for it.
+        if (w->pc && w->state == WaveState::running &&
+            (turn == kTurn || next_random(random_) % 64 == 0) &&
+            !(wait_vm(*w, 0) && wait_lgkm(*w, 0)))
+          return;
         const uint64_t before = context.executed.fetch_add(n, std::memory_order_relaxed);
         if (context.stop.load(std::memory_order_relaxed)) return;
-        if (before + n > context.budget) {
+        if (before + n > context.options.budget) {
           fault(*w, w->pc, FaultKind::launch_failure,
                 "the instruction budget (HIPGEMM_EMULATOR_BUDGET) is used up");
           return;
@@ -312,9 +329,7 @@ std::optional<Fault> run(const Launch& launch, Counters& counters) {
     // Firmware that preloads arguments skips the code that loads them otherwise.
     const bool preloads = launch.kernel->descriptor.kernarg_preload & 127;
     context.entry = context.program->at(launch.kernel->entry + (preloads ? 256 : 0));
-    const Options options = read_options();
-    context.late = options.late;
-    context.budget = options.budget;
+    const Options& options = context.options = read_options();
     context.lds_bytes =
         (launch.kernel->descriptor.group_segment_bytes + launch.dynamic_lds_bytes + 3) / 4 * 4;
     const auto& s = launch.workgroup_size;

@@ -10,6 +10,7 @@
 #include "core/launch.hpp"
 #include "core/memory_map.hpp"
 #include "core/observer.hpp"
+#include "core/options.hpp"
 #include "core/program.hpp"
 #include "core/tally.hpp"
 #include "core/wave.hpp"
@@ -24,8 +25,7 @@ struct LaunchContext {
   std::shared_ptr<Program> program;
   std::shared_ptr<const AllocationList> allocations;
   const Inst* entry = nullptr;
-  bool late = true;
-  uint64_t budget = 0;
+  Options options;
   uint32_t lds_bytes = 0;
   uint32_t waves_per_group = 0;
   alignas(64) uint8_t dispatch_packet[64] = {};
@@ -70,8 +70,11 @@ class Engine {
   void start_wave(LaunchContext& context, Wave& w, uint32_t index);
   void run_group(LaunchContext& context);
   uint64_t run_wave(Wave& w, uint64_t fuel);
+  uint64_t next_turn(const Options& options);
 
   Workgroup group_;
+  std::vector<Wave*> order_;
+  uint64_t random_ = 0;  // state of the sequence that rules random wave orders
   Buffer<uint8_t> lds_, registers_, pending_, scratch_;
   size_t lds_size_ = 0, registers_size_ = 0, pending_size_ = 0, scratch_size_ = 0;
   std::vector<Buffer<Wave>> waves_;

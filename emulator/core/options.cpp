@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <string_view>
 #include <thread>
 
 namespace emu {
@@ -26,16 +26,32 @@ uint64_t number(const char* name, uint64_t fallback, uint64_t least, uint64_t mo
   return value > most ? most : value;
 }
 
+// One of three names; behind the third, "random", a seed may follow. 0 if unset.
+int choice(const char* name, const char* const (&names)[3], uint64_t& seed) {
+  const char* text = std::getenv(name);
+  if (!text || !*text) return 0;
+  const std::string_view wanted = text, random = names[2];
+  for (int k = 0; k < 3; ++k)
+    if (wanted == names[k]) return k;
+  if (wanted.starts_with(random) && wanted[random.size()] == ':') {
+    const char* const digits = text + random.size() + 1;
+    char* end = nullptr;
+    seed = std::strtoull(digits, &end, 10);
+    if (end != digits && !*end) return 2;
+  }
+  const std::string expected = std::string(names[0]) + ", " + names[1] + ", random or random:SEED";
+  ignored(name, text, expected.c_str());
+  return 0;
+}
+
 }  // namespace
 
 Options read_options() {
   Options o;
-  if (const char* m = std::getenv("HIPGEMM_EMULATOR_MEMORY"); m && *m) {
-    if (!std::strcmp(m, "early"))
-      o.late = false;
-    else if (std::strcmp(m, "late"))
-      ignored("HIPGEMM_EMULATOR_MEMORY", m, "late or early");
-  }
+  static const char* const modes[] = {"late", "early", "random"};
+  o.memory = static_cast<MemoryMode>(choice("HIPGEMM_EMULATOR_MEMORY", modes, o.memory_seed));
+  static const char* const orders[] = {"forward", "reverse", "random"};
+  o.waves = static_cast<WaveOrder>(choice("HIPGEMM_EMULATOR_WAVES", orders, o.wave_seed));
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   o.threads = static_cast<unsigned>(number("HIPGEMM_EMULATOR_THREADS", cores, 1, 1024));
   o.budget = number("HIPGEMM_EMULATOR_BUDGET", 20'000'000'000, 1, UINT64_MAX);

@@ -6,12 +6,30 @@
 
 namespace emu {
 
+enum class MemoryMode : uint8_t { late, early, random };
+enum class WaveOrder : uint8_t { forward, reverse, random };
+
 struct Options {
-  bool late = true;      // HIPGEMM_EMULATOR_MEMORY=late|early
+  // HIPGEMM_EMULATOR_MEMORY=late|early|random[:seed]: when memory operations take effect: as late
+  // as the waits allow, at once, or some time between.
+  MemoryMode memory = MemoryMode::late;
+  uint64_t memory_seed = 1;
+  // HIPGEMM_EMULATOR_WAVES=forward|reverse|random[:seed]: order of the waves of a workgroup between
+  // barriers; random also changes from wave to wave at random instructions.
+  WaveOrder waves = WaveOrder::forward;
+  uint64_t wave_seed = 1;
   unsigned threads = 1;  // HIPGEMM_EMULATOR_THREADS, default all cores
   uint64_t budget = 0;   // HIPGEMM_EMULATOR_BUDGET: wave instructions per launch
   std::string cpu;       // HIPGEMM_EMULATOR_CPU: level to force, "" for the best
 };
+
+// A repeatable sequence (splitmix64).
+inline uint64_t next_random(uint64_t& state) {
+  uint64_t z = state += 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
 
 Options read_options();
 

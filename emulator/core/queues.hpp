@@ -58,7 +58,7 @@ EMU_INLINE bool enter_vm(Wave& w, const Inst* i, Pending*& p, uint8_t& slot) {
 }
 EMU_INLINE const Inst* leave_vm(Wave& w, const Inst* i, uint8_t slot) {
   w.vm.push(slot);
-  if (!w.late && !wait_vm(w, 0)) return nullptr;
+  if (!w.late && !land_some(w)) return nullptr;
   return i + 1;
 }
 EMU_INLINE bool enter_ds(Wave& w, const Inst* i, Pending*& p, uint8_t& slot) {
@@ -68,7 +68,7 @@ EMU_INLINE bool enter_ds(Wave& w, const Inst* i, Pending*& p, uint8_t& slot) {
 }
 EMU_INLINE const Inst* leave_ds(Wave& w, const Inst* i, uint8_t slot) {
   w.ds.push(slot);
-  if (!w.late && !wait_lgkm(w, 0)) return nullptr;
+  if (!w.late && !land_some(w)) return nullptr;
   return i + 1;
 }
 EMU_INLINE bool enter_flat(Wave& w, const Inst* i, Pending*& p, uint8_t& slot) {
@@ -80,7 +80,7 @@ EMU_INLINE bool enter_flat(Wave& w, const Inst* i, Pending*& p, uint8_t& slot) {
 EMU_INLINE const Inst* leave_flat(Wave& w, const Inst* i, uint8_t slot) {
   w.vm.push(slot);
   w.ds.push(slot);
-  if (!w.late && !(wait_vm(w, 0) && wait_lgkm(w, 0))) return nullptr;
+  if (!w.late && !land_some(w)) return nullptr;
   return i + 1;
 }
 EMU_INLINE bool enter_smem(Wave& w, const Inst* i, uint32_t weight, Pending*& p, uint8_t& slot) {
@@ -91,7 +91,7 @@ EMU_INLINE bool enter_smem(Wave& w, const Inst* i, uint32_t weight, Pending*& p,
 }
 EMU_INLINE const Inst* leave_smem(Wave& w, const Inst* i, uint8_t slot) {
   w.smem.push(slot);
-  if (!w.late && !wait_lgkm(w, 0)) return nullptr;
+  if (!w.late && !land_some(w)) return nullptr;
   return i + 1;
 }
 

@@ -88,7 +88,7 @@ struct alignas(64) Wave {
   uint32_t lds_bytes = 0;
   uint32_t scc = 0;
   uint32_t mode = 0;
-  bool late = true;
+  bool late = true;  // memory takes effect when a wait forces it; else see land_some()
   WaveState state = WaveState::running;
   uint8_t free_count = 0;
   uint8_t smem_weight = 0;
@@ -109,6 +109,7 @@ struct alignas(64) Wave {
   Workgroup* group = nullptr;
   uint32_t index = 0;  // in its workgroup
   uint32_t constants_copied = 0;
+  uint64_t random = 0;  // state of the sequence that rules random landing
 
   alignas(64) uint32_t s[kSlotCount];
 
@@ -131,6 +132,9 @@ const Inst* fault(Wave& w, const Inst* i, FaultKind kind, const char* what);
 // A data access outside every allocation, in LDS terms or global ones.
 const Inst* fault_address(Wave& w, const Inst* i, int lane, uint64_t address, uint32_t bytes,
                           bool store);
+// Unless memory is late: lets what is in flight land, all of it or as chance has it. Called after
+// every issue. False after a fault.
+bool land_some(Wave& w);
 // Finds the allocation that holds [begin, end) and remembers it in the wave. False: there is none.
 bool find_memory(Wave& w, uint64_t begin, uint64_t end);
 // Nanoseconds since some point in the past.
