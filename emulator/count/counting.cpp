@@ -93,14 +93,22 @@ class Counter final : public check::Check {
   void global(const AccessPart& part) {
     uint64_t line[2 * kLanes];
     size_t n = 0;
-    for (int l = 0; l < kLanes; ++l) {
-      if (!(part.lanes >> l & 1)) continue;
-      const uint64_t begin = part.address[l], end = begin + part.good[l];
-      if (part.loads) read_.add(begin, part.good[l]);
-      if (part.stores) written_.add(begin, part.good[l]);
+    const auto add = [&](uint64_t begin, uint64_t end) {
+      if (part.loads) read_.add(begin, end - begin);
+      if (part.stores) written_.add(begin, end - begin);
       for (uint64_t i = begin / kLine; i * kLine < end; ++i)
         if (!n || line[n - 1] != i) line[n++] = i;
+    };
+    uint64_t begin = 0, end = 0;  // of neighbouring lanes' bytes that join
+    for (int l = 0; l < kLanes; ++l) {
+      if (!(part.lanes >> l & 1)) continue;
+      if (part.address[l] != end) {
+        add(begin, end);
+        begin = end = part.address[l];
+      }
+      end += part.good[l];
     }
+    add(begin, end);
     std::sort(line, line + n);
     const auto requests = static_cast<uint64_t>(std::unique(line, line + n) - line);
     const bool atomic = part.loads && part.stores;

@@ -39,12 +39,13 @@ const Rule& rule_of(const check::AccessPart& part) {
 // How many turns a phase takes: the most different dwords that one bank has to give.
 uint64_t turns(const uint64_t* dword, size_t n, uint32_t banks) {
   std::array<uint64_t, 64> first;
-  first.fill(~uint64_t{0});
+  uint64_t busy = 0;  // banks of which `first` is set
   bool conflict = false;
   for (size_t i = 0; i < n; ++i) {
-    uint64_t& at = first[dword[i] % banks];
-    conflict |= at != ~uint64_t{0} && at != dword[i];
-    at = dword[i];
+    const uint64_t bank = dword[i] % banks;
+    conflict |= (busy >> bank & 1) && first[bank] != dword[i];
+    first[bank] = dword[i];
+    busy |= uint64_t{1} << bank;
   }
   if (!conflict) return 1;
   std::vector<uint64_t> distinct(dword, dword + n);

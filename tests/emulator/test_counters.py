@@ -383,6 +383,8 @@ def test_the_same_on_any_threads_cpu_and_timing() -> None:
         {"HIPGEMM_EMULATOR_THREADS": "1"},
         {"HIPGEMM_EMULATOR_THREADS": "2"},
         {"HIPGEMM_EMULATOR_THREADS": "3", "HIPGEMM_EMULATOR_MEMORY": "early"},
+        {"HIPGEMM_EMULATOR_MEMORY": "random:3", "HIPGEMM_EMULATOR_WAVES": "random:4"},
+        {"HIPGEMM_EMULATOR_WAVES": "reverse"},
         {"HIPGEMM_EMULATOR_CPU": "v2"},
         {"HIPGEMM_EMULATOR_CPU": "v3"},
         {"HIPGEMM_EMULATOR_CHECK": "hazard"},
