@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from .array import DeviceArray, asarray, empty
 from .counters import emulator_counters
 from .errors import HipError
 from .gemm import matmul, only_kernel
+from .reference import quantize_mxfp8
+from .scaled import ScaledArray
 from .support import code_object
 
 # What each level of instruction semantics is compiled for, and the rate to reach on a core.
@@ -32,7 +34,7 @@ LEVELS = {
 }
 CLASSES = ("salu", "valu", "trans", "mfma", "lds", "vmem", "smem", "branch", "wait", "other")
 CHECKS = ("race", "uninit", "bounds", "hazard", "all")
-AIMS_MS = {1024: 60, 4096: 4000}  # whole calls on two cores
+AIMS_MS = {(1024, "bf16"): 60, (4096, "bf16"): 4000, (1024, "mxfp8"): 100}  # whole calls on two cores
 MIX = (256, 256, 2048)  # one tile of the large kernel: hardly anything but its main loop
 Variant = dict[str, str]
 
@@ -168,23 +170,40 @@ def _print_calls(sizes: Sequence[int]) -> None:
     before: tuple[int, float] | None = None
     for size in sizes:
         x, w, out = _operands(size, size, size)
-        best = float("inf")
-        for _ in range(10 if size <= 1024 else 2):
-            emulator_counters(reset=True)
-            start = time.perf_counter()
-            matmul(x, w, out)
-            _hip.synchronize()
-            best = min(best, time.perf_counter() - start)
-        found = emulator_counters(reset=True)
-        rate = found.wave_instructions / best / 1e6
-        line = f"  {size:5}^3 {1e3 * best:9.1f} ms, {rate:6.2f} M wave-instructions/s"
-        if size in AIMS_MS:
-            line += f"; aim {AIMS_MS[size]} ms"
+        best, line = _time_call(size, "bf16", lambda: matmul(x, w, out))  # noqa: B023
         if before is not None:
             power = math.log(best / before[1]) / math.log(size / before[0])
             line += f"; grows as size^{power:.2f}"
-        print(f"{line}; {found.each[-1].kernel}")
+        print(line)
         before = (size, best)
+    size = 1024
+    if size in sizes:
+        rng = np.random.default_rng(0)
+        q, r = (_resident(quantize_mxfp8(rng.standard_normal((size, size), np.float32))) for _ in range(2))
+        out = empty((size, size), ml_dtypes.bfloat16)
+        print(_time_call(size, "mxfp8", lambda: matmul(q, r.T, out))[1])
+
+
+def _time_call(size: int, form: str, call: Callable[[], object]) -> tuple[float, str]:
+    """Seconds of the fastest of some calls, and a line about it."""
+    best, busy = float("inf"), float("inf")
+    for _ in range(10 if size <= 1024 else 2):
+        emulator_counters(reset=True)
+        start, start_busy = time.perf_counter(), time.process_time()
+        call()
+        _hip.synchronize()
+        best = min(best, time.perf_counter() - start)
+        busy = min(busy, time.process_time() - start_busy)
+    found = emulator_counters(reset=True)
+    line = f"  {size:5}^3 {form:5} {1e3 * best:8.1f} ms, {1e3 * busy:8.1f} ms of CPU time"
+    line += f", {found.wave_instructions / busy / 1e6:6.2f} M wave-instructions/s of it"
+    if (size, form) in AIMS_MS:
+        line += f"; aim {AIMS_MS[size, form]} ms"
+    return best, f"{line}; {found.each[-1].kernel}"
+
+
+def _resident(x: ScaledArray) -> ScaledArray:
+    return ScaledArray(asarray(x.data), asarray(x.scale), x.format, axis=x.axis)
 
 
 # ---- helpers ---------------------------------------------------------------------------------------

@@ -94,4 +94,4 @@ def test_bench_prints_its_figures(capsys):
         assert re.search(r"  v2 +[\d.]+ M wave-instructions/s landing late, +[\d.]+ early", text)
         assert re.search(r"HIPGEMM_EMULATOR_CHECK=hazard +[\d.]+ times the time", text)
         assert re.search(r"  mfma +[\d.]+ % of the time, +[\d.]+ % of the instructions", text)
-        assert re.search(r"  128\^3 +[\d.]+ ms, .*; grows as size\^", text)
+        assert re.search(r"  128\^3 bf16 +[\d.]+ ms, .*; grows as size\^", text)
