@@ -33,6 +33,27 @@
 #define HIPGEMM_PACK_MX_SCALES_ARGS(X, S)                                            \
   X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
   X(u32, rows) S X(u32, blocks)
+
+// in_type, out_type: ElementType. element: Narrow. Floats of amax, scale, next: step 0 is one for all,
+// 1 is one for each row. amax and next are max-accumulated.
+#define HIPGEMM_AMAX_ARGS(X, S)                                                      \
+  X(ptr, src) S X(ptr, amax) S X(i64, src_row_stride) S X(i64, src_col_stride) S     \
+  X(u32, rows) S X(u32, cols) S X(u32, amax_step) S X(u32, in_type)
+#define HIPGEMM_QUANTIZE_FP8_ARGS(X, S)                                              \
+  X(ptr, src) S X(ptr, dst) S X(ptr, amax) S X(ptr, scale) S X(ptr, next) S          \
+  X(i64, src_row_stride) S X(i64, src_col_stride) S X(i64, dst_pitch) S X(u32, rows) S \
+  X(u32, cols) S X(u32, amax_step) S X(f32, eps) S X(u32, in_type) S X(u32, element)
+
+// row_*: blocks along rows; col_*: down columns, stored transposed. Data, logical scales, scales in
+// GEMM order; each of the last two may be null, and a direction whose data is null is not wanted.
+// rule: ScaleRule.
+#define HIPGEMM_QUANTIZE_MX_ARGS(X, S)                                               \
+  X(ptr, src) S X(ptr, row_data) S X(ptr, row_scale) S X(ptr, row_gemm_scale) S      \
+  X(ptr, col_data) S X(ptr, col_scale) S X(ptr, col_gemm_scale) S                    \
+  X(i64, src_row_stride) S X(i64, src_col_stride) S X(i64, row_pitch) S              \
+  X(i64, row_scale_pitch) S X(i64, col_pitch) S X(i64, col_scale_pitch) S            \
+  X(u32, rows) S X(u32, cols) S X(u32, in_type) S X(u32, element) S X(u32, rule) S   \
+  X(u32, hadamard)
 // clang-format on
 
 #if !defined(HIPGEMM_LISTS_ONLY)
@@ -60,6 +81,15 @@ struct ScaleOrderArgs {
 };
 struct ScalePackArgs {
   HIPGEMM_PACK_MX_SCALES_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct AmaxArgs {
+  HIPGEMM_AMAX_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct QuantizeFp8Args {
+  HIPGEMM_QUANTIZE_FP8_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct QuantizeMxArgs {
+  HIPGEMM_QUANTIZE_MX_ARGS(HIPGEMM_DECLARE, ;);
 };
 
 }  // namespace hipgemm

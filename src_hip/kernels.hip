@@ -2,6 +2,7 @@
 // metadata note of its own, a linker does not merge them, and a runtime reads one.
 #include "copy.hpp"
 #include "gemm.hpp"
+#include "quantize.hpp"
 #include "scale_pack.hpp"
 
 namespace hipgemm {
@@ -44,10 +45,10 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
     copy_strided<bytes, side, threads>(CopyArgs{HIPGEMM_COPY_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
-#define PASS(name, ARGS, Args, threads, ...)                                 \
-  HIPGEMM_KERNEL(threads, 4)                                                 \
-  name(HIPGEMM_##ARGS##_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {              \
-    name<threads>(Args{HIPGEMM_##ARGS##_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
+#define PASS(name, ARGS, Args, threads, ...)                                          \
+  HIPGEMM_KERNEL(threads, 4)                                                          \
+  name(HIPGEMM_##ARGS##_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                       \
+    hipgemm::name<threads>(Args{HIPGEMM_##ARGS##_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
 #include "instances.def"

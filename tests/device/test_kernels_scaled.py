@@ -9,7 +9,8 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from test_kernels import DEPTHS, EDGES, TYPES, memory, unsigned  # noqa: F401
+from test_kernels import EDGES, TYPES, unsigned
+from test_kernels import memory as memory
 
 from hipgemm import _hip, _launch, support
 
@@ -59,7 +60,7 @@ def storage(codes, chunk, ld):
     return full.reshape(-1)[: max(1, (rows - 1) * ld + padded)]
 
 
-def gemm_order(memory, scale, k, bits):  # noqa: F811
+def gemm_order(memory, scale, k, bits):
     """Scale bytes (rows, blocks) in the order that the kernels read; NaN around them in the source."""
     rows, blocks = scale.shape
     source = np.full((rows + 1, blocks + 2), 255, np.uint8)
@@ -80,7 +81,7 @@ def gemm_order(memory, scale, k, bits):  # noqa: F811
 
 
 def gemm(
-    memory,  # noqa: F811
+    memory,
     kernel,
     a,
     b,
@@ -148,7 +149,7 @@ def draw_scale(kernel, rows, k, rng, exact, per_row=False):
     return np.exp2(rng.integers(-3, 4, count)).astype(np.float32) * np.float32(1 if exact else 1.1)
 
 
-def check(memory, kernel, m, n, k, *, exact=False, out="bf16", rows=(False, False), **options):  # noqa: F811
+def check(memory, kernel, m, n, k, *, exact=False, out="bf16", rows=(False, False), **options):
     rng = np.random.default_rng([m, n, k])
     about = KERNELS[kernel]
     a, b = draw(about.a, m, k, rng, exact), draw(about.b, n, k, rng, exact)
@@ -187,12 +188,12 @@ SHAPES = [
 
 @each_kind
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES[::2])
-def test_ragged_shapes(memory, kernel, m, n, k):  # noqa: F811
+def test_ragged_shapes(memory, kernel, m, n, k):
     check(memory, kernel, m, n, k)
 
 
 @every_kernel
-def test_every_format_pair(memory, kernel):  # noqa: F811
+def test_every_format_pair(memory, kernel):
     for m, n, k in ((70, 131, 200), (257, 17, 1032), (37, 300, 33)):
         check(memory, kernel, m, n, k)
         check(memory, kernel, m, n, k, exact=True, out="f32", gap=1)
@@ -200,20 +201,20 @@ def test_every_format_pair(memory, kernel):  # noqa: F811
 
 @each_kind
 @pytest.mark.parametrize("tiles", range(1, 10))
-def test_every_number_of_k_tiles(memory, kernel, tiles):  # noqa: F811
+def test_every_number_of_k_tiles(memory, kernel, tiles):
     size = KERNELS[kernel].tile[2]
     for rest in (0, 32, size - 16):
         check(memory, kernel, 70, 90, size * tiles - rest, exact=True, out="f32")
 
 
 @each_kind
-def test_no_k_gives_the_bias(memory, kernel):  # noqa: F811
+def test_no_k_gives_the_bias(memory, kernel):
     check(memory, kernel, 33, 300, 0, exact=True, out="f32", bias=np.arange(300, dtype=np.float32))
 
 
 @each_kind
 @pytest.mark.parametrize("out", TYPES)
-def test_epilogue(memory, kernel, out):  # noqa: F811
+def test_epilogue(memory, kernel, out):
     rng = np.random.default_rng(3)
     m, n, k = 70, 301, 72
     bias = rng.standard_normal(n).astype(TYPES[out])
@@ -224,7 +225,7 @@ def test_epilogue(memory, kernel, out):  # noqa: F811
 
 
 @each_fp8
-def test_scales_of_rows_and_columns(memory, kernel):  # noqa: F811
+def test_scales_of_rows_and_columns(memory, kernel):
     for rows in ((True, False), (False, True), (True, True)):
         for m, n in ((70, 301), (257, 64), (1, 1)):
             check(memory, kernel, m, n, 136, rows=rows)
@@ -232,7 +233,7 @@ def test_scales_of_rows_and_columns(memory, kernel):  # noqa: F811
 
 
 @each_fp8
-def test_product_of_scales_is_formed_first(memory, kernel):  # noqa: F811
+def test_product_of_scales_is_formed_first(memory, kernel):
     """Either scale alone would take the sum out of float32's range."""
     one = np.ones((4, 16), DTYPES["e4m3"])
     for scales in ((2.0**-140, 2.0**120), (2.0**126, 2.0**-130)):
@@ -242,7 +243,7 @@ def test_product_of_scales_is_formed_first(memory, kernel):  # noqa: F811
 
 
 @each_mx
-def test_every_scale_byte_serves_its_own_block(memory, kernel):  # noqa: F811
+def test_every_scale_byte_serves_its_own_block(memory, kernel):
     """A row of A picks one block of B, or has another power of two in each: a wrong byte is a wrong value."""
     about = KERNELS[kernel]
     rng = np.random.default_rng(8)
@@ -261,7 +262,7 @@ def test_every_scale_byte_serves_its_own_block(memory, kernel):  # noqa: F811
 
 
 @each_mx
-def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):  # noqa: F811
+def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
     about = KERNELS[kernel]
     rng = np.random.default_rng(9)
     a, b = draw(about.a, 130, 288, rng, True), draw(about.b, 70, 288, rng, True)
@@ -292,7 +293,7 @@ def test_loads_may_land_at_once():
 # ---- layouts of scales ----------------------------------------------------------------------------------
 
 
-def test_public_packing(memory):  # noqa: F811
+def test_public_packing(memory):
     rng = np.random.default_rng(4)
     for rows, blocks in ((1, 1), (37, 5), (300, 8), (5, 0)):
         scale = rng.integers(0, 256, (rows, blocks)).astype(np.uint8)

@@ -1,0 +1,341 @@
+"""The quantizer kernels alone, bit for bit against the reference, and nothing written beside the results."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_kernels import TYPES
+from test_kernels import memory as memory
+from test_kernels_scaled import gemm_order
+
+from hipgemm import _launch, reference
+
+STRIDES = ["src_row_stride", "src_col_stride"]
+MX = [
+    *("src", "row_data", "row_scale", "row_gemm_scale", "col_data", "col_scale", "col_gemm_scale"),
+    *(*STRIDES, "row_pitch", "row_scale_pitch", "col_pitch", "col_scale_pitch"),
+    *("rows", "cols", "in_type", "element", "rule", "hadamard"),
+]
+for name, arguments in {
+    "amax": ["src", "amax", *STRIDES, "rows", "cols", "amax_step", "in_type"],
+    "quantize_fp8": [
+        *("src", "dst", "amax", "scale", "next", *STRIDES, "dst_pitch", "rows", "cols"),
+        *("amax_step", "eps", "in_type", "element"),
+    ],
+    "quantize_mxfp8": MX,
+    "quantize_mxfp4": MX,
+}.items():
+    _launch.ARGUMENTS.setdefault(name, arguments)
+
+RULES = ("unit", "floor", "rceil", "even")
+ELEMENTS = ("e4m3", "e5m2")
+LAYOUTS = ("row", "column", "reversed", "stepped", "shifted")
+
+
+# ---- inputs ---------------------------------------------------------------------------------------------
+
+
+def in_layout(x, layout):
+    """The values of x as a view into a larger array with NaN around them."""
+    rows, cols = x.shape
+    if layout == "column":
+        base = np.full((cols, rows + 8), np.nan, x.dtype)
+        view = base[:, :rows].T
+    elif layout == "reversed":
+        base = np.full((rows, cols + 3), np.nan, x.dtype)
+        view = base[::-1, :cols][:, ::-1]
+    elif layout == "stepped":
+        base = np.full((2 * rows, 3 * cols), np.nan, x.dtype)
+        view = base[::2, 1::3]
+    elif layout == "shifted":
+        base = np.full((rows, cols + 5), np.nan, x.dtype)
+        view = base[:, 3 : cols + 3]
+    else:
+        base = np.full((rows, -(-cols // 8) * 8 + 8), np.nan, x.dtype)
+        view = base[:, :cols]
+    view[...] = x
+    return base, view
+
+
+def wild(shape, dtype, seed=0, *, special=True):
+    """Every magnitude from subnormal to near overflow, signed zeros; now and then NaN or infinity."""
+    rng = np.random.default_rng([*shape, seed])
+    rows, cols = shape
+    top = 15.0 if dtype == np.float16 else 127.0
+    # Each group of 8 columns at a magnitude of its own, within which the values are close.
+    exponent = rng.uniform(-top - 20, top, (rows, -(-cols // 8))).repeat(8, axis=1)[:, :cols]
+    x = rng.standard_normal(shape) * np.exp2(np.where(rng.random(shape) < 0.7, 0.0, exponent))
+    block = rng.uniform(-top - 24, top - 3, (rows, -(-cols // 32))).repeat(32, axis=1)[:, :cols]
+    x = np.where(rng.random((rows, 1)) < 0.5, rng.standard_normal(shape) * np.exp2(block), x)
+    x[rng.random(shape) < 0.05] = 0.0
+    x[rng.random(shape) < 0.02] = -0.0
+    if special:
+        x[rng.random(shape) < 0.0004] = np.nan
+        x[rng.random(shape) < 0.0004] = -np.inf
+    with np.errstate(over="ignore"):
+        x = x.astype(np.float32).astype(dtype)
+    return x if special else np.where(np.isfinite(x), x, dtype.type(1))
+
+
+def upload(memory, x, layout):
+    base, view = in_layout(x, layout)
+    return memory.put(base) + view.ctypes.data - base.ctypes.data, view.strides
+
+
+def filled(memory, nbytes):
+    return memory.put(np.full(nbytes, 0xA5, np.uint8))
+
+
+def taken(memory, pointer, rows, pitch, used):
+    """The used bytes of each row; the others are as before."""
+    got = memory.get(pointer, np.empty((rows, pitch), np.uint8))
+    assert (got[:, used:] == 0xA5).all(), "written beside the result"
+    return got[:, :used]
+
+
+def workgroups(rows, cols):
+    return -(-rows // 64) * -(-cols // 128)
+
+
+def same_codes(got, expected):
+    """Equal bytes, or NaN both."""
+    expected = np.asarray(expected)
+    nan = np.isnan(expected.astype(np.float32))
+    with np.errstate(invalid="ignore"):
+        got_nan = np.isnan(got.view(expected.dtype).astype(np.float32))
+    return np.array_equal(nan, got_nan) and np.array_equal(got[~nan], expected.view(np.uint8)[~nan])
+
+
+# ---- MX -------------------------------------------------------------------------------------------------
+
+
+def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=False, fp4=False, sides="rc"):
+    """Run the kernel; per side its codes (one per byte), logical scales, and scales in GEMM order."""
+    rows, cols = x.shape
+    src, strides = upload(memory, x, layout)
+    bits = 4 if fp4 else 8
+    outputs, pitches, launched = [], [], []
+    for side, lines, k in (("r", rows, cols), ("c", cols, rows)):
+        if side not in sides:
+            outputs += [0, 0, 0]
+            pitches += [0, 0]
+            continue
+        chunk = 128 // bits
+        used, blocks = -(-k // chunk) * 16, -(-k // 32)
+        pitch, scale_pitch = used + 16, blocks + 3
+        step = -(-lines // 16) * 16
+        size = max(1, -(-k // 256)) * 8 * step
+        data, scale, order = (filled(memory, n) for n in (lines * pitch, lines * scale_pitch, size + 16))
+        outputs += [data, scale, order]
+        pitches += [pitch, scale_pitch]
+        launched.append((lines, k, used, pitch, blocks, scale_pitch, size, data, scale, order))
+    covered = [rows, cols]
+    if "c" in sides:
+        covered[0] = -(-rows // 256) * 256
+    if "r" in sides:
+        covered[1] = -(-cols // 256) * 256
+    _launch.launch(
+        _launch.function(0, "quantize_mxfp4" if fp4 else "quantize_mxfp8"),
+        workgroups(*covered),
+        0,
+        *(src, *outputs, *strides, *pitches, rows, cols),
+        *(list(TYPES.values()).index(x.dtype), ELEMENTS.index(element), RULES.index(rule), int(transform)),
+    )
+    results = []
+    for lines, k, used, pitch, blocks, scale_pitch, size, data, scale, order in launched:
+        codes = taken(memory, data, lines, pitch, used)
+        if fp4:
+            codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(lines, -1)
+        bytes_ = taken(memory, scale, lines, scale_pitch, blocks)
+        ordered = taken(memory, order, 1, size + 16, size)[0]
+        pointer, _ = gemm_order(memory, bytes_, k, bits)
+        # Both ways into the GEMM order agree, padding included.
+        assert np.array_equal(ordered, memory.get(pointer, np.empty(size, np.uint8)))
+        spoiled = np.repeat(bytes_ == 255, 32, axis=1)[:, k:]
+        assert (codes[:, k:][~spoiled[:, : codes.shape[1] - k]] == 0).all(), "padding is zero"
+        results.append((codes[:, :k], bytes_))
+    return results
+
+
+def check_mx(memory, x, *, sides="rc", fp4=False, **options):
+    results = quantize_mx(memory, x, sides=sides, fp4=fp4, **options)
+    rule = options.get("rule", "unit")
+    for side, (codes, scale) in zip(sides, results, strict=True):
+        source = x if side == "r" else x.T
+        if fp4:
+            q = reference.quantize_mxfp4(source, scaling=rule, hadamard=options.get("transform", False))
+        else:
+            form = f"mxfp8_{options.get('element', 'e4m3')}"
+            q = reference.quantize_mxfp8(source, scaling=rule, format=form)
+        assert np.array_equal(scale, np.asarray(q.scale).view(np.uint8)), side
+        assert same_codes(codes, q.data), side
+
+
+SHAPES = [(1, 1), (64, 128), (37, 33), (5, 300), (130, 31), (70, 257), (300, 160)]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("element", [*ELEMENTS, "e2m1"])
+def test_mx_rules(memory, element, dtype, rule):
+    for seed, shape in enumerate(SHAPES):
+        x = wild(shape, TYPES[dtype], seed)
+        if element == "e2m1":
+            check_mx(memory, x, fp4=True, rule=rule)
+        else:
+            check_mx(memory, x, element=element, rule=rule)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_mx_hadamard(memory, dtype):
+    for shape in ((16, 16), (48, 144), (80, 272), (304, 64)):
+        for rule in RULES:
+            check_mx(memory, wild(shape, TYPES[dtype]), fp4=True, transform=True, rule=rule)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_mx_of_any_layout(memory, dtype, layout):
+    for shape in SHAPES:
+        x = wild(shape, TYPES[dtype], 3)
+        for sides in ("r", "c", "rc"):
+            check_mx(memory, x, layout=layout, sides=sides, rule="rceil")
+        check_mx(memory, x, layout=layout, fp4=True, rule="even")
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("element", [*ELEMENTS, "e2m1"])
+def test_every_bf16_as_the_maximum_of_a_block_and_beside_one(memory, element, rule):
+    every = np.arange(65536, dtype=np.uint16).view(ml_dtypes.bfloat16)
+    alone = np.zeros((256, 32 * 256), ml_dtypes.bfloat16)
+    alone[:, ::32] = every.reshape(256, 256)
+    options = {"fp4": True} if element == "e2m1" else {"element": element}
+    check_mx(memory, alone, sides="r", rule=rule, **options)
+    finite = np.where(np.isfinite(every.astype(np.float32)), every, every.dtype.type(0))
+    for scale in (1.0, 2.0**100, 2.0**-120):
+        beside = np.full((2048, 33), scale, ml_dtypes.bfloat16)[:, :32]
+        small = np.abs(finite.astype(np.float32)) < scale
+        beside[...] = np.where(small, finite, beside.dtype.type(scale)).reshape(2048, 32)
+        beside[:, 0] = scale
+        check_mx(memory, beside, sides="r", rule=rule, **options)
+
+
+def test_every_tie_of_float32(memory):
+    """All codes, the middles between them, and the floats next to those."""
+    for element, fp4 in (("e4m3", False), ("e5m2", False), ("e2m1", True)):
+        dtype = {
+            "e4m3": ml_dtypes.float8_e4m3fn,
+            "e5m2": ml_dtypes.float8_e5m2,
+            "e2m1": ml_dtypes.float4_e2m1fn,
+        }
+        codes = np.arange(16 if fp4 else 256, dtype=np.uint8).view(dtype[element]).astype(np.float64)
+        grid = np.unique(codes[np.isfinite(codes)])
+        points = np.concatenate((grid, (grid[1:] + grid[:-1]) / 2)).astype(np.float32)
+        points = np.concatenate(
+            (points, np.nextafter(points, np.float32(np.inf)), np.nextafter(points, -np.float32(np.inf)))
+        )
+        points = points[np.abs(points) <= grid.max()]
+        lines = -(-points.size // 31)
+        x = np.zeros((lines, 32), np.float32)
+        x[:, 1:] = np.resize(points, (lines, 31))
+        x[:, 0] = grid.max()
+        check_mx(memory, x, sides="r", fp4=fp4, element="e5m2" if element == "e5m2" else "e4m3", rule="floor")
+
+
+# ---- fp8 ------------------------------------------------------------------------------------------------
+
+
+def amax(memory, x, layout, step):
+    rows, cols = x.shape
+    src, strides = upload(memory, x, layout)
+    target = memory.put(np.zeros(rows if step else 1, np.float32))
+    kind = list(TYPES.values()).index(x.dtype)
+    _launch.launch(
+        _launch.function(0, "amax"), workgroups(rows, cols), 0, src, target, *strides, rows, cols, step, kind
+    )
+    return memory.get(target, np.empty(rows if step else 1, np.float32))
+
+
+def quantize_fp8(memory, x, used, *, layout="row", element="e4m3", eps=1e-8, delayed=None):
+    rows, cols = x.shape
+    src, strides = upload(memory, x, layout)
+    step = int(used.size > 1)
+    used_bytes = -(-cols // 16) * 16
+    pitch = used_bytes + 16
+    data = filled(memory, rows * pitch)
+    scale = memory.put(np.full(used.size, 7, np.float32))
+    following = 0 if delayed is None else memory.put(delayed)
+    _launch.launch(
+        _launch.function(0, "quantize_fp8"),
+        workgroups(rows, cols),
+        0,
+        *(src, data, memory.put(used), scale, following, *strides, pitch, rows, cols, step, eps),
+        *(list(TYPES.values()).index(x.dtype), ELEMENTS.index(element)),
+    )
+    codes = taken(memory, data, rows, pitch, used_bytes)
+    after = None if delayed is None else memory.get(following, delayed)
+    return codes, memory.get(scale, used), after
+
+
+def check_fp8(memory, x, *, axis=None, given=None, **options):
+    own = amax(memory, x, options.get("layout", "row"), int(axis is not None))
+    used = own if given is None else np.asarray(given, np.float32).reshape(-1)
+    codes, scale, after = quantize_fp8(memory, x, used, delayed=np.zeros_like(used), **options)
+    q = reference.quantize_fp8(
+        x,
+        given,
+        axis=axis,
+        eps=options.get("eps", 1e-8),
+        format=f"fp8_{options.get('element', 'e4m3')}",
+    )
+    expected = np.asarray(q.amax, np.float32).reshape(-1)
+    assert np.array_equal(own, expected, equal_nan=True)
+    assert np.array_equal(after, expected, equal_nan=True)
+    assert np.array_equal(scale, np.asarray(q.scale).reshape(-1), equal_nan=True)
+    assert same_codes(codes[:, : x.shape[1]], q.data)
+    if np.isfinite(scale).all():
+        assert (codes[:, x.shape[1] :] == 0).all()
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("axis", [None, -1])
+def test_fp8(memory, axis, dtype, element):
+    for seed, shape in enumerate(((2, 1), *SHAPES[1:])):
+        for special in (False, True):
+            x = wild(shape, TYPES[dtype], seed, special=special)
+            check_fp8(memory, x, axis=axis, element=element)
+            check_fp8(memory, x, axis=axis, element=element, eps=0.0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fp8_of_any_layout(memory, layout):
+    for dtype in TYPES.values():
+        for shape in SHAPES[1:]:
+            check_fp8(memory, wild(shape, dtype, 4, special=False), axis=-1, layout=layout)
+            check_fp8(memory, wild(shape, dtype, 4), layout=layout)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_fp8_with_a_given_amax(memory, element):
+    x = wild((40, 140), np.dtype(np.float32), 5)
+    for given in (0.0, 1e-44, 1e-38, 2.0**-100, 2.0**-99, 0.3, 448.0, 3e38, np.inf, np.nan):
+        for eps in (0.0, 1e-8):
+            check_fp8(memory, x, given=np.float32(given), element=element, eps=eps)
+
+
+def test_tiny_tensors_without_eps(memory):
+    for power in (-149, -148, -141, -140, -127, -126, -120, -101, -100, -99):
+        x = (np.random.default_rng(1).standard_normal((3, 50)) * 2.0**power).astype(np.float32)
+        check_fp8(memory, x, eps=0.0)
+        check_fp8(memory, x, eps=0.0, axis=-1)
+    check_fp8(memory, np.zeros((3, 50), np.float32), eps=0.0)
+
+
+def test_next_amax_accumulates(memory):
+    x = np.full((70, 200), -3.0, np.float32)
+    _, _, after = quantize_fp8(memory, x, np.array([4.0], np.float32), delayed=np.array([5.0], np.float32))
+    assert after == 5
+    _, _, after = quantize_fp8(memory, x, np.array([4.0], np.float32), delayed=np.array([2.0], np.float32))
+    assert after == 3
