@@ -211,9 +211,12 @@ def run(
     return {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in done.stdout.splitlines()}
 
 
-@pytest.mark.parametrize("memory", ["late", "early"])
+@pytest.mark.parametrize("memory", ["late", "early", "random:3"])
 def test_clean(compiled: Path, memory: str, run_python: RunPython) -> None:
-    found = run(run_python, compiled, CLEAN, "all", HIPGEMM_EMULATOR_MEMORY=memory)
+    waves = "random:3" if memory.startswith("random") else "forward"
+    found = run(
+        run_python, compiled, CLEAN, "all", HIPGEMM_EMULATOR_MEMORY=memory, HIPGEMM_EMULATOR_WAVES=waves
+    )
     assert found == dict.fromkeys(CLEAN, "clean")
 
 

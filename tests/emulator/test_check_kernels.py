@@ -40,7 +40,7 @@ for kernel in {names}:
 """
 
 
-@pytest.mark.parametrize("memory", ["late", "early"])
+@pytest.mark.parametrize("memory", ["late", "early", "random:3"])
 def test_clean(memory: str, run_python: Callable[..., CompletedProcess[str]]) -> None:
     shapes = [(1, 1, 1), (70, 65, 200), (257, 130, 72), (64, 300, 449)]
     done = run_python(
@@ -48,6 +48,7 @@ def test_clean(memory: str, run_python: Callable[..., CompletedProcess[str]]) ->
         HIPGEMM_RUNTIME="emulator",
         HIPGEMM_EMULATOR_CHECK="all",
         HIPGEMM_EMULATOR_MEMORY=memory,
+        HIPGEMM_EMULATOR_WAVES="random:3" if memory.startswith("random") else "reverse",
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("clean") == len(GEMMS) * len(shapes)
