@@ -18,8 +18,10 @@ from .errors import (
     RuntimeNotFoundError,
     UnsupportedError,
 )
+from .formats import pack_fp4, unpack_fp4
 from .gemm import matmul
 from .info import Info, info
+from .scaled import ScaledArray
 from .support import Support, can_use
 from .usage import Usage, reset_usage, usage
 
@@ -36,6 +38,7 @@ __all__ = [
     "Reason",
     "RuntimeFallbackWarning",
     "RuntimeNotFoundError",
+    "ScaledArray",
     "Support",
     "UnsupportedError",
     "Usage",
@@ -45,7 +48,9 @@ __all__ = [
     "emulator_counters",
     "info",
     "matmul",
+    "pack_fp4",
     "reset_usage",
+    "unpack_fp4",
     "usage",
     "zeros",
 ]

@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from . import _hip, bench
+from . import _hip, bench, reference
 from .array import asarray
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .formats import FORMATS
+from .formats import FORMATS, QUANTIZED
 from .gemm import matmul, only_kernel
 from .info import info
-from .support import can_use, code_object
-from .testing import assert_gemm_close, exact_grid, random_matrix
+from .scaled import ScaledArray, scale_shape
+from .support import GEMMS, Kernel, can_use, code_object
+from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
 from .usage import reset_usage, usage
 
 SELFTEST_SHAPES = ((1, 1, 1), (17, 33, 40), (64, 64, 64), (257, 255, 129), (384, 1536, 384), (3, 5, 0))
@@ -34,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ask.add_argument("op", choices=["matmul"])
     ask.add_argument("a", help="shape of a, such as 300x512; a T behind it: transposed in memory")
     ask.add_argument("b", help="shape of b, likewise")
-    ask.add_argument("--input", default="bf16", choices=sorted(FORMATS), help="type of a and b")
-    ask.add_argument("--dtype", default=None, choices=sorted(FORMATS), help="type of the result")
+    ask.add_argument("--input", default="bf16", choices=[*FORMATS, *QUANTIZED], help="format of a and b")
+    ask.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
     ask.add_argument("--arch", default="gfx950")
     timing = commands.add_parser("bench", help="how long things take")
     bench.add_arguments(timing)
@@ -62,31 +63,29 @@ def selftest() -> int:
     failures = 0
     rng = np.random.default_rng(0)
     kernels = code_object(_hip.arch(_hip.current_device())).kernels.values()
-    for kernel in (k.name for k in kernels if k.op == "gemm"):
+    for kernel in (k for k in kernels if k.op in GEMMS):
         for m, n, k in SELFTEST_SHAPES:
             faults = _try_shape(kernel, m, n, k, rng)
             failures += bool(faults)
-            print(
-                f"{'FAIL' if faults else 'ok  '}  {kernel}  ({m}, {k}) @ ({k}, {n})", *faults, sep="\n      "
-            )
+            line = f"{'FAIL' if faults else 'ok  '}  {kernel.name}  ({m}, {k}) @ ({k}, {n})"
+            print(line, *faults, sep="\n      ")
     print(usage())
     print(f"selftest: {failures} failures" if failures else "selftest: all right")
     return 1 if failures else 0
 
 
-def _try_shape(kernel: str, m: int, n: int, k: int, rng: np.random.Generator) -> list[str]:
+def _try_shape(kernel: Kernel, m: int, n: int, k: int, rng: np.random.Generator) -> list[str]:
     """Multiply with one kernel, into every type, from the host and resident; return what was wrong."""
     faults = []
     for exact, form in itertools.product((True, False), FORMATS.values()):
-        make = exact_grid if exact else random_matrix
-        a, w = make((m, k), rng), make((n, k), rng)
+        a, w = _operand(kernel.a, (m, k), rng, exact), _operand(kernel.b, (n, k), rng, exact)
         epilogue: dict[str, Any] = {
             "alpha": 0.5,
             "col_scale": np.exp2(rng.integers(-2, 3, n)).astype(np.float32),
             "bias": rng.integers(-4, 5, n).astype(np.float32),
         }
         try:
-            with only_kernel(kernel):
+            with only_kernel(kernel.name):
                 out = np.full((m, n), np.nan, form.dtype)
                 matmul(a, w.T, out, **epilogue)
                 resident = matmul(asarray(a), asarray(w).T, dtype=form.dtype, **epilogue).get()
@@ -97,8 +96,31 @@ def _try_shape(kernel: str, m: int, n: int, k: int, rng: np.random.Generator) ->
     return faults
 
 
+def _operand(form: str, shape: tuple[int, int], rng: np.random.Generator, exact: bool) -> Any:
+    """A matrix (rows, K) in a format, on the host."""
+    if form in FORMATS:
+        return (exact_grid if exact else random_matrix)(shape, rng, dtype=FORMATS[form].dtype)
+    if exact:
+        return exact_scaled(shape, rng, form)
+    x = random_matrix(shape, rng, dtype=np.float32)
+    if form == "mxfp4_e2m1":
+        return reference.quantize_mxfp4(x, hadamard=False)
+    return (reference.quantize_mxfp8 if QUANTIZED[form].block else reference.quantize_fp8)(x, format=form)
+
+
+def _untouched(form: str, shape: tuple[int, int], axis: int) -> Any:
+    """A matrix that takes no memory, blocked along `axis` if it is quantized."""
+    if form in FORMATS:
+        one = np.zeros(1, FORMATS[form].dtype)
+        return np.lib.stride_tricks.as_strided(one, shape, (shape[1] * one.itemsize, one.itemsize))
+    made = QUANTIZED[form]
+    scales = scale_shape(shape, axis, made.block) if made.block else ()
+    codes = np.broadcast_to(np.zeros(1, made.dtype), shape)
+    return ScaledArray(codes, np.broadcast_to(np.ones(1, made.scale_dtype), scales), form, axis=axis)
+
+
 def _can_use(args: argparse.Namespace) -> int:
-    matrices = []
+    matrices: list[Any] = []
     for text in (args.a, args.b):
         found = re.fullmatch(r"(\d+)x(\d+)(T?)", text)
         if found is None:
@@ -107,8 +129,7 @@ def _can_use(args: argparse.Namespace) -> int:
         rows, columns = int(found[1]), int(found[2])
         # Never touched, so that huge ones cost nothing.
         shape = (columns, rows) if found[3] else (rows, columns)
-        one = np.zeros(1, FORMATS[args.input].dtype)
-        x = np.lib.stride_tricks.as_strided(one, shape, (shape[1] * one.itemsize, one.itemsize))
+        x = _untouched(args.input, shape, -1 if len(matrices) == bool(found[3]) else -2)
         matrices.append(x.T if found[3] else x)
     dtype = None if args.dtype is None else FORMATS[args.dtype].dtype
     answer = can_use(args.op, *matrices, dtype=dtype, arch=args.arch)

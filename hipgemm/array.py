@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from types import EllipsisType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +13,9 @@ import numpy.typing as npt
 from . import _dlpack, _hip
 from ._dlpack import contiguous_strides
 from .errors import InterchangeError, sentence
-from .formats import BF16, round_once
+from .formats import BF16, QUANTIZED, round_once
 from .problem import byte_range
-from .scaled import Resident
+from .scaled import Resident, ScaledArray, packed_data
 
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
@@ -361,6 +361,18 @@ def new(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) 
     return DeviceArray(block, block.ptr, shape, contiguous_strides(shape, dtype.itemsize), dtype)
 
 
+@overload
+def asarray(
+    x: ScaledArray,
+    dtype: None = None,
+    *,
+    device: int | None = None,
+    copy: bool | None = None,
+    stream: Any = None,
+) -> ScaledArray: ...
+
+
+@overload
 def asarray(
     x: Any,
     dtype: npt.DTypeLike | None = None,
@@ -368,7 +380,17 @@ def asarray(
     device: int | None = None,
     copy: bool | None = None,
     stream: Any = None,
-) -> DeviceArray:
+) -> DeviceArray: ...
+
+
+def asarray(
+    x: Any,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    device: int | None = None,
+    copy: bool | None = None,
+    stream: Any = None,
+) -> DeviceArray | ScaledArray:
     """Bring an array onto a device.
 
     NumPy arrays are copied, and keep the order of their axes in memory. Arrays of other libraries
@@ -377,10 +399,10 @@ def asarray(
 
     Parameters
     ----------
-    x : numpy.ndarray, DeviceArray, or an array of another library
+    x : numpy.ndarray, DeviceArray, ScaledArray, or an array of another library
         The array.
     dtype : dtype, optional
-        Type to convert NumPy arrays to, rounding once.
+        Type to convert NumPy arrays to, rounding once. To go to fewer bits, use a quantizer.
     device : int, optional
         Default: where `x` is, or the current device for NumPy arrays.
     copy : bool, optional
@@ -390,7 +412,8 @@ def asarray(
 
     Returns
     -------
-    DeviceArray
+    DeviceArray or ScaledArray
+        The latter for a ScaledArray, whose 4-bit numbers are packed on the way.
 
     Examples
     --------
@@ -401,6 +424,11 @@ def asarray(
     DeviceArray(shape=(8, 4), dtype=bfloat16, device=0)
     """
     handle = _hip.stream_handle("asarray", stream)
+    if isinstance(x, ScaledArray):
+        if dtype is not None:
+            fault = sentence("dtype must be left out for a ScaledArray", repr(dtype))
+            raise TypeError(f"asarray: {fault}")
+        return _scaled(x, device, copy, handle)
     if isinstance(x, (np.ndarray, np.generic)):
         if copy is False:
             raise ValueError("asarray: a NumPy array can only be copied; got copy=False")
@@ -416,6 +444,33 @@ def asarray(
             raise ValueError(f"asarray: an array on device {x.device} can only be copied to device {target}")
         return _copy_to(x, target, handle)
     return _copy_to(x, target, handle) if copy else x
+
+
+def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) -> ScaledArray:
+    """Bring codes and scales to a device, codes in rows that products read in place."""
+    form = QUANTIZED[x.format]
+    if x.device is None and copy is False:
+        raise ValueError("asarray: a ScaledArray on the host can only be copied; got copy=False")
+    target = _hip.current_device() if device is None and x.device is None else device
+
+    def part(y: Any) -> Any:
+        return asarray(y, device=target, copy=copy, stream=stream)
+
+    if x.device is not None or x.ndim != 2:
+        data = part(packed_data(x))
+    else:
+        along = x if x.axis == -1 else x.T
+        place = _device("asarray", target)
+        with _hip.on_device(place):
+            kept: list[npt.NDArray[Any]] = []
+            try:
+                data = queue_rows(np.ascontiguousarray(packed_data(along)), place, stream, kept)
+            finally:
+                _hip.synchronize(stream)
+                del kept
+        data = data if along is x else data.T
+    amax = None if x.amax is None else part(x.amax)
+    return ScaledArray._make(data, part(x.scale), form, x.axis, x.shape, hadamard=x.hadamard, amax=amax)
 
 
 def _device(function: str, device: int | None) -> int:
@@ -559,6 +614,21 @@ def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> 
     else:
         _hip.copy("HostToDevice", dst, address_of(x), x.nbytes, stream)
     return x
+
+
+def queue_rows(x: npt.NDArray[Any], device: int, stream: int, kept: list[npt.NDArray[Any]]) -> DeviceArray:
+    """Bring a matrix of contiguous rows up without waiting, into rows padded with zeros to 16 bytes.
+
+    What is put into `kept` must live until the stream has done it.
+    """
+    item = x.dtype.itemsize
+    rows, columns = x.shape
+    pitch = max(1, -(-columns * item // 16)) * 16
+    block = _hip.allocate(rows * pitch, device, stream)
+    _hip.clear_rows(block.ptr + columns * item, pitch, pitch - columns * item, rows, stream)
+    if columns:
+        kept.append(queue_upload(x, block.ptr, stream, pitch))
+    return DeviceArray(block, block.ptr, (rows, columns), (pitch, item), x.dtype, padded=True)
 
 
 def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _hip, _launch, usage
-from .array import DeviceArray, download, lend, new, queue_upload, rows_contiguous
+from .array import DeviceArray, download, lend, new, queue_rows, queue_upload, rows_contiguous
 from .errors import UnsupportedError, raise_reasons
 from .formats import QUANTIZED, Format
 from .problem import GemmProblem, Operand, byte_range, describe_matmul
-from .scaled import ScaledArray, pack_along
+from .scaled import ScaledArray, packed_data
 from .support import code_object, copy_reason, leading, padded_k, pitch_fits, select, tiles
 
 Host = npt.NDArray[Any]
@@ -547,8 +547,7 @@ def _bring_up_operand(name: str, x: Any, device: int, stream: int, kept: list[Ho
     if not isinstance(x, ScaledArray):
         return _bring_up(name, x, device, stream, kept)
     form = QUANTIZED[x.format]
-    packed = form.bits == 4 and x.data.dtype == form.dtype
-    data = _bring_up(name, pack_along(x.data, -1) if packed else x.data, device, stream, kept)
+    data = _bring_up(name, packed_data(x), device, stream, kept)
     scale = lend(x.scale, device, stream)
     return ScaledArray._make(data, scale, form, -1, x.shape, hadamard=x.hadamard)
 
@@ -563,10 +562,4 @@ def _bring_up(name: str, x: Host, device: int, stream: int, kept: list[Host]) ->
             return turned.T
         usage.count_copy("matmul", name, "no axis contiguous; copied on the host")
         x = np.ascontiguousarray(x)
-    rows, k = x.shape
-    pitch = max(1, -(-k * item // 16)) * 16
-    block = _hip.allocate(rows * pitch, device, stream)
-    _hip.clear_rows(block.ptr + k * item, pitch, pitch - k * item, rows, stream)
-    if k:
-        kept.append(queue_upload(x, block.ptr, stream, pitch))
-    return DeviceArray(block, block.ptr, (rows, k), (pitch, item), x.dtype, padded=True)
+    return queue_rows(x, device, stream, kept)

@@ -67,9 +67,10 @@ class ScaledArray:
 
     Examples
     --------
+    >>> import hipgemm as hg
     >>> import ml_dtypes
     >>> codes = np.array([[1.0, 2.0]], np.float32).astype(ml_dtypes.float8_e4m3fn)
-    >>> ScaledArray(codes, 0.5, "fp8_e4m3")
+    >>> hg.ScaledArray(codes, 0.5, "fp8_e4m3")
     ScaledArray(shape=(1, 2), format='fp8_e4m3', axis=-1, host)
     """
 
@@ -221,6 +222,12 @@ def pack_along(x: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
         pad = np.zeros((*moved.shape[:-1], 1), moved.dtype)
         moved = np.concatenate((moved, pad), axis=-1)
     return np.moveaxis(pack_fp4(moved), -1, axis)
+
+
+def packed_data(q: ScaledArray) -> npt.NDArray[Any]:
+    """Return the codes of an array on the host as a device holds them."""
+    form = QUANTIZED[q.format]
+    return pack_along(q.data, q.axis) if form.bits == 4 and q.data.dtype == form.dtype else q.data
 
 
 def unpack_along(x: npt.NDArray[np.uint8], axis: int, length: int) -> npt.NDArray[Any]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import reference
 from .formats import QUANTIZED, Format, as_unsigned, format_of
 from .reference import Array, Matrix
-from .scaled import ScaledArray
+from .scaled import ScaledArray, scale_shape
 
 
 def gamma(n: int) -> float:
@@ -87,6 +87,24 @@ def exact_grid(
     ('bfloat16', True)
     """
     return rng.integers(1 - 2**bits, 2**bits, size=shape).astype(np.float32).astype(dtype)
+
+
+def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str = "mxfp8_e4m3") -> ScaledArray:
+    """Return a quantized matrix of small numbers, and scales that are powers of two.
+
+    Two of them, blocked along K, multiply exactly in float32 in any order up to K = 2**14.
+
+    Examples
+    --------
+    >>> exact_scaled((2, 40), np.random.default_rng(0), "mxfp4_e2m1")
+    ScaledArray(shape=(2, 40), format='mxfp4_e2m1', axis=-1, host)
+    """
+    form = QUANTIZED[format]
+    codes = exact_grid(shape, rng, dtype=form.dtype, bits=min(3, form.mantissa_bits + 1))
+    scale = np.exp2(rng.integers(-1, 2, scale_shape(shape, -1, form.block))).astype(np.float32)
+    if form.block:
+        scale = (127 + np.log2(scale)).astype(np.uint8)
+    return ScaledArray(codes, scale, format)
 
 
 def random_matrix(

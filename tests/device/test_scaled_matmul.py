@@ -1,0 +1,296 @@
+"""Products of quantized operands: every element inside its bound, exact grids bit for bit."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import support
+from hipgemm.formats import QUANTIZED
+from hipgemm.scaled import scale_shape
+from hipgemm.testing import assert_gemm_close, exact_scaled, poison
+
+BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+OUTPUTS = [BF16, F16, F32]
+FP8 = [("fp8_e4m3", "fp8_e4m3"), ("fp8_e5m2", "fp8_e4m3"), ("fp8_e4m3", "fp8_e5m2")]
+MXFP8 = [*itertools.product(("mxfp8_e4m3", "mxfp8_e5m2"), repeat=2)]
+MX = [*MXFP8, ("mxfp4_e2m1", "mxfp4_e2m1")]
+PAIRS = FP8 + MX
+MAIN = [(name, name) for name in ("fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")]
+LENGTHS = [0, 1, 31, 32, 33, 96, 128, 160, 1664]
+
+
+def named(pairs):
+    return pytest.mark.parametrize("formats", pairs, ids=["@".join(pair) for pair in pairs])
+
+
+def kernels(a, b):
+    """Every kernel that serves a pair of formats."""
+    built = support.code_object("gfx950").kernels.values()
+    found = [k for k in built if k.op == "scaled_gemm" and (k.a, k.b) == (a, b)]
+    assert len({k.tile for k in found}) >= 2
+    return found
+
+
+def matrix(rows, k, format, rng, exact=False):
+    """A quantized (rows, K) on the host: any codes but NaN and Inf, any scales of moderate size."""
+    if exact:
+        return exact_scaled((rows, k), rng, format)
+    form = QUANTIZED[format]
+    codes = rng.integers(0, 2**form.bits, (rows, k), dtype=np.uint8).view(form.dtype)
+    codes[~np.isfinite(codes.astype(F32))] = 1
+    power = rng.integers(-6, 7, scale_shape((rows, k), -1, form.block))
+    if form.block:
+        return hg.ScaledArray(codes, (127 + power).astype(np.uint8), format)
+    return hg.ScaledArray(codes, (np.exp2(power) * rng.uniform(1, 2, power.shape)).astype(F32), format)
+
+
+def by_parts(q):
+    """The same on the device, put there in parts: rows without padding behind them."""
+    data = hg.pack_fp4(q.data) if q.format == "mxfp4_e2m1" else q.data
+    return hg.ScaledArray(hg.asarray(data), hg.asarray(q.scale), q.format, hadamard=q.hadamard)
+
+
+def check(a, b, out_dtype=F32, exact=False, **epilogue):
+    """Multiply a (M, K) by the transpose of b (N, K), from the host and on the device."""
+    out = poison(np.empty((a.shape[0], b.shape[0]), out_dtype))
+    assert hg.matmul(a, b.T, out, **epilogue) is out
+    assert_gemm_close(out, a, b.T, exact=exact, **epilogue)
+    x, y = hg.asarray(a), hg.asarray(b)
+    for _ in range(2):  # the second finds the scales in place
+        target = hg.asarray(poison(np.empty_like(out)))
+        assert hg.matmul(x, y.T, target, **epilogue) is target
+        np.testing.assert_array_equal(target.get().view("u1"), out.view("u1"))
+
+
+@named(PAIRS)
+@pytest.mark.parametrize("k", LENGTHS)
+def test_lengths(formats, k, rng):
+    for m, n in ((1, 37), (2, 16), (4, 65), (8, 1), (16, 16), (37, 70)):
+        check(matrix(m, k, formats[0], rng, True), matrix(n, k, formats[1], rng, True), exact=True)
+    check(matrix(37, k, formats[0], rng), matrix(70, k, formats[1], rng), BF16)
+
+
+@named(PAIRS)
+def test_every_kernel_at_its_edges(formats, rng, use_kernel):
+    for kernel in kernels(*formats):
+        use_kernel(kernel.name)
+        tm, tn, tk = kernel.tile
+        for m, n, k in (
+            (tm, tn, tk),
+            (tm + 1, tn - 1, tk + 32),
+            (tm - 1, tn + 1, 2 * tk),
+            (1, 1, 5 * tk + 16),
+        ):
+            check(matrix(m, k, formats[0], rng, True), matrix(n, k, formats[1], rng, True), exact=True)
+        check(matrix(tm - 3, 3 * tk, formats[0], rng), matrix(tn + 5, 3 * tk, formats[1], rng), BF16)
+        assert hg.usage().kernels[kernel.name] >= 15
+    assert not hg.usage().copies
+
+
+@named(MAIN)
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(384, 1536, 384), (128, 384, 384), (37, 1152, 384), (16, 512, 4096)]
+)
+def test_real_shapes(formats, m, n, k, rng):
+    check(matrix(m, k, formats[0], rng), matrix(n, k, formats[1], rng), BF16)
+
+
+@named(MAIN)
+@pytest.mark.parametrize("out_dtype", OUTPUTS, ids=str)
+def test_epilogue(formats, out_dtype, rng):
+    m, n, k = 66, 70, 160
+    a, b = matrix(m, k, formats[0], rng), matrix(n, k, formats[1], rng)
+    scale = rng.standard_normal(n).astype(F32)
+    small = 1e-3 if out_dtype == F16 else -0.3
+    for bias_dtype in OUTPUTS:
+        bias = rng.standard_normal(n).astype(bias_dtype)
+        check(a, b, out_dtype, alpha=small, col_scale=scale, bias=bias)
+    check(a, b, out_dtype, alpha=small)
+    x, y = hg.asarray(a), hg.asarray(b)
+    alpha = hg.asarray(np.float32(small))
+    got = hg.matmul(x, y.T, dtype=out_dtype, alpha=alpha, bias=bias).get()
+    assert_gemm_close(got, a, b.T, alpha=small, bias=bias)
+
+
+def test_default_output_is_bfloat16(rng):
+    a, b = matrix(4, 32, "mxfp8_e4m3", rng), matrix(5, 32, "mxfp8_e4m3", rng)
+    assert hg.matmul(a, b.T).dtype == BF16
+    assert hg.matmul(hg.asarray(a), hg.asarray(b).T).dtype == BF16
+
+
+# ---- scales
+
+
+@named(FP8)
+def test_scalar_and_row_scales(formats, rng):
+    a, b = matrix(20, 96, formats[0], rng), matrix(33, 96, formats[1], rng)
+    one = [hg.ScaledArray(q.data, 0.37, q.format) for q in (a, b)]
+    for x, y in itertools.product((a, one[0]), (b, one[1])):
+        check(x, y)
+        check(x, y, BF16, alpha=0.5)
+
+
+def test_row_scales_in_any_layout(rng):
+    a, b = matrix(20, 96, "fp8_e4m3", rng), matrix(33, 96, "fp8_e4m3", rng)
+    want = hg.matmul(a, b.T, dtype=F32)
+    spread = hg.asarray(np.repeat(a.scale, 3, axis=1))[:, 1:2]
+    x = hg.ScaledArray(hg.asarray(a.data), spread, a.format)
+    flat = hg.ScaledArray(hg.asarray(b.data), hg.asarray(b.scale[::-1].copy())[::-1], b.format)
+    np.testing.assert_array_equal(hg.matmul(x, flat.T, dtype=F32).get(), want)
+    assert ("matmul", "a.scale", "not contiguous") in hg.usage().copies
+
+
+def test_scales_are_applied_before_rounding():
+    """The raw sum is far beyond float16."""
+    a = hg.ScaledArray(np.full((4, 64), 448, F32).astype(ml_dtypes.float8_e4m3fn), 2.0**-10, "fp8_e4m3")
+    np.testing.assert_array_equal(hg.matmul(a, a.T, dtype=F16), np.full((4, 4), 448**2 * 64 / 2**20, F16))
+
+
+@named(MX)
+def test_every_scale_reaches_its_row_and_block(formats, rng, use_kernel):
+    """Against an identity, each column of the product shows one block's scale."""
+    for kernel in kernels(*formats):
+        use_kernel(kernel.name)
+        rows, blocks = 70, 41
+        k = 32 * blocks
+        power = (np.arange(rows)[:, None] * 37 + np.arange(blocks) * 11) % 101 - 50
+        for side in (0, 1):
+            form = [QUANTIZED[name] for name in formats]
+            codes = np.ones((rows, k), F32).astype(form[side].dtype)
+            probe = hg.ScaledArray(codes, (127 + power).astype(np.uint8), formats[side])
+            eye = hg.ScaledArray(
+                np.eye(k, dtype=F32).astype(form[1 - side].dtype),
+                np.full((k, blocks), 127, np.uint8),
+                formats[1 - side],
+            )
+            x, y = (probe, eye) if side == 0 else (eye, probe)
+            got = hg.matmul(hg.asarray(x), hg.asarray(y).T, dtype=F32).get()
+            want = np.repeat(np.exp2(power), 32, axis=1)
+            np.testing.assert_array_equal(got if side == 0 else got.T, want)
+
+
+@named(MX)
+def test_all_scale_bytes(formats):
+    a = hg.ScaledArray(
+        np.ones((256, 32), F32).astype(QUANTIZED[formats[0]].dtype),
+        np.arange(256, dtype=np.uint8)[:, None],
+        formats[0],
+    )
+    b = hg.ScaledArray(
+        np.eye(1, 32, dtype=F32).astype(QUANTIZED[formats[1]].dtype),
+        np.full((1, 1), 127, np.uint8),
+        formats[1],
+    )
+    got = hg.matmul(a, b.T, dtype=F32)[:, 0]
+    np.testing.assert_array_equal(got, [*(2.0 ** (b - 127) for b in range(255)), np.nan])
+
+
+# ---- what lies beside, and layouts
+
+
+@named(PAIRS)
+@pytest.mark.parametrize("k", [2, 30, 64, 130])
+def test_rows_without_padding(formats, k, rng):
+    a, b = matrix(21, k, formats[0], rng, True), matrix(40, k, formats[1], rng, True)
+    got = hg.matmul(by_parts(a), by_parts(b).T, dtype=F32)
+    assert_gemm_close(got.get(), a, b.T, exact=True)
+    whole = k * QUANTIZED[formats[0]].bits % 128 == 0
+    assert bool(hg.usage().copies) != whole
+
+
+@named(PAIRS)
+@pytest.mark.parametrize("k", [33, 96, 130])
+def test_nan_beside_the_operands(formats, k, rng):
+    a, b = matrix(21, k, formats[0], rng, True), matrix(40, k, formats[1], rng, True)
+    want = hg.matmul(a, b.T, dtype=F32)
+    x, y = surrounded(a), surrounded(b)
+    if x is None:
+        return
+    np.testing.assert_array_equal(hg.matmul(x, y.T, dtype=F32).get(), want)
+
+
+def surrounded(q):
+    """The same on the device, with NaN and the largest scales all around."""
+    form = QUANTIZED[q.format]
+    data = q.data
+    if form.bits == 4:
+        if q.shape[1] % 2:
+            return None
+        data = hg.pack_fp4(data)
+    outer = np.full((data.shape[0] + 4, data.shape[1] + 48), 0x7F, np.uint8).view(data.dtype)
+    outer[2:-2, 16:-32] = data
+    scale = np.full((q.scale.shape[0] + 4, q.scale.shape[1] + 4), np.nan, q.scale.dtype)
+    scale[2:-2, 2:-2] = q.scale
+    inner = hg.asarray(outer)[2:-2, 16:-32], hg.asarray(scale)[2:-2, 2:-2]
+    return hg.ScaledArray(*inner, q.format)
+
+
+@named([("fp8_e4m3", "fp8_e4m3"), ("mxfp8_e4m3", "mxfp8_e5m2"), ("mxfp4_e2m1", "mxfp4_e2m1")])
+def test_operands_in_other_layouts(formats, rng):
+    """Codes whose K is not contiguous are laid out anew, and counted."""
+    k = 96
+    a, b = matrix(20, k, formats[0], rng, True), matrix(33, k, formats[1], rng, True)
+    want = hg.matmul(a, b.T, dtype=F32)
+    turned = []
+    for q in (a, b):
+        x = hg.asarray(q)
+        data = hg.asarray(np.ascontiguousarray(x.data.get().T)).T
+        scale = hg.asarray(np.ascontiguousarray(x.scale.get().T)).T
+        turned.append(hg.ScaledArray(data, scale, q.format))
+    hg.reset_usage()
+    np.testing.assert_array_equal(hg.matmul(turned[0], turned[1].T, dtype=F32).get(), want)
+    assert hg.usage().copies == {
+        ("matmul", "a", "K not contiguous"): 1,
+        ("matmul", "b", "K not contiguous"): 1,
+    }
+    host = [hg.ScaledArray(np.asfortranarray(q.data), np.asfortranarray(q.scale), q.format) for q in (a, b)]
+    np.testing.assert_array_equal(hg.matmul(host[0], host[1].T, dtype=F32), want)
+
+
+@named([("fp8_e4m3", "fp8_e4m3"), ("fp8_e5m2", "fp8_e4m3"), ("mxfp8_e4m3", "mxfp8_e4m3")])
+def test_outputs_of_any_layout(formats, rng):
+    a, b = matrix(20, 96, formats[0], rng, True), matrix(33, 96, formats[1], rng, True)
+    x, y = hg.asarray(a), hg.asarray(b)
+    want = hg.matmul(a, b.T, dtype=F32)
+    room = hg.asarray(np.full((80, 80), np.nan, F32))
+    for out in (room[3:23, 5:38], room[3:36, 5:25].T, room[::-3][:20, 1:67:2], room[3:23, 37:4:-1]):
+        assert hg.matmul(x, y.T, out) is out
+        np.testing.assert_array_equal(out.get(), want)
+
+
+# ---- support, errors, memory, order
+
+
+def test_can_use_tells_the_kernel(rng):
+    a, b = matrix(512, 96, "mxfp8_e4m3", rng), matrix(512, 96, "mxfp8_e5m2", rng)
+    answer = hg.can_use("matmul", a, b.T)
+    assert answer.kernel == "gemm_mxfp8_e4m3_e5m2_nt_64x64x128"
+    assert len(answer.costs) == 2
+    hg.matmul(a, b.T)
+    assert hg.usage().kernels[answer.kernel] == 1
+
+
+def test_formats_without_a_kernel(rng):
+    a = matrix(4, 64, "fp8_e5m2", rng)
+    answer = hg.can_use("matmul", a, a.T)
+    assert not answer
+    assert str(answer.reasons[0]).startswith("a and b must be fp8_e4m3 and fp8_e4m3 or fp8_e5m2 and fp8_e4m3")
+    with pytest.raises(hg.UnsupportedError, match=r"got fp8_e5m2 and fp8_e5m2"):
+        hg.matmul(a, a.T)
+    with pytest.raises(hg.UnsupportedError, match=r"got fp8_e5m2 and fp8_e5m2"):
+        hg.matmul(hg.asarray(a), hg.asarray(a).T)
+
+
+def test_across_streams(streams, rng):
+    """Scales made for products on one stream serve another."""
+    one, two = streams(), streams()
+    a, b = matrix(40, 96, "mxfp8_e4m3", rng), matrix(50, 96, "mxfp8_e4m3", rng)
+    want = hg.matmul(a, b.T, dtype=F32)
+    for _ in range(3):
+        x, y = hg.asarray(a), hg.asarray(b)
+        results = [hg.matmul(x, y.T, dtype=F32, stream=s) for s in (one, two, one)]
+        for got in results:
+            np.testing.assert_array_equal(got.get(), want)
