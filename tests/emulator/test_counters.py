@@ -206,6 +206,50 @@ def test_lds_clocks(instruction: str, address: Address, data: int, conflict: int
     assert (found.lds_data_clocks, found.lds_conflict_clocks) == (data, conflict)
 
 
+def in_phases(size: int, write: bool) -> tuple[int, list[list[int]]]:
+    """Banks, and the lanes that go through LDS together."""
+    if size == 12 and not write:
+        half = [[*range(a, a + 4), *range(b, b + 4)] for a, b in ((0, 20), (4, 16), (8, 28), (12, 24))]
+        return 32, half + [[lane + 32 for lane in phase] for phase in half]
+    if size == 16 and not write:
+        half = [[*range(4), *range(12, 16), *range(20, 28)], [*range(4, 12), *range(16, 20), *range(28, 32)]]
+        return 64, half + [[lane + 32 for lane in phase] for phase in half]
+    lanes = 32 if size == 4 or (size == 8 and not write) else 16 if size == 8 else 8
+    return 64 if size == 8 and not write else 32, np.arange(64).reshape(-1, lanes).tolist()
+
+
+@pytest.mark.parametrize(
+    ("instruction", "size"),
+    [
+        ("ds_read_b32 v4, v1", 4),
+        ("ds_read_b64 v[4:5], v1", 8),
+        ("ds_read_b96 v[4:6], v1", 12),
+        ("ds_read_b128 v[4:7], v1", 16),
+        ("ds_write_b32 v1, v4", 4),
+        ("ds_write_b64 v1, v[4:5]", 8),
+        ("ds_write_b96 v1, v[4:6]", 12),
+        ("ds_write_b128 v1, v[4:7]", 16),
+    ],
+)
+def test_lds_clocks_of_random_addresses(instruction: str, size: int) -> None:
+    rng = np.random.default_rng(size)
+    banks, phases = in_phases(size, "write" in instruction)
+    for scale in (4, 4, 16):
+        address = (rng.integers(0, 1024, 64) * scale).tolist()
+        mask = int(rng.integers(0, 1 << 63))
+        conflict = 0
+        for phase in phases:
+            wanted: dict[int, set[int]] = {}
+            for lane in phase:
+                for dword in range(address[lane] // 4, (address[lane] + size) // 4):
+                    if mask >> lane & 1:
+                        wanted.setdefault(dword % banks, set()).add(dword)
+            conflict += 2 * max(0, max(map(len, wanted.values()), default=1) - 1)
+        found = lds(instruction, address.__getitem__, mask)
+        assert found.lds_data_clocks == 2 * len(phases)
+        assert found.lds_conflict_clocks == conflict
+
+
 def test_lds_bytes() -> None:
     found = lds("ds_read_b128 v[4:7], v1\nds_write_b96 v1, v[4:6]\nds_write_b8 v1, v4", stride(16))
     assert (found.lds_read_bytes, found.lds_written_bytes) == (64 * 16, 64 * 13)
