@@ -38,14 +38,13 @@ constexpr int kScalars = 128;
 constexpr int kVectors = 512;
 
 struct WaveState {
-  uint32_t clock;
-  Event any_mfma, dgemm, vcmpx, setreg;
-  Event exec_valu, vcc_valu;
+  uint32_t clock = 0;
+  Event dgemm, setreg, exec_valu;
   VectorState vector[kVectors];
   ScalarState scalar[kScalars];
   Flight vector_flight[kVectors];
   Flight scalar_flight[kScalars];
-  uint32_t vectors_in_flight, scalars_in_flight;
+  uint32_t vectors_in_flight = 0, scalars_in_flight = 0;
 };
 
 // ---- MFMA distances -----------------------------------------------------------------------------
@@ -86,8 +85,7 @@ class Hazards final : public Check {
   void wave_started(Wave& w, uint32_t) override {
     auto& s = states_[w.index];
     if (!s) s = std::make_unique<WaveState>();
-    *s = WaveState{};
-    s->clock = kLongest + 10;
+    s->clock += 2 * kLongest;  // what the last wave here did is long ago
   }
 
   bool before(Wave& w, const Inst* i, const Side& b) override {
