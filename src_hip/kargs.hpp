@@ -54,6 +54,12 @@
   X(i64, row_scale_pitch) S X(i64, col_pitch) S X(i64, col_scale_pitch) S            \
   X(u32, rows) S X(u32, cols) S X(u32, in_type) S X(u32, element) S X(u32, rule) S   \
   X(u32, hadamard)
+
+// Data and dst are contiguous along the blocks. format: QuantizedFormat.
+#define HIPGEMM_DEQUANTIZE_ARGS(X, S)                                                \
+  X(ptr, data) S X(ptr, scale) S X(ptr, dst) S X(i64, data_pitch) S X(i64, scale_row_stride) S \
+  X(i64, scale_col_stride) S X(i64, dst_pitch) S X(u32, rows) S X(u32, cols) S       \
+  X(u32, format) S X(u32, out_type) S X(u32, hadamard)
 // clang-format on
 
 #if !defined(HIPGEMM_LISTS_ONLY)
@@ -90,6 +96,9 @@ struct QuantizeFp8Args {
 };
 struct QuantizeMxArgs {
   HIPGEMM_QUANTIZE_MX_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct DequantizeArgs {
+  HIPGEMM_DEQUANTIZE_ARGS(HIPGEMM_DECLARE, ;);
 };
 
 }  // namespace hipgemm

@@ -2,6 +2,7 @@
 // metadata note of its own, a linker does not merge them, and a runtime reads one.
 #include "copy.hpp"
 #include "gemm.hpp"
+#include "dequantize.hpp"
 #include "quantize.hpp"
 #include "scale_pack.hpp"
 

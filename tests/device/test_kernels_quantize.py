@@ -9,6 +9,7 @@ from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_scaled import gemm_order
 
+import hipgemm
 from hipgemm import _launch, reference
 
 STRIDES = ["src_row_stride", "src_col_stride"]
@@ -22,6 +23,10 @@ for name, arguments in {
     "quantize_fp8": [
         *("src", "dst", "amax", "scale", "next", *STRIDES, "dst_pitch", "rows", "cols"),
         *("amax_step", "eps", "in_type", "element"),
+    ],
+    "dequantize": [
+        *("data", "scale", "dst", "data_pitch", "scale_row_stride", "scale_col_stride", "dst_pitch"),
+        *("rows", "cols", "format", "out_type", "hadamard"),
     ],
     "quantize_mxfp8": MX,
     "quantize_mxfp4": MX,
@@ -339,3 +344,69 @@ def test_next_amax_accumulates(memory):
     assert after == 5
     _, _, after = quantize_fp8(memory, x, np.array([4.0], np.float32), delayed=np.array([2.0], np.float32))
     assert after == 3
+
+
+# ---- and back -------------------------------------------------------------------------------------------
+
+
+def dequantize(memory, q, out, gap=0):
+    """Run the kernel on an array quantized along its last axis."""
+    rows, cols = q.shape
+    codes = np.asarray(q.data).view(np.uint8)
+    chunk = 32 if q.format == "mxfp4_e2m1" else 16
+    pitch = -(-cols // chunk) * chunk
+    data = np.zeros((rows, pitch), np.uint8)
+    data[:, :cols] = codes
+    if chunk == 32:
+        data = (data[:, 0::2] & 15) | (data[:, 1::2] << 4)
+    scale = np.ascontiguousarray(np.asarray(q.scale))
+    strides = (scale.shape[1], 1) if q.format.startswith("mx") else (4 * (scale.size > 1), 0)
+    item = TYPES[out].itemsize
+    dst_pitch = (cols + gap) * item
+    target = filled(memory, rows * dst_pitch)
+    formats = ("fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
+    _launch.launch(
+        _launch.function(0, "dequantize"),
+        workgroups(rows, cols),
+        0,
+        *(memory.put(data), memory.put(scale.view(np.uint8)), target, data.shape[1], *strides, dst_pitch),
+        *(rows, cols, formats.index(q.format), list(TYPES).index(out), int(q.hadamard)),
+    )
+    got = taken(memory, target, rows, dst_pitch, cols * item)
+    return np.ascontiguousarray(got).view(TYPES[out])
+
+
+@pytest.mark.parametrize("out", TYPES)
+def test_dequantize(memory, out):
+    for seed, shape in enumerate((*SHAPES, (48, 144))):
+        x = wild(shape, np.dtype(np.float32), seed)
+        if shape == (1, 1):
+            x[...] = -3.0
+        arrays = [
+            reference.quantize_mxfp8(x, format=f"mxfp8_{element}", scaling=rule)
+            for element in ELEMENTS
+            for rule in ("unit", "rceil")
+        ]
+        arrays += [reference.quantize_fp8(x, np.float32(10), format=f"fp8_{element}") for element in ELEMENTS]
+        arrays += [reference.quantize_fp8(x, axis=-1), reference.quantize_mxfp4(x, hadamard=False)]
+        if shape[1] % 16 == 0:
+            arrays.append(reference.quantize_mxfp4(x))
+        for q in arrays:
+            expected = reference.dequantize(q, dtype=TYPES[out])
+            for gap in (0, 1, 8):
+                got = dequantize(memory, q, out, gap)
+                with np.errstate(invalid="ignore"):
+                    nan = np.isnan(expected.astype(np.float32))
+                    assert np.array_equal(np.isnan(got.astype(np.float32)), nan)
+                size = f"u{TYPES[out].itemsize}"
+                assert np.array_equal(got.view(size)[~nan], expected.view(size)[~nan]), (q, gap)
+
+
+def test_dequantize_every_code_and_scale(memory):
+    codes = np.arange(256, dtype=np.uint8)
+    for form, dtype in (("mxfp8_e4m3", ml_dtypes.float8_e4m3fn), ("mxfp8_e5m2", ml_dtypes.float8_e5m2)):
+        data = np.tile(codes, (256, 1)).view(dtype)
+        scale = np.tile(codes[:, None], (1, 8)).view(ml_dtypes.float8_e8m0fnu)
+        q = hipgemm.ScaledArray(data, scale, form)
+        expected = reference.dequantize(q)
+        assert np.array_equal(dequantize(memory, q, "f32"), expected, equal_nan=True)
