@@ -170,12 +170,12 @@ def _print_calls(sizes: Sequence[int]) -> None:
     before: tuple[int, float] | None = None
     for size in sizes:
         x, w, out = _operands(size, size, size)
-        best, line = _time_call(size, "bf16", lambda: matmul(x, w, out))  # noqa: B023
+        busy, line = _time_call(size, "bf16", lambda: matmul(x, w, out))  # noqa: B023
         if before is not None:
-            power = math.log(best / before[1]) / math.log(size / before[0])
+            power = math.log(busy / before[1]) / math.log(size / before[0])
             line += f"; grows as size^{power:.2f}"
         print(line)
-        before = (size, best)
+        before = (size, busy)
     size = 1024
     if size in sizes:
         rng = np.random.default_rng(0)
@@ -185,7 +185,7 @@ def _print_calls(sizes: Sequence[int]) -> None:
 
 
 def _time_call(size: int, form: str, call: Callable[[], object]) -> tuple[float, str]:
-    """Seconds of the fastest of some calls, and a line about it."""
+    """Seconds of CPU time of the fastest of some calls, and a line about it."""
     best, busy = float("inf"), float("inf")
     for _ in range(10 if size <= 1024 else 2):
         emulator_counters(reset=True)
@@ -199,7 +199,7 @@ def _time_call(size: int, form: str, call: Callable[[], object]) -> tuple[float,
     line += f", {found.wave_instructions / busy / 1e6:6.2f} M wave-instructions/s of it"
     if (size, form) in AIMS_MS:
         line += f"; aim {AIMS_MS[size, form]} ms"
-    return best, f"{line}; {found.each[-1].kernel}"
+    return busy, f"{line}; {found.each[-1].kernel}"
 
 
 def _resident(x: ScaledArray) -> ScaledArray:
