@@ -372,7 +372,7 @@ class Uninit final : public Check {
       return word == static_cast<decltype(word)>(-1);
     };
     if (v.one && part.bytes == 16) {
-      each([&](const uint8_t* p) { return whole(p, uint64_t{}) & whole(p + 8, uint64_t{}); });
+      each([&](const uint8_t* p) { return whole(p, uint64_t{}) && whole(p + 8, uint64_t{}); });
     } else if (v.one && part.bytes == 8) {
       each([&](const uint8_t* p) { return whole(p, uint64_t{}); });
     } else if (v.one && part.bytes == 4) {

@@ -278,10 +278,14 @@ class Vector {
         return carried(source(0, 0) & source(1, 0));
       case Op::v_add_u32:
       case Op::v_mul_lo_u32:
+        return carried(source(0, 0) & source(1, 0));
       case Op::v_add_u16:
       case Op::v_sub_u16:
-      case Op::v_mul_lo_u16:
-        return carried(source(0, 0) & source(1, 0));
+      case Op::v_mul_lo_u16: {
+        Planes p = carried(source(0, 0) & source(1, 0));
+        p.byte[2] = p.byte[3] = ~uint64_t{0};  // zeros
+        return p;
+      }
       case Op::v_add3_u32:
       case Op::v_mad_u32_u24:
         return carried(source(0, 0) & source(1, 0) & source(2, 0));
@@ -294,7 +298,9 @@ class Vector {
           return shifted_left(carried(source(0, 0) & source(1, 0)), *n & 31);
         return std::nullopt;
       case Op::v_bfi_b32:
-        return source(0, 0) & source(1, 0) & source(2, 0);
+        return bitwise(0xca);
+      case Op::v_bitop3_b32:
+        return bitwise(static_cast<uint32_t>(d_.imm));
       case Op::v_and_b32:
         if (!plain(0) || !plain(1)) return source(0, 0) & source(1, 0);
         return logic(
@@ -426,6 +432,33 @@ class Vector {
         if (((a.byte[k] & lane) && (x >> (8 * k) & 255) == decides) ||
             ((b.byte[k] & lane) && (y >> (8 * k) & 255) == decides))
           r.byte[k] |= lane;
+    }
+    return r;
+  }
+  // Any function of three bits, by its truth table: a byte is known if it is the same whatever the
+  // unknown ones are.
+  Planes bitwise(uint32_t table) const {
+    const Planes s[3] = {source(0, 0), source(1, 0), source(2, 0)};
+    Planes r = s[0] & s[1] & s[2];
+    for (uint64_t lanes = exec_ & ~r.whole(); lanes; lanes &= lanes - 1) {
+      const int l = __builtin_ctzll(lanes);
+      for (int k = 0; k < 4; ++k) {
+        uint32_t unknown = 0, low = 255, high = 0;
+        for (int n = 0; n < 3; ++n) unknown |= static_cast<uint32_t>(!(s[n].byte[k] >> l & 1)) << n;
+        for (uint32_t guess = 0; guess < 8; ++guess) {
+          if (guess & ~unknown) continue;
+          uint32_t x[3], result = 0;
+          for (int n = 0; n < 3; ++n)
+            x[n] = unknown >> n & 1 ? (guess >> n & 1) * 255 : value(n, l) >> (8 * k) & 255;
+          for (uint32_t row = 0; row < 8; ++row)
+            if (table >> row & 1)
+              result |=
+                  (row & 4 ? x[0] : ~x[0]) & (row & 2 ? x[1] : ~x[1]) & (row & 1 ? x[2] : ~x[2]);
+          low &= result;
+          high |= result & 255;
+        }
+        if (low == high) r.byte[k] |= uint64_t{1} << l;
+      }
     }
     return r;
   }

@@ -152,6 +152,21 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         "v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nglobal_store_short v2, v5, s[4:5]",
         "v5, which nothing has written",
     ),
+    "truth_table": (  # (a & b) | c
+        f"v_bitop3_b32 v5, v9, v1, v0 bitop3:0xea\n{STORE}",
+        f"v_bitop3_b32 v5, v9, v2, v0 bitop3:0xea\n{STORE}",
+        "v9, which nothing has written",
+    ),
+    "bit_select": (  # s8 ? v9 : v0
+        f"s_mov_b32 s8, 0xff\nv_bfi_b32 v5, s8, v9, v0\n{STORE}",
+        f"v_bfi_b32 v5, 0, v9, v0\n{STORE}",
+        "v9, which nothing has written",
+    ),
+    "sixteen_bits": (  # the other half becomes zero
+        f"v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nv_add_u32 v5, v5, v0\n{STORE}",
+        f"v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nv_add_u16 v5, v5, v0\n{STORE}",
+        "v5, which nothing has written",
+    ),
     "high_half_unused": (  # the compiler's 64-bit products leave anything in a dword nobody reads
         f"v_mov_b32 v8, 1\nv_mad_u64_u32 v[8:9], s[10:11], v0, 12, v[8:9]\nv_mov_b32 v5, v9\n{STORE}",
         f"v_mov_b32 v8, 1\nv_mad_u64_u32 v[8:9], s[10:11], v0, 12, v[8:9]\nv_mov_b32 v5, v8\n{STORE}",
