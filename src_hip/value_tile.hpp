@@ -96,7 +96,9 @@ class ValueTile {
   template <class From>
   HIPGEMM_DEVICE void load_as(const Matrix& from) {
     constexpr u32 kBytes = sizeof(typename From::Bits);
-    if (from.col_stride == kBytes && ((from.address | from.row_stride) & 15) == 0)
+    const bool aligned = ((from.address | from.row_stride) & 15) == 0;
+    const bool near = static_cast<u64>(from.row_stride) < kOutOfRange / kRows;
+    if (from.col_stride == kBytes && aligned && near)
       load_wide<From>(from);
     else if (magnitude(from.col_stride) <= magnitude(from.row_stride))
       load_single<From, true>(from);
@@ -104,64 +106,84 @@ class ValueTile {
       load_single<From, false>(from);
   }
 
-  // 16 bytes at once.
+  // 16 bytes at once. No branches: what does not exist lies outside the buffer and reads as zero.
   template <class From>
   HIPGEMM_DEVICE void load_wide(const Matrix& from) {
     using Bits = typename From::Bits;
     constexpr u32 kWide = 16 / sizeof(Bits);  // values of one load
     constexpr u32 kRowLoads = kCols / kWide;
     constexpr u32 kLoads = kRows * kRowLoads / kThreads;
-    Vector<Bits, kWide> loaded[kLoads];
+    const u32 rows = smaller(from.rows - smaller(row0_, from.rows), kRows);
+    const u32 cols = smaller(from.cols - smaller(col0_, from.cols), kCols);
+    const u32 stride = static_cast<u32>(from.row_stride);
+    const Buffer buffer = make_buffer(
+        from.address + row0_ * static_cast<u64>(stride) + static_cast<u64>(col0_) * sizeof(Bits),
+        rows * stride);
+    const auto offset = [&](u32 row, u32 col, u32 count) {
+      return row < rows && col + count <= cols ? row * stride + col * sizeof(Bits) : kOutOfRange;
+    };
+    u32x4 loaded[kLoads];
 #pragma unroll
     for (u32 i = 0; i < kLoads; i++) {
       const u32 at = i * kThreads + thread();
-      const u32 row = row0_ + at / kRowLoads, col = col0_ + at % kRowLoads * kWide;
-      loaded[i] = {};
-      const u64 address = from.address + row * static_cast<u64>(from.row_stride) +
-                          static_cast<u64>(col) * sizeof(Bits);
-      if (row < from.rows) {
-        if (col + kWide <= from.cols)
-          loaded[i] = *global<Vector<Bits, kWide>>(address);
-        else if (col < from.cols)
-          for (u32 e = 0; e < kWide - 1; e++)
-            if (col + e < from.cols) loaded[i][e] = global<Bits>(address)[e];
-      }
+      loaded[i] = __builtin_amdgcn_raw_buffer_load_b128(
+          buffer, offset(at / kRowLoads, at % kRowLoads * kWide, kWide), 0, 0);
     }
 #pragma unroll
     for (u32 i = 0; i < kLoads; i++) {
       const u32 at = i * kThreads + thread();
+      const auto bits = __builtin_bit_cast(Vector<Bits, kWide>, loaded[i]);
 #pragma unroll
       for (u32 four = 0; four < kWide / 4; four++) {
         f32x4 x;
-        for (u32 e = 0; e < 4; e++) x[e] = From::widen(loaded[i][four * 4 + e]);
+        for (u32 e = 0; e < 4; e++) x[e] = From::widen(bits[four * 4 + e]);
         lds_[place(at / kRowLoads, at % kRowLoads * (kWide / 4) + four)] = x;
       }
     }
+    if (cols % kWide != 0) {
+      // The last values of a row are no whole load: one thread for each row.
+      sync_workgroup();
+      const u32 row = thread(), col = cols / kWide * kWide;
+      if (row < kRows)
+#pragma unroll
+        for (u32 e = 0; e < kWide; e++)
+          value(row, col + e) = From::widen(load_one<Bits>(buffer, offset(row, col + e, 1)));
+    }
+  }
+  template <class Bits>
+  static HIPGEMM_DEVICE u32 load_one(Buffer from, u32 offset) {
+    if constexpr (sizeof(Bits) == 2)
+      return __builtin_amdgcn_raw_buffer_load_b16(from, offset, 0, 0);
+    else
+      return __builtin_amdgcn_raw_buffer_load_b32(from, offset, 0, 0);
   }
 
-  // One value at once, lanes along the smaller stride.
+  // One value at once, lanes along the smaller stride. No branches: what does not exist is read
+  // from the last row or column, and dropped.
   template <class From, bool kAlongRows>
   HIPGEMM_DEVICE void load_single(const Matrix& from) {
     using Bits = typename From::Bits;
     constexpr u32 kLine = kAlongRows ? kCols : kRows;
     constexpr u32 kLoads = kRows * kCols / kThreads;
-    u32 loaded[kLoads];
     const u32 fast = thread() % kLine, slow = thread() / kLine;
+    const auto row = [&](u32 i) { return kAlongRows ? slow + i * (kThreads / kLine) : fast; };
+    const auto col = [&](u32 i) { return kAlongRows ? fast : slow + i * (kThreads / kLine); };
+    u32 loaded[kLoads] = {};
+    if (row0_ < from.rows && col0_ < from.cols)
 #pragma unroll
-    for (u32 i = 0; i < kLoads; i++) {
-      const u32 turn = slow + i * (kThreads / kLine);
-      const u32 row = row0_ + (kAlongRows ? turn : fast), col = col0_ + (kAlongRows ? fast : turn);
-      loaded[i] = 0;
-      if (row < from.rows && col < from.cols)
-        loaded[i] = *global<Bits>(from.address + row * static_cast<u64>(from.row_stride) +
-                                  col * static_cast<u64>(from.col_stride));
-    }
+      for (u32 i = 0; i < kLoads; i++)
+        loaded[i] = *global<Bits>(
+            from.address +
+            smaller(row0_ + row(i), from.rows - 1) * static_cast<u64>(from.row_stride) +
+            smaller(col0_ + col(i), from.cols - 1) * static_cast<u64>(from.col_stride));
 #pragma unroll
-    for (u32 i = 0; i < kLoads; i++) {
-      const u32 turn = slow + i * (kThreads / kLine);
-      const u32 row = kAlongRows ? turn : fast, col = kAlongRows ? fast : turn;
-      reinterpret_cast<f32*>(&lds_[place(row, col / 4)])[col % 4] = From::widen(loaded[i]);
-    }
+    for (u32 i = 0; i < kLoads; i++)
+      value(row(i), col(i)) =
+          row0_ + row(i) < from.rows && col0_ + col(i) < from.cols ? From::widen(loaded[i]) : 0.0f;
+  }
+
+  HIPGEMM_DEVICE f32& value(u32 row, u32 col) {
+    return reinterpret_cast<f32*>(&lds_[place(row, col / 4)])[col % 4];
   }
 
   static HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
