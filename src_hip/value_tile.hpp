@@ -44,7 +44,8 @@ class ValueTile {
   static constexpr u32 kRowBlocks = kCols / kValues, kColBlocks = kRows / kValues;
   static_assert(kRows * kRowBlocks == kThreads && kCols * kColBlocks == kThreads,
                 "each thread takes one block, either way");
-  using Lds = f32x4[kRows * kCols / 4];
+  static constexpr u32 kPitch = kCols / 4 + 1;  // in fours; odd, for the sake of columns
+  using Lds = f32x4[kRows * kPitch];
 
   HIPGEMM_DEVICE ValueTile(Lds& lds, u32 tile_row, u32 tile_col)
       : lds_(lds), row0_(tile_row * kRows), col0_(tile_col * kCols) {}
@@ -86,11 +87,11 @@ class ValueTile {
   }
 
  private:
-  // Four values of a row lie together. Exchanging these fours within blocks keeps the banks busy
-  // when lanes read the same four of neighbouring blocks and rows.
+  // Four values of a row lie together. Every other pair of blocks has its fours exchanged, which
+  // spreads the same four of four neighbouring blocks and rows over all banks.
   static HIPGEMM_DEVICE u32 place(u32 row, u32 four) {
     const u32 block = four / (kValues / 4);
-    return row * (kCols / 4) + (four ^ (((row ^ row >> 3) & 3) * 2 + block / 2));
+    return row * kPitch + (four ^ block / 2 * 4);
   }
 
   template <class From>
@@ -118,7 +119,7 @@ class ValueTile {
     const u32 stride = static_cast<u32>(from.row_stride);
     const Buffer buffer = make_buffer(
         from.address + row0_ * static_cast<u64>(stride) + static_cast<u64>(col0_) * sizeof(Bits),
-        rows * stride);
+        rows == 0 ? 0 : (rows - 1) * stride + cols * sizeof(Bits));  // the stride may be 0
     const auto offset = [&](u32 row, u32 col, u32 count) {
       return row < rows && col + count <= cols ? row * stride + col * sizeof(Bits) : kOutOfRange;
     };
