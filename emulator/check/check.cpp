@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <map>
 
+#include "check/race.hpp"
 #include "check/request.hpp"
 #include "core/definedness.hpp"
 #include "count/counting.hpp"
@@ -15,6 +16,7 @@ namespace {
 // The checks of one workgroup on one host thread.
 struct Group {
   std::vector<std::unique_ptr<Check>> checks;
+  std::vector<Check*> all;  // those that want to see every instruction
   bool wants_access = false;
   struct {
     const Side* issuing = nullptr;  // not yet seen in the queue
@@ -29,11 +31,28 @@ const Side& side_of(const Inst* before) { return *reinterpret_cast<const Side*>(
 const Inst* run_checked(Wave& w, const Inst* i) {
   const Side& side = side_of(i);
   Group& g = group_of(w);
+  for (Check* c : g.all)
+    if (!c->before(w, i + 1, side)) return nullptr;
+  const Inst* next = (i + 1)->fn(w, i + 1);
+  for (Check* c : g.all) c->after(w, side);
+  return next;
+}
+
+// Waits, barriers, the end.
+const Inst* run_waiting(Wave& w, const Inst* i) {
+  const Side& side = side_of(i);
+  Group& g = group_of(w);
   for (auto& c : g.checks)
     if (!c->before(w, i + 1, side)) return nullptr;
   const Inst* next = (i + 1)->fn(w, i + 1);
-  for (auto& c : g.checks) c->after(w, side);
+  for (Check* c : g.all) c->after(w, side);
   return next;
+}
+
+bool tell_queued(Group& g, Wave& w, const Side& side, const Pending& p) {
+  for (auto& c : g.checks)
+    if (!c->queued(w, side, p)) return false;
+  return true;
 }
 
 // Memory instructions: the checks need to know in which slot the instruction went.
@@ -41,7 +60,7 @@ const Inst* run_memory(Wave& w, const Inst* i) {
   const Side& side = side_of(i);
   Group& g = group_of(w);
   auto& link = g.wave[w.index];
-  for (auto& c : g.checks)
+  for (Check* c : g.all)
     if (!c->before(w, i + 1, side)) return nullptr;
   link.issuing = &side;
   const Inst* next = (i + 1)->fn(w, i + 1);
@@ -52,9 +71,9 @@ const Inst* run_memory(Wave& w, const Inst* i) {
                                                      : w.vm;
     const uint8_t slot = q.slot[(q.head + q.count - 1) & 127];
     link.queued[slot] = true;
-    for (auto& c : g.checks) c->queued(w, side, w.pending[slot]);
+    if (!tell_queued(g, w, side, w.pending[slot])) return nullptr;
   }
-  for (auto& c : g.checks) c->after(w, side);
+  for (Check* c : g.all) c->after(w, side);
   return next;
 }
 
@@ -65,7 +84,7 @@ bool land_checked(Wave& w, const Pending& p) {
   bool& queued = link.queued[slot_of(w, p)];
   if (!queued) {  // it lands within its own issue
     link.issuing = nullptr;
-    for (auto& c : g.checks) c->queued(w, side, p);
+    if (!tell_queued(g, w, side, p)) return false;
   }
   queued = false;
   Access space;
@@ -84,12 +103,18 @@ bool land_checked(Wave& w, const Pending& p) {
 class Sanitizers final : public Observer {
  public:
   Sanitizers(LaunchContext& context, uint32_t checks, bool counting)
-      : context_(context), checks_(checks), counting_(counting ? count::start() : nullptr) {}
+      : context_(context), checks_(checks), counting_(counting ? count::start() : nullptr) {
+    if (checks & kRace) race_ = start_race_launch(context);
+  }
 
   void attach(Workgroup& group) override {
     auto state = std::make_unique<Group>();
     if (checks_ & kHazard) state->checks.push_back(make_hazard_check());
-    if (checks_ & kRace) state->checks.push_back(make_barrier_check());
+    if (checks_ & kBounds) state->checks.push_back(make_bounds_check(context_));
+    if (checks_ & kRace) {
+      state->checks.push_back(make_barrier_check());
+      state->checks.push_back(make_race_check(context_, race_));
+    }
     if (checks_ & kUninit) state->checks.push_back(make_uninit_check(context_));
     if (counting_) state->checks.push_back(count::make_counter(counting_));
     if (count::profiling()) state->checks.push_back(count::make_profiler());
@@ -97,6 +122,7 @@ class Sanitizers final : public Observer {
     for (auto& c : state->checks) {
       c->attach(group);
       state->wants_access |= c->wants_access();
+      if (c->wants_all()) state->all.push_back(c.get());
     }
     std::lock_guard lock(mutex_);
     groups_.push_back(std::move(state));
@@ -131,6 +157,7 @@ class Sanitizers final : public Observer {
   LaunchContext& context_;
   const uint32_t checks_;
   const std::shared_ptr<count::Launch> counting_;
+  std::shared_ptr<RaceLaunch> race_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> groups_;
 };
@@ -201,6 +228,9 @@ void observe_instruction(Program& program, const Decoded& d, Inst& before, Inst&
         before.fn = check::run_memory;
       }
       break;
+    case Family::SOPP:
+      before.fn = check::run_waiting;
+      break;
     default:
       break;
   }
@@ -211,8 +241,6 @@ std::unique_ptr<Observer> make_observer(LaunchContext& context, std::string& err
   check::Request request = check::requested();
   error = std::move(request.error);
   if (!(request.checks & check::kUninit)) definedness::trust_all();
-  // The machine itself holds every access against the allocations.
-  request.checks &= ~uint32_t{check::kBounds};
   const bool counting = count::requested();
   if (!request.checks && !counting && !count::profiling()) return nullptr;
   return std::make_unique<check::Sanitizers>(context, request.checks, counting);

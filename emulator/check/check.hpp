@@ -57,8 +57,10 @@ class Check {
   virtual void wave_started(Wave&, uint32_t /*sgprs*/) {}
   virtual bool before(Wave&, const Inst*, const Side&) { return true; }
   virtual void after(Wave&, const Side&) {}
+  // False for a check that is told before waits, barriers and the end only, and not after them.
+  virtual bool wants_all() const { return true; }
   // The instruction in flight, in the slot that is `p`'s; its operands are in `p`.
-  virtual void queued(Wave&, const Side&, const Pending& /*p*/) {}
+  virtual bool queued(Wave&, const Side&, const Pending& /*p*/) { return true; }
   // It takes effect: just before and just after. `access` is null if it touches no memory, or if no
   // check of the launch wants to know.
   virtual bool wants_access() const { return false; }
@@ -71,6 +73,7 @@ class Check {
 
 std::unique_ptr<Check> make_hazard_check();
 std::unique_ptr<Check> make_barrier_check();
+std::unique_ptr<Check> make_bounds_check(const LaunchContext& context);
 std::unique_ptr<Check> make_uninit_check(const LaunchContext& context);
 
 inline uint32_t slot_of(const Wave& w, const Pending& p) {

@@ -96,7 +96,10 @@ class Hazards final : public Check {
     return true;
   }
 
-  void queued(Wave& w, const Side& side, const Pending&) override { fly(w, side, 1); }
+  bool queued(Wave& w, const Side& side, const Pending&) override {
+    fly(w, side, 1);
+    return true;
+  }
   void landed(Wave& w, const Side& side, const Pending&, const Access*) override {
     fly(w, side, -1);
   }

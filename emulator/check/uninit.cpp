@@ -73,13 +73,14 @@ class Uninit final : public Check {
   }
 
   bool wants_access() const override { return true; }
-  void queued(Wave& w, const Side& side, const Pending& p) override {
+  bool queued(Wave& w, const Side& side, const Pending& p) override {
     UninitWave& u = *waves_[w.index];
     UninitWave::Issue& now = u.in_flight[slot_of(w, p)];
     if (side.shape.stores || !side.shape)
       now = u.issuing;
     else
       now.origin = 0;
+    return true;
   }
 
   bool landing(Wave& w, const Side& side, const Pending& p, const Access* access) override {
@@ -204,16 +205,6 @@ class Uninit final : public Check {
                          scalar_origin(u, side, k));
     }
     return true;
-  }
-
-  // Registers chosen at run time (s_set_gpr_idx_on) are not followed: the result counts as known.
-  void indexed(Wave& w, const Side& side, UninitWave& u) {
-    const uint32_t m0 = w.s[kSlotM0], index = m0 >> 12 & 8 ? m0 & 255 : 0;
-    for (const Registers& r : side.foot.vector_writes)
-      for (uint32_t k = r.first + index; k < std::min(r.first + index + r.count, 512u); ++k)
-        u.vector[k] = Planes::all();
-    for (const Registers& r : side.foot.scalar_writes)
-      for (int k = 0; k < r.count; ++k) u.scalar[r.first + k] = ~0u;
   }
 
   // ---- where bytes are ----

@@ -153,13 +153,14 @@ void Engine::start_wave(LaunchContext& context, Wave& w, uint32_t index) {
 uint64_t Engine::run_wave(Wave& w, uint64_t fuel) {
   const Inst* i = w.pc;
   const Inst* first = i;  // of the run since the last jump
+  const ptrdiff_t step = w.launch->observer ? 2 : 1;
   uint64_t left = fuel;
   w.pc = nullptr;
   do {
     const Inst* const last = i;
     i = i->fn(w, i);
     --left;
-    if (i != last + 1 || !left) [[unlikely]] {
+    if (i != last + step || !left) [[unlikely]] {
       runs_.add(first, last);
       first = i;
     }

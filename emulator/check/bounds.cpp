@@ -1,0 +1,72 @@
+// The bounds check: accesses that hardware lets pass although the program has no business there.
+// That an access outside every allocation of device memory is a fault needs no check.
+#include "check/check.hpp"
+
+namespace emu::check {
+namespace {
+
+class Bounds final : public Check {
+ public:
+  explicit Bounds(const LaunchContext& context) : context_(context) {}
+
+  bool wants_all() const override { return false; }
+  bool wants_access() const override { return true; }
+  bool landing(Wave& w, const Side& side, const Pending& p, const Access* access) override {
+    if (!access) return true;
+    for (const AccessPart& part : *access) {
+      if (part.space == Space::lds && !in_lds(w, side, p, part)) return false;
+      if (part.space == Space::global && !in_arguments(w, p, part)) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool finding(Wave& w, const Inst* i, const AccessPart& part, uint32_t lane,
+               const std::string& where) {
+    return report(w, i, "bounds",
+                  std::string(part.stores ? "a store" : "a load") + " of " +
+                      std::to_string(part.bytes) + " bytes by lane " + std::to_string(lane) + " " +
+                      where);
+  }
+
+  // Hardware reads zeros behind a workgroup's LDS, and drops what is stored there.
+  bool in_lds(Wave& w, const Side& side, const Pending& p, const AccessPart& part) {
+    uint64_t lanes = side.op->family == Family::FLAT ? part.lanes : p.exec;
+    if (side.shape.counter) lanes &= -lanes;
+    for (; lanes; lanes &= lanes - 1) {
+      const auto l = static_cast<uint32_t>(__builtin_ctzll(lanes));
+      if (part.address[l] + part.bytes <= w.lds_bytes) continue;
+      return finding(w, p.inst, part, l,
+                     "at LDS offset " + std::to_string(part.address[l]) + " of " +
+                         std::to_string(w.lds_bytes) + " bytes");
+    }
+    return true;
+  }
+
+  // Compilers widen loads to what is sure to exist by alignment, 16 bytes.
+  bool in_arguments(Wave& w, const Pending& p, const AccessPart& part) {
+    const auto begin = reinterpret_cast<uint64_t>(context_.kernarg.data());
+    const uint64_t bytes = context_.launch.kernarg.size(), most = (bytes + 15) / 16 * 16;
+    for (uint64_t lanes = part.lanes; lanes; lanes &= lanes - 1) {
+      const auto l = static_cast<uint32_t>(__builtin_ctzll(lanes));
+      const uint64_t at = part.address[l] - begin;
+      if (at >= context_.kernarg.size()) continue;
+      const std::string block = "the kernel's " + std::to_string(bytes) + " bytes of arguments";
+      if (part.stores) return finding(w, p.inst, part, l, "into " + block);
+      if (at >= bytes || at + part.good[l] > most)
+        return finding(w, p.inst, part, l,
+                       "at offset " + std::to_string(at) + " reaches past the end of " + block);
+    }
+    return true;
+  }
+
+  const LaunchContext& context_;
+};
+
+}  // namespace
+
+std::unique_ptr<Check> make_bounds_check(const LaunchContext& context) {
+  return std::make_unique<Bounds>(context);
+}
+
+}  // namespace emu::check

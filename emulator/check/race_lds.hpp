@@ -1,0 +1,51 @@
+// Who touched which bytes of LDS last, for the race check.
+#pragma once
+
+#include <optional>
+
+#include "check/race_order.hpp"
+
+namespace emu::check {
+
+// An access that is unordered with one being made.
+struct Conflict {
+  Issued other;
+  AccessId id;
+  uint32_t other_lane, lane;
+  uint64_t address;
+  bool other_stores;
+};
+
+// LDS is followed in units, as large as the alignment of all accesses so far allows, so that a unit
+// is touched wholly or not at all. Of each unit it is known who wrote it last, and who of each wave
+// read it last. More is not needed: of two writes the second is ordered after the first, or it is a
+// finding, and a wave's reads land in order.
+class LdsShadow {
+ public:
+  void attach(uint32_t bytes, uint32_t waves);
+  void clear();
+
+  // `dma`: the stores of a load to LDS.
+  std::optional<Conflict> access(const Order& order, uint32_t wave, AccessId id,
+                                 const AccessPart& part, bool dma, bool atomic);
+  // The same for all lanes, reading at `address` + `offset`, or by DMA writing from `start` on, 16
+  // bytes each. False if there is more to it: then nothing has been done.
+  bool quick_read(const Order& order, uint32_t wave, AccessId id, const uint32_t* address,
+                  uint32_t offset, uint32_t bytes);
+  bool quick_dma(const Order& order, uint32_t wave, AccessId id, uint64_t start);
+
+ private:
+  void refine(const AccessPart& part);
+  std::optional<Conflict> find(const Order& order, uint32_t wave, const AccessPart& part, bool dma,
+                               bool atomic) const;
+  template <class F>
+  void units(const AccessPart& part, F f) const;
+
+  uint32_t bytes_ = 0, waves_ = 0;
+  int shift_ = 4;                 // a unit is 1 << shift_ bytes
+  bool atomics_ = false;          // there were some in this workgroup
+  std::vector<int32_t> written_;  // access << 6 | lane
+  std::vector<int32_t> read_;     // the same, [unit][wave]; atomics count as reads
+};
+
+}  // namespace emu::check
