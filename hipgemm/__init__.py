@@ -7,6 +7,7 @@ array([[1., 0.],
        [0., 1.]], dtype=float32)
 """
 
+from .amax import AmaxState
 from .array import DeviceArray, asarray, empty, zeros
 from .counters import EmulatorCounters, EmulatorLaunch, emulator_counters
 from .errors import (
@@ -21,6 +22,15 @@ from .errors import (
 from .formats import pack_fp4, unpack_fp4
 from .gemm import matmul
 from .info import Info, info
+from .quantize import (
+    dequantize,
+    pack_mx_scales,
+    quantize_both,
+    quantize_fp8,
+    quantize_mxfp4,
+    quantize_mxfp8,
+    transpose_quantize_mxfp8,
+)
 from .scaled import ScaledArray
 from .support import Support, can_use
 from .usage import Usage, reset_usage, usage
@@ -28,6 +38,7 @@ from .usage import Usage, reset_usage, usage
 __version__ = "0.1.0"
 
 __all__ = [
+    "AmaxState",
     "DeviceArray",
     "EmulatorCounters",
     "EmulatorLaunch",
@@ -44,12 +55,19 @@ __all__ = [
     "Usage",
     "asarray",
     "can_use",
+    "dequantize",
     "empty",
     "emulator_counters",
     "info",
     "matmul",
     "pack_fp4",
+    "pack_mx_scales",
+    "quantize_both",
+    "quantize_fp8",
+    "quantize_mxfp4",
+    "quantize_mxfp8",
     "reset_usage",
+    "transpose_quantize_mxfp8",
     "unpack_fp4",
     "usage",
     "zeros",

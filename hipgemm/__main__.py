@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import numpy as np
 from . import _hip, bench, reference
 from .array import asarray
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .formats import FORMATS, QUANTIZED
+from .formats import BF16, F16, F32, FORMATS, QUANTIZED
 from .gemm import matmul, only_kernel
 from .info import info
 from .scaled import ScaledArray, scale_shape
@@ -22,7 +21,7 @@ from .support import GEMMS, Kernel, can_use, code_object
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
 from .usage import reset_usage, usage
 
-SELFTEST_SHAPES = ((1, 1, 1), (17, 33, 40), (64, 64, 64), (257, 255, 129), (384, 1536, 384), (3, 5, 0))
+SELFTEST_SHAPES = ((1, 1, 1), (17, 33, 40), (64, 64, 64), (257, 255, 129), (300, 520, 384), (3, 5, 0))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +76,7 @@ def selftest() -> int:
 def _try_shape(kernel: Kernel, m: int, n: int, k: int, rng: np.random.Generator) -> list[str]:
     """Multiply with one kernel, into every type, from the host and resident; return what was wrong."""
     faults = []
-    for exact, form in itertools.product((True, False), FORMATS.values()):
+    for exact, form in ((True, F32), (True, F16), (False, BF16), (False, F32)):
         a, w = _operand(kernel.a, (m, k), rng, exact), _operand(kernel.b, (n, k), rng, exact)
         epilogue: dict[str, Any] = {
             "alpha": 0.5,
@@ -90,7 +89,8 @@ def _try_shape(kernel: Kernel, m: int, n: int, k: int, rng: np.random.Generator)
                 matmul(a, w.T, out, **epilogue)
                 resident = matmul(asarray(a), asarray(w).T, dtype=form.dtype, **epilogue).get()
             assert_gemm_close(out, a, w.T, exact=exact, **epilogue)
-            assert_gemm_close(resident, a, w.T, exact=exact, **epilogue)
+            if resident.tobytes() != out.tobytes():
+                faults.append(f"{form.name}: resident operands give another result than those of the host")
         except (AssertionError, HipError, UnsupportedError) as error:
             faults.append(f"{form.name}, {'exact' if exact else 'random'}: {error}")
     return faults
@@ -110,13 +110,13 @@ def _operand(form: str, shape: tuple[int, int], rng: np.random.Generator, exact:
 
 def _untouched(form: str, shape: tuple[int, int], axis: int) -> Any:
     """A matrix that takes no memory, blocked along `axis` if it is quantized."""
-    if form in FORMATS:
-        one = np.zeros(1, FORMATS[form].dtype)
-        return np.lib.stride_tricks.as_strided(one, shape, (shape[1] * one.itemsize, one.itemsize))
-    made = QUANTIZED[form]
+    made = FORMATS.get(form) or QUANTIZED[form]
+    one = np.zeros(1, f"u{made.itemsize}")
+    x = np.lib.stride_tricks.as_strided(one, shape, (shape[1] * one.itemsize, one.itemsize)).view(made.dtype)
+    if made.scale_dtype is None:
+        return x
     scales = scale_shape(shape, axis, made.block) if made.block else ()
-    codes = np.broadcast_to(np.zeros(1, made.dtype), shape)
-    return ScaledArray(codes, np.broadcast_to(np.ones(1, made.scale_dtype), scales), form, axis=axis)
+    return ScaledArray(x, np.broadcast_to(np.ones((), made.scale_dtype), scales), form, axis=axis)
 
 
 def _can_use(args: argparse.Namespace) -> int:

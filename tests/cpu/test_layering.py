@@ -13,8 +13,8 @@ LAYERS = [
     ["errors", "formats", "scaled"],
     ["reference", "testing", "problem", "support"],
     ["_hip"],
-    ["usage", "counters", "_dlpack", "_launch", "array"],
-    ["gemm", "info"],
+    ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
+    ["gemm", "quantize", "info"],
     ["emulator_bench", "bench", "__main__"],
     ["__init__"],
 ]

@@ -51,7 +51,8 @@ CALLS = [
         (ones(4, 8, dtype=F32), ones(8, 4)),
         {},
         TypeError,
-        "matmul: a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), "
+        "matmul: a.dtype must be bfloat16 or float16; got float32; "
+        "convert with a.astype(ml_dtypes.bfloat16), "
         "or quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4",
     ),
     (

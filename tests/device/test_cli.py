@@ -54,6 +54,7 @@ def test_selftest_fails_when_a_product_is_wrong(monkeypatch, capsys):
         return out
 
     monkeypatch.setattr(module, "matmul", wrong)
+    monkeypatch.setattr(module, "SELFTEST_SHAPES", ((64, 64, 64),))
     assert main(["selftest"]) == 1
     text = capsys.readouterr().out
     assert "FAIL" in text
@@ -72,6 +73,13 @@ def test_can_use(capsys):
     assert "(K)" in out
     assert "a.dtype must be" in out
     assert main(["can-use", "matmul", "300", "500x384"]) == 2
+    capsys.readouterr()
+    for form in ("fp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"):
+        for a, b in (("300x512", "512x384T"), ("300x512T", "512x384")):
+            assert main(["can-use", "matmul", a, b, "--input", form]) == 0
+            out = capsys.readouterr().out
+            assert out.startswith(f"yes: gemm_{form}_nt_")
+            assert ("copies a" in out) == ("T" in a)
 
 
 def test_errors_are_one_line():

@@ -1,0 +1,525 @@
+"""The quantizers on the device, bit for bit against the reference."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import reference
+from hipgemm.formats import QUANTIZED, SCALE_RULES
+from hipgemm.testing import surround
+
+BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+INPUTS = [BF16, F16, F32]
+MXFP8 = ["mxfp8_e4m3", "mxfp8_e5m2"]
+MX = [*MXFP8, "mxfp4_e2m1"]
+LENGTHS = [0, 1, 31, 32, 33, 96, 128, 160, 1664]
+
+
+def wide(shape, rng, dtype=F32):
+    """Numbers of all magnitudes, zeros of both signs among them."""
+    x = rng.standard_normal(shape) * np.exp2(rng.integers(-20, 20, shape))
+    if dtype != F16 and x.ndim > 1:
+        x *= np.exp2(rng.integers(-110, 90, (*shape[:-1], 1)))
+    x[rng.random(shape) < 0.05] = 0
+    with np.errstate(over="ignore"):
+        return np.where(rng.random(shape) < 0.5, x, -x).astype(dtype)
+
+
+def make(x, format, **options):
+    if format == "mxfp4_e2m1":
+        return hg.quantize_mxfp4(x, **{"hadamard": False, **options})
+    return (hg.quantize_mxfp8 if format.startswith("mx") else hg.quantize_fp8)(x, format=format, **options)
+
+
+def expect(x, format, **options):
+    if format == "mxfp4_e2m1":
+        return reference.quantize_mxfp4(x, **{"hadamard": False, **options})
+    function = reference.quantize_mxfp8 if format.startswith("mx") else reference.quantize_fp8
+    return function(x, format=format, **options)
+
+
+def assert_bits(got, want):
+    """Equal in every bit, but one NaN is as good as another."""
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    unsigned = f"u{got.dtype.itemsize}"
+    same = got.view(unsigned) == want.view(unsigned) if got.ndim else got == want
+    if got.dtype != ml_dtypes.float4_e2m1fn:
+        same |= np.isnan(got.astype(np.float32)) & np.isnan(want.astype(np.float32))
+    bad = np.argwhere(~np.asarray(same))
+    first = tuple(bad[0]) if len(bad) else None
+    assert first is None, f"{len(bad)} differ, first at {first}: {got[first]}, expected {want[first]}"
+
+
+def assert_same(got, want):
+    assert (got.shape, got.format, got.axis, got.hadamard) == (
+        want.shape, want.format, want.axis, want.hadamard,
+    )  # fmt: skip
+    assert_bits(got.data, want.data)
+    assert_bits(got.scale, want.scale)
+    assert (got.amax is None) == (want.amax is None)
+    if want.amax is not None:
+        assert_bits(np.atleast_1d(got.amax), np.atleast_1d(want.amax))
+
+
+def check(x, format, **options):
+    want = expect(x, format, **options)
+    got = make(x, format, **options)
+    assert isinstance(got.data, np.ndarray)
+    assert_same(got, want)
+    resident = make(hg.asarray(x), format, **options)
+    assert resident.device == 0
+    assert_same(resident.get(), want)
+    assert_zero_tails(resident)
+
+
+def assert_zero_tails(q):
+    """Behind each row of codes lie zeros up to 16 bytes, for products to read; NaN only behind NaN."""
+    data = q.data if q.axis == -1 else q.data.T
+    if data.ndim != 2 or data.shape[0] == 0:
+        return
+    pitch = data.strides[0]
+    assert data.padded
+    assert pitch % 16 == 0
+    rows, width = data.shape
+    everything = hg.DeviceArray(data._block, data.ptr, (rows, pitch), (pitch, 1), np.dtype(np.uint8)).get()
+    end = max(16, -(-width // 16) * 16)
+    clean = everything[:, width:end] == 0
+    if width and q.format != "mxfp4_e2m1":
+        clean |= np.isnan(everything[:, width - 1 : width].view(q.dtype).astype(F32))
+    assert clean.all()
+
+
+# ---- every input
+
+
+@pytest.mark.parametrize("rule", SCALE_RULES)
+@pytest.mark.parametrize("format", MX)
+def test_every_bfloat16(format, rule):
+    every = np.arange(2**16, dtype=np.uint16).view(BF16)
+    # In order, blocks are of one magnitude; by a stride, they mix. Alone, each is its block's maximum.
+    alone = np.zeros((2**16 // 16, 32), BF16)
+    alone[:, 3] = every[::16]
+    for x in (every.reshape(64, 1024), every.reshape(64, 1024).T, alone):
+        check(np.ascontiguousarray(x), format, scaling=rule)
+
+
+@pytest.mark.parametrize("dtype", INPUTS, ids=str)
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_all_magnitudes(format, dtype, rng):
+    x = wide((37, 333), rng, dtype)
+    for options in [{"scaling": r} for r in SCALE_RULES] if format in MX else [{}, {"axis": -1}]:
+        check(x, format, **options)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_ragged_lengths(format, length, rng):
+    for rows in (1, 2, 16, 37):
+        check(rng.standard_normal((rows, length)).astype(BF16), format)
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+@pytest.mark.parametrize("shape", [(0, 32), (5,), (3, 4, 40), (2, 1, 3, 33), (1, 4097), (300, 1)])
+def test_shapes(shape, format, rng):
+    check(rng.standard_normal(shape).astype(F32), format)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_axes(format, axis, rng):
+    check(rng.standard_normal((40, 6, 50)).astype(BF16), format, axis=axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_layouts(format, axis, rng):
+    x = hg.asarray(wide((70, 99), rng, BF16))
+    views = [
+        x.T,
+        x[::-1],
+        x[:, ::-1],
+        x[1::3, 2:],
+        x[:, 5:70:2].T,
+        x[3:, 1:][::2, ::-3],
+        x[None, :, 7:].mT[0],
+    ]
+    for view in views:
+        assert_same(make(view, format, axis=axis).get(), expect(view.get(), format, axis=axis))
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_rows_that_are_one(format, rng):
+    """A stride of 0, as broadcasting makes it."""
+    row = hg.asarray(rng.standard_normal((1, 48)).astype(BF16))
+    many = hg.DeviceArray(row._block, row.ptr, (5, 48), (0, 2), BF16)
+    for view in (row, row[0], row[:, None], many, many.T):
+        assert_same(make(view, format).get(), expect(view.get(), format))
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_nothing_beside_the_input_matters(format, rng):
+    x = rng.standard_normal((9, 50)).astype(F32)
+    inner = surround(x)
+    outer = hg.asarray(inner.base)
+    want = expect(x, format)
+    assert_same(make(outer[2:11, 8:58], format).get(), want)
+    assert_same(make(inner, format), want)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_bad_numbers(format, bad, rng):
+    x = rng.standard_normal((6, 200)).astype(BF16)
+    x[1, 40], x[4, 199] = bad, bad
+    check(x, format)
+    check(x, format, axis=-1)
+    check(x, format, axis=0)
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_zeros(format):
+    x = np.zeros((3, 70), F32)
+    x[1] = -0.0
+    check(x, format)
+    if format.startswith("fp8"):
+        check(x, format, eps=0.0)
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_subnormals(format, rng):
+    x = (rng.integers(-(2**23), 2**23, (4, 96)) * 2.0**-149).astype(F32)
+    x[2] *= 2.0**-20
+    for options in [{"scaling": r} for r in SCALE_RULES] if format in MX else [{"eps": 0.0}, {}]:
+        check(x, format, **options)
+
+
+# ---- fp8
+
+
+@pytest.mark.parametrize("format", ["fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize(
+    "exponent", [-149, -142, -141, -134, -130, -126, -119, -110, -101, -100, -99, 0, 100, 127]
+)
+def test_fp8_of_any_amax(format, exponent, rng):
+    x = np.append(rng.uniform(-1, 1, 69), 1).astype(F32) * np.float32(2.0**exponent)
+    check(x, format, eps=0.0)
+    check(x, format)
+
+
+@pytest.mark.parametrize("format", ["fp8_e4m3", "fp8_e5m2"])
+def test_fp8_given_amax(format, rng):
+    x = rng.standard_normal((20, 50)).astype(F32)
+    want = expect(x, format, amax=0.75)
+    for amax in (0.75, np.float32(0.75), np.array(0.75, F32), hg.asarray(np.array(0.75, F32))):
+        assert_same(make(x, format, amax=amax), want)
+        assert_same(make(hg.asarray(x), format, amax=amax).get(), want)
+    rows = rng.uniform(0.1, 2, (20, 1)).astype(F32)
+    want = expect(x, format, amax=rows, axis=-1)
+    assert_same(make(x, format, amax=rows, axis=-1), want)
+    assert_same(make(hg.asarray(x), format, amax=hg.asarray(rows), axis=-1).get(), want)
+    assert_same(make(x, format, amax=0.75, axis=-1), expect(x, format, amax=0.75, axis=-1))
+    for amax in (np.nan, np.inf, 0.0):
+        assert_same(make(x, format, amax=amax), expect(x, format, amax=amax))
+
+
+@pytest.mark.parametrize("shape", [(1,), (1000,), (64, 4096), (3, 100_003), (2000, 7)])
+def test_fp8_finds_the_maximum_wherever_it_is(shape, rng):
+    for _ in range(4):
+        x = rng.uniform(-1, 1, shape).astype(BF16)
+        x.reshape(-1)[rng.integers(x.size)] = -3
+        q = hg.quantize_fp8(hg.asarray(x))
+        assert q.amax.get() == 3
+        assert_same(q.get(), reference.quantize_fp8(x))
+
+
+# ---- delayed scaling
+
+
+def test_amax_state(rng):
+    state = hg.AmaxState(2.0)
+    assert (state.current.get(), state.next.get()) == (2, 0)
+    first, second = (rng.standard_normal((30, 40)).astype(F32) for _ in range(2))
+    for x in (first, second):
+        got = hg.quantize_fp8(hg.asarray(x), state)
+        want = reference.quantize_fp8(x, 2.0)
+        assert_same(got.get(), want)
+    assert state.current.get() == 2
+    assert state.next.get() == max(np.abs(first).max(), np.abs(second).max())
+    state.step()
+    assert state.current.get() == max(np.abs(first).max(), np.abs(second).max())
+    assert state.next.get() == 0
+    hg.quantize_fp8(hg.asarray(first * np.float32(0.1)), state)
+    state.step()
+    assert state.current.get() == np.abs(first * np.float32(0.1)).max()  # it may shrink
+
+
+def test_amax_state_without_a_start(rng):
+    state = hg.AmaxState()
+    x = rng.standard_normal((30, 40)).astype(F32)
+    assert_same(hg.quantize_fp8(x, state), reference.quantize_fp8(x))
+    assert state.current.get() == state.next.get() == np.abs(x).max()
+    assert_same(hg.quantize_fp8(2 * x, state), reference.quantize_fp8(2 * x, np.abs(x).max()))
+    assert state.next.get() == 2 * np.abs(x).max()
+
+
+def test_amax_state_shows_a_bad_number():
+    state = hg.AmaxState(1.0)
+    hg.quantize_fp8(np.array([1, np.nan, 3], F32), state)
+    hg.quantize_fp8(np.array([5], F32), state)
+    state.step()
+    assert np.isnan(state.current.get())
+    assert np.isnan(hg.quantize_fp8(np.ones(3, F32), state).scale)
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("1", TypeError), (True, TypeError), (-1.0, ValueError), (np.nan, ValueError)]
+)
+def test_amax_state_errors(value, kind):
+    with pytest.raises(kind, match="AmaxState: value must be"):
+        hg.AmaxState(value)
+
+
+# ---- mxfp4
+
+
+@pytest.mark.parametrize("dtype", INPUTS, ids=str)
+@pytest.mark.parametrize("length", [0, 16, 32, 48, 160, 1664])
+def test_hadamard(dtype, length, rng):
+    x = wide((21, length), rng, dtype)
+    check(x, "mxfp4_e2m1", hadamard=True)
+    check(x.T.copy(), "mxfp4_e2m1", hadamard=True, axis=0)
+
+
+def test_hadamard_of_bad_numbers(rng):
+    x = rng.standard_normal((6, 96)).astype(F32)
+    x[0, 3], x[1, 40], x[2, 95] = np.nan, np.inf, -np.inf
+    x[3] = np.finfo(F32).max
+    check(x, "mxfp4_e2m1", hadamard=True)
+
+
+def test_packed_on_the_device(rng):
+    q = hg.quantize_mxfp4(hg.asarray(rng.standard_normal((5, 33)).astype(F32)), hadamard=False)
+    assert (q.data.dtype, q.data.shape, q.shape) == (np.uint8, (5, 17), (5, 33))
+    assert (q.T.data.shape, q.T.shape) == ((17, 5), (33, 5))
+    back = hg.unpack_fp4(q.data.get())[:, :33]
+    np.testing.assert_array_equal(back.view("u1"), q.get().data.view("u1"))
+
+
+# ---- several at once
+
+
+@pytest.mark.parametrize("dtype", INPUTS, ids=str)
+@pytest.mark.parametrize("format", MX)
+def test_both(format, dtype, rng):
+    for shape in ((1, 1), (32, 32), (33, 70), (160, 96), (100, 257)):
+        x = wide(shape, rng, dtype)
+        options = {"hadamard": False} if format == "mxfp4_e2m1" else {}
+        for got, want in zip(
+            hg.quantize_both(hg.asarray(x), format, **options),
+            reference.quantize_both(x, format, **options),
+            strict=True,
+        ):
+            assert_same(got.get(), want)
+            assert_zero_tails(got)
+        for got, want in zip(
+            hg.quantize_both(x, format, scaling="rceil", **options),
+            reference.quantize_both(x, format, scaling="rceil", **options),
+            strict=True,
+        ):
+            assert_same(got, want)
+
+
+def test_both_with_hadamard(rng):
+    x = wide((48, 160), rng, BF16)
+    for view in (x, x.T, x[::-1]):
+        for got, want in zip(
+            hg.quantize_both(view, "mxfp4_e2m1"), reference.quantize_both(view, "mxfp4_e2m1"), strict=True
+        ):
+            assert_same(got, want)
+
+
+@pytest.mark.parametrize("format", MXFP8)
+def test_transpose_quantize(format, rng):
+    for shape in ((1, 5), (33, 70), (256, 100)):
+        x = wide(shape, rng, BF16)
+        want = reference.quantize_mxfp8(x.T, format=format, scaling="floor")
+        got = hg.transpose_quantize_mxfp8(hg.asarray(x), format=format, scaling="floor")
+        assert_same(got.get(), want)
+        assert_zero_tails(got)
+        assert_same(hg.transpose_quantize_mxfp8(x, format=format, scaling="floor"), want)
+
+
+# ---- and back
+
+
+@pytest.mark.parametrize("dtype", INPUTS, ids=str)
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_dequantize(format, dtype, rng):
+    x = wide((37, 99), rng, F32)
+    x[3, 5] = np.nan
+    for options in ({}, {"axis": 0}, {"axis": -1}):
+        q = make(hg.asarray(x), format, **options)
+        for turned in (q, q.T):
+            want = reference.dequantize(turned.get(), dtype=dtype)
+            assert_bits(hg.dequantize(turned, dtype=dtype).get(), want)
+            assert_bits(hg.dequantize(turned.get(), dtype=dtype), want)
+
+
+@pytest.mark.parametrize("format", MX)
+def test_every_code_and_scale_dequantizes(format):
+    form = QUANTIZED[format]
+    codes = np.tile(np.arange(256, dtype=np.uint8) & np.uint8(2**form.bits - 1), (256, 1)).view(form.dtype)
+    scale = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 8, axis=1)
+    host = hg.ScaledArray(codes, scale, format)
+    data = hg.pack_fp4(codes) if form.bits == 4 else codes
+    q = hg.ScaledArray(hg.asarray(data), hg.asarray(scale), format)
+    for dtype in INPUTS:
+        assert_bits(hg.dequantize(q, dtype=dtype).get(), reference.dequantize(host, dtype=dtype))
+
+
+def test_dequantize_undoes_hadamard(rng):
+    x = wide((12, 80), rng, F32)
+    q = hg.quantize_mxfp4(hg.asarray(x))
+    assert_bits(hg.dequantize(q).get(), reference.dequantize(q.get()))
+    q = hg.quantize_mxfp4(hg.asarray(x.T.copy()), axis=0)
+    assert_bits(hg.dequantize(q).get(), reference.dequantize(q.get()))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (5, 0), (1, 1), (6, 13), (300, 52), (64, 128)])
+def test_packed_scales(shape, rng):
+    scale = rng.integers(0, 256, shape, dtype=np.uint8).view(ml_dtypes.float8_e8m0fnu)
+    want = hg.pack_mx_scales(scale)
+    got = hg.pack_mx_scales(hg.asarray(scale))
+    assert isinstance(got, hg.DeviceArray)
+    np.testing.assert_array_equal(got.get(), want)
+    turned = hg.pack_mx_scales(hg.asarray(scale).T)
+    np.testing.assert_array_equal(turned.get(), hg.pack_mx_scales(np.ascontiguousarray(scale.T)))
+
+
+# ---- from public bug reports
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_zeros_with_a_single_one(format):
+    x = np.zeros((256, 256), F32)
+    x[17, 100] = 1
+    options = {"eps": 0.0} if format.startswith("fp8") else {}
+    back = hg.dequantize(make(hg.asarray(x), format, **options)).get()
+    assert back[17, 100] == 1
+    assert np.count_nonzero(back) == 1
+
+
+def test_amax_957():
+    x = np.zeros((1, 32), F32)
+    x[0, 3] = 957
+    for rule, byte, value in (("floor", 128, 896), ("rceil", 129, 960)):
+        q = hg.quantize_mxfp8(x, scaling=rule)
+        assert q.scale.view(np.uint8) == byte
+        assert hg.dequantize(q)[0, 3] == value
+
+
+def test_saturating_e4m3():
+    q = hg.quantize_fp8(np.array([1000, 464, 465, -1000], F32), 448.0, eps=0.0)
+    np.testing.assert_array_equal(q.data.astype(F32), [448, 448, 448, -448])
+    q = hg.quantize_fp8(np.array([-0.0, 2.0**-9, 2.0**-10], F32), 448.0, eps=0.0)
+    np.testing.assert_array_equal(q.data.view(np.uint8), [0x80, 0x01, 0])
+
+
+# ---- errors
+
+
+X = np.zeros((4, 40), F32)
+FNUZ = X.astype(ml_dtypes.float8_e4m3fnuz)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "kind", "text"),
+    [
+        (
+            "quantize_fp8",
+            [[1.0]],
+            {},
+            TypeError,
+            "x must be a numpy.ndarray or a hipgemm.DeviceArray; got list",
+        ),
+        (
+            "quantize_fp8",
+            [X],
+            {"format": "mxfp8_e4m3"},
+            ValueError,
+            "format must be one of fp8_e4m3, fp8_e5m2",
+        ),
+        ("quantize_fp8", [X[0, 0:1].reshape(())], {}, ValueError, "x.ndim must be at least 1; got 0"),
+        ("quantize_fp8", [X, -1.0], {}, ValueError, "amax must not be negative; got -1.0"),
+        ("quantize_fp8", [X, "1"], {}, TypeError, "amax must be a number, a float32 array or an AmaxState"),
+        ("quantize_fp8", [X, X[0, :3]], {}, ValueError, r"amax.shape must be \(\); got \(3,\)"),
+        ("quantize_fp8", [X, np.zeros(())], {}, TypeError, "amax.dtype must be float32; got float64"),
+        (
+            "quantize_fp8",
+            [X, "state"],
+            {"axis": -1},
+            ValueError,
+            "axis must be None with an AmaxState; got -1",
+        ),
+        ("quantize_fp8", [X], {"eps": -1}, ValueError, "eps must be finite and not negative; got -1"),
+        ("quantize_fp8", [X], {"eps": "0"}, TypeError, "eps must be a real number; got str"),
+        (
+            "quantize_mxfp8",
+            [X.astype(int)],
+            {},
+            TypeError,
+            "x.dtype must be bfloat16, float16, float32; got int",
+        ),
+        ("quantize_mxfp8", [FNUZ], {}, TypeError, "float8_e4m3fnuz is not the OCP type float8_e4m3fn"),
+        ("quantize_mxfp8", [X], {"format": "fp8_e4m3"}, ValueError, "be one of mxfp8_e4m3, mxfp8_e5m2; got"),
+        ("quantize_mxfp8", [X], {"scaling": "ceil"}, ValueError, "scaling must be one of unit, floor, rceil"),
+        ("quantize_mxfp8", [X], {"axis": 2}, ValueError, "axis must be from -2 to 1; got 2"),
+        ("quantize_mxfp8", [X[0, 0:1].reshape(())], {}, ValueError, "x.ndim must be at least 1; got 0"),
+        ("quantize_mxfp4", [X], {}, ValueError, r"multiple of 16 .*; got 40; pass hadamard=False"),
+        ("quantize_both", [X[0], "mxfp8_e4m3"], {}, ValueError, r"x.ndim must be 2; got 1; x.shape=\(40,\)"),
+        ("quantize_both", [X, "fp8_e4m3"], {}, ValueError, "must be one of mxfp8_e4m3, mxfp8_e5m2, mxfp4"),
+        ("quantize_both", [X, "mxfp8_e4m3"], {"hadamard": True}, ValueError, "hadamard must be left out for"),
+        ("dequantize", [X], {}, TypeError, "q must be a ScaledArray; got ndarray"),
+        (
+            "dequantize",
+            [reference.quantize_fp8(X)],
+            {"dtype": "i1"},
+            TypeError,
+            "dtype must be bfloat16, float16",
+        ),
+        ("pack_mx_scales", [X], {}, TypeError, "scale must be .* of float8_e8m0fnu; got float32"),
+    ],
+)
+def test_errors(function, args, kwargs, kind, text):
+    args = [hg.AmaxState() if isinstance(arg, str) and arg == "state" else arg for arg in args]
+    with pytest.raises(kind, match=f"{function}: .*{text}"):
+        getattr(hg, function)(*args, **kwargs)
+
+
+def test_many_calls_leave_no_memory_behind(rng, free_bytes):
+    x = hg.asarray(rng.standard_normal((33, 70)).astype(F32))
+
+    def round_of_calls():
+        for format in QUANTIZED:
+            hg.dequantize(make(x, format))
+            make(x, format, axis=0)
+        hg.quantize_both(x, "mxfp8_e4m3")
+
+    round_of_calls()
+    before = free_bytes()
+    for _ in range(30):
+        round_of_calls()
+    assert free_bytes() == before
+
+
+def test_streams(streams, rng):
+    """What one stream quantizes another may use at once."""
+    one, two = streams(), streams()
+    x = rng.standard_normal((64, 96)).astype(F32)
+    for format, _ in itertools.product(QUANTIZED, range(3)):
+        resident = hg.asarray(x, stream=one)
+        q = make(resident, format, stream=two)
+        assert_bits(hg.dequantize(q, stream=one).get(), reference.dequantize(expect(x, format)))
