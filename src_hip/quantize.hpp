@@ -1,6 +1,7 @@
 // Quantizers, and the way back. A workgroup takes a tile, a thread 32 values of it.
 #pragma once
 
+#include "epilogue.hpp"
 #include "kargs.hpp"
 #include "memory.hpp"
 #include "narrow.hpp"
@@ -38,7 +39,6 @@ HIPGEMM_DEVICE void store_codes(u64 line, u32 first, u32 length, const Codes<Ele
 }
 
 // ---- one scale for a tensor or a row
-// --------------------------------------------------------------
 
 // Max-accumulates magnitudes into floats, as bits: step 0 into one, 1 into one of each row. First
 // in LDS: one atomic operation of the workgroup for each float.
@@ -97,19 +97,30 @@ HIPGEMM_DEVICE f32 quantize_by_amax(Values& x, f32 amax, f32 eps, Codes<Element>
   return vanished ? 1.0f : scale;
 }
 
+// Of the four threads of a row one loads.
+HIPGEMM_DEVICE f32 load_amax(const QuantizeFp8Args& args, u32 row) {
+  if (!args.amax_step) return load_scalar(args.amax);
+  static_assert(ValueTile::kRowBlocks == 4, "threads of a row are a quad");
+  constexpr u32 kFirstOfQuad = 0;
+  f32 amax = 0;
+  if (ValueTile::row_block() == 0 && row < args.rows)
+    amax = global<f32>(address_of(args.amax))[row];
+  return __builtin_bit_cast(
+      f32, __builtin_amdgcn_mov_dpp(__builtin_bit_cast(int, amax), kFirstOfQuad, 15, 15, true));
+}
+
 template <class Element>
 HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const ValueTile& tile,
                                       Values& x) {
   const u32 row = tile.row();
-  if (row >= args.rows) return;
-  const u32 index = args.amax_step ? row : 0;
   Codes<Element> codes;
-  const f32 scale =
-      quantize_by_amax<Element>(x, global<f32>(address_of(args.amax))[index], args.eps, codes);
+  const f32 scale = quantize_by_amax<Element>(x, load_amax(args, row), args.eps, codes);
+  if (row >= args.rows) return;
   const u32 col = tile.first_col() + ValueTile::row_block() * kValues;
   store_codes<Element>(address_of(args.dst) + row * static_cast<u64>(args.dst_pitch), col,
                        args.cols, codes);
-  if (col == 0 && (args.amax_step || row == 0)) global<f32>(address_of(args.scale))[index] = scale;
+  if (col == 0 && (args.amax_step || row == 0))
+    global<f32>(address_of(args.scale))[args.amax_step ? row : 0] = scale;
 }
 
 template <u32 kThreads>
@@ -130,7 +141,6 @@ HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
 }
 
 // ---- one scale for 32 values
-// ----------------------------------------------------------------------
 
 // Where the result of one direction goes. A line is a row of it, K runs along the blocks.
 struct BlockedOutput {

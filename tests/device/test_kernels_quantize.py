@@ -10,7 +10,7 @@ from test_kernels import memory as memory
 from test_kernels_scaled import gemm_order
 
 import hipgemm
-from hipgemm import _launch, reference
+from hipgemm import _hip, _launch, reference
 
 STRIDES = ["src_row_stride", "src_col_stride"]
 MX = [
@@ -344,6 +344,41 @@ def test_next_amax_accumulates(memory):
     assert after == 5
     _, _, after = quantize_fp8(memory, x, np.array([4.0], np.float32), delayed=np.array([2.0], np.float32))
     assert after == 3
+
+
+# ---- bytes moved ----------------------------------------------------------------------------------------
+
+
+def moved(run):
+    """Bytes that the quantizers among a function's launches ask memory for."""
+    hipgemm.emulator_counters(reset=True, addresses=True)
+    try:
+        run()
+        _hip.synchronize()
+    finally:
+        counters = hipgemm.emulator_counters(addresses=False)
+    each = [launch.counters for launch in counters.each if launch.kernel != "mx_gemm_scale"]
+    return sum(x.global_read_bytes + x.global_written_bytes + x.global_atomic_bytes for x in each)
+
+
+def test_bytes_moved_are_near_each_rule_s_floor(memory, emulator):
+    x = np.random.default_rng(0).standard_normal((256, 512)).astype(ml_dtypes.bfloat16)
+    used = {step: np.full(256 if step else 1, 3, np.float32) for step in (0, 1)}
+    floors = {
+        "mxfp8": (lambda: quantize_mx(memory, x, sides="r"), 3 + 1 / 32),
+        "mxfp8 along columns": (lambda: quantize_mx(memory, x, sides="c"), 3 + 1 / 32),
+        "mxfp8 both": (lambda: quantize_mx(memory, x), 4 + 2 / 32),
+        "mxfp4": (lambda: quantize_mx(memory, x, sides="r", fp4=True, transform=True), 2.5 + 1 / 32),
+        "mxfp4 both": (lambda: quantize_mx(memory, x, fp4=True, transform=True), 3 + 2 / 32),
+        "amax": (lambda: amax(memory, x, "row", 0), 2),
+        "amax of rows": (lambda: amax(memory, x, "row", 1), 2),
+        "fp8": (lambda: quantize_fp8(memory, x, used[0]), 3),
+        "fp8 delayed": (lambda: quantize_fp8(memory, x, used[0], delayed=used[0]), 3),
+        "fp8 of rows": (lambda: quantize_fp8(memory, x, used[1], delayed=used[1]), 3),
+    }
+    for name, (run, floor) in floors.items():
+        per_value = moved(run) / x.size
+        assert floor <= per_value <= 1.05 * floor, (name, per_value, floor)
 
 
 # ---- and back -------------------------------------------------------------------------------------------
