@@ -1,4 +1,4 @@
-// Codes and scales back to numbers.
+// Codes and scales back to numbers, and codes to wider codes.
 #pragma once
 
 #include "epilogue.hpp"
@@ -54,13 +54,35 @@ HIPGEMM_DEVICE void load_values(u64 line, u32 first, u32 length, Values& out) {
   unpack<Element>(codes, out);
 }
 
+// A thread's place in an array of which each workgroup takes a tile.
+struct BlockPlace {
+  u32 row, first;
+
+  HIPGEMM_DEVICE explicit BlockPlace(u32 cols) {
+    const u32 across = (cols + ValueTile::kCols - 1) / ValueTile::kCols;
+    const u32 tile = __builtin_amdgcn_workgroup_id_x();
+    row = tile / across * ValueTile::kRows + ValueTile::thread() / ValueTile::kRowBlocks;
+    first = tile % across * ValueTile::kCols + ValueTile::row_block() * kValues;
+  }
+};
+
+// Every number of e2m1 is one of e4m3: mxfp4 becomes mxfp8 under the same scales.
+template <u32 kThreads>
+HIPGEMM_DEVICE void fp4_to_fp8(const Fp4ToFp8Args& args) {
+  const auto [row, first] = BlockPlace(args.cols);
+  if (row >= args.rows || first >= args.cols) return;
+  Values x;
+  load_values<E2m1>(reinterpret_cast<u64>(args.src) + row * static_cast<u64>(args.src_pitch), first,
+                    args.cols, x);
+  Codes<E4m3> codes;
+  pack<E4m3>(x, codes);
+  store_codes<E4m3>(reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch), first,
+                    args.cols, codes);
+}
+
 template <u32 kThreads>
 HIPGEMM_DEVICE void dequantize(const DequantizeArgs& args) {
-  using Tile = ValueTile;
-  const u32 across = (args.cols + Tile::kCols - 1) / Tile::kCols;
-  const u32 tile = __builtin_amdgcn_workgroup_id_x();
-  const u32 row = tile / across * Tile::kRows + Tile::thread() / Tile::kRowBlocks;
-  const u32 first = tile % across * Tile::kCols + Tile::row_block() * kValues;
+  const auto [row, first] = BlockPlace(args.cols);
   if (row >= args.rows || first >= args.cols) return;
 
   const auto format = static_cast<QuantizedFormat>(args.format);

@@ -60,6 +60,11 @@
   X(ptr, data) S X(ptr, scale) S X(ptr, dst) S X(i64, data_pitch) S X(i64, scale_row_stride) S \
   X(i64, scale_col_stride) S X(i64, dst_pitch) S X(u32, rows) S X(u32, cols) S       \
   X(u32, format) S X(u32, out_type) S X(u32, hadamard)
+
+// Packed fp4 codes to e4m3 codes of the same numbers.
+#define HIPGEMM_FP4_TO_FP8_ARGS(X, S)                                                \
+  X(ptr, src) S X(ptr, dst) S X(i64, src_pitch) S X(i64, dst_pitch) S X(u32, rows) S \
+  X(u32, cols)
 // clang-format on
 
 #if !defined(HIPGEMM_LISTS_ONLY)
@@ -96,6 +101,9 @@ struct QuantizeFp8Args {
 };
 struct QuantizeMxArgs {
   HIPGEMM_QUANTIZE_MX_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct Fp4ToFp8Args {
+  HIPGEMM_FP4_TO_FP8_ARGS(HIPGEMM_DECLARE, ;);
 };
 struct DequantizeArgs {
   HIPGEMM_DEQUANTIZE_ARGS(HIPGEMM_DECLARE, ;);

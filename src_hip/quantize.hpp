@@ -27,17 +27,6 @@ struct TileAt {
 
 HIPGEMM_DEVICE u64 address_of(const void* p) { return reinterpret_cast<u64>(p); }
 
-// Codes of a thread, of which the first lies at `first` along an axis of `length`: whole chunks, as
-// far as they hold any number. The rest of the last chunk is zero.
-template <class Element>
-HIPGEMM_DEVICE void store_codes(u64 line, u32 first, u32 length, const Codes<Element>& codes) {
-  constexpr u32 kPerChunk = 128 / Element::kBits;
-#pragma unroll
-  for (u32 c = 0; c < kValues / kPerChunk; c++)
-    if (first + c * kPerChunk < length)
-      *global<u32x4>(line + (first + c * kPerChunk) * Element::kBits / 8) = codes[c];
-}
-
 // ---- one scale for a tensor or a row
 
 // Max-accumulates magnitudes into floats, as bits: step 0 into one, 1 into one of each row. First

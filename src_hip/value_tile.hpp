@@ -193,4 +193,15 @@ class ValueTile {
   u32 row0_, col0_;
 };
 
+// Codes of a thread, of which the first lies at `first` along an axis of `length`: whole chunks, as
+// far as they hold any number. The rest of the last chunk is zero.
+template <class Element>
+HIPGEMM_DEVICE void store_codes(u64 line, u32 first, u32 length, const Codes<Element>& codes) {
+  constexpr u32 kPerChunk = 128 / Element::kBits;
+#pragma unroll
+  for (u32 c = 0; c < kValues / kPerChunk; c++)
+    if (first + c * kPerChunk < length)
+      *global<u32x4>(line + (first + c * kPerChunk) * Element::kBits / 8) = codes[c];
+}
+
 }  // namespace hipgemm
