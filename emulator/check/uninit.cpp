@@ -207,6 +207,16 @@ class Uninit final : public Check {
     return true;
   }
 
+  // Registers chosen at run time (s_set_gpr_idx_on) are not followed: the result counts as known.
+  void indexed(Wave& w, const Side& side, UninitWave& u) {
+    const uint32_t m0 = w.s[kSlotM0], index = m0 >> 12 & 8 ? m0 & 255 : 0;
+    for (const Registers& r : side.foot.vector_writes)
+      for (uint32_t k = r.first + index; k < std::min(r.first + index + r.count, 512u); ++k)
+        u.vector[k] = Planes::all();
+    for (const Registers& r : side.foot.scalar_writes)
+      for (int k = 0; k < r.count; ++k) u.scalar[r.first + k] = ~0u;
+  }
+
   // ---- where bytes are ----
 
   // Shadow of [address, address + bytes), null if it is not followed.
