@@ -114,6 +114,8 @@ EMU_INLINE void store_lane(const Rows& rows, uint32_t* row, int l, T x) {
 
 // No lane ever touches another lane's values, so the loop may be vectorised whatever overlaps.
 #if defined(__clang__)
+// A few operations, v_ldexp_f64 for one, call a function for each lane.
+#pragma clang diagnostic ignored "-Wpass-failed"
 #define EMU_LANES _Pragma("clang loop vectorize(assume_safety)") for (int l = 0; l < kLanes; ++l)
 #else
 #define EMU_LANES _Pragma("GCC ivdep") for (int l = 0; l < kLanes; ++l)
