@@ -1,8 +1,8 @@
 // The kernels of instances.def. All of them in one translation unit: each object file carries a
 // metadata note of its own, a linker does not merge them, and a runtime reads one.
 #include "copy.hpp"
-#include "gemm.hpp"
 #include "dequantize.hpp"
+#include "gemm.hpp"
 #include "quantize.hpp"
 #include "scale_pack.hpp"
 
