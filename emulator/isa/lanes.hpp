@@ -4,11 +4,11 @@
 //   vector(t, Op::v_add_u32, [](uint32_t a, uint32_t b) { return a + b; });
 //
 // Parameter and result types say how registers are read and written:
-//   uint32_t, int32_t, float      one register      uint64_t, int64_t, double, Pair   two
-//   uint16_t, int16_t, Half, BFloat the low half of one; a result clears the high half
-//   bool    parameter: one lane of a mask operand (carry in, selector); result: a mask
-//   (comparisons) WithCarry                     a value and a mask Mode, Control, LaneId not
-//   operands: the MODE register, op_sel or the truth table, the lane
+// * uint32_t, int32_t, float: one register; uint64_t, int64_t, double, Pair: two;
+// * uint16_t, int16_t, Half, BFloat: the low half of one, and a result clears the high half;
+// * bool: as a parameter one lane of a mask operand (carry in, selector), as the result a mask;
+// * WithCarry: a value and a mask;
+// * Mode, Control, LaneId: no operands but the MODE register, op_sel or the truth table, the lane.
 // An operation that reads its destination (v_fmac) takes it as its last parameter. A second lambda
 // is used instead when the clamp bit is set: integer saturation.
 //
