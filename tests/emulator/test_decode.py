@@ -199,8 +199,8 @@ def walk(
     cases = {pack(start)[:size]: text}
     words = start
     kept = {0: fixed}
-    if "kScaled" in row.flags:  # 0xD3AC, VGPR scales, opcode and the ABID bit that makes it one instruction
-        kept = {0: 0xFFFF0000, 1: 1 << 8 | 1 << 17, 2: 0xFFFF7800}
+    if "kScaled" in row.flags:  # 0xD3AC, two selects, VGPR scales, opcode and the ABID bit that joins both
+        kept = {0: 0xFFFF6000, 1: 1 << 8 | 1 << 17, 2: 0xFFFF7800}
     for _ in range(steps):
         new = list(words)
         for _ in range(rng.choice((1, 1, 2, 3))):
