@@ -4,6 +4,7 @@
 #include "check/uninit.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 namespace emu::check {
 namespace {
@@ -50,10 +51,7 @@ class Uninit final : public Check {
       case Family::VOPC:
       case Family::VOP3:
       case Family::VOP3P:
-        if (w.mode & kModeGprIndex)
-          indexed(w, side, u);
-        else
-          propagate_vector(w, side, group_, u);
+        propagate_vector(w, side, group_, u);
         return exec_known(w, i, side, u);
       case Family::MFMA:
         propagate_matrix(w, side, group_, u);
@@ -94,7 +92,7 @@ class Uninit final : public Check {
     if (!access)
       permuted(w, side, p);
     else if (side.op->family == Family::SMEM)
-      load_scalar(w, side, *access);
+      scalar_memory(w, side, *access);
     else if (side.shape.to_lds)
       copy_to_lds(w, side, *access);
     else
@@ -205,16 +203,6 @@ class Uninit final : public Check {
                          scalar_origin(u, side, k));
     }
     return true;
-  }
-
-  // Registers chosen at run time (s_set_gpr_idx_on) are not followed: the result counts as known.
-  void indexed(Wave& w, const Side& side, UninitWave& u) {
-    const uint32_t m0 = w.s[kSlotM0], index = m0 >> 12 & 8 ? m0 & 255 : 0;
-    for (const Registers& r : side.foot.vector_writes)
-      for (uint32_t k = r.first + index; k < std::min(r.first + index + r.count, 512u); ++k)
-        u.vector[k] = Planes::all();
-    for (const Registers& r : side.foot.scalar_writes)
-      for (int k = 0; k < r.count; ++k) u.scalar[r.first + k] = ~0u;
   }
 
   // ---- where bytes are ----
@@ -460,7 +448,12 @@ class Uninit final : public Check {
     }
   }
 
-  void load_scalar(Wave& w, const Side& side, const Access& access) {
+  // What scalar stores and atomics write counts as known.
+  void scalar_memory(Wave& w, const Side& side, const Access& access) {
+    if (side.shape.stores) {
+      if (uint8_t* const to = access.part[0].lanes ? shadow(w, access.part[0], 0) : nullptr)
+        std::memset(to, 255, access.part[0].good[0]);
+    }
     const Registers* to = side.foot.scalar_writes.find(Role::result);
     if (!to) return;
     UninitWave& u = *waves_[w.index];

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "core/modal.hpp"
 #include "core/observer.hpp"
 
 namespace emu {
@@ -112,11 +113,12 @@ uint16_t Lowering::scalar_dst(Operand o, int dwords) {
 }
 
 uint16_t Lowering::vector(Operand o, int dwords) {
-  const uint32_t total = program_.vgprs_, arch = std::min(program_.accum_offset_, total);
+  const uint32_t total = program_.vgprs_;
   if (!is_vgpr(o)) return fail("operand must be a vector register"), 0;
   if (o < kAgpr) {
+    // One file: v[accum_offset] is a0. Public kernels use VGPRs beyond accum_offset so.
     const uint32_t first = o - kVgpr;
-    if (first + dwords > arch) return fail("vector register beyond the kernel's allocation"), 0;
+    if (first + dwords > total) return fail("vector register beyond the kernel's allocation"), 0;
     return static_cast<uint16_t>(first);
   }
   const uint32_t first = program_.accum_offset_ + (o - kAgpr);
@@ -226,6 +228,11 @@ void Program::lower_from(uint64_t start) {
     }
   }
 
+  for (const auto& [address, l] : reached) {
+    indexes_ |= !l.failure && l.decoded.op == Op::s_set_gpr_idx_on;
+    skips_ |= !l.failure && l.decoded.op == Op::s_setvskip;
+  }
+
   // Lay out in address order.
   auto batch = std::make_unique<Batch>();
   struct Fixup {
@@ -251,6 +258,10 @@ void Program::lower_from(uint64_t start) {
     }
     Inst inst = l.inst;
     Tally tally = l.failure ? Tally{} : tally_of(l.decoded);
+    const bool indexed = indexes_ && !l.failure && takes_indices(l.decoded);
+    const int length = 2 + (observed_ && !l.failure);
+    if (skips_ && !l.failure && is_vector(l.decoded)) emit(skip_prefix(length + indexed));
+    if (indexed) emit(index_prefix(*this, l.decoded, length), std::exchange(tally, {}));
     if (observed_ && !l.failure) {
       Inst before;
       observe_instruction(*this, l.decoded, before, inst);
@@ -274,6 +285,21 @@ void Program::lower_from(uint64_t start) {
     batch->code[index].target = it != entry_.end() ? it->second : stray(address);
   }
   batches_.push_back(std::move(batch));
+}
+
+std::vector<Inst> Program::lower_alone(const Decoded& d) {
+  const std::unique_lock lock(mutex_);
+  const Semantic& semantic = semantics_.of[static_cast<int>(d.op)];
+  Lowering lowering(*this, d);
+  std::vector<Inst> code(1);
+  semantic.lower(lowering, d, semantic, code[0]);
+  if (lowering.failure()) return {};
+  if (observed_) {
+    Inst before;
+    observe_instruction(*this, d, before, code[0]);
+    code.insert(code.begin(), before);
+  }
+  return code;
 }
 
 const Decoded* Program::source(const Inst* i) const {

@@ -35,7 +35,10 @@ class Program {
   uint32_t vgprs() const { return vgprs_; }
   uint32_t accum_offset() const { return accum_offset_; }
   const std::string& kernel_name() const { return name_; }
-  // What the observer needs as long as the program lives.
+  // An instruction outside its place in the code: to be run from the first, up to the end. Empty if
+  // it is none that can be run.
+  std::vector<Inst> lower_alone(const Decoded& d);
+  // What instructions need as long as the program lives.
   void keep(std::shared_ptr<const void> thing) { kept_.push_back(std::move(thing)); }
 
  private:
@@ -57,6 +60,7 @@ class Program {
   const Semantics& semantics_;
   const bool observed_;
   uint32_t vgprs_ = 0, accum_offset_ = 0;
+  bool indexes_ = false, skips_ = false;  // uses s_set_gpr_idx_on, s_setvskip (core/modal.hpp)
 
   mutable std::shared_mutex mutex_;
   std::vector<std::unique_ptr<Batch>> batches_;

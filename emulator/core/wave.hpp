@@ -45,7 +45,7 @@ inline constexpr uint32_t kModeRoundF32 = 3u, kModeRoundF64 = 3u << 2;  // f64 a
 inline constexpr uint32_t kModeDenormF32 = 3u << 4, kModeDenormF64 = 3u << 6;
 inline constexpr uint32_t kModeDx10Clamp = 1u << 8, kModeIeee = 1u << 9;
 inline constexpr uint32_t kModeFp16Overflow = 1u << 23;
-inline constexpr uint32_t kModeGprIndex = 1u << 27;
+inline constexpr uint32_t kModeGprIndex = 1u << 27, kModeVskip = 1u << 28;
 inline constexpr uint32_t kModeFloat = 0xff;  // rounding and denormals
 
 enum class WaveState : uint8_t { running, barrier, ended };

@@ -159,38 +159,39 @@ EMU_ATOMIC(PackedAddF16, uint32_t, packed_add(m, a, from_f16, to_f16))
 EMU_ATOMIC(PackedAddBf16, uint32_t, packed_add(m, a, from_bf16, to_bf16))
 EMU_ATOMIC2(Wrap32, uint32_t, m >= a ? m - a : m + b)
 
-#define EMU_MEMORY_ATOMICS(Add, t, space)                        \
-  Add::atomic<Swap32>(t, Op::space##_atomic_swap);               \
-  Add::atomic<CompareSwap32>(t, Op::space##_atomic_cmpswap);     \
-  Add::atomic<Add32>(t, Op::space##_atomic_add);                 \
-  Add::atomic<Sub32>(t, Op::space##_atomic_sub);                 \
-  Add::atomic<SignedMin32>(t, Op::space##_atomic_smin);          \
-  Add::atomic<UnsignedMin32>(t, Op::space##_atomic_umin);        \
-  Add::atomic<SignedMax32>(t, Op::space##_atomic_smax);          \
-  Add::atomic<UnsignedMax32>(t, Op::space##_atomic_umax);        \
-  Add::atomic<And32>(t, Op::space##_atomic_and);                 \
-  Add::atomic<Or32>(t, Op::space##_atomic_or);                   \
-  Add::atomic<Xor32>(t, Op::space##_atomic_xor);                 \
-  Add::atomic<Inc32>(t, Op::space##_atomic_inc);                 \
-  Add::atomic<Dec32>(t, Op::space##_atomic_dec);                 \
+#define EMU_INTEGER_ATOMICS(Add, t, space)                      \
+  Add::atomic<Swap32>(t, Op::space##_atomic_swap);              \
+  Add::atomic<CompareSwap32>(t, Op::space##_atomic_cmpswap);    \
+  Add::atomic<Add32>(t, Op::space##_atomic_add);                \
+  Add::atomic<Sub32>(t, Op::space##_atomic_sub);                \
+  Add::atomic<SignedMin32>(t, Op::space##_atomic_smin);         \
+  Add::atomic<UnsignedMin32>(t, Op::space##_atomic_umin);       \
+  Add::atomic<SignedMax32>(t, Op::space##_atomic_smax);         \
+  Add::atomic<UnsignedMax32>(t, Op::space##_atomic_umax);       \
+  Add::atomic<And32>(t, Op::space##_atomic_and);                \
+  Add::atomic<Or32>(t, Op::space##_atomic_or);                  \
+  Add::atomic<Xor32>(t, Op::space##_atomic_xor);                \
+  Add::atomic<Inc32>(t, Op::space##_atomic_inc);                \
+  Add::atomic<Dec32>(t, Op::space##_atomic_dec);                \
+  Add::atomic<Swap64>(t, Op::space##_atomic_swap_x2);           \
+  Add::atomic<CompareSwap64>(t, Op::space##_atomic_cmpswap_x2); \
+  Add::atomic<Add64>(t, Op::space##_atomic_add_x2);             \
+  Add::atomic<Sub64>(t, Op::space##_atomic_sub_x2);             \
+  Add::atomic<SignedMin64>(t, Op::space##_atomic_smin_x2);      \
+  Add::atomic<UnsignedMin64>(t, Op::space##_atomic_umin_x2);    \
+  Add::atomic<SignedMax64>(t, Op::space##_atomic_smax_x2);      \
+  Add::atomic<UnsignedMax64>(t, Op::space##_atomic_umax_x2);    \
+  Add::atomic<And64>(t, Op::space##_atomic_and_x2);             \
+  Add::atomic<Or64>(t, Op::space##_atomic_or_x2);               \
+  Add::atomic<Xor64>(t, Op::space##_atomic_xor_x2);             \
+  Add::atomic<Inc64>(t, Op::space##_atomic_inc_x2);             \
+  Add::atomic<Dec64>(t, Op::space##_atomic_dec_x2);
+#define EMU_FLOAT_ATOMICS(Add, t, space)                         \
   Add::atomic<AddFlushF32>(t, Op::space##_atomic_add_f32);       \
   Add::atomic<PackedAddF16>(t, Op::space##_atomic_pk_add_f16);   \
   Add::atomic<PackedAddBf16>(t, Op::space##_atomic_pk_add_bf16); \
   Add::atomic<AddF64>(t, Op::space##_atomic_add_f64);            \
   Add::atomic<MinF64>(t, Op::space##_atomic_min_f64);            \
-  Add::atomic<MaxF64>(t, Op::space##_atomic_max_f64);            \
-  Add::atomic<Swap64>(t, Op::space##_atomic_swap_x2);            \
-  Add::atomic<CompareSwap64>(t, Op::space##_atomic_cmpswap_x2);  \
-  Add::atomic<Add64>(t, Op::space##_atomic_add_x2);              \
-  Add::atomic<Sub64>(t, Op::space##_atomic_sub_x2);              \
-  Add::atomic<SignedMin64>(t, Op::space##_atomic_smin_x2);       \
-  Add::atomic<UnsignedMin64>(t, Op::space##_atomic_umin_x2);     \
-  Add::atomic<SignedMax64>(t, Op::space##_atomic_smax_x2);       \
-  Add::atomic<UnsignedMax64>(t, Op::space##_atomic_umax_x2);     \
-  Add::atomic<And64>(t, Op::space##_atomic_and_x2);              \
-  Add::atomic<Or64>(t, Op::space##_atomic_or_x2);                \
-  Add::atomic<Xor64>(t, Op::space##_atomic_xor_x2);              \
-  Add::atomic<Inc64>(t, Op::space##_atomic_inc_x2);              \
-  Add::atomic<Dec64>(t, Op::space##_atomic_dec_x2);
+  Add::atomic<MaxF64>(t, Op::space##_atomic_max_f64);
 
 }  // namespace emu::EMU_NS

@@ -606,7 +606,8 @@ void Decoder::mfma(bool scaled) {
     }
     d.op_sel = static_cast<uint8_t>(bits(w0, 12, 11));
     d.op_sel_hi = static_cast<uint8_t>(bits(w1, 28, 27));
-    require(bits(w0, 10, 0) == 0 && bits(w0, 15, 13) == 0 && bits(w1, 31, 29) == 0);
+    // Selects of a third operand, which there is none of: some assemblers set them.
+    require(bits(w0, 10, 0) == 0 && !bit(w0, 15) && bits(w1, 31, 29) == 0);
     require(bits(w1, 26, 18) == 0);
   } else if (!find(Family::MFMA, bits(m0, 22, 16))) {
     return;

@@ -214,8 +214,10 @@ void add_flat(Semantics& t) {
   EMU_LDS_LOADS(scratch)
   load_lds<Space::global, Width::b96>(t, Op::global_load_lds_dwordx3);
   load_lds<Space::global, Width::b128>(t, Op::global_load_lds_dwordx4);
-  EMU_MEMORY_ATOMICS(AddFlat, t, flat)
-  EMU_MEMORY_ATOMICS(AddGlobal, t, global)
+  EMU_INTEGER_ATOMICS(AddFlat, t, flat)
+  EMU_FLOAT_ATOMICS(AddFlat, t, flat)
+  EMU_INTEGER_ATOMICS(AddGlobal, t, global)
+  EMU_FLOAT_ATOMICS(AddGlobal, t, global)
 }
 
 }  // namespace emu::EMU_NS

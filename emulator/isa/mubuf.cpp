@@ -159,7 +159,8 @@ void add_buffer(Semantics& t) {
   store<Width::b64>(t, Op::buffer_store_dwordx2);
   store<Width::b96>(t, Op::buffer_store_dwordx3);
   store<Width::b128>(t, Op::buffer_store_dwordx4);
-  EMU_MEMORY_ATOMICS(Add, t, buffer)
+  EMU_INTEGER_ATOMICS(Add, t, buffer)
+  EMU_FLOAT_ATOMICS(Add, t, buffer)
   // There is no cache to write back or invalidate.
   set(t, Op::buffer_wbl2, lower_plain, next);
   set(t, Op::buffer_inv, lower_plain, next);

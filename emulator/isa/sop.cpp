@@ -82,6 +82,21 @@ void relative(Semantics& t, Op op) {
   set(t, op, lower_move_relative<kDwords, kSource>, move_relative<kDwords, kSource>);
 }
 
+// s_set_gpr_idx_on: M0 takes the index and, in bits 12 to 15, the operands it applies to.
+EMU_INLINE void set_index(Wave& w, u32 mask, u32 value) {
+  w.s[kSlotM0] = (w.s[kSlotM0] & ~mask) | (value & mask);
+}
+const Inst* index_on(Wave& w, const Inst* i) {
+  set_index(w, 0xf0ff, (w.s[i->a] & 0xff) | static_cast<u32>(i->imm) << 12);
+  w.mode |= kModeGprIndex;
+  return i + 1;
+}
+void lower_index_on(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  i.fn = s.handler;
+  i.imm = d.imm;
+  i.a = l.scalar(d.src[0]);
+}
+
 // ---- SOPK ---------------------------------------------------------------------------------------
 
 // The immediate is a constant of source b; the destination register is the other operand.
@@ -368,6 +383,26 @@ void add_sopc(Semantics& t) {
   scalar(t, Op::s_bitcmp1_b64, [](Wave& w, u64 a, u32 b) { w.scc = a >> (b & 63) & 1; });
 }
 
+void add_index_mode(Semantics& t) {
+  set(t, Op::s_set_gpr_idx_on, lower_index_on, index_on);
+  scalar(t, Op::s_set_gpr_idx_idx, [](Wave& w, u32 a) { set_index(w, 0xff, a); });
+  scalar(t, Op::s_setvskip, [](Wave& w, u32 a, u32 b) {
+    w.mode = a >> (b & 31) & 1 ? w.mode | kModeVskip : w.mode & ~kModeVskip;
+  });
+  const auto lower = [](Lowering&, const Decoded& d, const Semantic& s, Inst& i) {
+    i.fn = s.handler;
+    i.imm = d.imm;
+  };
+  set(t, Op::s_set_gpr_idx_off, lower, [](Wave& w, const Inst* i) {
+    w.mode &= ~kModeGprIndex;
+    return i + 1;
+  });
+  set(t, Op::s_set_gpr_idx_mode, lower, [](Wave& w, const Inst* i) {
+    set_index(w, 0xf000, static_cast<u32>(i->imm) << 12);
+    return i + 1;
+  });
+}
+
 void add_sopk(Semantics& t) {
   immediate(t, Op::s_movk_i32, [](Wave&, u32, u32 k) { return k; });
   immediate(t, Op::s_cmovk_i32, [](Wave& w, u32 a, u32 k) { return w.scc ? k : a; });
@@ -401,6 +436,7 @@ void add_sop(Semantics& t) {
   add_sop2(t);
   add_sopc(t);
   add_sopk(t);
+  add_index_mode(t);
 }
 
 }  // namespace emu::EMU_NS

@@ -147,22 +147,22 @@ KernelInfo read_kernel(const CodeObject& object, Bytes file, const Value& metada
   kernel.kernarg_bytes =
       std::max<uint64_t>(metadata.number(".kernarg_segment_size", 0), d.kernarg_bytes);
   constexpr uint64_t kMaxKernarg = uint64_t{1} << 20;
-  if (kernel.kernarg_bytes > kMaxKernarg) {
-    bad_image(rt::text("kernel ", kernel.name, ": ", kernel.kernarg_bytes, " bytes of arguments"));
-  }
   for (const Value& entry : metadata.array(".args")) {
     Argument argument{entry.number(".offset", 0), entry.number(".size", 0),
                       entry.string(".value_kind", ""), entry.string(".name", "")};
-    if (argument.offset > kernel.kernarg_bytes ||
-        argument.bytes > kernel.kernarg_bytes - argument.offset) {
+    if (argument.offset > kMaxKernarg || argument.bytes > kMaxKernarg) {
       bad_image(rt::text("kernel ", kernel.name, ": argument ", argument.name, " (", argument.bytes,
-                         " bytes at ", argument.offset, ") leaves the ", kernel.kernarg_bytes,
-                         " bytes of arguments"));
+                         " bytes at ", argument.offset, ") lies beyond ", kMaxKernarg, " bytes"));
     }
+    // Hand-written metadata lists padding behind the size it states.
+    kernel.kernarg_bytes = std::max(kernel.kernarg_bytes, argument.offset + argument.bytes);
     if (!argument.hidden()) {
       kernel.explicit_bytes = std::max(kernel.explicit_bytes, argument.offset + argument.bytes);
     }
     kernel.arguments.push_back(std::move(argument));
+  }
+  if (kernel.kernarg_bytes > kMaxKernarg) {
+    bad_image(rt::text("kernel ", kernel.name, ": ", kernel.kernarg_bytes, " bytes of arguments"));
   }
   return kernel;
 }

@@ -275,6 +275,13 @@ def test_scales_outside_vgprs_are_still_decoded(disassemble: Disassemble) -> Non
     assert text.endswith("v[64:67], v[40:47], v[50:57], v[100:103], s4, v5 op_sel_hi:[0,0,0]")
 
 
+def test_unused_selects_of_a_scale_prefix_are_ignored(disassemble: Disassemble) -> None:
+    # Other assemblers set the bits of a third operand, which the prefix has not.
+    plain, other = (disassemble(bytes.fromhex(f"00{b}acd304010200000cadd328659284")) for b in ("08", "68"))
+    assert plain == other
+    assert plain[0] == 16
+
+
 @pytest.mark.parametrize(
     ("code", "text"),
     [

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import asm
 import numpy as np
 import pytest
 from hipapi import (
@@ -215,6 +216,24 @@ def test_metadata_that_is_no_metadata(image: bytes) -> None:
     ]:
         refused(patched(image, content, value), INVALID_IMAGE, part)
     refused(patched(image, at + 12, b"NOTAMD"), INVALID_IMAGE, "no AMDGPU metadata")
+
+
+def test_arguments_beyond_the_size_stated() -> None:
+    """Hand-written metadata lists padding there; compilers do not."""
+
+    class Padded(asm.Snippet):
+        def metadata(self, name: str) -> str:
+            pad = f"      - {{.offset: {self.at}, .size: 4, .value_kind: by_value, .name: pad}}\n"
+            return super().metadata(name) + pad
+
+        at = 64
+
+    class Far(Padded):
+        at = 1 << 20
+
+    asm.Module({"k": Padded("")})
+    with pytest.raises(asm.LaunchError, match="bytes of arguments"):
+        asm.Module({"k": Far("")})
 
 
 # ---- damage ----------------------------------------------------------------------------------------
