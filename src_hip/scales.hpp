@@ -42,9 +42,8 @@ class ScaleReader {
   }
   HIPGEMM_DEVICE void advance_if(bool on) { base_ += on ? unit_bytes_ : 0; }
 
-  // The current word with a fragment's bytes, and the byte of a step therein.
+  // The current word with a fragment's bytes.
   HIPGEMM_DEVICE u32 word(u32 fragment) const { return current[fragment / 2]; }
-  static constexpr u32 byte(u32 fragment, u32 step) { return fragment % 2 * kUnitSteps + step; }
 
  private:
   u64 base_;
@@ -58,6 +57,9 @@ struct BlockScales {
 
   ScaleReader<T, SideA<T>> a;
   ScaleReader<T, SideB<T>> b;
+
+  // The byte of a fragment's word that is for a step of the unit.
+  static constexpr u32 byte(u32 fragment, u32 step) { return fragment % 2 * kUnitSteps + step; }
 
   // Unit 0 becomes current. With an odd number of steps the loop starts in its middle, so the next
   // one follows at once, if there is one; else unit 0 is the next as well, for the first tile to

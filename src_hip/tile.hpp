@@ -100,23 +100,20 @@ class Fetcher {
   template <u32 kPart>
   HIPGEMM_DEVICE void fetch(LdsByte* block, u32 k_offset) const {
     const Buffer buffer = make_buffer(base_, bytes_);
-    [&]<u32... d>(Sequence<d...>) {
-      (dma<instruction_offset(d)>(buffer, block + group_offset(d), lane_offset_[kPart][d],
-                                  k_offset),
-       ...);
-    }(MakeSequence<Side::kDmas>());
+    unrolled<Side::kDmas>([&]<u32 d>() {
+      dma<instruction_offset(d)>(buffer, block + group_offset(d), lane_offset_[kPart][d], k_offset);
+    });
   }
 
   // The same for a tile of which only the first `chunks` chunks of each row exist.
   template <u32 kPart>
   HIPGEMM_DEVICE void fetch_ragged(LdsByte* block, u32 k_offset, u32 chunks) const {
     const Buffer buffer = make_buffer(base_, bytes_);
-    [&]<u32... d>(Sequence<d...>) {
-      (dma<instruction_offset(d)>(
-           buffer, block + group_offset(d),
-           chunk_[d] < chunks ? lane_offset_[kPart][d] + k_offset : kOutOfRange, 0),
-       ...);
-    }(MakeSequence<Side::kDmas>());
+    unrolled<Side::kDmas>([&]<u32 d>() {
+      dma<instruction_offset(d)>(
+          buffer, block + group_offset(d),
+          chunk_[d] < chunks ? lane_offset_[kPart][d] + k_offset : kOutOfRange, 0);
+    });
   }
 
   // Fetches nothing from here on, but writes zeros and counts as usual.
@@ -219,13 +216,17 @@ struct Accumulators {
   HIPGEMM_DEVICE void multiply(const typename Reader<T, SideA<T>>::Fragments& a,
                                const typename Reader<T, SideB<T>>::Fragments& b,
                                const Scales& scales) {
-    // Which byte of a word is used must be a constant.
-    [&]<u32... at_>(Sequence<at_...>) {
-      (multiply_one<kPartA, kPartB, at_ / T::B::kFragments % T::A::kFragments,
-                    at_ % T::B::kFragments, at_ / (T::A::kFragments * T::B::kFragments),
-                    kFirstStep>(a, b, scales),
-       ...);
-    }(MakeSequence<T::kSteps * T::A::kFragments * T::B::kFragments>());
+    unrolled<T::kSteps>([&]<u32 kStep>() {
+      unrolled<T::A::kFragments>([&]<u32 i>() {
+        unrolled<T::B::kFragments>([&]<u32 j>() {
+          constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
+          auto& c = at[kPartA][kPartB][i][j];
+          c = T::Mfma::template multiply<Scales::byte(kB, kFirstStep + kStep),
+                                         Scales::byte(kA, kFirstStep + kStep)>(
+              b[j][kStep], a[i][kStep], c, scales.b.word(kB), scales.a.word(kA));
+        });
+      });
+    });
   }
 
   // These are wanted now: the compiler would else move the products that nothing but the epilogue
@@ -234,19 +235,6 @@ struct Accumulators {
   HIPGEMM_DEVICE void settle() {
     for (auto& row : at[kPartA][kPartB])
       for (auto& c : row) asm volatile("" : "+v"(c));
-  }
-
- private:
-  template <u32 kPartA, u32 kPartB, u32 i, u32 j, u32 kStep, u32 kFirstStep, class Scales>
-  HIPGEMM_DEVICE void multiply_one(const typename Reader<T, SideA<T>>::Fragments& a,
-                                   const typename Reader<T, SideB<T>>::Fragments& b,
-                                   const Scales& scales) {
-    constexpr u32 kFragmentA = kPartA * T::A::kFragments + i,
-                  kFragmentB = kPartB * T::B::kFragments + j;
-    auto& c = at[kPartA][kPartB][i][j];
-    c = T::Mfma::template multiply<decltype(scales.b)::byte(kFragmentB, kFirstStep + kStep),
-                                   decltype(scales.a)::byte(kFragmentA, kFirstStep + kStep)>(
-        b[j][kStep], a[i][kStep], c, scales.b.word(kFragmentB), scales.a.word(kFragmentA));
   }
 };
 

@@ -28,14 +28,17 @@ using f16x2 = Vector<f16, 2>;
 
 HIPGEMM_BOTH constexpr u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 
-// 0, 1, .. N - 1 as template arguments: for instructions whose operands must be constants.
+#if defined(__clang__)
 template <class T, T... kValues>
 struct IntegerSequence {};
-template <u32... kValues>
-using Sequence = IntegerSequence<u32, kValues...>;
-#if defined(__clang__)
-template <u32 N>
-using MakeSequence = __make_integer_seq<IntegerSequence, u32, N>;
+
+// f.operator()<0>(), .. <N - 1>(): a loop for instructions whose operands must be constants.
+template <u32 N, class F>
+HIPGEMM_BOTH void unrolled(F f) {
+  [&]<u32... i>(IntegerSequence<u32, i...>) {
+    (f.template operator()<i>(), ...);
+  }(__make_integer_seq<IntegerSequence, u32, N>());
+}
 #endif
 
 // Values of out_type and bias_type.
