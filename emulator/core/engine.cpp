@@ -222,7 +222,7 @@ void Engine::work(LaunchContext& context, Counters& counters) {
     const uint64_t number = context.next_group.fetch_add(1, std::memory_order_relaxed);
     if (number >= groups) break;
     if (!ready) prepare(context), ready = true;
-    start_group(context, number);
+    start_group(context, nth_workgroup(context.options, number, groups));
     run_group(context);
     ++counters.workgroups;
     counters.waves += group_.waves.size();

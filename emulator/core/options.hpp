@@ -6,16 +6,17 @@
 
 namespace emu {
 
-enum class MemoryMode : uint8_t { late, early, random };
+enum class MemoryMode : uint8_t { late, early, random, late_vm, late_lgkm };
 enum class WaveOrder : uint8_t { forward, reverse, random };
 
 struct Options {
-  // HIPGEMM_EMULATOR_MEMORY=late|early|random[:seed]: when memory operations take effect: as late
-  // as the waits allow, at once, or some time between.
+  // HIPGEMM_EMULATOR_MEMORY=late|early|random[:seed]|late-vm|late-lgkm: when memory operations take
+  // effect: as late as the waits allow, at once, or some time between; or late for one of the
+  // counters and at once for the other, which shows orders that neither extreme does.
   MemoryMode memory = MemoryMode::late;
   uint64_t memory_seed = 1;
-  // HIPGEMM_EMULATOR_WAVES=forward|reverse|random[:seed]: order of the waves of a workgroup between
-  // barriers; random also changes from wave to wave at random instructions.
+  // HIPGEMM_EMULATOR_WAVES=forward|reverse|random[:seed]: order of the workgroups, and of the waves
+  // of one between barriers; random also changes from wave to wave at random instructions.
   WaveOrder waves = WaveOrder::forward;
   uint64_t wave_seed = 1;
   unsigned threads = 1;  // HIPGEMM_EMULATOR_THREADS, default all cores
@@ -32,5 +33,7 @@ inline uint64_t next_random(uint64_t& state) {
 }
 
 Options read_options();
+// The place in the launch of the workgroup that is started as the nth of `count`.
+uint64_t nth_workgroup(const Options& options, uint64_t n, uint64_t count);
 
 }  // namespace emu

@@ -5,7 +5,16 @@
 namespace emu {
 
 bool land_some(Wave& w) {
-  if (w.launch->options.memory == MemoryMode::early) return wait_vm(w, 0) && wait_lgkm(w, 0);
+  switch (w.launch->options.memory) {
+    case MemoryMode::early:
+      return wait_vm(w, 0) && wait_lgkm(w, 0);
+    case MemoryMode::late_vm:
+      return wait_lgkm(w, 0);
+    case MemoryMode::late_lgkm:
+      return wait_vm(w, 0);
+    default:
+      break;
+  }
   const uint64_t r = next_random(w.random);
   if ((r & 1) && !wait_vm(w, (r >> 8 & 0xffff) % (w.vm.count + 1u))) return false;
   if (r & 2) {
