@@ -82,16 +82,15 @@ class AmaxState:
             _hip.copy("DeviceToDevice", values.ptr, values.ptr + 4, 4, handle)
             _hip.clear(values.ptr + 4, 4, handle)
 
-    def _take(self, own: _hip.Block, stream: int) -> None:
-        """Take in one tensor's own greatest magnitude; the first is current at once if none was given."""
+    def _take(self, own: int, stream: int) -> None:
+        """Take in a tensor's own greatest magnitude, just written on `stream`; the first serves at once."""
         values = self._values
         values._block.writing(stream)
-        own.reading(stream)
         if not self._primed:
-            _hip.copy("DeviceToDevice", values.ptr, own.ptr, 4, stream)
+            _hip.copy("DeviceToDevice", values.ptr, own, 4, stream)
             self._primed = True
         float32 = _launch.TYPE_CODES[F32.name]
-        _launch.tiled(values.device, "amax", 1, 1, stream, own.ptr, values.ptr + 4, 4, 4, 1, 1, 0, float32)
+        _launch.tiled(values.device, "amax", 1, 1, stream, own, values.ptr + 4, 4, 4, 1, 1, 0, float32)
 
     def __repr__(self) -> str:
         return f"AmaxState(device={self.device})"

@@ -457,9 +457,7 @@ def _read_scales(
     pointers, steps = [], []
     for side, q in ((plan.first, first), (plan.second, second)):
         if QUANTIZED[q.format].block:
-            block = _gemm_scales(q, side.rows, plan.k, stream)
-            temporaries.append(block)
-            pointers.append(block.ptr)
+            pointers.append(_gemm_scales(q, side.rows, plan.k, stream))
             steps.append(_launch.gemm_scale_step(side.rows))
         elif q.scale.shape == ():
             pointers.append(_read_vector(q.scale, q.scale.device, stream, temporaries))
@@ -470,20 +468,21 @@ def _read_scales(
     return (*pointers, *steps)
 
 
-def _gemm_scales(q: ScaledArray, rows: int, k: int, stream: int) -> _hip.Block:
-    """Return the scales in the order that kernels read, made at the first product and kept."""
-    block: _hip.Block | None = q._kernel_scales.get("gemm")
-    if block is None:
-        scale = q.scale
-        block = _hip.allocate(_launch.gemm_scale_bytes(rows, k), scale.device, stream)
-        scale._block.reading(stream)
-        strides = scale.strides if q.axis == -1 else scale.strides[::-1]
-        if rows and k:
-            bits = QUANTIZED[q.format].bits
-            _launch.gemm_scales(scale.device, stream, (scale.ptr, *strides), block.ptr, rows, k, bits)
-        q._kernel_scales["gemm"] = block
-    block.reading(stream)
-    return block
+def _gemm_scales(q: ScaledArray, rows: int, k: int, stream: int) -> int:
+    """Return where the scales lie in the order that kernels read, made at the first product and kept."""
+    found: tuple[_hip.Block, int] | None = q._kernel_scales.get("gemm")
+    if found is not None and found[0].ptr:
+        found[0].reading(stream)
+        return found[1]
+    scale = q.scale
+    block = _hip.allocate(_launch.gemm_scale_bytes(rows, k), scale.device, stream)
+    scale._block.reading(stream)
+    strides = scale.strides if q.axis == -1 else scale.strides[::-1]
+    if rows and k:
+        bits = QUANTIZED[q.format].bits
+        _launch.gemm_scales(scale.device, stream, (scale.ptr, *strides), block.ptr, rows, k, bits)
+    q._kernel_scales["gemm"] = block, block.ptr
+    return block.ptr
 
 
 def _read_row_scales(side: _Side, scale: DeviceArray, stream: int, temporaries: list[_hip.Block]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
@@ -411,7 +412,13 @@ class _Rows:
         return self.array.ptr, self.row_stride, self.stride
 
     def shaped(
-        self, block: _hip.Block, dtype: np.dtype[Any], length: int, pitch: int, padded: bool = False
+        self,
+        block: _hip.Block,
+        ptr: int,
+        dtype: np.dtype[Any],
+        length: int,
+        pitch: int,
+        padded: bool = False,
     ) -> DeviceArray:
         """Return rows of results, `pitch` bytes apart, with the axes of the original."""
         shape = list(self.lead)
@@ -421,7 +428,7 @@ class _Rows:
         strides.insert(place, dtype.itemsize)
         # What is behind a row's end can be told of matrices only.
         padded = padded and len(shape) <= 2
-        return DeviceArray(block, block.ptr, tuple(shape), tuple(strides), dtype, padded=padded)
+        return DeviceArray(block, ptr, tuple(shape), tuple(strides), dtype, padded=padded)
 
 
 def _as_rows(x: DeviceArray, axis: int, stream: int) -> _Rows:
@@ -430,7 +437,7 @@ def _as_rows(x: DeviceArray, axis: int, stream: int) -> _Rows:
     length, stride = x.shape[place], x.strides[place]
     lead = x.shape[:place] + x.shape[place + 1 :]
     steps = x.strides[:place] + x.strides[place + 1 :]
-    rows = int(np.prod(lead, dtype=np.int64))
+    rows = math.prod(lead)
     step = _one_step(lead, steps)
     if step is None:
         count_copy("quantize", "x", "axes cannot be merged")
@@ -534,20 +541,21 @@ class _MxOutput:
         width = -(-r.length * form.bits // 8)
         blocks = -(-r.length // BLOCK)
         pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
-        data = _hip.allocate(r.rows * pitch, device, stream)
+        gemm_bytes = _launch.gemm_scale_bytes(r.rows, r.length) if len(r.lead) == 1 else 0
+        # One piece of memory: codes, scales in the order of products, scales.
+        codes = r.rows * pitch
+        block = _hip.allocate(codes + gemm_bytes + r.rows * blocks, device, stream)
+        data = block.ptr
+        scale = data + codes + gemm_bytes
         if r.length == 0:
-            _hip.clear(data.ptr, r.rows * pitch, stream)
-        scale = _hip.allocate(r.rows * blocks, device, stream)
-        kept = {}
-        if len(r.lead) == 1:  # what products take
-            kept["gemm"] = _hip.allocate(_launch.gemm_scale_bytes(r.rows, r.length), device, stream)
-        gemm_scale = kept["gemm"].ptr if kept else 0
-        self.pointers = (data.ptr, scale.ptr, gemm_scale)
+            _hip.clear(data, codes, stream)
+        kept = {"gemm": (block, data + codes)} if gemm_bytes else {}
+        self.pointers = (data, scale, data + codes if gemm_bytes else 0)
         self.pitches = (pitch, blocks)
         dtype = np.dtype(np.uint8) if form.bits == 4 else form.dtype
         self.array = ScaledArray._make(
-            r.shaped(data, dtype, width, pitch, padded=True),
-            r.shaped(scale, form.scale_dtype, blocks, blocks),
+            r.shaped(block, data, dtype, width, pitch, padded=True),
+            r.shaped(block, scale, form.scale_dtype, blocks, blocks),
             form,
             r.axis,
             r.shape,
@@ -619,32 +627,33 @@ def _fp8(x: DeviceArray, stream: int, form: Format, axis: int | None, eps: float
     r = _as_rows(x, _storage_axis(x) if axis is None else axis, stream)
     step, count = (0, 1) if axis is None else (1, r.rows)
     pitch = _round_up(max(1, r.length), CHUNK_BYTES)
-    data, scale, own = (
-        _hip.allocate(n, device, stream) for n in (r.rows * pitch, count * item, count * item)
-    )
-    _hip.clear(own.ptr, count * item, stream)
+    # One piece of memory: codes, greatest magnitudes, scales.
+    block = _hip.allocate(r.rows * pitch + 2 * count * item, device, stream)
+    data, own = block.ptr, block.ptr + r.rows * pitch
+    scale = own + count * item
+    _hip.clear(own, count * item, stream)
     x._block.reading(stream)
     source, rows, columns, target = r.matrix, r.rows, r.length, data
     temporaries = []
     if rows == 0 or columns == 0:  # scales are due all the same, as for a zero
-        _hip.clear(data.ptr, r.rows * pitch, stream)
+        _hip.clear(data, r.rows * pitch, stream)
         rows, columns = (r.rows if axis is not None else 1), 1
-        zero, target = (_hip.allocate(n, device, stream) for n in (item, max(1, rows) * CHUNK_BYTES))
-        _hip.clear(zero.ptr, item, stream)
-        source, pitch = (zero.ptr, 0, 0), CHUNK_BYTES
-        temporaries += [zero, target]
+        spare = _hip.allocate((1 + rows) * CHUNK_BYTES, device, stream)
+        _hip.clear(spare.ptr, item, stream)
+        source, target, pitch = (spare.ptr, 0, 0), spare.ptr + CHUNK_BYTES, CHUNK_BYTES
+        temporaries.append(spare)
     kind = _type_code(x)
 
     if amax is None or (isinstance(amax, AmaxState) and not amax._primed):
         _launch.tiled(
-            device, "amax", rows, columns, stream, source[0], own.ptr, *source[1:], rows, columns, step, kind
+            device, "amax", rows, columns, stream, source[0], own, *source[1:], rows, columns, step, kind
         )
-        used, next_ptr = own.ptr, 0
+        used, next_ptr = own, 0
     else:
         given = amax.current if isinstance(amax, AmaxState) else amax
-        block, used = _amax_values(given, r.rows if step else 1, axis, device, stream)
-        temporaries.append(block)
-        next_ptr = own.ptr
+        lent, used = _amax_values(given, r.rows if step else 1, axis, device, stream)
+        temporaries.append(lent)
+        next_ptr = own
     _launch.tiled(
         device,
         "quantize_fp8",
@@ -652,9 +661,9 @@ def _fp8(x: DeviceArray, stream: int, form: Format, axis: int | None, eps: float
         columns,
         stream,
         source[0],
-        target.ptr,
+        target,
         used,
-        scale.ptr,
+        scale,
         next_ptr,
         *source[1:],
         pitch,
@@ -668,13 +677,13 @@ def _fp8(x: DeviceArray, stream: int, form: Format, axis: int | None, eps: float
     if isinstance(amax, AmaxState):
         amax._take(own, stream)
 
-    def small(block: _hip.Block) -> DeviceArray:
+    def small(ptr: int) -> DeviceArray:
         if axis is None:
-            return DeviceArray(block, block.ptr, (), (), F32.dtype)
-        return r.shaped(block, F32.dtype, 1, item)
+            return DeviceArray(block, ptr, (), (), F32.dtype)
+        return r.shaped(block, ptr, F32.dtype, 1, item)
 
     width = _round_up(max(1, r.length), CHUNK_BYTES)
-    codes = r.shaped(data, form.dtype, r.length, width, padded=True)
+    codes = r.shaped(block, data, form.dtype, r.length, width, padded=True)
     return ScaledArray._make(
         codes, small(scale), form, -1 if axis is None else axis, x.shape, amax=small(own)
     )
@@ -714,7 +723,7 @@ def _back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
     length = q.shape[axis]
     item = to.itemsize
     out = _hip.allocate(data.rows * length * item, device, stream)
-    result = data.shaped(out, to.dtype, length, length * item)
+    result = data.shaped(out, out.ptr, to.dtype, length, length * item)
     if result.size == 0:
         return result
     temporaries = [out]
