@@ -11,10 +11,20 @@ import ml_dtypes
 import numpy as np
 
 from . import _hip, emulator_bench
+from .amax import AmaxState
 from .array import DeviceArray, asarray, empty
 from .counters import EmulatorCounters, emulator_counters
 from .gemm import matmul, only_kernel
 from .info import info
+from .quantize import (
+    dequantize,
+    quantize_both,
+    quantize_fp8,
+    quantize_mxfp4,
+    quantize_mxfp8,
+    transpose_quantize_mxfp8,
+)
+from .scaled import ScaledArray
 from .support import code_object
 
 
@@ -37,6 +47,11 @@ def run(args: argparse.Namespace) -> int:
         for name in kernels:
             with only_kernel(name):
                 _products(size, args.repeat, name)
+    print()
+    for size in map(int, args.sizes.split(",")):
+        _scaled_products(size, args.repeat)
+    print()
+    _quantizers(int(args.sizes.split(",")[-1]), args.repeat)
     print()
     _overhead()
     if _hip.runtime().emulator is not None:
@@ -70,6 +85,55 @@ def _products(size: int, repeat: int, kernel: str) -> None:
     print(f"{line}, {kernel}")
 
 
+def _scaled_products(size: int, repeat: int) -> None:
+    """Time quantized products by the kernel that the cost model takes."""
+    x = asarray(np.random.default_rng(0).standard_normal((size, size), dtype=np.float32))
+    out = empty((size, size), ml_dtypes.bfloat16)
+    for name, quantize in (("fp8", quantize_fp8), ("mxfp8", quantize_mxfp8), ("mxfp4", quantize_mxfp4)):
+        q = quantize(x)
+
+        def call(q: ScaledArray = q) -> None:
+            matmul(q, q.T, out)
+            _hip.synchronize()
+
+        call()  # brings codes into place
+        print(f"matmul {size}^3 {name}: {1e3 * _best(call, repeat):8.2f} ms resident")
+
+
+def _quantizers(size: int, repeat: int) -> None:
+    """Time the quantizers, and hold the bytes that they move against the fewest that would do."""
+    x = asarray(np.random.default_rng(0).standard_normal((size, size)).astype(ml_dtypes.bfloat16))
+    state, q = AmaxState(4.0), quantize_mxfp8(x)
+    scale = 1 / 32
+    calls: list[tuple[str, float, Callable[[], object]]] = [
+        ("quantize_fp8, own amax", 2 + 2 + 1, lambda: quantize_fp8(x)),
+        ("quantize_fp8, rows", 2 + 2 + 1, lambda: quantize_fp8(x, axis=-1)),
+        ("quantize_fp8, AmaxState", 2 + 1, lambda: quantize_fp8(x, state)),
+        ("quantize_mxfp8", 2 + 1 + scale, lambda: quantize_mxfp8(x)),
+        ("quantize_mxfp8, axis=0", 2 + 1 + scale, lambda: quantize_mxfp8(x, axis=0)),
+        ("quantize_both, mxfp8", 2 + 2 * (1 + scale), lambda: quantize_both(x, "mxfp8_e4m3")),
+        ("transpose_quantize_mxfp8", 2 + 1 + scale, lambda: transpose_quantize_mxfp8(x)),
+        ("quantize_mxfp4, Hadamard", 2 + 0.5 + scale, lambda: quantize_mxfp4(x)),
+        ("dequantize, mxfp8 to bf16", 1 + scale + 2, lambda: dequantize(q, dtype=ml_dtypes.bfloat16)),
+    ]
+    print(f"quantizers of {size} x {size} bf16, resident")
+    for name, floor, call in calls:
+
+        def finished(call: Callable[[], object] = call) -> None:
+            call()
+            _hip.synchronize()
+
+        line = f"  {name:26} {1e3 * _best(finished, repeat):8.2f} ms"
+        if _hip.runtime().emulator is not None:
+            emulator_counters(reset=True, addresses=True)
+            call()
+            moved = emulator_counters(addresses=False)
+            total = moved.global_read_bytes + moved.global_written_bytes + moved.global_atomic_bytes
+            each = total / x.size
+            line += f", {each:6.3f} bytes per number, {each / floor:5.3f} of the fewest ({floor:.3f})"
+        print(line)
+
+
 def _overhead() -> None:
     """Time Python's part of a launch: the queue takes it in, nothing waits."""
     x = asarray(np.ones((64, 64), ml_dtypes.bfloat16))
@@ -84,6 +148,9 @@ def _overhead() -> None:
         kept[:] = [matmul(x, w)]
 
     print(f"launch, out allocated:         {_launch_time(allocating):6.2f} us")
+    q = quantize_mxfp8(x)
+    print(f"launch, mxfp8, out= given:     {_launch_time(lambda: matmul(q, q.T, out)):6.2f} us")
+    print(f"quantize_mxfp8:                {_launch_time(lambda: quantize_mxfp8(x)):6.2f} us")
     print(f"of which HIP's launch call:    {_hip_launch_time(lambda: matmul(x, w, out)):6.2f} us")
 
 
