@@ -45,6 +45,8 @@ LAYOUTS = ("row", "column", "reversed", "stepped", "shifted")
 def in_layout(x, layout):
     """The values of x as a view into a larger array with NaN around them."""
     rows, cols = x.shape
+    if layout == "far":
+        return x.base, x
     if layout == "column":
         base = np.full((cols, rows + 8), np.nan, x.dtype)
         view = base[:, :rows].T
@@ -208,6 +210,15 @@ def test_mx_of_any_layout(memory, dtype, layout):
         for sides in ("r", "c", "rc"):
             check_mx(memory, x, layout=layout, sides=sides, rule="rceil")
         check_mx(memory, x, layout=layout, fp4=True, rule="even")
+
+
+def test_rows_too_far_apart_for_offsets_within_a_tile(memory):
+    base = np.zeros((2, 2**24), ml_dtypes.bfloat16)
+    base[:, :40] = wild((2, 40), base.dtype)
+    (codes, scale), _ = quantize_mx(memory, base[:, :40], layout="far")
+    q = reference.quantize_mxfp8(base[:, :40])
+    assert np.array_equal(scale, np.asarray(q.scale).view(np.uint8))
+    assert same_codes(codes, q.data)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -12,7 +12,7 @@ import pytest
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
-from hipgemm import _hip, _launch, support
+from hipgemm import _launch, support
 
 SCALED = ("a_scale", "b_scale", "a_scale_step", "b_scale_step")
 _launch.ARGUMENTS.setdefault("scaled_gemm", [*_launch.ARGUMENTS["gemm"], *SCALED])
@@ -276,13 +276,30 @@ def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
     assert np.array_equal(got[:129, rest], clean[:129, rest])
 
 
-@pytest.mark.skipif("HIPGEMM_EMULATOR_MEMORY" in os.environ, reason="runs the tests of this file itself")
-def test_loads_may_land_at_once():
-    if _hip.runtime().kind != "emulator":
-        pytest.skip("the emulator's memory modes")
+@pytest.mark.skipif("HIPGEMM_EMULATOR_MODES" in os.environ, reason="runs the tests of this file itself")
+@pytest.mark.parametrize("setting", ["MEMORY=early", "CHECK=all"])
+@pytest.mark.parametrize(
+    ("file", "chosen"),
+    [
+        ("test_kernels_scaled.py", "k_tiles or product_of_scales"),
+        ("test_kernels_quantize.py", "any_layout or given"),
+    ],
+)
+def test_in_other_modes_of_the_emulator(emulator, file, chosen, setting):
+    """Loads may land at once, too; and the sanitizers find nothing."""
+    name, _, value = setting.partition("=")
+    command = [
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        os.path.join(os.path.dirname(__file__), file),
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", "k_tiles"],
-        env={**os.environ, "HIPGEMM_EMULATOR_MEMORY": "early"},
+        [sys.executable, *command, "-k", chosen],
+        env={**os.environ, f"HIPGEMM_EMULATOR_{name}": value, "HIPGEMM_EMULATOR_MODES": "tested"},
         capture_output=True,
         text=True,
         check=False,
