@@ -1,0 +1,114 @@
+"""The race check on our own schedules: clean as they are, and caught with a fetch, wait or barrier moved."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_check_kernels import GEMMS, run
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import kernels as build  # noqa: E402
+
+Compiled = Callable[[str, list[tuple[str, str]]], bytes]
+LARGE, SMALL = "gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64"
+
+FETCH_B0 = "      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);\n"
+READ_B1 = "      p.read_b.template read<kStage, 1>(b1);\n"
+FETCH_NEXT = """      if constexpr (kAfter != After::none) {
+        p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+        p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+      }
+"""
+COUNTED = "wait_dma<in_flight(kAfter, kStage, kStep)>();\n      barrier();\n"
+DONE = "__builtin_amdgcn_s_setprio(0);\n      barrier();\n"
+
+# name: kernel, replacements in schedule.hpp, what the report says
+FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
+    # B0 is fetched over what the lagging waves' reads, still in flight, have to fetch. Values are right.
+    "fetch_one_step_early": (
+        LARGE,
+        [(FETCH_B0, ""), (READ_B1, FETCH_B0 + READ_B1)],
+        ["is written by lane", "was read by wave", "ds_read_b128", "buffer_load_dwordx4"],
+    ),
+    "weaker_wait": (
+        LARGE,
+        [(COUNTED, COUNTED.replace("kStep)>", "kStep) + 2>"))],
+        ["is read by lane", "was written by the same wave", "In between there must be a wait for it"],
+    ),
+    "no_barrier_after_wait": (LARGE, [(COUNTED, COUNTED.replace("barrier();\n", "\n"))], ["LDS at 0x"]),
+    "no_barrier_after_product": (LARGE, [(DONE, DONE.replace("barrier();\n", "\n"))], ["LDS at 0x"]),
+    "fetch_before_barrier": (
+        SMALL,
+        [
+            (FETCH_NEXT, ""),
+            (
+                "      wait_dma<0>();\n      barrier();\n",
+                "      wait_dma<0>();\n" + FETCH_NEXT + "      barrier();\n",
+            ),
+        ],
+        ["LDS at 0x", "ds_read_b128", "buffer_load_dwordx4"],
+    ),
+    "no_wait": (
+        SMALL,
+        [("      wait_dma<0>();\n      barrier();\n", "      barrier();\n")],
+        ["is read by lane", "and was written by"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def tools() -> build.Toolchain:
+    try:
+        return build.find_toolchain()
+    except build.BuildError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def compiled(tools: build.Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiled:
+    monkeypatch.setattr(build, "SOURCE", tmp_path / "src")
+    return lambda kernel, replacements: compile_alone(tools, tmp_path, kernel, replacements)
+
+
+def compile_alone(
+    tools: build.Toolchain, folder: Path, kernel: str, replacements: list[tuple[str, str]]
+) -> bytes:
+    """The kernel alone, from sources with these changes."""
+    sources = folder / "src"
+    shutil.copytree(ROOT / "src_hip", sources)
+    tile = re.fullmatch(r"gemm_bf16_nt_(\d+)x(\d+)x(\d+)", kernel)
+    assert tile
+    wanted = f"GEMM(bf16, nt, {', '.join(tile.groups())},"
+    lines = (sources / "instances.def").read_text().splitlines(keepends=True)
+    kept = [x for x in lines if not re.match(r"[A-Z_]+\(", x) or x.startswith(wanted)]
+    assert len(kept) < len(lines)
+    (sources / "instances.def").write_text("".join(kept))
+    schedule = (sources / "schedule.hpp").read_text()
+    for old, new in replacements:
+        assert schedule.count(old) == 1, f"schedule.hpp has changed: {old}"
+        schedule = schedule.replace(old, new)
+    (sources / "schedule.hpp").write_text(schedule)
+    assembly, object_, linked = (folder / f"k.{end}" for end in ("s", "o", "co"))
+    tools.compile(sources / "kernels.hip", "gfx950", assembly)
+    tools.assemble(assembly, "gfx950", object_)
+    tools.link(object_, linked)
+    return linked.read_bytes()
+
+
+@pytest.mark.parametrize("kernel", [LARGE, SMALL])
+def test_as_it_is(kernel: str, compiled: Compiled) -> None:
+    assert run(compiled(kernel, []), GEMMS[kernel], "race,bounds") == ""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults(name: str, compiled: Compiled) -> None:
+    kernel, replacements, says = FAULTS[name]
+    report = run(compiled(kernel, replacements), GEMMS[kernel], "race")
+    assert all(part in report for part in ["race: ", *says]), report
