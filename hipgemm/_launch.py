@@ -40,6 +40,7 @@ ARGUMENTS: dict[str, list[str]] = {
             "data scale dst data_pitch scale_row_stride scale_col_stride dst_pitch rows cols format "
             "out_type hadamard"
         ),
+        "fp4_to_fp8": "src dst src_pitch dst_pitch rows cols",
         "pack_mx_scales": "src dst src_row_stride src_col_stride rows blocks",
         "mx_gemm_scale": "src dst src_row_stride src_col_stride rows k step bits",
     }.items()

@@ -17,6 +17,7 @@ from .array import DeviceArray, download, lend, new, queue_rows, queue_upload, r
 from .errors import UnsupportedError, raise_reasons
 from .formats import QUANTIZED, Format
 from .problem import GemmProblem, Operand, byte_range, describe_matmul
+from .quantize import as_mxfp8
 from .scaled import ScaledArray, packed_data
 from .support import code_object, copy_reason, leading, padded_k, pitch_fits, select, tiles
 
@@ -133,6 +134,8 @@ def matmul(
     if type(a) is DeviceArray and type(b) is DeviceArray:
         x, y = a, b
     elif _quantized_on_device(a) and _quantized_on_device(b):
+        if a.format != b.format:
+            a, b = _alike(a, b, handle)
         x, y = a.data, b.data
     else:
         return _on_host(a, b, out, dtype, number, col_scale, bias, handle)
@@ -154,6 +157,21 @@ def matmul(
 
 def _quantized_on_device(x: Any) -> bool:
     return type(x) is ScaledArray and type(x.data) is DeviceArray
+
+
+def _alike(a: ScaledArray, b: ScaledArray, stream: int) -> tuple[ScaledArray, ScaledArray]:
+    """Widen mxfp4 beside mxfp8; leave any other pair as it is."""
+    forms = [QUANTIZED[q.format] for q in (a, b)]
+    if {form.bits for form in forms} != {4, 8} or not all(form.block for form in forms):
+        return a, b
+    if a.ndim != 2 or b.ndim != 2:
+        return a, b
+    name, q = ("a", a) if forms[0].bits == 4 else ("b", b)
+    if "mxfp8" not in q._kernel_scales:
+        usage.count_copy("matmul", name, "4 bits beside 8")
+    with _hip.on_device(q.data.device):
+        wide = as_mxfp8(q, stream)
+    return (wide, b) if q is a else (a, wide)
 
 
 def _on_scales(out: DeviceArray, *operands: ScaledArray) -> bool:
@@ -528,6 +546,8 @@ def _on_host(
         try:
             a_device = _bring_up_operand("a", a, device, stream, kept)
             b_device = _bring_up_operand("b", b.T, device, stream, kept).T
+            if isinstance(a_device, ScaledArray) and a_device.format != b_device.format:
+                a_device, b_device = _alike(a_device, b_device, stream)
             arguments = _Arguments(None, problem.out_format.dtype, alpha, col_scale, bias)
             key = _key(a_device, b_device, arguments)
             plan = _plans.get(key) or _make_plan(a_device, b_device, arguments)

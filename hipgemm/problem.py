@@ -156,8 +156,8 @@ def describe_matmul(
         m=a.shape[0],
         n=b.shape[1],
         k=a.shape[1],
-        a=a_operand,
-        b=b_operand,
+        a=_beside(a_operand, b_operand, a.shape, -1),
+        b=_beside(b_operand, a_operand, b.shape, -2),
         out=out_operand,
         out_format=out_format,
         alpha=alpha_value,
@@ -325,6 +325,15 @@ class _Faults:
 
 
 Shaped = (np.ndarray, Resident, ScaledArray)
+
+
+def _beside(x: Operand, other: Operand, shape: tuple[int, ...], k_axis: int) -> Operand:
+    """Describe 4-bit numbers beside 8-bit ones: widened to e4m3, which holds them all."""
+    if not (x.format.bits == 4 and other.format.bits == 8):
+        return x
+    pitch = -(-shape[k_axis] // 16) * 16
+    strides = (pitch, 1) if k_axis == -1 else (1, pitch)
+    return Operand(shape, strides, QUANTIZED["mxfp8_e4m3"], 0, x.device, padded=True)
 
 
 def _kind(form: Format) -> str:

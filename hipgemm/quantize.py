@@ -726,17 +726,8 @@ def _back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
     result = data.shaped(out, out.ptr, to.dtype, length, length * item)
     if result.size == 0:
         return result
-    temporaries = [out]
     data.array._block.reading(stream)
-    ptr, pitch = data.array.ptr, data.row_stride
-    if not _chunked(data):
-        pitch = _round_up(data.length, CHUNK_BYTES)
-        block = _hip.allocate(data.rows * pitch, device, stream)
-        temporaries.append(block)
-        count_copy("dequantize", "data", "not in rows of 16 bytes")
-        target = (block.ptr, pitch, 1)
-        _launch.copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
-        ptr = block.ptr
+    temporaries, ptr, pitch = _chunks("dequantize", data, stream)
     if form.block:
         scale = _as_rows(q.scale, q.axis, stream)
         scale.array._block.reading(stream)
@@ -767,6 +758,42 @@ def _back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
         q.hadamard,
     )
     return result
+
+
+def _chunks(function: str, data: _Rows, stream: int) -> tuple[list[_hip.Block], int, int]:
+    """Return where codes lie in rows of whole 16 bytes, and their pitch; copied there if they must be."""
+    if _chunked(data):
+        return [], data.array.ptr, data.row_stride
+    device = data.array.device
+    pitch = _round_up(data.length, CHUNK_BYTES)
+    block = _hip.allocate(data.rows * pitch, device, stream)
+    count_copy(function, "data", "not in rows of 16 bytes")
+    target = (block.ptr, pitch, 1)
+    _launch.copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
+    return [block], block.ptr, pitch
+
+
+def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
+    """Return an mxfp4 matrix as mxfp8, number for number. Made once and kept; its device is current."""
+    kept: ScaledArray | None = q._kernel_scales.get("mxfp8")
+    if kept is None or not kept.data._block.ptr:
+        form, device = QUANTIZED["mxfp8_e4m3"], q.data.device
+        source = _as_rows(q.data, q.axis, stream)
+        length = q.shape[q.axis]
+        pitch = _round_up(max(1, length), CHUNK_BYTES)
+        block = _hip.allocate(source.rows * pitch, device, stream)
+        if source.rows and length:
+            source.array._block.reading(stream)
+            temporaries, ptr, from_pitch = _chunks("matmul", source, stream)
+            rows = source.rows
+            _launch.tiled(
+                device, "fp4_to_fp8", rows, length, stream, ptr, block.ptr, from_pitch, pitch, rows, length
+            )
+            del temporaries
+        data = source.shaped(block, block.ptr, form.dtype, length, pitch, padded=True)
+        kept = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
+        q._kernel_scales["mxfp8"] = kept
+    return kept if kept.axis == q.axis else kept.T
 
 
 def _chunked(data: _Rows) -> bool:

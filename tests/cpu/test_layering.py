@@ -14,7 +14,7 @@ LAYERS = [
     ["reference", "testing", "problem", "support"],
     ["_hip"],
     ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
-    ["gemm", "quantize", "info"],
+    ["quantize", "gemm", "info"],
     ["emulator_bench", "bench", "__main__"],
     ["__init__"],
 ]

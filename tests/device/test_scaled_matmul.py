@@ -121,6 +121,32 @@ def test_default_output_is_bfloat16(rng):
     assert hg.matmul(hg.asarray(a), hg.asarray(b).T).dtype == BF16
 
 
+MIXED = [(a, b) for a, b in itertools.product(QUANTIZED, repeat=2) if {a[:5], b[:5]} == {"mxfp4", "mxfp8"}]
+
+
+@named(MIXED)
+@pytest.mark.parametrize("k", LENGTHS)
+def test_4_bits_beside_8(formats, k, rng):
+    for m, n in ((1, 37), (37, 70)):
+        check(matrix(m, k, formats[0], rng, True), matrix(n, k, formats[1], rng, True), exact=True)
+    a, b = matrix(37, k, formats[0], rng), matrix(70, k, formats[1], rng)
+    check(a, b, BF16)
+    if k % 2 == 0:
+        got = hg.matmul(by_parts(a), by_parts(b).T, dtype=F32)
+        assert_gemm_close(got.get(), a, b.T)
+
+
+@named(MIXED)
+def test_4_bits_are_widened_once(formats, rng):
+    a, b = hg.asarray(matrix(20, 96, formats[0], rng)), hg.asarray(matrix(33, 96, formats[1], rng))
+    assert hg.can_use("matmul", a, b.T)
+    for _ in range(3):
+        hg.matmul(a, b.T)
+    used = hg.usage()
+    assert used.kernels["fp4_to_fp8"] == 1
+    assert used.copies == {("matmul", "a" if formats[0] == "mxfp4_e2m1" else "b", "4 bits beside 8"): 1}
+
+
 # ---- scales
 
 
