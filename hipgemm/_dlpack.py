@@ -49,34 +49,19 @@ _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
 
 _NAME, _USED = b"dltensor", b"used_dltensor"
-_Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _api = ctypes.PyDLL(None)  # with the GIL held, and with exceptions raised
-_new = _api.PyCapsule_New
-_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, _Destructor)
 _pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _rename = _api.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
-# A dying capsule may not be touched as an object: these take its address.
-_dying = ctypes.PyDLL(None)
-_dying.PyCapsule_IsValid.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-_dying.PyCapsule_GetPointer.restype = ctypes.c_void_p
-_dying.PyCapsule_GetPointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-
-_exported: dict[int, tuple[object, ...]] = {}  # what each capsule's tensor points to, by its address
 
 
-def _delete(managed: Any) -> None:
-    _exported.pop(ctypes.addressof(managed.contents), None)
+class _Lent:
+    """Device memory in the guise of an array of NumPy, which keeps this object and never looks inside."""
 
-
-def _destroy(capsule: int) -> None:
-    if _dying.PyCapsule_IsValid(capsule, _NAME):  # nobody took it
-        _exported.pop(_dying.PyCapsule_GetPointer(capsule, _NAME), None)
-
-
-_deleter = _Deleter(_delete)
-_destructor = _Destructor(_destroy)
+    def __init__(self, interface: dict[str, Any], owner: object):
+        self.__array_interface__ = interface
+        self._owner = owner
 
 
 def export(
@@ -88,14 +73,20 @@ def export(
         raise InterchangeError(f"__dlpack__: {sentence('dtype must be one that DLPack has', dtype)}")
     if any(s % dtype.itemsize for s in strides):
         raise InterchangeError(f"__dlpack__: {sentence('strides must be whole elements', tuple(strides))}")
-    integers = ctypes.c_int64 * max(len(shape), 1)
-    extents = integers(*shape)
-    steps = integers(*(s // dtype.itemsize for s in strides))
-    tensor = _Tensor(ptr, ROCM, device, len(shape), code, 8 * dtype.itemsize, 1, extents, steps, 0)
-    managed = _Managed(tensor, None, _deleter)
-    address = ctypes.addressof(managed)
-    _exported[address] = (managed, extents, steps, owner)
-    return _new(address, _NAME, _destructor)
+    # A capsule's destructor runs while the consumer's exception is on its way, which one in Python would
+    # destroy. NumPy's are of C and know better: so NumPy makes the capsule, and only what it says changes.
+    plain = np.dtype(f"u{dtype.itemsize}").str
+    interface = {
+        "data": (ptr, False),
+        "shape": tuple(shape),
+        "strides": tuple(strides),
+        "typestr": plain,
+        "version": 3,
+    }
+    capsule = np.asarray(_Lent(interface, owner)).__dlpack__()
+    tensor = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents.tensor
+    tensor.data, tensor.device_type, tensor.device_id, tensor.code = ptr, ROCM, device, code
+    return capsule
 
 
 @dataclass

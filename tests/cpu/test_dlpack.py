@@ -46,7 +46,34 @@ def test_owner_lives_as_long_as_needed(taken):
         del capsule
     gc.collect()
     assert alive() is None
-    assert not _dlpack._exported
+
+
+def test_the_consumer_s_exception_survives_an_unused_capsule():
+    owner = Owner()
+    alive = weakref.ref(owner)
+
+    class Source:
+        def __dlpack_device__(self):
+            return 10, 0
+
+        def __dlpack__(self, **kwargs):
+            return _dlpack.export(4096, 0, (2, 3), (12, 4), np.dtype(np.float32), self.owner)
+
+    source = Source()
+    source.owner = owner
+    with pytest.raises((RuntimeError, BufferError), match="[Dd]evice"):  # NumPy reads no device memory
+        np.from_dlpack(source)
+    del source, owner
+    gc.collect()
+    assert alive() is None
+
+
+def test_extreme_shapes():
+    for shape, strides in (((0, 3), (12, 4)), ((), ()), ((1, 1), (400, 4)), ((3, 2), (0, 0)), ((4,), (-4,))):
+        found = _dlpack.take(_dlpack.export(4096, 1, shape, strides, np.dtype(np.float32), None))
+        assert (found.ptr, found.device, found.shape) == (4096, 1, shape)
+        for n, got, given in zip(shape, found.strides, strides, strict=True):
+            assert n <= 1 or 0 in shape or got == given
 
 
 def test_a_capsule_is_taken_once():

@@ -150,3 +150,10 @@ def test_taken_arrays_multiply(rng):
     a, w = (hg.asarray(rng.integers(-3, 4, (16, 32)).astype(BF16)) for _ in range(2))
     expected = hg.matmul(a, w.T).get()
     np.testing.assert_array_equal(hg.matmul(hg.asarray(Foreign(a)), hg.asarray(Foreign(w)).T).get(), expected)
+
+
+def test_numpy_says_why_it_cannot_take_device_memory():
+    x = hg.asarray(np.ones((2, 3), np.float32))
+    with pytest.raises((RuntimeError, BufferError), match="[Dd]evice"):
+        np.from_dlpack(x)
+    x.free()  # would refuse while a capsule is out
