@@ -1,11 +1,14 @@
 """From numbers to codes to products, as users go."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm.formats import QUANTIZED
+from hipgemm import reference
+from hipgemm.formats import QUANTIZED, SCALE_RULES
 from hipgemm.testing import assert_gemm_close
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -146,3 +149,75 @@ def test_many_calls_leave_no_memory_behind(rng, free_bytes):
     for _ in range(30):
         calls()
     assert free_bytes() == before
+
+
+# ---- anything goes
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_calls(seed):
+    """Shapes, layouts, formats, rules and epilogues drawn by lot."""
+    rng = np.random.default_rng(seed)
+    m, n, k = (int(x) for x in rng.integers(1, (150, 150, 400)))
+    kind = rng.choice(["fp8", "mxfp8", "mxfp4"])
+    hadamard = bool(kind == "mxfp4" and rng.random() < 0.5)
+    k = -(-k // 16) * 16 if hadamard else k
+    operands = []
+    for rows, axis in ((m, -1), (n, -2)):
+        x = rng.standard_normal((rows, k)) * np.exp2(rng.integers(-8, 8, (rows, 1)))
+        x = any_layout(hg.asarray(x.astype([BF16, F32, np.dtype(np.float16)][rng.integers(3)])), rng)
+        x = x if axis == -1 else x.T
+        along = {"axis": axis} if kind != "fp8" or rng.random() < 0.5 else {}
+        if kind == "fp8":
+            q = hg.quantize_fp8(x, **along)
+            want = reference.quantize_fp8(x.get(), **along)
+        elif kind == "mxfp8":
+            options = {
+                "scaling": rng.choice(SCALE_RULES).item(),
+                "format": ["mxfp8_e4m3", "mxfp8_e5m2"][rng.integers(2)],
+            }
+            q = hg.quantize_mxfp8(x, **along, **options)
+            want = reference.quantize_mxfp8(x.get(), **along, **options)
+        else:
+            q = hg.quantize_mxfp4(x, **along, hadamard=hadamard)
+            want = reference.quantize_mxfp4(x.get(), **along, hadamard=hadamard)
+        np.testing.assert_array_equal(q.get().data.view("u1"), want.data.view("u1"))
+        np.testing.assert_array_equal(np.asarray(q.get().scale, F32), np.asarray(want.scale, F32))
+        operands.append(q)
+    a, b = operands
+    epilogue = {"alpha": float(rng.choice([1.0, -0.25])), "bias": rng.standard_normal(n).astype(F32)}
+    if rng.random() < 0.5:
+        epilogue["col_scale"] = rng.standard_normal(n).astype(F32)
+    out = hg.matmul(a, b, dtype=[BF16, F32][rng.integers(2)], **epilogue)
+    assert_gemm_close(out.get(), a.get(), b.get(), **epilogue)
+
+
+def any_layout(x, rng):
+    """The same numbers somewhere in a larger array, in some order of memory."""
+    rows, columns = x.shape
+    big = np.full((rows + 3, 2 * columns + 5), np.nan, np.float32).astype(x.dtype)
+    way = rng.integers(5)
+    if way == 0:
+        return x
+    if way == 1:
+        return hg.asarray(np.ascontiguousarray(x.get().T)).T
+    inner = [
+        np.s_[2:-1, 3 : 3 + columns],
+        np.s_[:-3, 1 : 1 + 2 * columns : 2],
+        np.s_[-1:2:-1, 4 : 4 + columns],
+    ]
+    big[inner[way - 2]] = x.get()
+    return hg.asarray(big)[inner[way - 2]]
+
+
+def test_threads_share_an_array(rng):
+    """The first product that needs them makes the scales' other order; all may be the first."""
+    x = rng.standard_normal((40, 96)).astype(F32)
+    eight, four = hg.quantize_mxfp8(x), hg.quantize_mxfp4(x, hadamard=False)
+    expected = hg.matmul(eight, four.T, dtype=F32)
+    for _ in range(5):
+        a, b = hg.asarray(eight), hg.asarray(four)
+        with ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(lambda _, a=a, b=b: hg.matmul(a, b.T, dtype=F32).get(), range(8)))
+        for got in results:
+            np.testing.assert_array_equal(got, expected)
