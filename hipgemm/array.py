@@ -17,6 +17,7 @@ from .formats import BF16, QUANTIZED, round_once
 from .problem import byte_range
 from .scaled import Resident, ScaledArray, packed_data
 
+_NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
 
@@ -494,6 +495,10 @@ def _plain(function: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 def _from_numpy(x: npt.NDArray[Any], dtype: npt.DTypeLike | None, device: int, stream: int) -> DeviceArray:
     to = _plain("asarray", x.dtype if dtype is None else dtype)
     if to != x.dtype:
+        if to in _NARROW:
+            required = f"x.dtype must be {to} already: a conversion needs a scale"
+            advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
+            raise TypeError(f"asarray: {sentence(required, x.dtype, advice)}")
         x = round_once(x.astype(np.float64), BF16) if to == BF16.dtype else x.astype(to)
     # Keep the layout: a transposed view goes up as what it is a view of.
     axes = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))

@@ -128,6 +128,9 @@ def matmul(
     >>> hg.matmul(x, w.T, dtype=np.float32, bias=np.arange(4, dtype=np.float32))
     array([[6., 7., 8., 9.],
            [6., 7., 8., 9.]], dtype=float32)
+    >>> hg.matmul(hg.quantize_mxfp8(x), hg.quantize_mxfp8(w).T, dtype=np.float32)
+    array([[6., 6., 6., 6.],
+           [6., 6., 6., 6.]], dtype=float32)
     """
     handle = 0 if stream is None else _hip.stream_handle("matmul", stream)
     number = alpha if type(alpha) is float else _number(alpha)

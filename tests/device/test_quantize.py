@@ -499,6 +499,33 @@ def test_errors(function, args, kwargs, kind, text):
         getattr(hg, function)(*args, **kwargs)
 
 
+@pytest.mark.parametrize(
+    "to", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "float8_e8m0fnu"], ids=lambda name: name
+)
+def test_asarray_is_no_quantizer(to):
+    """NumPy's conversion makes NaN of 465, and of 0 in e8m0."""
+    dtype = getattr(ml_dtypes, to)
+    with pytest.raises(TypeError, match=f"asarray: x.dtype must be {to} already: .* quantize_mxfp8"):
+        hg.asarray(X, dtype)
+    codes = np.arange(16, dtype=np.uint8).view(dtype)
+    np.testing.assert_array_equal(hg.asarray(codes, dtype).get().view(np.uint8), codes.view(np.uint8))
+
+
+@pytest.mark.parametrize("format", QUANTIZED)
+def test_scaled_arrays_go_up_and_come_back(format, rng):
+    for shape, axis in (((5, 33), -1), ((33, 5), 0), ((2, 3, 40), -1), ((7,), -1)):
+        host = expect(rng.standard_normal(shape).astype(F32), format, axis=axis)
+        resident = hg.asarray(host)
+        assert (resident.device, resident.shape) == (0, shape)
+        assert_same(resident.get(), host)
+        assert hg.asarray(resident).data is resident.data
+        assert_same(hg.asarray(resident, copy=True).get(), host)
+    with pytest.raises(ValueError, match="on the host can only be copied; got copy=False"):
+        hg.asarray(host, copy=False)
+    with pytest.raises(TypeError, match="dtype must be left out for a ScaledArray"):
+        hg.asarray(host, np.float32)
+
+
 def test_many_calls_leave_no_memory_behind(rng, free_bytes):
     x = hg.asarray(rng.standard_normal((33, 70)).astype(F32))
 
