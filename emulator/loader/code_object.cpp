@@ -154,9 +154,11 @@ KernelInfo read_kernel(const CodeObject& object, Bytes file, const Value& metada
       bad_image(rt::text("kernel ", kernel.name, ": argument ", argument.name, " (", argument.bytes,
                          " bytes at ", argument.offset, ") lies beyond ", kMaxKernarg, " bytes"));
     }
-    // Hand-written metadata lists padding behind the size it states.
+    // Padding may be listed behind the size that is stated.
     kernel.kernarg_bytes = std::max(kernel.kernarg_bytes, argument.offset + argument.bytes);
-    if (!argument.hidden()) {
+    if (argument.name == "pad") {
+      kernel.lists_padding = true;
+    } else if (!argument.hidden()) {
       kernel.explicit_bytes = std::max(kernel.explicit_bytes, argument.offset + argument.bytes);
     }
     kernel.arguments.push_back(std::move(argument));

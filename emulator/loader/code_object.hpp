@@ -28,7 +28,8 @@ struct KernelInfo {
   uint64_t kernarg_bytes = 0;
   uint32_t vgprs = 0, agprs = 0, sgprs = 0;  // as the compiler counts them
   std::vector<Argument> arguments;           // by offset; explicit ones in the order of the source
-  uint64_t explicit_bytes = 0;               // end of the last explicit argument
+  uint64_t explicit_bytes = 0;               // end of the last explicit argument but padding
+  bool lists_padding = false;                // as arguments, which only hand-written metadata does
 };
 
 struct Variable {

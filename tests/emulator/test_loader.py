@@ -218,8 +218,8 @@ def test_metadata_that_is_no_metadata(image: bytes) -> None:
     refused(patched(image, at + 12, b"NOTAMD"), INVALID_IMAGE, "no AMDGPU metadata")
 
 
-def test_arguments_beyond_the_size_stated() -> None:
-    """Hand-written metadata lists padding there; compilers do not."""
+def test_padding_listed_as_arguments() -> None:
+    """As hand-written metadata does, even beyond the size stated; a longer block serves several kernels."""
 
     class Padded(asm.Snippet):
         def metadata(self, name: str) -> str:
@@ -231,9 +231,21 @@ def test_arguments_beyond_the_size_stated() -> None:
     class Far(Padded):
         at = 1 << 20
 
-    asm.Module({"k": Padded("")})
-    with pytest.raises(asm.LaunchError, match="bytes of arguments"):
-        asm.Module({"k": Far("")})
+    def run(kernel: asm.Snippet, size: int) -> None:
+        module, function = load(asm.assemble({"k": kernel})), void_p()
+        check(lib.hipModuleGetFunction(ctypes.byref(function), module, b"k"))
+        block, count = ctypes.create_string_buffer(size), size_t(size)
+        extra = (void_p * 5)(1, ctypes.addressof(block), 2, ctypes.addressof(count), 3)
+        check(lib.hipModuleLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, None, None, extra))
+
+    run(Padded(""), 64)
+    run(Padded(""), 256)
+    with fails(1, "must have 64 bytes", "got 56"):
+        run(Padded(""), 56)
+    with fails(1, "must have 64 bytes", "got 256"):
+        run(asm.Snippet(""), 256)
+    with fails(INVALID_IMAGE, "bytes of arguments"):
+        load(asm.assemble({"k": Far("")}))
 
 
 # ---- damage ----------------------------------------------------------------------------------------
