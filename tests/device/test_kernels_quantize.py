@@ -350,6 +350,24 @@ def test_tiny_tensors_without_eps(memory):
     check_fp8(memory, np.zeros((3, 50), np.float32), eps=0.0)
 
 
+def test_the_order_of_scaling_changes_below_a_limit(memory):
+    """Just below 2^-100 the division comes first: values near ties of e4m3 tell."""
+    grid = np.arange(1, 127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    ties = (grid[1:] + grid[:-1]) / 2
+    top = np.float32(448)
+    told = 0
+    for given in np.float32(np.array([1.1, 1.3, 1.7, 1.9]) * 2.0**-101):
+        x = (ties * (float(given) / 448)).astype(np.float32)
+        x = np.stack(
+            [(x.view(np.uint32) + np.uint32(step)).view(np.float32) for step in (0, 1, 2, 2**32 - 1)]
+        )
+        check_fp8(memory, x, given=given, eps=0.0)
+        check_fp8(memory, x * np.float32(4), given=given * np.float32(4), eps=0.0)
+        first = (x / given * top).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
+        told += int((first != (x * (top / given)).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)).sum())
+    assert told
+
+
 def test_next_amax_accumulates(memory):
     x = np.full((70, 200), -3.0, np.float32)
     _, _, after = quantize_fp8(memory, x, np.array([4.0], np.float32), delayed=np.array([5.0], np.float32))
