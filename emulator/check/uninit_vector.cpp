@@ -565,7 +565,12 @@ class Vector {
     const auto lane = constant(1);
     const int r = index(d_.dst);
     const uint64_t mask = lane ? uint64_t{1} << (*lane & 63) : ~uint64_t{0};
-    u_.vector[r] = u_.vector[r].blend(lane ? raw(0, 0) : Planes{}, mask);
+    // A spilled lane mask is often unknown in the bits of inactive lanes; registers are followed by
+    // the byte, and one that is known in part counts as known.
+    Planes value = raw(0, 0);
+    for (int b = 0; b < 4 && d_.src[0] < 128; ++b)
+      if (u_.scalar[d_.src[0]] >> (8 * b) & 255) value.byte[b] = ~uint64_t{0};
+    u_.vector[r] = u_.vector[r].blend(lane ? value : Planes{}, mask);
     u_.vector_origin[r] = origin_;
     return true;
   }

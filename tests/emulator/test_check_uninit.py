@@ -213,6 +213,13 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"s_mov_b64 exec, 1\nv_writelane_b32 v5, 7, 0\n{STORE}",
         "lane 1 stores",
     ),
+    "spilled_mask": (  # followed by the byte
+        "s_or_b32 s9, s20, 0x00010101\nv_writelane_b32 v5, s9, 0\ns_nop 4\nv_readlane_b32 s8, v5, 0\n"
+        "s_cmp_eq_u32 s8, 0\ns_cbranch_scc1 .Lx3\n.Lx3:",
+        "s_or_b32 s9, s20, 0x01010101\nv_writelane_b32 v5, s9, 0\ns_nop 4\nv_readlane_b32 s8, v5, 0\n"
+        "s_and_b32 s8, s8, 0x01010101\ns_cmp_eq_u32 s8, 0\ns_cbranch_scc1 .Ly3\n.Ly3:",
+        "a branch depends on an undefined scc. It comes from",
+    ),
     "dpp": (
         f"{ONE_LANE}s_mov_b64 exec, 3\ns_nop 4\nv_mov_b32_dpp v5, v9 quad_perm:[0,1,2,3] {DPP}\n{STORE}",
         f"{ONE_LANE}s_mov_b64 exec, 3\ns_nop 4\nv_mov_b32_dpp v5, v9 quad_perm:[0,0,0,0] {DPP}\n{STORE}",
