@@ -16,7 +16,7 @@ class Barriers final : public Check {
     waves_[w.index] = {w.exec(), 0, nullptr, nullptr};
   }
 
-  bool wants_all() const override { return false; }
+  Wants wants() const override { return {false, false, false}; }
   bool before(Wave& w, const Inst* i, const Side& side) override {
     if (side.decoded.op != Op::s_barrier) return true;
     auto& state = waves_[w.index];

@@ -9,11 +9,12 @@ class Bounds final : public Check {
  public:
   explicit Bounds(const LaunchContext& context) : context_(context) {}
 
-  bool wants_all() const override { return false; }
-  bool wants_access() const override { return true; }
-  bool landing(Wave& w, const Side& side, const Pending& p, const Access* access) override {
-    if (!access) return true;
-    for (const AccessPart& part : *access) {
+  Wants wants() const override { return {false, true, false}; }
+  bool queued(Wave& w, const Side& side, const Pending& p) override {
+    if (!side.shape || harmless(w, side, p)) return true;
+    Access access;
+    find_access(w, side.decoded, side.shape, p, access);
+    for (const AccessPart& part : access) {
       if (part.space == Space::lds && !in_lds(w, side, p, part)) return false;
       if (part.space == Space::global && !in_arguments(w, p, part)) return false;
     }
@@ -21,6 +22,24 @@ class Bounds final : public Check {
   }
 
  private:
+  // Most accesses, at a glance.
+  bool harmless(const Wave& w, const Side& side, const Pending& p) const {
+    const Decoded& d = side.decoded;
+    if (side.op->family == Family::DS) {
+      if (side.op->has(kTwoOffsets) || side.shape.counter) return false;
+      uint32_t high = 0;
+      for (int l = 0; l < kLanes; ++l) high = p.addr[0][l] > high ? p.addr[0][l] : high;
+      return uint64_t{high} + static_cast<uint32_t>(d.offset) + side.shape.bytes <= w.lds_bytes;
+    }
+    if (side.op->family != Family::MUBUF || p.rsrc[1] >> 16) return false;
+    if (side.shape.to_lds &&
+        uint64_t{p.m0 & 0x3ffff} + static_cast<uint32_t>(d.offset) + 16 * kLanes > w.lds_bytes)
+      return false;
+    const uint64_t base = p.rsrc[0] | (p.rsrc[1] & 0xffffull) << 32;
+    const auto arguments = reinterpret_cast<uint64_t>(context_.kernarg.data());
+    return arguments + context_.kernarg.size() <= base || arguments >= base + p.rsrc[2] + 16;
+  }
+
   bool finding(Wave& w, const Inst* i, const AccessPart& part, uint32_t lane,
                const std::string& where) {
     return report(w, i, "bounds",

@@ -16,7 +16,7 @@ namespace {
 // The checks of one workgroup on one host thread.
 struct Group {
   std::vector<std::unique_ptr<Check>> checks;
-  std::vector<Check*> all;  // those that want to see every instruction
+  std::vector<Check*> all, queued, landing;  // those that want to know
   bool wants_access = false;
   struct {
     const Side* issuing = nullptr;  // not yet seen in the queue
@@ -50,7 +50,7 @@ const Inst* run_waiting(Wave& w, const Inst* i) {
 }
 
 bool tell_queued(Group& g, Wave& w, const Side& side, const Pending& p) {
-  for (auto& c : g.checks)
+  for (Check* c : g.queued)
     if (!c->queued(w, side, p)) return false;
   return true;
 }
@@ -93,10 +93,10 @@ bool land_checked(Wave& w, const Pending& p) {
     find_access(w, side.decoded, side.shape, p, space);
     access = &space;
   }
-  for (auto& c : g.checks)
+  for (Check* c : g.landing)
     if (!c->landing(w, side, p, access)) return false;
   if (!side.land(w, p)) return false;
-  for (auto& c : g.checks) c->landed(w, side, p, access);
+  for (Check* c : g.landing) c->landed(w, side, p, access);
   return true;
 }
 
@@ -122,7 +122,10 @@ class Sanitizers final : public Observer {
     for (auto& c : state->checks) {
       c->attach(group);
       state->wants_access |= c->wants_access();
-      if (c->wants_all()) state->all.push_back(c.get());
+      const Check::Wants wants = c->wants();
+      if (wants.all) state->all.push_back(c.get());
+      if (wants.queued) state->queued.push_back(c.get());
+      if (wants.landing) state->landing.push_back(c.get());
     }
     std::lock_guard lock(mutex_);
     groups_.push_back(std::move(state));

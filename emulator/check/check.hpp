@@ -57,8 +57,12 @@ class Check {
   virtual void wave_started(Wave&, uint32_t /*sgprs*/) {}
   virtual bool before(Wave&, const Inst*, const Side&) { return true; }
   virtual void after(Wave&, const Side&) {}
-  // False for a check that is told before waits, barriers and the end only, and not after them.
-  virtual bool wants_all() const { return true; }
+  // What a check asks to be told, since telling takes time: before and after every instruction,
+  // else before waits, barriers and the end only; that something is queued; that it lands.
+  struct Wants {
+    bool all = true, queued = true, landing = true;
+  };
+  virtual Wants wants() const { return {}; }
   // The instruction in flight, in the slot that is `p`'s; its operands are in `p`.
   virtual bool queued(Wave&, const Side&, const Pending& /*p*/) { return true; }
   // It takes effect: just before and just after. `access` is null if it touches no memory, or if no

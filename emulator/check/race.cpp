@@ -2,15 +2,54 @@
 // orders. What orders them is in race_order.hpp (within a workgroup) and race_global.hpp.
 #include "check/race.hpp"
 
+#include <mutex>
+
 #include "check/race_global.hpp"
 
 namespace emu::check {
 namespace {
 
+// What a host thread keeps between launches.
+struct Shadows {
+  Order order;
+  LdsShadow lds;
+  GlobalShadow global;
+};
+
+class SparePool {
+ public:
+  std::unique_ptr<Shadows> take() {
+    std::lock_guard lock(mutex_);
+    if (spare_.empty()) return std::make_unique<Shadows>();
+    auto s = std::move(spare_.back());
+    spare_.pop_back();
+    return s;
+  }
+  void give(std::unique_ptr<Shadows> s) {
+    std::lock_guard lock(mutex_);
+    spare_.push_back(std::move(s));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Shadows>> spare_;
+};
+// Never destroyed: a launch may still run while the process exits.
+SparePool& spare_pool() {
+  static auto& pool = *new SparePool;
+  return pool;
+}
+
 class Races final : public Check {
  public:
   Races(const LaunchContext& context, std::shared_ptr<RaceLaunch> launch)
-      : context_(context), global_(context, std::move(launch)) {}
+      : context_(context), shadows_(spare_pool().take()) {
+    global_.attach(std::move(launch));
+  }
+  ~Races() override {
+    global_.detach();
+    spare_pool().give(std::move(shadows_));
+  }
 
   void attach(Workgroup& group) override {
     order_.attach(static_cast<uint32_t>(group.waves.size()));
@@ -18,11 +57,14 @@ class Races final : public Check {
   }
   void group_started(Workgroup& group) override {
     if (!order_.start_group()) lds_.clear();
+    lds_.start_group();
+    atomic_.fill(0);
+    atomics_ = false;
     const auto& grid = context_.launch.workgroups;
     global_.start_group((group.id[2] * grid[1] + group.id[1]) * grid[0] + group.id[0]);
   }
 
-  bool wants_all() const override { return false; }
+  Wants wants() const override { return {false, true, false}; }
   bool before(Wave& w, const Inst*, const Side& side) override {
     if (side.decoded.op == Op::s_waitcnt) {
       const auto imm = static_cast<uint32_t>(side.decoded.imm);
@@ -33,12 +75,14 @@ class Races final : public Check {
     return true;
   }
   bool barrier_passed(Workgroup&) override {
+    settle_atomics();
     order_.barrier();
     return true;
   }
 
   bool queued(Wave& w, const Side& side, const Pending& p) override {
     const bool atomic = synchronizes(side);
+    settle_atomics();
     if (atomic) {
       order_.acquire(w.index);
       order_.release(w.index);
@@ -47,6 +91,7 @@ class Races final : public Check {
     }
     const AccessId id = order_.issue(w.index, side, atomic);
     if (!side.shape || !id) return true;
+    if (atomic) atomic_[w.index] = id, atomics_ = true;
     if (atomic) return look(w, side, p, id, atomic);
     const bool dma = side.shape.to_lds;
     if (side.op->family == Family::DS) {
@@ -62,11 +107,6 @@ class Races final : public Check {
     }
     return look(w, side, p, id, atomic);
   }
-  void landed(Wave& w, const Side& side, const Pending&, const Access*) override {
-    if (!synchronizes(side)) return;
-    order_.acquire(w.index);
-    global_.acquire();
-  }
   bool group_ended(Workgroup& group) override {
     const auto text = global_.end_group(order_);
     return text.empty() || report(*group.waves[0], nullptr, kName, text);
@@ -75,6 +115,23 @@ class Races final : public Check {
  private:
   static constexpr const char* kName = "race";
 
+  // What an atomic operation sees is settled when it lands: before the next access is made, at the
+  // latest, that relies on it.
+  void settle_atomics() {
+    if (!atomics_) return;
+    atomics_ = false;
+    global_.acquire();
+    for (uint32_t v = 0; v < kMaxWaves; ++v) {
+      if (!atomic_[v]) continue;
+      order_.acquire(v);
+      if (atomic_[v] <= order_.landed(v, Counter::vm) &&
+          atomic_[v] <= order_.landed(v, Counter::lds) &&
+          atomic_[v] <= order_.landed(v, Counter::scalar))
+        atomic_[v] = 0;
+      else
+        atomics_ = true;
+    }
+  }
   // Atomic loads and stores are ordinary ones with a wider scope.
   static bool synchronizes(const Side& side) {
     if (side.op->has(kAtomic) || side.shape.counter) return true;
@@ -158,9 +215,12 @@ class Races final : public Check {
   }
 
   const LaunchContext& context_;
-  Order order_;
-  LdsShadow lds_;
-  GlobalShadow global_;
+  std::unique_ptr<Shadows> shadows_;
+  Order& order_ = shadows_->order;
+  LdsShadow& lds_ = shadows_->lds;
+  GlobalShadow& global_ = shadows_->global;
+  std::array<AccessId, kMaxWaves> atomic_{};  // of each wave the last that may be in flight
+  bool atomics_ = false;                      // there is one
 };
 
 }  // namespace

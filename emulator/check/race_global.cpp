@@ -8,6 +8,8 @@ namespace {
 
 // Of each page so many workgroups are remembered that made an atomic operation after touching it.
 constexpr size_t kReleases = 64;
+// So many pages of a host thread are kept for launches to come.
+constexpr size_t kSparePages = 16384;
 // So many accesses of workgroups that have ended can still be named.
 constexpr size_t kMostRemembered = size_t{1} << 24;
 
@@ -58,7 +60,7 @@ void GroupPage::clear() {
   reader = kNobody;
   only_read = true;
   for (auto& m : mark) m.clear();
-  mark[static_cast<int>(Touch::read)].resize(units());  // most pages are read
+  mark[static_cast<int>(Touch::read)].assign(units(), 0);  // most pages are read
 }
 
 // ---- the launch ---------------------------------------------------------------------------------
@@ -189,9 +191,13 @@ std::shared_ptr<RaceLaunch> start_race_launch(const LaunchContext& context) {
 
 // ---- a workgroup --------------------------------------------------------------------------------
 
-GlobalShadow::GlobalShadow(const LaunchContext& context, std::shared_ptr<RaceLaunch> launch)
-    : context_(context), launch_(std::move(launch)) {}
-GlobalShadow::~GlobalShadow() = default;
+void GlobalShadow::detach() {
+  launch_.reset();
+  for (auto& [number, p] : pages_) spare_.push_back(std::move(p));  // after a fault
+  pages_.clear();
+  near_.fill(nullptr);
+  if (spare_.size() > kSparePages) spare_.resize(kSparePages);
+}
 
 void GlobalShadow::start_group(uint32_t number) {
   group_ = number;

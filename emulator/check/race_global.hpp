@@ -63,8 +63,8 @@ std::shared_ptr<RaceLaunch> start_race_launch(const LaunchContext& context);
 
 class GlobalShadow {
  public:
-  GlobalShadow(const LaunchContext& context, std::shared_ptr<RaceLaunch> launch);
-  ~GlobalShadow();
+  void attach(std::shared_ptr<RaceLaunch> launch) { launch_ = std::move(launch); }
+  void detach();
 
   void start_group(uint32_t number);
   // The access as such, within the workgroup.
@@ -89,8 +89,7 @@ class GlobalShadow {
   GroupPage& find_page(uint64_t number);
   std::string hand_over(const Order& order, bool released);
 
-  const LaunchContext& context_;
-  const std::shared_ptr<RaceLaunch> launch_;
+  std::shared_ptr<RaceLaunch> launch_;
   uint32_t group_ = 0;
   uint64_t acquired_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<GroupPage>> pages_;

@@ -13,10 +13,15 @@ int32_t upto(AccessId id) { return reference(id, 63); }
 }  // namespace
 
 void LdsShadow::attach(uint32_t bytes, uint32_t waves) {
+  const uint32_t before = bytes_, waves_before = waves_;
   bytes_ = (bytes + 15) / 16 * 16;
   waves_ = waves <= 4 ? 4 : waves <= 8 ? 8 : 16;
-  clear();
+  if (bytes_ != before || waves_ != waves_before || shift_ != 4) {
+    shift_ = 4;
+    clear();
+  }
 }
+void LdsShadow::start_group() { atomics_ = false; }
 
 void LdsShadow::clear() {
   written_.assign(bytes_ >> shift_, 0);

@@ -22,7 +22,9 @@ struct Conflict {
 // finding, and a wave's reads land in order.
 class LdsShadow {
  public:
+  // What is there from before stays: it is older than all that order.settled() says.
   void attach(uint32_t bytes, uint32_t waves);
+  void start_group();
   void clear();
 
   // `dma`: the stores of a load to LDS.

@@ -30,7 +30,7 @@ class Counter final : public check::Check {
  public:
   explicit Counter(std::shared_ptr<Launch> launch) : launch_(std::move(launch)) {}
 
-  bool wants_all() const override { return false; }
+  Wants wants() const override { return {false, false, true}; }
   bool wants_access() const override { return true; }
 
   void landed(Wave& w, const Side& side, const Pending&, const Access* access) override {
