@@ -36,6 +36,10 @@ DMA = "buffer_load_dwordx4 v2, s[4:7], 0 offen lds\n"
 READ_OTHER = "v_xor_b32 v3, 0x400, v2\nds_read_b128 v[8:11], v3\n" + WAIT
 STORE, LOAD = "global_store_dword v1, v3, s[4:5]\n", "global_load_dword v7, v1, s[4:5]\n"
 STORE_OWN = "v_lshlrev_b32 v4, 2, v0\nglobal_store_dword v4, v3, s[4:5]\n"
+# 512 bytes for each workgroup; then all read the first one's.
+STORE_OWN_PART = "s_lshl_b32 s11, s2, 9\nv_lshlrev_b32 v4, 2, v0\nv_add_u32 v4, s11, v4\n"
+STORE_OWN_PART += "global_store_dword v4, v3, s[4:5]\ns_cmp_eq_u32 s8, 0\n"
+READ_FIRST = "v_subrev_u32 v4, s11, v4\nglobal_load_dword v7, v4, s[4:5]\n" + WAIT
 ATOMIC = "global_atomic_add v5, v3, v3, s[4:5] offset:2048 sc0\n" + WAIT
 
 # name: body, workgroups, what the report says ("": clean). All have two waves, 8 KiB of LDS.
@@ -266,6 +270,17 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         ),
         3,
         [],
+    ),
+    # All waves write, one counts for all, all read what the first wrote: barriers pass on what it has seen.
+    "groups_counter_barrier": (
+        STORE_OWN_PART + BARRIER + wave0(ATOMIC) + BARRIER + READ_FIRST,
+        2,
+        [],
+    ),
+    "groups_counter_no_barrier": (
+        STORE_OWN_PART + READ_FIRST + BARRIER + wave0(ATOMIC),
+        2,
+        ["race: memory at 0x"],
     ),
     # Reads before its own atomic operation.
     "groups_counter_early": (
