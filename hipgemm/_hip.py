@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from .errors import HipError, RuntimeFallbackWarning, RuntimeNotFoundError, sentence
@@ -129,9 +130,23 @@ def _choose() -> Runtime:
             "that library already"
         )
     found = _open_emulator(hip, f"and no GPU by ROCm: {why}")
-    text = f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)"
-    warnings.warn_explicit(text, RuntimeFallbackWarning, "hipgemm", 1)  # one line: no source is quoted
+    _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)")
     return found
+
+
+def _warn(text: str) -> None:
+    """Warn in one line: whoever calls first is no more to blame than the next."""
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_filename.startswith(str(Path(__file__).parent)):
+        frame = frame.f_back
+    place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("hipgemm", 0)
+    before = warnings.formatwarning
+    if before.__module__ == "warnings":  # not one that the application has chosen
+        warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
+    try:
+        warnings.warn_explicit(text, RuntimeFallbackWarning, *place)
+    finally:
+        warnings.formatwarning = before
 
 
 def _rocm_library(hip: Any) -> str:
@@ -331,7 +346,13 @@ def stream_handle(function: str, stream: Any) -> int:
     if handle < 0:
         required = "stream must be None, a stream handle, or convertible to one by int()"
         raise TypeError(f"{function}: {sentence(required, repr(stream))}")
+    if handle not in _streams and not alive(handle):
+        raise ValueError(f"{function}: {_unknown_stream(handle)}")
     return handle
+
+
+def _unknown_stream(handle: int) -> str:
+    return sentence("stream must be one that exists", f"the unknown handle {handle:#x}", "was it destroyed?")
 
 
 def synchronize(stream: int = 0) -> None:
@@ -389,7 +410,11 @@ def launch(function: Any, workgroups: int, threads: int, stream: int, extra: Any
         handle = _streams[stream] = rt.hip.ihipStream_t.fromObj(stream)
     error = rt.hip.hipModuleLaunchKernel(function, workgroups, 1, 1, threads, 1, 1, 0, handle, None, extra)[0]
     if error:
-        raise failure("hipModuleLaunchKernel", error)
+        found = failure("hipModuleLaunchKernel", error)
+        if alive(stream):
+            raise found
+        report = "\n".join(filter(None, (found.report, _unknown_stream(stream))))
+        raise HipError(found.call, found.code, found.name, report)
 
 
 # ---- copies ----------------------------------------------------------------------------------------

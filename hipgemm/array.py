@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import EllipsisType
 from typing import Any, overload
 
@@ -15,9 +15,10 @@ from ._dlpack import contiguous_strides
 from .errors import InterchangeError, sentence
 from .formats import BF16, QUANTIZED, round_once
 from .problem import byte_range
-from .scaled import Resident, ScaledArray, packed_data
+from .scaled import Resident, ScaledArray, array_hint, is_array, packed_data
 
 _NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
+operators: dict[str, Callable[[Any, Any], Any]] = {}  # what `@` calls, put here by the layer above
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
 
@@ -46,6 +47,8 @@ class DeviceArray(Resident):
            [1., 4.],
            [0., 3.]], dtype=float32)
     """
+
+    __array_ufunc__ = None  # NumPy leaves operators to this class
 
     __slots__ = (
         "__weakref__",
@@ -121,6 +124,21 @@ class DeviceArray(Resident):
             raise TypeError("len() of a 0-d DeviceArray")
         return self.shape[0]
 
+    def __matmul__(self, other: Any) -> Any:
+        """Multiply by `hipgemm.matmul`."""
+        return operators["@"](self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return operators["@"](other, self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("DeviceArray: an array on a device is neither true nor false; use .get()")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("DeviceArray: arrays on a device cannot be compared by == and !=; use .get()")
+
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         state = "" if self._block.ptr else ", freed"
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device}{state})"
@@ -178,8 +196,9 @@ class DeviceArray(Resident):
         """
         if out is None:
             out = np.empty(self.shape, self.dtype)
-        elif not isinstance(out, np.ndarray):
-            raise TypeError(f"get: {sentence('out must be a numpy.ndarray', type(out).__qualname__)}")
+        elif not isinstance(out, np.ndarray) or not is_array(out):
+            fault = sentence("out must be a numpy.ndarray", type(out).__qualname__, array_hint(out))
+            raise TypeError(f"get: {fault}")
         elif out.dtype != self.dtype:
             raise TypeError(f"get: {sentence(f'out.dtype must be {self.dtype}', out.dtype)}")
         elif out.shape != self.shape:
@@ -430,15 +449,18 @@ def asarray(
             fault = sentence("dtype must be left out for a ScaledArray", repr(dtype))
             raise TypeError(f"asarray: {fault}")
         return _scaled(x, device, copy, handle)
+    if isinstance(x, np.ndarray) and not is_array(x):
+        fault = sentence("x must be a plain numpy.ndarray", type(x).__qualname__, array_hint(x))
+        raise TypeError(f"asarray: {fault}")
     if isinstance(x, (np.ndarray, np.generic)):
         if copy is False:
             raise ValueError("asarray: a NumPy array can only be copied; got copy=False")
         return _from_numpy(np.asarray(x), dtype, _device("asarray", device), handle)
     if not isinstance(x, DeviceArray):
         x = _take_over(x, handle)
-    if dtype is not None and np.dtype(dtype) != x.dtype:
+    if dtype is not None and (to := _plain("asarray", dtype)) != x.dtype:
         required = f"dtype must be that of an array on a device, {x.dtype}"
-        raise TypeError(f"asarray: {sentence(required, np.dtype(dtype))}")
+        raise TypeError(f"asarray: {sentence(required, to)}")
     target = x.device if device is None else _device("asarray", device)
     if target != x.device:
         if copy is False:
@@ -486,7 +508,11 @@ def _device(function: str, device: int | None) -> int:
 
 
 def _plain(function: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
-    found = np.dtype(dtype)
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        fault = sentence("dtype must be a dtype or the name of one", repr(dtype))
+        raise TypeError(f"{function}: {fault}") from None
     if found.hasobject or found.itemsize == 0 or not found.isnative:
         raise TypeError(f"{function}: {sentence('dtype must be a plain type in native byte order', found)}")
     return found

@@ -14,6 +14,7 @@ from . import _hip, emulator_bench
 from .amax import AmaxState
 from .array import DeviceArray, asarray, empty
 from .counters import EmulatorCounters, emulator_counters
+from .errors import sentence
 from .gemm import matmul, only_kernel
 from .info import info
 from .quantize import (
@@ -30,10 +31,52 @@ from .support import code_object
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``bench``."""
-    parser.add_argument("--sizes", default="256,512,1024", help="edges of square products, comma-separated")
-    parser.add_argument("--emulator-sizes", default="512,1024,2048,4096", help="those of its section")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each figure of it")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each; the best counts")
+    for name, default, what in (
+        (
+            "--sizes",
+            [256, 512, 1024],
+            "edges of the square products, comma-separated; quantizers take the last",
+        ),
+        ("--emulator-sizes", [512, 1024, 2048, 4096], "the same for the section on the emulator"),
+    ):
+        shown = ",".join(map(str, default))
+        parser.add_argument(name, type=_sizes, default=default, help=f"{what} (default: {shown})")
+    parser.add_argument(
+        "--repeat",
+        type=_count,
+        default=5,
+        help="how often to time each call; the fastest counts (default: 5)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=_seconds,
+        default=2.0,
+        help="how long to measure each rate and ratio of the section on the emulator (default: 2)",
+    )
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [_count(part) for part in text.split(",")]
+    except (ValueError, argparse.ArgumentTypeError):
+        fault = sentence("must be positive numbers such as 256,512", repr(text))
+        raise argparse.ArgumentTypeError(fault) from None
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(sentence("must be a positive number", repr(text)))
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(sentence("must be a number of seconds", repr(text)))
+    return value
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,20 +86,20 @@ def run(args: argparse.Namespace) -> int:
     kernels = [
         k.name for k in code_object(_hip.arch(_hip.current_device())).kernels.values() if k.op == "gemm"
     ]
-    for size in map(int, args.sizes.split(",")):
+    for size in args.sizes:
         for name in kernels:
             with only_kernel(name):
                 _products(size, args.repeat, name)
     print()
-    for size in map(int, args.sizes.split(",")):
+    for size in args.sizes:
         _scaled_products(size, args.repeat)
     print()
-    _quantizers(int(args.sizes.split(",")[-1]), args.repeat)
+    _quantizers(args.sizes[-1], args.repeat)
     print()
     _overhead()
     if _hip.runtime().emulator is not None:
         print()
-        emulator_bench.run([int(size) for size in args.emulator_sizes.split(",")], args.seconds)
+        emulator_bench.run(args.emulator_sizes, args.seconds)
     return 0
 
 
@@ -81,7 +124,7 @@ def _products(size: int, repeat: int, kernel: str) -> None:
     if instructions:
         outside = max(0.0, 1 - inside / best)
         line += f", {instructions / best / 1e6:6.2f} M wave-instructions/s"
-        line += f", {100 * outside:4.1f} % outside the emulator"
+        line += f", {100 * outside:4.1f} % of it outside the emulator"
     print(f"{line}, {kernel}")
 
 

@@ -6,11 +6,13 @@ import ctypes
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import ml_dtypes
@@ -25,7 +27,8 @@ from .reference import quantize_mxfp8
 from .scaled import ScaledArray
 from .support import code_object
 
-# What each level of instruction semantics is compiled for, and the rate to reach on a core.
+# What each level of instruction semantics is compiled for, and the rate to reach on a core. Such aims are
+# the project's own, for an idle two-core x86-64 machine with AVX-512.
 LEVELS = {
     "v4": ("AVX-512 F, BW, CD, DQ, VL", 13),
     "v3": ("AVX2, FMA, F16C", 8),
@@ -46,6 +49,7 @@ def run(sizes: Sequence[int], seconds: float = 2.0) -> None:
     busy = os.getloadavg()[0]
     if busy > 0.5:
         print(f"  (load average {busy:.1f}: what else runs here slows these figures down)")
+    print("  (aim: what this project has set itself, on two idle cores with AVX-512)")
     print(f"main loop of {_kernel()}, {'x'.join(map(str, MIX))} bf16, one core:")
     for other in LEVELS:
         if other == level or "v2" <= other < level:
@@ -63,19 +67,29 @@ def run(sizes: Sequence[int], seconds: float = 2.0) -> None:
 # ---- one core, in a process of its own -------------------------------------------------------------
 
 
-def _rates(variants: Sequence[Variant], seconds: float) -> list[float | str]:
-    """M wave-instructions/s of each variant, or what went wrong; they take turns, and the best counts.
+@dataclass
+class Figure:
+    """What was measured of one variant: its best rate, how long it took beside the first, or what failed."""
 
-    By CPU time, so that what else runs on the machine matters less.
+    rate: float = 0.0  # M wave-instructions/s
+    ratio: float = 0.0  # of times
+    fault: str = ""
+
+
+def _figures(variants: Sequence[Variant], seconds: float) -> list[Figure]:
+    """Measure variants in turns: the best rate counts, and the median of the ratios of every round.
+
+    By CPU time. What else runs on the machine then slows both sides of a ratio down.
     """
-    best: list[float | str] = [0.0] * len(variants)
+    found = [Figure() for _ in variants]
+    ratios: list[list[float]] = [[] for _ in variants]
     end = time.perf_counter() + seconds
     x, w, out = _operands(*MIX)
     with only_kernel(_kernel()), _environment(HIPGEMM_EMULATOR_THREADS="1"):
-        while time.perf_counter() < end or 0.0 in best:
-            for i, variant in enumerate(variants):
-                known = best[i]
-                if isinstance(known, str):
+        while time.perf_counter() < end or not all(f.fault or f.rate for f in found):
+            first = 0.0
+            for figure, variant, seen in zip(found, variants, ratios, strict=True):
+                if figure.fault:
                     continue
                 try:
                     with _switched(variant):
@@ -84,51 +98,54 @@ def _rates(variants: Sequence[Variant], seconds: float) -> list[float | str]:
                         matmul(x, w, out)
                         _hip.synchronize()
                         spent = time.process_time() - start
-                        found = emulator_counters(reset=True)
-                    best[i] = max(known, found.wave_instructions / spent / 1e6)
+                        count = emulator_counters(reset=True).wave_instructions
+                    first = first or spent
+                    seen.append(spent / first)
+                    figure.rate = max(figure.rate, count / spent / 1e6)
                 except HipError as error:
-                    best[i] = error.report.split("\n")[-1] or str(error)
-    return best
+                    figure.fault = error.report.split("\n")[-1] or str(error)
+    for figure, seen in zip(found, ratios, strict=True):
+        figure.ratio = statistics.median(seen) if seen else 0.0
+    return found
 
 
 def main() -> int:
-    """Print the rates of the variants that the command line names, as JSON."""
-    print(json.dumps(_rates(json.loads(sys.argv[1]), float(sys.argv[2]))))
+    """Print the figures of the variants that the command line names, as JSON."""
+    print(json.dumps([asdict(f) for f in _figures(json.loads(sys.argv[1]), float(sys.argv[2]))]))
     return 0
 
 
-def _rates_apart(variants: Sequence[Variant], seconds: float, **environment: str) -> list[float | str]:
+def _figures_apart(variants: Sequence[Variant], seconds: float, **environment: str) -> list[Figure]:
     """Do the same in a child: a CPU level is for life, and a finding spoils the process."""
     command = [sys.executable, "-m", "hipgemm.emulator_bench", json.dumps(variants), str(seconds)]
     environment = {**os.environ, "HIPGEMM_RUNTIME": "emulator", **environment}
     child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if child.returncode:
-        return [child.stderr.strip().split("\n")[-1]] * len(variants)
-    rates: list[float | str] = json.loads(child.stdout)
-    return rates
+        return [Figure(fault=child.stderr.strip().split("\n")[-1])] * len(variants)
+    return [Figure(**fields) for fields in json.loads(child.stdout)]
 
 
 def _print_level(level: str, seconds: float) -> None:
-    timing = [{"memory": "late"}, {"memory": "early"}]
-    late, early = _rates_apart(timing, seconds, HIPGEMM_EMULATOR_CPU=level)
-    if isinstance(late, str) or isinstance(early, str):
-        print(f"  {level:5} {late}")
+    timing = [{"memory": "early"}, {"memory": "late"}]
+    early, late = _figures_apart(timing, seconds, HIPGEMM_EMULATOR_CPU=level)
+    if early.fault or late.fault:
+        print(f"  {level:5} {early.fault or late.fault}")
         return
     features, aim = LEVELS[level]
-    line = f"  {level:5} {late:6.2f} M wave-instructions/s landing late, {early:6.2f} early"
-    line += f" (late costs {100 * (early / late - 1):.0f} %; aim 10)"
-    print(f"{line}{f'; aim {aim}' if aim else ''}; {features}")
+    goal = f" (aim {aim})" if aim else ""
+    line = f"  {level:5} {late.rate:6.2f} M wave-instructions/s landing late{goal}, {early.rate:6.2f} early"
+    print(f"{line}; late takes {late.ratio:.2f} times the time of early (aim 1.1); {features}")
 
 
 def _print_cost(variant: Variant, seconds: float) -> None:
     ((kind, name),) = variant.items()
     label = f"HIPGEMM_EMULATOR_{kind.upper()}={name}"
-    off, on = _rates_apart([{}, variant], seconds)
-    if isinstance(off, str) or isinstance(on, str):
-        print(f"  {label:32} {on}")
+    off, on = _figures_apart([{}, variant], seconds)
+    if off.fault or on.fault:
+        print(f"  {label:32} {off.fault or on.fault}")
         return
-    aim = "; aim 1.6" if name == "race" else ""
-    print(f"  {label:32} {off / on:6.2f} times the time{aim}")
+    aim = " (aim 1.6)" if name == "race" else ""
+    print(f"  {label:32} {on.ratio:6.2f} times the time{aim}")
 
 
 # ---- where the time goes ---------------------------------------------------------------------------
@@ -198,7 +215,7 @@ def _time_call(size: int, form: str, call: Callable[[], object]) -> tuple[float,
     line = f"  {size:5}^3 {form:5} {1e3 * best:8.1f} ms, {1e3 * busy:8.1f} ms of CPU time"
     line += f", {found.wave_instructions / busy / 1e6:6.2f} M wave-instructions/s of it"
     if (size, form) in AIMS_MS:
-        line += f"; aim {AIMS_MS[size, form]} ms"
+        line += f" (aim {AIMS_MS[size, form]} ms for the call)"
     return busy, f"{line}; {found.each[-1].kernel}"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -108,6 +109,15 @@ def message(function: str, texts: Sequence[object]) -> str:
     if len(texts) == 1:
         return f"{function}: {texts[0]}"
     return f"{function}: {len(texts)} faults:" + "".join(f"\n  - {text}" for text in texts)
+
+
+@contextmanager
+def told_by(function: str) -> Iterator[None]:
+    """Let what is said about missing kernels begin with the function that was called."""
+    try:
+        yield
+    except KernelNotFoundError as error:
+        raise KernelNotFoundError(message(function, [error])) from error.__cause__
 
 
 def raise_reasons(function: str, reasons: Sequence[Reason]) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _hip, _launch, usage
-from .array import DeviceArray, download, lend, new, queue_rows, queue_upload, rows_contiguous
-from .errors import UnsupportedError, raise_reasons
+from .array import DeviceArray, download, lend, new, operators, queue_rows, queue_upload, rows_contiguous
+from .errors import UnsupportedError, raise_reasons, told_by
 from .formats import QUANTIZED, Format
 from .problem import GemmProblem, Operand, byte_range, describe_matmul
 from .quantize import as_mxfp8
@@ -24,6 +24,7 @@ from .support import code_object, copy_reason, leading, padded_k, pitch_fits, se
 Host = npt.NDArray[Any]
 Vector = Host | DeviceArray
 Operands = DeviceArray | ScaledArray
+Number = float | np.floating[Any] | DeviceArray  # alpha
 
 
 @overload
@@ -34,7 +35,7 @@ def matmul(
     out: Host | None = None,
     *,
     dtype: npt.DTypeLike | None = None,
-    alpha: float | DeviceArray = 1.0,
+    alpha: Number = 1.0,
     col_scale: Vector | None = None,
     bias: Vector | None = None,
     stream: Any = None,
@@ -49,11 +50,26 @@ def matmul(
     out: DeviceArray | None = None,
     *,
     dtype: npt.DTypeLike | None = None,
-    alpha: float | DeviceArray = 1.0,
+    alpha: Number = 1.0,
     col_scale: Vector | None = None,
     bias: Vector | None = None,
     stream: Any = None,
 ) -> DeviceArray: ...
+
+
+@overload
+def matmul(
+    a: Vector,
+    b: Vector,
+    /,
+    out: Vector | None = None,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    alpha: Number = 1.0,
+    col_scale: Vector | None = None,
+    bias: Vector | None = None,
+    stream: Any = None,
+) -> Vector: ...
 
 
 @overload
@@ -64,7 +80,7 @@ def matmul(
     out: Host | DeviceArray | None = None,
     *,
     dtype: npt.DTypeLike | None = None,
-    alpha: float | DeviceArray = 1.0,
+    alpha: Number = 1.0,
     col_scale: Vector | None = None,
     bias: Vector | None = None,
     stream: Any = None,
@@ -78,7 +94,7 @@ def matmul(
     out: Any = None,
     *,
     dtype: npt.DTypeLike | None = None,
-    alpha: float | DeviceArray = 1.0,
+    alpha: Number = 1.0,
     col_scale: Vector | None = None,
     bias: Vector | None = None,
     stream: Any = None,
@@ -156,6 +172,9 @@ def matmul(
         with _hip.on_device(x.device):
             _execute(plan, a, b, out, number, col_scale, bias, handle)
     return out
+
+
+operators["@"] = matmul
 
 
 def _quantized_on_device(x: Any) -> bool:
@@ -306,7 +325,8 @@ def _make_plan(a: Operands, b: Operands, x: _Arguments) -> _Plan:
     device = a.device
     assert device is not None
     problem = _supported(problem, reasons, _hip.arch(device))
-    plan = _build(problem, device)
+    with told_by("matmul"):
+        plan = _build(problem, device)
     key = _key(a, b, x)
     if key is not None:
         if len(_plans) >= _MAX_PLANS:
@@ -319,7 +339,9 @@ def _supported(problem: GemmProblem | None, reasons: list[Any], arch: str) -> Ge
     """Raise what stands against a call; the same checks as `can_use`."""
     try:
         if problem is not None and all(r.kind is UnsupportedError for r in reasons):
-            reasons = reasons + select(problem, code_object(arch).kernels.values())[1]
+            with told_by("matmul"):
+                kernels = code_object(arch).kernels.values()
+            reasons = reasons + select(problem, kernels)[1]
         raise_reasons("matmul", reasons)
     except UnsupportedError as error:
         usage.count_refused("matmul", error.reasons)

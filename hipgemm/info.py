@@ -7,7 +7,7 @@ from importlib import metadata
 
 from . import _hip
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError
-from .support import load_manifest
+from .support import MAKE_LINE, load_manifest, no_kernels
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def info() -> Info:
     except KernelNotFoundError as error:
         problems.append(str(error))
     if not kernels:
-        problems.append("no kernels are built; run: make kernels")
+        problems.append(f"no kernels are built; run: {MAKE_LINE}")
     runtime, library, devices = None, "", []
     try:
         found = _hip.runtime()
@@ -76,7 +76,10 @@ def info() -> Info:
         for device in range(found.devices):
             name = _hip.properties(device).name
             text = name.decode() if isinstance(name, bytes) else str(name)
-            devices.append(f"{text}, {_hip.arch(device)}")
+            arch = _hip.arch(device)
+            devices.append(f"{text}, {arch}")
+            if kernels and arch not in kernels:
+                problems.append(f"device {device}: {no_kernels(arch, kernels)}")
     except (RuntimeNotFoundError, HipError, ValueError) as error:
         problems.append(str(error))
     return Info(runtime, library, version, tuple(devices), kernels, "; ".join(problems))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import Reason, UnsupportedError, sentence
 from .formats import BF16, F16, F32, FNUZ, QUANTIZED, Format, format_of
-from .scaled import Resident, ScaledArray, place_name
+from .scaled import Resident, ScaledArray, array_hint, is_array, place_name
 
-INPUTS = (BF16, F16)
+INPUTS = (BF16, F16)  # that of float16 has no kernel yet, so that messages do not offer it
 _BYTE = QUANTIZED["fp8_e4m3"]
 OUTPUTS = (BF16, F16, F32)
 _ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
@@ -87,6 +87,7 @@ class GemmProblem:
 def describe_matmul(
     a: object,
     b: object,
+    /,
     out: object = None,
     *,
     dtype: npt.DTypeLike | None = None,
@@ -140,7 +141,7 @@ def describe_matmul(
     faults.epilogue_places(a_operand, alpha=alpha, col_scale=col_scale, bias=bias)
     if out_operand is not None:
         vectors = {"alpha": alpha, "col_scale": col_scale, "bias": bias}
-        others = {name: _operand(x, format_of(x.dtype) or F32) for name, x in vectors.items() if _is_array(x)}
+        others = {name: _operand(x, format_of(x.dtype) or F32) for name, x in vectors.items() if is_array(x)}
         for name, q in (("a", a), ("b", b)):
             if isinstance(q, ScaledArray):
                 others[f"{name}.scale"] = _bytes_of(q.scale)
@@ -178,20 +179,14 @@ class _Faults:
 
     def matrix(self, name: str, x: object, formats: tuple[Format, ...]) -> Operand | None:
         """Read a matrix argument."""
-        if not _is_array(x):
-            hint = "wrap foreign device arrays with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
-            self.add(
-                TypeError,
-                "type",
-                f"{name} must be {_ARRAYS}",
-                type(x).__qualname__,
-                hint or ("make an array of it with numpy.asarray" if isinstance(x, (list, tuple)) else ""),
-            )
+        if not is_array(x):
+            self.add(TypeError, "type", f"{name} must be {_ARRAYS}", type(x).__qualname__, array_hint(x))
             return None
         form = format_of(x.dtype)
         if form not in formats:
             hint = "" if name == "out" else _dtype_hint(name, x.dtype)
-            self.add(TypeError, "dtype", f"{name}.dtype must be {_names(formats)}", dtype_name(x.dtype), hint)
+            required = f"{name}.dtype must be {_names((BF16,) if formats is INPUTS else formats)}"
+            self.add(TypeError, "dtype", required, dtype_name(x.dtype), hint)
             return None
         assert form is not None
         self.two_axes(name, x.shape)
@@ -244,7 +239,7 @@ class _Faults:
                 got = f"{a.shape[1]} and {b.shape[0]}"
                 self.add(ValueError, "shape", "a.shape[1] (K) must equal b.shape[0] (K)", got, shapes)
             mn = (a.shape[0], b.shape[1])
-            if _is_array(out) and len(out.shape) == 2 and out.shape != mn:
+            if is_array(out) and len(out.shape) == 2 and out.shape != mn:
                 self.add(ValueError, "shape", f"out.shape must be (M, N)={mn}", out.shape, shapes)
         return int(b.shape[1])
 
@@ -252,8 +247,8 @@ class _Faults:
         """Check a per-column argument."""
         if x is None:
             return None
-        if not _is_array(x):
-            self.add(TypeError, "type", f"{name} must be {_ARRAYS}", type(x).__qualname__)
+        if not is_array(x):
+            self.add(TypeError, "type", f"{name} must be {_ARRAYS}", type(x).__qualname__, array_hint(x))
             return None
         form = format_of(x.dtype)
         if form not in formats:
@@ -295,13 +290,10 @@ class _Faults:
         known = {name: x.device for name, x in operands.items() if x is not None}
         if len(set(known.values())) > 1:
             got = ", ".join(f"{name} on {place_name(device)}" for name, device in known.items())
-            self.add(
-                TypeError,
-                "residency",
-                f"{', '.join(known)} must live in one place",
-                got,
-                "move NumPy arrays to the device with hipgemm.asarray",
-            )
+            device = next(device for device in known.values() if device is not None)
+            what = "arrays of the host" if None in known.values() else "the others"
+            advice = f"move {what} with hipgemm.asarray(x, device={device})"
+            self.add(TypeError, "residency", f"{', '.join(known)} must live in one place", got, advice)
 
     def epilogue_places(self, a: Operand | None, **arguments: object) -> None:
         """Check that device arguments of the epilogue are on the device of the matrices."""
@@ -361,10 +353,6 @@ def _bytes_of(x: Any) -> Operand:
             x.shape, x.strides, F32 if item == 4 else _BYTE, int(x.__array_interface__["data"][0]), None
         )
     return Operand(x.shape, x.strides, F32 if item == 4 else _BYTE, x.ptr, x.device, x.padded)
-
-
-def _is_array(x: object) -> TypeGuard[npt.NDArray[Any] | Resident]:
-    return isinstance(x, (np.ndarray, Resident))
 
 
 def _operand(x: npt.NDArray[Any] | Resident, form: Format) -> Operand:

@@ -27,7 +27,16 @@ from .formats import (
     format_of,
 )
 from .problem import dtype_name
-from .scaled import HADAMARD, ScaledArray, find_axis, find_format, fnuz_hint, scale_shape
+from .scaled import (
+    HADAMARD,
+    ScaledArray,
+    array_hint,
+    find_axis,
+    find_format,
+    fnuz_hint,
+    is_array,
+    scale_shape,
+)
 from .support import CHUNK_BYTES
 from .usage import count_copy
 
@@ -319,15 +328,14 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
 
 def _check(function: str, x: object) -> int:
     """Check what is to be quantized; return its number of axes."""
-    if not isinstance(x, (np.ndarray, DeviceArray)):
+    if not is_array(x):
         required = "x must be a numpy.ndarray or a hipgemm.DeviceArray"
-        hint = "wrap foreign device arrays with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
-        raise TypeError(f"{function}: {sentence(required, type(x).__qualname__, hint)}")
+        raise TypeError(f"{function}: {sentence(required, type(x).__qualname__, array_hint(x))}")
     if format_of(x.dtype) is None:
         required = f"x.dtype must be {', '.join(str(f.dtype) for f in FORMATS.values())}"
         hint = fnuz_hint(x.dtype) or ("convert with x.astype(numpy.float32)" if x.dtype.kind in "fiu" else "")
         raise TypeError(f"{function}: {sentence(required, x.dtype, hint)}")
-    return x.ndim
+    return len(x.shape)
 
 
 def _check_mx(function: str, x: Input, scaling: str, hadamard: bool, axes: tuple[int, ...]) -> None:
@@ -369,9 +377,9 @@ def _check_amax(function: str, amax: object, x: Input, axis: int | None) -> Any:
         if number < 0:
             raise ValueError(f"{function}: {sentence('amax must not be negative', number)}")
         return np.array(number, np.float32)
-    if not isinstance(amax, (np.ndarray, DeviceArray)):
+    if not is_array(amax):
         required = "amax must be a number, a float32 array or an AmaxState"
-        raise TypeError(f"{function}: {sentence(required, type(amax).__qualname__)}")
+        raise TypeError(f"{function}: {sentence(required, type(amax).__qualname__, array_hint(amax))}")
     if amax.dtype != F32.dtype:
         raise TypeError(f"{function}: {sentence('amax.dtype must be float32', amax.dtype)}")
     if isinstance(amax, DeviceArray) and place is not None and amax.device != place:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from numbers import Real
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,24 @@ class Resident(ABC):
 Array = npt.NDArray[Any] | Resident
 
 
+def is_array(x: object) -> TypeGuard[npt.NDArray[Any] | Resident]:
+    """Whether `x` is an array that all its numbers count of: no masked one, whose mask would be lost."""
+    return isinstance(x, (np.ndarray, Resident)) and not isinstance(x, np.ma.MaskedArray)
+
+
+def array_hint(x: object) -> str:
+    """Say how to make an array of something that is none."""
+    if isinstance(x, np.ma.MaskedArray):
+        return "masks are not heeded: use .filled(value)"
+    if isinstance(x, (list, tuple)):
+        return "make an array of it with numpy.asarray"
+    return "wrap foreign device arrays with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
+
+
 class ScaledArray:
     """An array of narrow numbers that mean something only times their scale. Made by the quantizers.
+
+    Products keep copies of scales in an order of their own: make a new array rather than change one in place.
 
     Parameters
     ----------
@@ -278,9 +294,9 @@ def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...
 
 
 def _check_data(data: Any, form: Format) -> int:
-    if not isinstance(data, (np.ndarray, Resident)):
+    if not is_array(data):
         required = "data must be a numpy.ndarray or a hipgemm.DeviceArray"
-        raise TypeError(f"ScaledArray: {sentence(required, type(data).__qualname__)}")
+        raise TypeError(f"ScaledArray: {sentence(required, type(data).__qualname__, array_hint(data))}")
     if data.dtype != form.dtype and not (form is MXFP4_E2M1 and data.dtype == _U8):
         wanted = f"{form.dtype} or packed uint8" if form is MXFP4_E2M1 else str(form.dtype)
         required = f"data.dtype must be {wanted} for {form.name}"
@@ -307,9 +323,9 @@ def _check_scale(scale: Any, form: Format, shape: tuple[int, ...], axis: int) ->
         raise TypeError(f"ScaledArray: {sentence(required, None, f'{form.name} means nothing without it')}")
     if isinstance(scale, (Real, np.generic)) and not form.block:
         scale = np.asarray(scale, np.float32)
-    if not isinstance(scale, (np.ndarray, Resident)):
+    if not is_array(scale):
         required = "scale must be a numpy.ndarray or a hipgemm.DeviceArray"
-        raise TypeError(f"ScaledArray: {sentence(required, type(scale).__qualname__)}")
+        raise TypeError(f"ScaledArray: {sentence(required, type(scale).__qualname__, array_hint(scale))}")
     if scale.dtype != form.scale_dtype and not (form.block and scale.dtype == _U8):
         required = f"scale.dtype must be {form.scale_dtype} for {form.name}"
         raise TypeError(f"ScaledArray: {sentence(required, scale.dtype)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -15,7 +16,8 @@ from .formats import FORMATS, QUANTIZED, Format
 from .problem import GemmProblem, Operand, describe_matmul
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
-MAKE_LINE = "make kernels"
+MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
+ARCHS = ("gfx950",)  # that there are kernels for
 GEMMS = ("gemm", "scaled_gemm")  # operations of products
 CHUNK_BYTES = 16  # what one lane of a kernel loads at once
 
@@ -122,9 +124,16 @@ def code_object(arch: str, directory: Path | None = None) -> CodeObject:
     """Return what was built for an architecture, or say what was found, what is built, and what to run."""
     built = load_manifest(directory)
     if arch not in built:
-        have = ", ".join(built) or "none"
-        raise KernelNotFoundError(f"no kernels for {arch}; architectures built: {have}; run: {MAKE_LINE}")
+        raise KernelNotFoundError(no_kernels(arch, built))
     return built[arch]
+
+
+def no_kernels(arch: str, built: Iterable[str]) -> str:
+    """Say that an architecture is not among those built, and what helps."""
+    advice = f"run: {MAKE_LINE}"
+    if arch not in ARCHS:
+        advice = f"hipgemm has kernels for {', '.join(ARCHS)} only: make kernels builds no others"
+    return f"no kernels for {arch}; architectures built: {', '.join(built) or 'none'}; {advice}"
 
 
 # ---- operands: what a kernel reads in place --------------------------------------------------------
@@ -224,9 +233,9 @@ class Cost:
     clocks: float
 
     def __str__(self) -> str:
-        return (
-            f"{self.kernel.name}: {self.tiles} tiles in {self.rounds} rounds, about {self.clocks:.3g} clocks"
-        )
+        tiles = f"{self.tiles} tile{'s' if self.tiles != 1 else ''}"
+        rounds = f"{self.rounds} round{'s' if self.rounds != 1 else ''}"
+        return f"{self.kernel.name}: {tiles} in {rounds}, estimated at {self.clocks:.3g} clocks"
 
 
 COMPUTE_UNITS = {"gfx950": 256}
@@ -277,7 +286,8 @@ def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Kernel | None, li
         if not known:
             return None, [Reason(UnsupportedError, "kernel", sentence("a gemm kernel must be built", "none"))]
         required = f"a and b must be {' or '.join(known)}"
-        return None, [Reason(UnsupportedError, "format", sentence(required, " and ".join(formats)))]
+        hint = "convert with .astype(ml_dtypes.bfloat16)" if "f16" in formats else ""
+        return None, [Reason(UnsupportedError, "format", sentence(required, " and ".join(formats), hint))]
     fit: list[Kernel] = []
     reasons: dict[str, Reason] = {}
     for k in served:
@@ -350,6 +360,10 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     if op != "matmul":
         raise ValueError(f"can_use: {sentence('op must be matmul', repr(op))}")
     kwargs.pop("stream", None)
+    try:
+        inspect.signature(describe_matmul).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"can_use: matmul: {error}") from None
     problem, reasons = describe_matmul(*args, **kwargs)
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
         return Support(None, tuple(reasons))

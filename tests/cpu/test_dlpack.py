@@ -61,7 +61,7 @@ def test_the_consumer_s_exception_survives_an_unused_capsule():
 
     source = Source()
     source.owner = owner
-    with pytest.raises((RuntimeError, BufferError), match="[Dd]evice"):  # NumPy reads no device memory
+    with pytest.raises((RuntimeError, BufferError), match=r"[Dd]evice"):  # NumPy reads no device memory
         np.from_dlpack(source)
     del source, owner
     gc.collect()

@@ -89,7 +89,7 @@ MESSAGES = [
     (
         (zeros(2, 3, dtype=np.float32), zeros(3, 4)),
         {},
-        "a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), or "
+        "a.dtype must be bfloat16; got float32; convert with a.astype(ml_dtypes.bfloat16), or "
         "quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4",
     ),
     (
@@ -140,7 +140,8 @@ MESSAGES = [
     (
         (zeros(2, 3), zeros(3, 4)),
         {"bias": [0.0] * 4},
-        "bias must be a numpy.ndarray or a hipgemm.DeviceArray; got list",
+        "bias must be a numpy.ndarray or a hipgemm.DeviceArray; got list; "
+        "make an array of it with numpy.asarray",
     ),
     ((zeros(2, 3), zeros(3, 4)), {"bias": zeros(1, 4)}, "bias.shape must be (N,)=(4,); got (1, 4)"),
     (
@@ -168,13 +169,13 @@ MESSAGES = [
         (zeros(2, 3), Fake((3, 4))),
         {},
         "a, b must live in one place; got a on the host, b on device 0; "
-        "move NumPy arrays to the device with hipgemm.asarray",
+        "move arrays of the host with hipgemm.asarray(x, device=0)",
     ),
     (
         (Fake((2, 3)), Fake((3, 4), device=1)),
         {},
         "a, b must live in one place; got a on device 0, b on device 1; "
-        "move NumPy arrays to the device with hipgemm.asarray",
+        "move the others with hipgemm.asarray(x, device=0)",
     ),
     (
         (Fake((2, 3)), Fake((3, 4))),
@@ -391,12 +392,12 @@ def test_quantized_faults(a, b, kind, text):
 
 def test_raw_bytes_are_refused():
     assert faults(RAW.T, zeros(64, 3)) == [
-        "a.dtype must be bfloat16 or float16; got float8_e4m3fn; "
+        "a.dtype must be bfloat16; got float8_e4m3fn; "
         "such numbers need their scale: wrap both in a hipgemm.ScaledArray"
     ]
     fnuz = np.zeros((3, 64), ml_dtypes.float8_e4m3fnuz)
     assert faults(fnuz, zeros(64, 3)) == [
-        "a.dtype must be bfloat16 or float16; got float8_e4m3fnuz; "
+        "a.dtype must be bfloat16; got float8_e4m3fnuz; "
         "float8_e4m3fnuz is not the OCP type float8_e4m3fn: convert the values, never the bytes"
     ]
 
@@ -416,3 +417,25 @@ def test_out_may_not_lie_on_codes_or_scales():
     for ptr, fault in ((4096, "a"), (8192, "a.scale"), (12288, "b"), (16384, "b.scale"), (20480, None)):
         found = faults(a, b, Fake((4, 4), ptr=ptr))
         assert found == ([f"out must not overlap {fault}; got arrays that share memory"] if fault else [])
+
+
+def test_masks_are_not_lost():
+    plain, masked = zeros(4, 4), np.ma.array(zeros(4, 4), mask=np.eye(4))
+    vector = np.ma.array(np.ones(4, np.float32))
+    required = "must be a numpy.ndarray or a hipgemm.DeviceArray; got MaskedArray"
+    for name, args, kwargs in (
+        ("a", (masked, plain), {}),
+        ("b", (plain, masked), {}),
+        ("out", (plain, plain, masked), {}),
+        ("bias", (plain, plain), {"bias": vector}),
+        ("col_scale", (plain, plain), {"col_scale": vector}),
+    ):
+        assert faults(*args, **kwargs) == [f"{name} {required}; masks are not heeded: use .filled(value)"]
+        assert kinds(*args, **kwargs) == [TypeError]
+
+
+def test_other_subclasses_are_arrays(tmp_path):
+    mapped = np.memmap(tmp_path / "x", np.uint16, "w+", shape=(4, 4)).view(ml_dtypes.bfloat16)
+    matrix = np.asmatrix(np.ones((4, 4), ml_dtypes.bfloat16))
+    assert isinstance(mapped, np.memmap)
+    assert faults(mapped, matrix) == []

@@ -78,7 +78,9 @@ def test_cost_counts_rounds_of_tiles():
     one, two = cost(problem(4096, 4096, 640), BIG), cost(problem(4096, 4097, 640), BIG)
     assert (one.tiles, one.rounds, two.tiles, two.rounds) == (256, 1, 272, 2)
     assert two.clocks == 2 * one.clocks
-    assert str(one).startswith("big: 256 tiles in 1 rounds, about ")
+    assert str(one).startswith("big: 256 tiles in 1 round, estimated at ")
+    assert "272 tiles in 2 rounds" in str(two)
+    assert ": 1 tile in 1 round," in str(cost(problem(1, 1, 8), BIG))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_can_use_gives_all_reasons():
     answer = can_use("matmul", half, half.T)
     assert not answer
     assert [reason.kind for reason in answer.reasons] == [UnsupportedError]
-    assert "a and b must be bf16 and bf16; got f16 and f16" in str(answer)
+    assert "a and b must be bf16 and bf16; got f16 and f16; convert with .astype" in str(answer)
     answer = can_use("matmul", ones(4, 8, dtype=np.float32), ones(9, 4), alpha="x")
     assert [reason.code for reason in answer.reasons] == ["dtype", "type", "shape"]
 
@@ -160,10 +162,32 @@ def test_can_use_knows_its_operations():
         can_use("attention")
 
 
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        ((1,), {}, "missing a required argument: 'b'"),
+        ((1, 2), {"beta": 1.0}, "got an unexpected keyword argument 'beta'"),
+        ((1,), {"b": 2}, "'b' parameter is positional only, but was passed as a keyword"),
+    ],
+)
+def test_can_use_names_itself(args, kwargs, text):
+    with pytest.raises(TypeError) as caught:
+        can_use("matmul", *args, **kwargs)
+    assert str(caught.value).startswith("can_use: matmul: ")
+    assert text in str(caught.value) or "b" in kwargs  # Python has had several words for the last
+
+
+def test_the_manifest_s_architectures_are_those_announced():
+    assert set(support.load_manifest()) == set(support.ARCHS)
+
+
 def test_can_use_names_architectures():
     answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="gfx90a")
     assert not answer
-    assert str(answer.reasons[0]) == "no kernels for gfx90a; architectures built: gfx950; run: make kernels"
+    assert str(answer.reasons[0]) == (
+        "no kernels for gfx90a; architectures built: gfx950; "
+        "hipgemm has kernels for gfx950 only: make kernels builds no others"
+    )
 
 
 # ---- manifests
@@ -173,7 +197,10 @@ def test_missing_manifest(tmp_path, monkeypatch):
     assert load_manifest(tmp_path) == {}
     monkeypatch.setattr(support, "KERNEL_DIR", tmp_path)
     answer = can_use("matmul", ones(4, 8), ones(8, 4))
-    assert str(answer.reasons[0]) == "no kernels for gfx950; architectures built: none; run: make kernels"
+    assert str(answer.reasons[0]) == (
+        "no kernels for gfx950; architectures built: none; "
+        "run: make kernels (in a source tree; else install hipgemm again)"
+    )
 
 
 @pytest.mark.parametrize(

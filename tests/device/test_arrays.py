@@ -212,3 +212,30 @@ def test_len_and_repr():
     assert repr(x) == "DeviceArray(shape=(4, 8), dtype=bfloat16, device=0)"
     with pytest.raises(TypeError, match="0-d"):
         len(hg.zeros((), BF16))
+
+
+def test_operators(rng):
+    x, w = rng.integers(-3, 4, (4, 16)).astype(BF16), rng.integers(-3, 4, (8, 16)).astype(BF16)
+    a, b = hg.asarray(x), hg.asarray(w).T
+    np.testing.assert_array_equal((a @ b).get(), hg.matmul(a, b).get())
+    for call in (lambda: x @ b, lambda: a @ w.T):
+        with pytest.raises(TypeError, match=r"^matmul: a, b must live in one place; got a on "):
+            call()
+    with pytest.raises(
+        TypeError, match=r"^matmul: b must be a numpy.ndarray or a hipgemm.DeviceArray; got int"
+    ):
+        a @ 3
+
+
+def test_comparisons_are_refused():
+    x = hg.zeros(3, np.float32)
+    for call in (lambda: x == x[:], lambda: x != 0, lambda: x.get() == x):
+        with pytest.raises(TypeError, match=r"arrays on a device cannot be compared by == and !=; use .get"):
+            call()
+    with pytest.raises(TypeError, match="neither true nor false"):
+        bool(x)
+    with pytest.raises(TypeError, match="does not support ufuncs"):
+        np.add(x.get(), x)
+    assert len({x, x, x[:]}) == 2
+    assert len(x) == 3
+    assert [float(row.get()) for row in x] == [0, 0, 0]

@@ -51,7 +51,7 @@ CALLS = [
         (ones(4, 8, dtype=F32), ones(8, 4)),
         {},
         TypeError,
-        "matmul: a.dtype must be bfloat16 or float16; got float32; "
+        "matmul: a.dtype must be bfloat16; got float32; "
         "convert with a.astype(ml_dtypes.bfloat16), "
         "or quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4",
     ),
@@ -72,7 +72,7 @@ CALLS = [
         (ones(4, 8, dtype=np.float16), ones(8, 4, dtype=np.float16)),
         {},
         hg.UnsupportedError,
-        "matmul: a and b must be bf16 and bf16; got f16 and f16",
+        "matmul: a and b must be bf16 and bf16; got f16 and f16; convert with .astype(ml_dtypes.bfloat16)",
     ),
     ((ones(8), ones(8, 4)), {}, ValueError, "matmul: a.ndim must be 2; got 1; a.shape=(8,)"),
     ((ones(4, 8), ones(8, 4)), {"alpha": 1e39}, ValueError, "matmul: alpha must fit float32; got 1e+39"),
@@ -135,6 +135,62 @@ def test_alpha_is_checked_when_the_shapes_are_known():
     with pytest.raises(ValueError, match="alpha must fit float32"):
         hg.matmul(a, a.T, alpha=1e39)
     assert np.isposinf(hg.matmul(a, a.T, alpha=float("inf")).get().astype(F32)).all()
+
+
+def test_streams_that_do_not_exist(streams):
+    a = hg.asarray(ones(4, 8))
+    for call in (
+        lambda stream: hg.matmul(a, a.T, stream=stream),
+        lambda stream: hg.matmul(ones(4, 8), ones(8, 4), stream=stream),
+    ):
+        with pytest.raises(ValueError, match=r"^matmul: stream must be one that exists; got .* 0x3039;"):
+            call(12345)
+    with pytest.raises(ValueError, match=r"^asarray: stream must be one that exists"):
+        hg.asarray(ones(4, 8), stream=12345)
+    np.testing.assert_array_equal(hg.matmul(a, a.T, stream=streams()).get(), np.full((4, 4), 8))
+
+
+def test_a_stream_that_is_gone(emulator):
+    a, out = hg.asarray(ones(4, 8)), hg.empty((4, 4), BF16)
+    stream = int(_hip.call("hipStreamCreateWithFlags", 1))
+    hg.matmul(a, a.T, out, stream=stream)
+    _hip.synchronize(stream)
+    _hip.call("hipStreamDestroy", stream)
+    with pytest.raises(hg.HipError, match="stream must be one that exists; got the unknown handle"):
+        hg.matmul(a, a.T, out, stream=stream)
+
+
+def test_masked_arrays_are_refused():
+    x = np.ma.array(ones(4, 8, dtype=F32))
+    for call in (hg.asarray, hg.quantize_fp8, lambda x: hg.matmul(x, x.T)):
+        with pytest.raises(TypeError, match=r"got MaskedArray; masks are not heeded: use .filled\(value\)"):
+            call(x)
+    with pytest.raises(TypeError, match=r"get: out must be a numpy.ndarray; got MaskedArray"):
+        hg.zeros((4, 8), F32).get(out=x)
+    codes, scale = ones(4, 8, dtype=ml_dtypes.float8_e4m3fn), ones(4, 1, dtype=F32)
+    for data, scales, name in ((np.ma.array(codes), scale, "data"), (codes, np.ma.array(scale), "scale")):
+        with pytest.raises(TypeError, match=f"ScaledArray: {name} must be .*; got MaskedArray"):
+            hg.ScaledArray(data, scales, "fp8_e4m3")
+
+
+def test_matrices_of_numpy_are_arrays(rng):
+    a, w = random_matrix((5, 16), rng), random_matrix((7, 16), rng)
+    x, out = np.asmatrix(a), np.asmatrix(np.zeros((5, 7), BF16))
+    assert_gemm_close(hg.matmul(x, w.T), a, w.T)
+    assert hg.matmul(x, w.T, out) is out
+    assert_gemm_close(np.asarray(out), a, w.T)
+    np.testing.assert_array_equal(hg.asarray(x).get(), a)
+
+
+def test_unknown_types():
+    for function, call in (
+        ("asarray", lambda: hg.asarray(np.ones(2, F32), "zz")),
+        ("asarray", lambda: hg.asarray(hg.zeros(2, F32), "zz")),
+        ("zeros", lambda: hg.zeros(2, "zz")),
+    ):
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert str(caught.value) == f"{function}: dtype must be a dtype or the name of one; got 'zz'"
 
 
 def test_unhashable_dtype():
@@ -206,12 +262,18 @@ except hg.KernelNotFoundError as error:
 
 def test_unknown_architecture(run_python: Run) -> None:
     text = in_child(run_python, CATCH, HIPGEMM_EMULATOR_ARCH="gfx90a")
-    assert text == "no kernels for gfx90a; architectures built: gfx950; run: make kernels"
+    assert text == (
+        "matmul: no kernels for gfx90a; architectures built: gfx950; "
+        "hipgemm has kernels for gfx950 only: make kernels builds no others"
+    )
 
 
 def test_nothing_built(run_python: Run, tmp_path) -> None:
     text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
-    assert text == "no kernels for gfx950; architectures built: none; run: make kernels"
+    assert text == (
+        "matmul: no kernels for gfx950; architectures built: none; "
+        "run: make kernels (in a source tree; else install hipgemm again)"
+    )
 
 
 def copy_kernels(tmp_path):
@@ -225,6 +287,7 @@ def copy_kernels(tmp_path):
 def test_missing_code_object(run_python: Run, tmp_path) -> None:
     copy_kernels(tmp_path).unlink()
     text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
+    assert text.startswith("matmul: the code object ")
     assert "hipgemm_gfx950.co cannot be read (No such file or directory); run: make kernels" in text
 
 
@@ -234,7 +297,8 @@ def test_damaged_code_object(run_python: Run, tmp_path) -> None:
     image[len(image) // 2] ^= 1
     path.write_bytes(image)
     text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
-    assert text.endswith("hipgemm_gfx950.co is not the one in the manifest; run: make kernels")
+    assert text.startswith("matmul: the code object ")
+    assert "hipgemm_gfx950.co is not the one in the manifest; run: make kernels" in text
 
 
 def test_recovers_when_the_kernels_appear(run_python: Run, tmp_path) -> None:

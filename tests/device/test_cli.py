@@ -27,6 +27,15 @@ def test_info():
     assert done.stderr == ""
 
 
+def test_info_says_that_no_kernel_serves_the_device():
+    done = cli("info", HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_ARCH="gfx942")
+    assert done.returncode == 1
+    assert re.search(r"^device 0 +.+, gfx942$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^problem +device 0: no kernels for gfx942; .* for gfx950 only", done.stdout, re.MULTILINE
+    )
+
+
 def test_info_without_a_runtime():
     done = cli("info", HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
     if done.returncode == 0:
@@ -72,6 +81,8 @@ def test_can_use(capsys):
     assert out.startswith("no:")
     assert "(K)" in out
     assert "a.dtype must be" in out
+    assert main(["can-use", "matmul", "300x512", "512x384T"]) == 0
+    assert "by the model that chooses among kernels (estimated, not measured):" in capsys.readouterr().out
     assert main(["can-use", "matmul", "300", "500x384"]) == 2
     capsys.readouterr()
     for form in ("fp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"):
@@ -91,6 +102,31 @@ def test_errors_are_one_line():
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("--sizes", "x", "must be positive numbers such as 256,512; got 'x'"),
+        ("--sizes", "64,0", "must be positive numbers such as 256,512; got '64,0'"),
+        ("--emulator-sizes", "", "must be positive numbers such as 256,512; got ''"),
+        ("--repeat", "0", "must be a positive number; got '0'"),
+        ("--seconds", "nan", "must be a number of seconds; got 'nan'"),
+    ],
+)
+def test_bench_refuses(capsys, option, value, text):
+    with pytest.raises(SystemExit) as caught:
+        main(["bench", option, value])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: argument {option}: {text}\n")
+
+
+def test_bench_tells_its_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for default in ("256,512,1024", "512,1024,2048,4096", "5", "2"):
+        assert f"(default: {default})" in text
+
+
 def test_bench_prints_its_figures(capsys):
     quick = ["--sizes", "64", "--repeat", "1", "--emulator-sizes", "64,128", "--seconds", "0"]
     assert main(["bench", *quick]) == 0
@@ -99,7 +135,9 @@ def test_bench_prints_its_figures(capsys):
     assert re.search(r"launch, out= given: +[\d.]+ us of Python", text)
     if info().runtime == "emulator":
         assert re.search(r"CPU features in use: \w+", text)
-        assert re.search(r"  v2 +[\d.]+ M wave-instructions/s landing late, +[\d.]+ early", text)
+        rates = r"  v2 +[\d.]+ M wave-instructions/s landing late, +[\d.]+ early; late takes [\d.]+ times"
+        assert re.search(rates, text)
+        assert "(aim: what this project has set itself" in text
         assert re.search(r"HIPGEMM_EMULATOR_CHECK=hazard +[\d.]+ times the time", text)
         assert re.search(r"  mfma +[\d.]+ % of the time, +[\d.]+ % of the instructions", text)
         assert re.search(r"  128\^3 bf16 +[\d.]+ ms, .*; grows as size\^", text)

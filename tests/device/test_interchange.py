@@ -154,6 +154,6 @@ def test_taken_arrays_multiply(rng):
 
 def test_numpy_says_why_it_cannot_take_device_memory():
     x = hg.asarray(np.ones((2, 3), np.float32))
-    with pytest.raises((RuntimeError, BufferError), match="[Dd]evice"):
+    with pytest.raises((RuntimeError, BufferError), match=r"[Dd]evice"):
         np.from_dlpack(x)
     x.free()  # would refuse while a capsule is out

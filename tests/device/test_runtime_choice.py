@@ -230,7 +230,22 @@ def test_the_warning_is_one_line(run_python, tmp_path):
     code = "from hipgemm import _hip; _hip.runtime()"
     done = run_python(code, HIPGEMM_RUNTIME="auto", ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path))
     assert len(done.stderr.splitlines()) == 1
-    assert "RuntimeFallbackWarning: hipgemm runs on its emulator" in done.stderr
+    assert done.stderr.startswith("RuntimeFallbackWarning: hipgemm runs on its emulator")
+
+
+def test_the_warning_s_place_is_the_caller_s(choose):
+    (place,) = choose(
+        "auto",
+        """
+import warnings
+from hipgemm import _hip
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    _hip.runtime()
+print(seen[0].filename, seen[0].lineno, warnings.formatwarning.__module__)
+""",
+    )
+    assert place == "<string> 6 warnings"
 
 
 # ---- several devices
@@ -269,5 +284,5 @@ assert _hip.current_device() == 1
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == (
         "matmul: a, b must live in one place; got a on device 0, b on device 1; "
-        "move NumPy arrays to the device with hipgemm.asarray"
+        "move the others with hipgemm.asarray(x, device=0)"
     )
