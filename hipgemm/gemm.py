@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -57,10 +57,11 @@ def matmul(
 ) -> DeviceArray: ...
 
 
+# A TypeError. Yet with these, operands that may be either have a type.
 @overload
 def matmul(
-    a: Vector,
-    b: Vector,
+    a: Host,
+    b: DeviceArray,
     /,
     out: Vector | None = None,
     *,
@@ -69,7 +70,22 @@ def matmul(
     col_scale: Vector | None = None,
     bias: Vector | None = None,
     stream: Any = None,
-) -> Vector: ...
+) -> NoReturn: ...
+
+
+@overload
+def matmul(
+    a: DeviceArray,
+    b: Host,
+    /,
+    out: Vector | None = None,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    alpha: Number = 1.0,
+    col_scale: Vector | None = None,
+    bias: Vector | None = None,
+    stream: Any = None,
+) -> NoReturn: ...
 
 
 @overload
