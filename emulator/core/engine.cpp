@@ -173,6 +173,7 @@ uint64_t Engine::run_wave(Wave& w, uint64_t fuel) {
 uint64_t Engine::next_turn(const Options& options) {
   order_ = group_.waves;
   if (options.waves == WaveOrder::reverse) std::reverse(order_.begin(), order_.end());
+  if (options.waves == WaveOrder::lockstep) return 1;
   if (options.waves != WaveOrder::random) return kTurn;
   for (size_t n = order_.size(); n > 1; --n)
     std::swap(order_[n - 1], order_[next_random(random_) % n]);
@@ -183,12 +184,13 @@ void Engine::run_group(LaunchContext& context) {
   for (;;) {
     uint32_t waiting = 0, ended = 0;
     const uint64_t turn = next_turn(context.options);
+    const uint64_t rarely = context.options.waves == WaveOrder::lockstep ? 4096 : 64;
     for (Wave* w : order_) {
       if (w->state == WaveState::running) {
         const uint64_t n = run_wave(*w, turn);
         // What is in flight arrives some day, even if nobody waits for it.
         if (w->pc && w->state == WaveState::running &&
-            (turn == kTurn || next_random(random_) % 64 == 0) &&
+            (turn == kTurn || next_random(random_) % rarely == 0) &&
             !(wait_vm(*w, 0) && wait_lgkm(*w, 0)))
           return;
         const uint64_t before = context.executed.fetch_add(n, std::memory_order_relaxed);

@@ -91,7 +91,8 @@ Mode& memory_mode() {
   return m;
 }
 Mode& wave_mode() {
-  static Mode& m = *new Mode("HIPGEMM_EMULATOR_WAVES", {"forward", "reverse", "random"});
+  static Mode& m =
+      *new Mode("HIPGEMM_EMULATOR_WAVES", {"forward", "reverse", "random", "lockstep"});
   return m;
 }
 

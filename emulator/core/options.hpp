@@ -7,7 +7,7 @@
 namespace emu {
 
 enum class MemoryMode : uint8_t { late, early, random, late_vm, late_lgkm };
-enum class WaveOrder : uint8_t { forward, reverse, random };
+enum class WaveOrder : uint8_t { forward, reverse, random, lockstep };
 
 struct Options {
   // HIPGEMM_EMULATOR_MEMORY=late|early|random[:seed]|late-vm|late-lgkm: when memory operations take
@@ -15,8 +15,9 @@ struct Options {
   // counters and at once for the other, which shows orders that neither extreme does.
   MemoryMode memory = MemoryMode::late;
   uint64_t memory_seed = 1;
-  // HIPGEMM_EMULATOR_WAVES=forward|reverse|random[:seed]: order of the workgroups, and of the waves
-  // of one between barriers; random also changes from wave to wave at random instructions.
+  // HIPGEMM_EMULATOR_WAVES=forward|reverse|random[:seed]|lockstep: order of the workgroups, and of
+  // the waves of one between barriers; random also changes from wave to wave at random
+  // instructions, lockstep after each.
   WaveOrder waves = WaveOrder::forward;
   uint64_t wave_seed = 1;
   unsigned threads = 1;  // HIPGEMM_EMULATOR_THREADS, default all cores

@@ -217,7 +217,7 @@ def test_a_wave_can_wait_for_another() -> None:
     assert out.tolist() == [7, 7]
 
 
-@pytest.mark.parametrize("order", ["forward", "reverse", "random:1", "random:2"])
+@pytest.mark.parametrize("order", ["forward", "reverse", "random:1", "random:2", "lockstep"])
 @pytest.mark.parametrize("memory", ["late", "early", "random:1", "random:2"])
 def test_right_programs_do_not_depend_on_the_order(
     order: str, memory: str, monkeypatch: pytest.MonkeyPatch
@@ -277,6 +277,37 @@ def test_a_missing_barrier_shows_in_some_order(order: str, monkeypatch: pytest.M
     if not order.startswith("random"):
         first = slice(0, 64) if order == "forward" else slice(64, 128)
         assert not right[first].any()
+
+
+def test_lockstep_hides_what_only_a_fast_wave_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second wave reads what the first overwrites a few instructions later, without a barrier."""
+    body = """
+        s_load_dwordx2 s[4:5], s[0:1], 0x0
+        v_readfirstlane_b32 s6, v0
+        v_lshlrev_b32 v1, 2, v0
+        v_and_b32 v2, 63, v0
+        v_lshlrev_b32 v2, 2, v2
+        v_mov_b32 v3, 7
+        ds_write_b32 v2, v3
+        s_waitcnt lgkmcnt(0)
+        s_barrier
+        ds_read_b32 v4, v2
+        s_waitcnt lgkmcnt(0)
+        s_cmp_lg_u32 s6, 0
+        s_cbranch_scc1 second
+        s_nop 0
+        ds_write_b32 v2, v0
+        s_waitcnt lgkmcnt(0)
+    second:
+        global_store_dword v1, v4, s[4:5]
+    """
+    right = {}
+    for order in ("forward", "lockstep"):
+        monkeypatch.setenv("HIPGEMM_EMULATOR_WAVES", order)
+        (out,) = asm.run(asm.Snippet(body, lds=256), np.zeros(128, np.uint32), block=128)
+        right[order] = (out == 7).mean()
+    assert right["lockstep"] == 1
+    assert right["forward"] < 0.6
 
 
 def test_unknown_modes_are_told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
