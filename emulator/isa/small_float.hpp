@@ -73,9 +73,11 @@ EMU_INLINE float fma_half(float a, float b, float c) {
   const float t = s - p;
   const float error = (p - (s - t)) + (c - t);
   const uint32_t bits = as<uint32_t>(s);
-  const bool inexact = error != 0.f && !is_nan(error) && (bits & 1) == 0;
-  const bool away = (error > 0.f) == (s > 0.f);
-  return as<float>(inexact ? (away ? bits + 1 : bits - 1) : bits);
+  const uint32_t e = as<uint32_t>(error), magnitude = e & 0x7fffffff;
+  const uint32_t inexact = magnitude - 1 < 0x7f800000 ? ~bits & 1 : 0;  // neither 0 nor NaN
+  // To the odd neighbour that lies where the error points.
+  const uint32_t toward_zero = (e ^ bits) >> 31;
+  return as<float>(bits + inexact - 2 * (inexact & toward_zero));
 }
 
 // ---- 8, 6 and 4 bits ----------------------------------------------------------------------------
