@@ -284,6 +284,7 @@ bool GlobalShadow::quick_read(uint32_t wave, AccessId id, uint32_t bytes, uint64
   uint64_t number = ~uint64_t{0};
   uint32_t* marks = nullptr;
   int shift = 4;
+  uint32_t units = 0;
   for (uint32_t l = 0; l < kLanes; ++l) {
     const uint64_t at = base + offset[l];
     if (at / kRacePage != number) {
@@ -293,9 +294,11 @@ bool GlobalShadow::quick_read(uint32_t wave, AccessId id, uint32_t bytes, uint64
       if (p.reader != wave || !p.only_read || (bytes & ((1u << p.shift) - 1))) return false;
       marks = p.mark[static_cast<int>(Touch::read)].data();
       shift = p.shift;
+      units = bytes >> shift;
     }
     uint32_t* const m = marks + (at % kRacePage >> shift);
-    for (uint32_t k = 0; k < bytes >> shift; ++k) m[k] = id << 6 | l;
+    *m = id << 6 | l;
+    for (uint32_t k = 1; k < units; ++k) m[k] = id << 6 | l;
   }
   return true;
 }

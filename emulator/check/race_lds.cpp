@@ -10,6 +10,17 @@ int32_t reference(AccessId id, uint32_t lane) { return static_cast<int32_t>(id <
 // Not less than any lane's reference to `id`.
 int32_t upto(AccessId id) { return reference(id, 63); }
 
+// Whether any of `count` rows exceeds the limits.
+template <size_t kColumns>
+bool any_above(const int32_t* rows, size_t count, const int32_t* limit) {
+  int32_t above[kColumns] = {};
+  for (size_t r = 0; r < count; ++r)
+    for (size_t c = 0; c < kColumns; ++c) above[c] |= rows[r * kColumns + c] > limit[c] ? -1 : 0;
+  int32_t any = 0;
+  for (const int32_t a : above) any |= a;
+  return any;
+}
+
 }  // namespace
 
 void LdsShadow::attach(uint32_t bytes, uint32_t waves) {
@@ -154,12 +165,12 @@ bool LdsShadow::quick_dma(const Order& order, uint32_t wave, AccessId id, uint64
   const int32_t settled = upto(order.settled());
   int32_t* const written = written_.data() + first;
   const int32_t* const read = read_.data() + first * waves;
-  int32_t above[4] = {};
-  for (size_t u = 0; u < count; ++u) above[u & 3] |= written[u] > settled ? -1 : 0;
-  for (size_t u = 0; u < count; ++u)
-    for (size_t w = 0; w < waves; w += 4)
-      for (size_t k = 0; k < 4; ++k) above[k] |= read[u * waves + w + k] > limit[w + k] ? -1 : 0;
-  if (above[0] | above[1] | above[2] | above[3]) return false;
+  int32_t latest = 0;
+  for (size_t u = 0; u < count; ++u) latest |= written[u] > settled ? -1 : 0;
+  const bool later = waves == 4   ? any_above<4>(read, count, limit)
+                     : waves == 8 ? any_above<8>(read, count, limit)
+                                  : any_above<16>(read, count, limit);
+  if (latest || later) return false;
   const int each = 4 - shift_;
   for (size_t u = 0; u < count; ++u)
     written[u] = reference(id, 0) + static_cast<int32_t>(u >> each);
