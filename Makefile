@@ -61,7 +61,8 @@ else
 endif
 OBJ := build/$(if $(ZIG),zig,cxx)
 CXXFLAGS ?= -O3 -g0
-EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -ffp-contract=off -fvisibility=hidden -pthread \
+# Nothing reads exception flags; without -fno-trapping-math gcc vectorises no choice between floats.
+EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden -pthread \
   -Wall -Wextra $(if $(ZIG),,-Wno-restrict) -Iemulator -MMD -MP
 # Instruction semantics are compiled once per CPU level; the best one the CPU has is picked at start.
 ifeq ($(MACHINE),x86_64)
