@@ -218,12 +218,13 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
         others = [path for path in _mapped_libraries() if not _same_file(path, library)]
         if others:
             raise RuntimeNotFoundError(f"hip-python has opened {others[0]} instead of {library}")
-    if int(error) != _HIP_SUCCESS or devices < 1:
-        raise RuntimeNotFoundError(f"{library} reports no device ({getattr(error, 'name', error)})")
     found = Runtime(kind, hip, library, int(devices))
     if kind == "emulator":
         handle.hipgemm_emulator_last_report.restype = ctypes.c_char_p
         found.emulator = handle
+    if int(error) != _HIP_SUCCESS or devices < 1:
+        why = ": ".join(filter(None, (getattr(error, "name", str(error)), found.report())))
+        raise RuntimeNotFoundError(f"{library} reports no device ({why})")
     found.pools = [Pool(found, device) for device in range(found.devices)]
     return found
 

@@ -324,15 +324,15 @@ std::optional<Fault> run(const Launch& launch, Counters& counters) {
   if (auto refused = refuse(launch)) return refused;
   LaunchContext context(launch);
   try {
-    std::string error;
-    context.observer = make_observer(context, error);
+    const Options& options = context.options = read_options();
+    std::string error = options.error;
+    if (error.empty()) context.observer = make_observer(context, error);
     if (!error.empty()) return Fault{FaultKind::launch_failure, error};
     context.program = program_of(*launch.kernel, context.observer != nullptr);
     context.allocations = launch.memory->snapshot();
     // Firmware that preloads arguments skips the code that loads them otherwise.
     const bool preloads = launch.kernel->descriptor.kernarg_preload & 127;
     context.entry = context.program->at(launch.kernel->entry + (preloads ? 256 : 0));
-    const Options& options = context.options = read_options();
     context.lds_bytes =
         (launch.kernel->descriptor.group_segment_bytes + launch.dynamic_lds_bytes + 3) / 4 * 4;
     const auto& s = launch.workgroup_size;

@@ -1,7 +1,8 @@
 // Picks the CPU level whose instruction semantics run here.
-#include <cstdio>
-#include <cstring>
+#include <string>
+#include <string_view>
 
+#include "core/environment.hpp"
 #include "core/launch.hpp"
 #include "core/lowering.hpp"
 #include "core/options.hpp"
@@ -11,6 +12,17 @@
 #endif
 
 namespace emu {
+namespace {
+
+constexpr const char* kVariable = "HIPGEMM_EMULATOR_CPU";
+
+struct Chosen {
+  Semantics semantics;
+  std::string fault;
+};
+const Chosen& chosen();
+
+}  // namespace
 
 #if defined(__x86_64__)
 namespace isa_v2 {
@@ -42,50 +54,57 @@ int best_level() {
   return (b7 & need4) == need4 && (low & 0xe6) == 0xe6 ? 4 : 3;
 }
 
-}  // namespace
-
-const Semantics& semantics() {
-  static const Semantics chosen = [] {
-    int level = best_level();
-    const std::string wanted = read_options().cpu;
-    const char* const forced = wanted.c_str();
-    if (forced[0] == 'v' && forced[1] >= '2' && forced[1] <= '4' && !forced[2]) {
-      if (forced[1] - '0' <= level)
-        level = forced[1] - '0';
-      else
-        std::fprintf(stderr, "hipgemm emulator: this CPU has level v%d only, not %s\n", level,
-                     forced);
-    } else if (*forced) {
-      std::fprintf(stderr,
-                   "hipgemm emulator: HIPGEMM_EMULATOR_CPU=%s ignored, expected v2, v3, v4\n",
-                   forced);
+const Chosen& chosen() {
+  static const Chosen instance = [] {
+    Chosen c;
+    const int best = best_level();
+    int level = best;
+    if (const std::string_view forced = variable(kVariable); !forced.empty()) {
+      level = forced.size() == 2 && forced[0] == 'v' ? forced[1] - '0' : 0;
+      if (level < 2 || level > best) {
+        const std::string wanted = "v2" + (best > 2 ? " to v" + std::to_string(best) : "");
+        c.fault = wrong_value(kVariable, forced, wanted + ", which this CPU has");
+        level = best;
+      }
     }
-    Semantics s;
+    Semantics& s = c.semantics;
     if (level == 4)
       isa_v4::install(s), s.level = "v4";
     else if (level == 3)
       isa_v3::install(s), s.level = "v3";
     else
       isa_v2::install(s), s.level = "v2";
-    return s;
+    return c;
   }();
-  return chosen;
+  return instance;
 }
+
+}  // namespace
 #else
 namespace isa_base {
 void install(Semantics&);
 }
 
-const Semantics& semantics() {
-  static const Semantics chosen = [] {
-    Semantics s;
-    isa_base::install(s);
-    s.level = "base";
-    return s;
+namespace {
+
+const Chosen& chosen() {
+  static const Chosen instance = [] {
+    Chosen c;
+    const std::string_view forced = variable(kVariable);
+    if (!forced.empty() && forced != "base") c.fault = wrong_value(kVariable, forced, "base");
+    isa_base::install(c.semantics);
+    c.semantics.level = "base";
+    return c;
   }();
-  return chosen;
+  return instance;
 }
+
+}  // namespace
 #endif
+
+const Semantics& semantics() { return chosen().semantics; }
+
+const std::string& cpu_fault() { return chosen().fault; }
 
 const char* cpu_level() { return semantics().level; }
 

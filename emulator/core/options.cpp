@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -12,24 +9,20 @@
 #include <thread>
 #include <vector>
 
+#include "core/environment.hpp"
+
 namespace emu {
 namespace {
 
-// A value that does not make sense is told and ignored: a launch is no place to fail.
-void ignored(const char* name, const char* value, const char* wanted) {
-  std::fprintf(stderr, "hipgemm emulator: %s=%s ignored, expected %s\n", name, value, wanted);
-}
-
-uint64_t number(const char* name, uint64_t fallback, uint64_t least, uint64_t most) {
-  const char* text = std::getenv(name);
-  if (!text || !*text) return fallback;
-  char* end = nullptr;
-  const unsigned long long value = std::strtoull(text, &end, 10);
-  if (*end || *text == '-' || value < least) {
-    ignored(name, text, "a positive number");
+uint64_t number(const char* name, uint64_t fallback, uint64_t most, std::string& error) {
+  const std::string_view text = variable(name);
+  if (text.empty()) return fallback;
+  const auto value = whole_number(text);
+  if (!value || !*value) {
+    error = wrong_value(name, text, "a positive number");
     return fallback;
   }
-  return value > most ? most : value;
+  return std::min(*value, most);
 }
 
 struct Choice {
@@ -43,10 +36,8 @@ std::optional<Choice> parse(std::string_view text, std::span<const std::string_v
     if (text == names[k]) return Choice{static_cast<int>(k), 1};
   constexpr std::string_view kRandom = "random:";
   if (!text.starts_with(kRandom)) return {};
-  const char* const end = text.data() + text.size();
-  Choice c{2, 0};
-  const auto parsed = std::from_chars(text.data() + kRandom.size(), end, c.seed);
-  return parsed.ptr == end && parsed.ec == std::errc() ? std::optional(c) : std::nullopt;
+  const auto seed = whole_number(text.substr(kRandom.size()));
+  return seed ? std::optional(Choice{2, *seed}) : std::nullopt;
 }
 
 // A choice that the environment makes, or a function of the library for the launches that follow.
@@ -56,17 +47,17 @@ class Mode {
   Mode(const char* variable, std::initializer_list<std::string_view> names)
       : variable_(variable), names_(names) {}
 
-  Choice get() {
+  Choice get(std::string& error) {
     {
       std::lock_guard lock(mutex_);
       if (forced_) return *forced_;
     }
-    const char* text = std::getenv(variable_);
-    if (!text || !*text) return {};
+    const std::string_view text = variable(variable_);
+    if (text.empty()) return {};
     if (const auto c = parse(text, names_)) return *c;
-    std::string expected;
-    for (const auto name : names_) expected += std::string(name) + ", ";
-    ignored(variable_, text, (expected + "or random:SEED").c_str());
+    std::string wanted;
+    for (const auto name : names_) wanted += std::string(name) + ", ";
+    error = wrong_value(variable_, text, wanted + "or random:SEED");
     return {};
   }
   // Null leaves it to the environment. False if the text makes no sense.
@@ -100,15 +91,15 @@ Mode& wave_mode() {
 
 Options read_options() {
   Options o;
-  const Choice memory = memory_mode().get(), waves = wave_mode().get();
+  const Choice memory = memory_mode().get(o.error), waves = wave_mode().get(o.error);
   o.memory = static_cast<MemoryMode>(memory.value);
   o.memory_seed = memory.seed;
   o.waves = static_cast<WaveOrder>(waves.value);
   o.wave_seed = waves.seed;
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
-  o.threads = static_cast<unsigned>(number("HIPGEMM_EMULATOR_THREADS", cores, 1, 1024));
-  o.budget = number("HIPGEMM_EMULATOR_BUDGET", 20'000'000'000, 1, UINT64_MAX);
-  if (const char* c = std::getenv("HIPGEMM_EMULATOR_CPU")) o.cpu = c;
+  o.threads = static_cast<unsigned>(number("HIPGEMM_EMULATOR_THREADS", cores, 1024, o.error));
+  o.budget = number("HIPGEMM_EMULATOR_BUDGET", 20'000'000'000, UINT64_MAX, o.error);
+  if (o.error.empty()) o.error = cpu_fault();
   return o;
 }
 

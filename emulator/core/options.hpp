@@ -1,4 +1,4 @@
-// What the environment asks of the machine, read at every launch (the CPU level: once).
+// What the environment asks of the machine, read at every launch.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Options {
   uint64_t wave_seed = 1;
   unsigned threads = 1;  // HIPGEMM_EMULATOR_THREADS, default all cores
   uint64_t budget = 0;   // HIPGEMM_EMULATOR_BUDGET: wave instructions per launch
-  std::string cpu;       // HIPGEMM_EMULATOR_CPU: level to force, "" for the best
+  std::string error;     // what is wrong with one of these; "" if nothing is
 };
 
 // A repeatable sequence (splitmix64).
@@ -34,6 +34,8 @@ inline uint64_t next_random(uint64_t& state) {
 }
 
 Options read_options();
+// What is wrong with HIPGEMM_EMULATOR_CPU, which is read once; "" if nothing is.
+const std::string& cpu_fault();
 // The place in the launch of the workgroup that is started as the nth of `count`.
 uint64_t nth_workgroup(const Options& options, uint64_t n, uint64_t count);
 

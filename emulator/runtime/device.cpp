@@ -41,6 +41,8 @@ Runtime::Runtime() {
 
 Runtime& runtime() {
   static Runtime* const instance = [] {
+    if (const std::string& error = options().error; !error.empty())
+      fail(hipErrorInvalidValue, error);
     pthread_atfork(nullptr, nullptr, [] { is_forked = true; });
     return new Runtime;
   }();

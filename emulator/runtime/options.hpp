@@ -10,6 +10,7 @@ struct Options {
   std::string arch = "gfx950";  // HIPGEMM_EMULATOR_ARCH
   bool late = true;             // HIPGEMM_EMULATOR_ASYNC=late|eager
   bool verbose = false;         // HIPGEMM_EMULATOR_VERBOSE
+  std::string error;            // what is wrong with one of these; "" if nothing is
 };
 
 const Options& options();

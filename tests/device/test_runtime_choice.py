@@ -248,6 +248,12 @@ print(seen[0].filename, seen[0].lineno, warnings.formatwarning.__module__)
     assert place == "<string> 6 warnings"
 
 
+def test_a_wrong_variable_is_told(choose):
+    (text,) = choose("emulator", HIPGEMM_EMULATOR_ASYNC="lazy")
+    assert text.startswith("RuntimeNotFoundError | ")
+    assert text.endswith("HIPGEMM_EMULATOR_ASYNC must be late or eager; got 'lazy')")
+
+
 # ---- several devices
 
 

@@ -102,7 +102,7 @@ def test_looking_up_functions_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("arch", "count", "ok"),
-    [("gfx942:sramecc+:xnack-", "1", True), ("gfx950", "0", False), ("gfx950", "x", True)],
+    [("gfx942:sramecc+:xnack-", "1", True), ("gfx950", "0", False)],
 )
 def test_environment(run_python: Any, arch: str, count: str, ok: bool) -> None:
     code = f"""
@@ -113,9 +113,33 @@ print(text(properties(0).gcnArchName))
     child = run_python(code, HIPGEMM_EMULATOR_ARCH=arch, HIPGEMM_EMULATOR_DEVICES=count)
     if ok:
         assert child.stdout.strip() == (arch if ":" in arch else arch + ":sramecc+:xnack-"), child.stderr
-        assert ("HIPGEMM_EMULATOR_DEVICES must be" in child.stderr) == (count == "x")
     else:
         assert "hipErrorNoDevice" in child.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("DEVICES", "x", "a number from 0 to 64"),
+        ("DEVICES", "65", "a number from 0 to 64"),
+        ("ASYNC", "lazy", "late or eager"),
+    ],
+)
+def test_a_wrong_variable_is_an_error_of_every_call(
+    run_python: Any, name: str, value: str, wanted: str
+) -> None:
+    code = """
+import ctypes
+from hipgemm import _hip
+lib = ctypes.CDLL(str(_hip.EMULATOR))
+lib.hipgemm_emulator_last_report.restype = ctypes.c_char_p
+print(lib.hipInit(0), lib.hipGetDeviceCount(ctypes.byref(ctypes.c_int())), lib.hipDeviceSynchronize())
+print(lib.hipgemm_emulator_last_report().decode())
+"""
+    child = run_python(code, **{f"HIPGEMM_EMULATOR_{name}": value})
+    codes, report = child.stdout.splitlines()
+    assert codes == "1 1 1", child.stdout
+    assert report == f"hipDeviceSynchronize: HIPGEMM_EMULATOR_{name} must be {wanted}; got '{value}'"
 
 
 def test_verbose_prints_reports(run_python: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import asm
 import numpy as np
@@ -310,10 +311,41 @@ def test_lockstep_hides_what_only_a_fast_wave_breaks(monkeypatch: pytest.MonkeyP
     assert right["forward"] < 0.6
 
 
-def test_unknown_modes_are_told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HIPGEMM_EMULATOR_WAVES", "sideways")
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("WAVES", "sideways", "forward, reverse, random"),
+        ("WAVES", "random:x", "forward, reverse, random"),
+        ("MEMORY", "never", "late, early, random, late-vm, late-lgkm, or random:SEED"),
+        ("THREADS", "0", "a positive number"),
+        ("BUDGET", "-1", "a positive number"),
+    ],
+)
+def test_unknown_modes_are_errors(
+    name: str, value: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"HIPGEMM_EMULATOR_{name}", value)
+    with pytest.raises(asm.LaunchError) as caught:
+        asm.run("s_nop 0")
+    assert f"HIPGEMM_EMULATOR_{name} must be {wanted}" in caught.value.report
+    assert f"; got '{value}'" in caught.value.report
+    monkeypatch.delenv(f"HIPGEMM_EMULATOR_{name}")
     asm.run("s_nop 0")
-    assert "HIPGEMM_EMULATOR_WAVES=sideways ignored, expected forward, reverse" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("level", ["v5", "v44", "avx2"])
+def test_unknown_levels_are_errors(run_python: Callable[..., Any], level: str) -> None:
+    code = """if True:
+        import sys; sys.path.insert(0, 'tests/emulator')
+        import asm
+        try:
+            asm.run("s_nop 0")
+        except asm.LaunchError as error:
+            print(error.report)
+    """
+    text = run_python(code, HIPGEMM_EMULATOR_CPU=level).stdout
+    assert "HIPGEMM_EMULATOR_CPU must be " in text
+    assert f"; got '{level}'" in text
 
 
 # ---- when memory takes effect ------------------------------------------------------------------------
