@@ -15,7 +15,7 @@ from . import _hip, _launch, formats, reference
 from ._dlpack import contiguous_strides
 from .amax import AmaxState
 from .array import DeviceArray, asarray, lend, new
-from .errors import sentence
+from .errors import sentence, told_by
 from .formats import (
     BLOCK,
     F32,
@@ -277,7 +277,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     if q.device is None:
         return reference.dequantize(q, dtype=to.dtype)
     handle = _hip.stream_handle(function, stream)
-    with _hip.on_device(q.device):
+    with told_by(function), _hip.on_device(q.device):
         return _back(q, handle, to)
 
 
@@ -313,7 +313,7 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
         raise ValueError(f"{function}: {sentence('scale.ndim must be 2', f'scale.shape={scale.shape}')}")
     handle = _hip.stream_handle(function, stream)
     rows, blocks = scale.shape
-    with _hip.on_device(scale.device):
+    with told_by(function), _hip.on_device(scale.device):
         packed = new((-(-blocks // 4), rows), np.dtype(np.uint32), scale.device, handle)
         scale._block.reading(handle)
         if packed.size:
@@ -501,10 +501,10 @@ def _on_device(
     """Run on the device of `x`; NumPy arrays go to `device` or the current one, and results come back."""
     handle = _hip.stream_handle(function, stream)
     if isinstance(x, DeviceArray):
-        with _hip.on_device(x.device):
+        with told_by(function), _hip.on_device(x.device):
             return work(x, handle)
     resident = asarray(x, device=device, stream=stream)
-    with _hip.on_device(resident.device):
+    with told_by(function), _hip.on_device(resident.device):
         made = work(resident, handle)
         return (made[0].get(), made[1].get()) if isinstance(made, tuple) else made.get()
 

@@ -268,6 +268,21 @@ def test_unknown_architecture(run_python: Run) -> None:
     )
 
 
+QUANTIZERS = """
+for function in (hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp4, hg.quantize_both):
+    for y in (np.ones((32, 32), np.float32), hg.zeros((32, 32), np.float32)):
+        try:
+            function(y, *(["mxfp8_e4m3"] if function is hg.quantize_both else []))
+        except hg.KernelNotFoundError as error:
+            assert str(error).startswith(f"{function.__name__}: no kernels for gfx90a"), error
+            print(".")
+"""
+
+
+def test_quantizers_name_themselves(run_python: Run) -> None:
+    assert in_child(run_python, QUANTIZERS, HIPGEMM_EMULATOR_ARCH="gfx90a").split() == ["."] * 8
+
+
 def test_nothing_built(run_python: Run, tmp_path) -> None:
     text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
     assert text == (
