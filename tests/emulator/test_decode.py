@@ -275,6 +275,19 @@ def test_scales_outside_vgprs_are_still_decoded(disassemble: Disassemble) -> Non
     assert text.endswith("v[64:67], v[40:47], v[50:57], v[100:103], s4, v5 op_sel_hi:[0,0,0]")
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("v_add_u32 v0, v1, v2", 1), ("v_cmp_eq_f64 vcc, v[0:1], v[2:3]", 1), ("ds_gws_sema_v gds", 0)],
+)
+def test_what_can_be_executed(text: str, answer: int, tmp_path: Path) -> None:
+    implemented = ctypes.CDLL(str(LIBRARY)).hipgemm_emulator_implemented
+    implemented.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    (code,) = assemble([text], tmp_path)
+    assert isinstance(code, bytes)
+    assert implemented(code, len(code)) == answer
+    assert implemented(code, len(code) - 1) == -1
+
+
 def test_unused_selects_of_a_scale_prefix_are_ignored(disassemble: Disassemble) -> None:
     # Other assemblers set the bits of a third operand, which the prefix has not.
     plain, other = (disassemble(bytes.fromhex(f"00{b}acd304010200000cadd328659284")) for b in ("08", "68"))
