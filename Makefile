@@ -88,12 +88,14 @@ $(EMULATOR): $(EMU_OBJECTS) $(wildcard emulator/exports.map)
 
 $(OBJ)/%.o: %.cpp Makefile
 	@mkdir -p $(@D)
-	$(EMU_CXX) $(EMU_FLAGS) -c -o $@ $<
+	@echo '  c++  $<'
+	@$(EMU_CXX) $(EMU_FLAGS) -c -o $@ $<
 
 define LEVEL_RULE
 $(OBJ)/%.$(1).o: %.cpp Makefile
 	@mkdir -p $$(@D)
-	$$(EMU_CXX) $$(EMU_FLAGS) $$(call march,$(1)) -DEMU_LEVEL=$(1) -c -o $$@ $$<
+	@echo '  c++  $$< ($(1))'
+	@$$(EMU_CXX) $$(EMU_FLAGS) $$(call march,$(1)) -DEMU_LEVEL=$(1) -c -o $$@ $$<
 endef
 $(foreach level,$(LEVELS),$(eval $(call LEVEL_RULE,$(level))))
 -include $(EMU_OBJECTS:.o=.d)
