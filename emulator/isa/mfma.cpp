@@ -10,23 +10,8 @@
 namespace emu::EMU_NS {
 namespace {
 
-// ---- fused multiply-add -------------------------------------------------------------------------
-
-// Without FMA instructions: the product is exact in double; the sum is rounded to odd there, so
-// that rounding it to float is the only rounding.
-EMU_INLINE float fused(float a, float b, float c) {
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-  return __builtin_fmaf(a, b, c);
-#else
-  const double product = static_cast<double>(a) * b, sum = product + c;
-  const double back = sum - product;
-  const double error = (product - (sum - back)) + (c - back);
-  auto bits = as<uint64_t>(sum);
-  const bool finite = (bits >> 52 & 2047) != 2047;
-  if (finite && error != 0 && !(bits & 1)) bits += (error > 0) == (sum > 0) ? 1 : -1;
-  return static_cast<float>(as<double>(bits));
-#endif
-}
+// ---- as many floats as the CPU works on at once
+// --------------------------------------------------
 
 #if defined(__AVX512F__)
 struct Vector {
@@ -65,21 +50,47 @@ struct Vector {
 #else
 struct Vector {
   static constexpr int kWidth = 4, kRows = 4;
-  float x[4];
-  EMU_INLINE Vector zero() { return {}; }
-  EMU_INLINE Vector load(const float* p) { return {{p[0], p[1], p[2], p[3]}}; }
-  EMU_INLINE Vector load_bits(const uint32_t* p) {
-    return {{as<float>(p[0]), as<float>(p[1]), as<float>(p[2]), as<float>(p[3])}};
+  using Floats = float __attribute__((vector_size(16)));
+  using Doubles = double __attribute__((vector_size(32)));
+  using Bits = int64_t __attribute__((vector_size(32)));
+  Floats x;
+  EMU_INLINE Vector zero() { return {Floats{}}; }
+  EMU_INLINE Vector load(const float* p) {
+    Vector v;
+    std::memcpy(&v.x, p, sizeof v.x);
+    return v;
   }
-  EMU_INLINE Vector broadcast(float f) { return {{f, f, f, f}}; }
-  [[gnu::noinline]] static Vector fma(Vector a, Vector b, Vector c) {
-    for (int n = 0; n < 4; ++n) c.x[n] = fused(a.x[n], b.x[n], c.x[n]);
+  EMU_INLINE Vector load_bits(const uint32_t* p) {
+    Vector v;
+    std::memcpy(&v.x, p, sizeof v.x);
+    return v;
+  }
+  EMU_INLINE Vector broadcast(float f) { return {Floats{f, f, f, f}}; }
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  EMU_INLINE Vector fma(Vector a, Vector b, Vector c) {
+    for (int n = 0; n < 4; ++n) c.x[n] = __builtin_fmaf(a.x[n], b.x[n], c.x[n]);
     return c;
   }
-  EMU_INLINE Vector add(Vector a, Vector b) {
-    for (int n = 0; n < 4; ++n) a.x[n] += b.x[n];
-    return a;
+#else
+  // The product is exact in double; the sum is rounded to odd there, so that rounding it to float
+  // is the only rounding.
+  EMU_INLINE Vector fma(Vector a, Vector b, Vector c) {
+    const Doubles addend = __builtin_convertvector(c.x, Doubles);
+    const Doubles product =
+        __builtin_convertvector(a.x, Doubles) * __builtin_convertvector(b.x, Doubles);
+    const Doubles sum = product + addend, back = sum - product;
+    const Doubles error = (product - (sum - back)) + (addend - back);
+    Bits bits;
+    std::memcpy(&bits, &sum, sizeof bits);
+    const Bits inexact = (error != 0) & ((bits & 1) == 0) & ((bits >> 52 & 2047) != 2047);
+    const Bits inward = (error > 0) ^ (sum > 0);  // -1 where the exact sum is nearer to zero
+    bits += inexact & (1 + 2 * inward);
+    Doubles odd;
+    std::memcpy(&odd, &bits, sizeof odd);
+    return {__builtin_convertvector(odd, Floats)};
   }
+#endif
+  EMU_INLINE Vector add(Vector a, Vector b) { return {a.x + b.x}; }
   EMU_INLINE void store(uint32_t* p, Vector v) {
     for (int n = 0; n < 4; ++n) p[n] = is_nan(v.x[n]) ? 0x7fc00000 : as<uint32_t>(v.x[n]);
   }
@@ -145,6 +156,14 @@ template <int kSize, int kDepth, int kPitch, int kBlocks>
         Vector::store(d + output_at<kSize, kBlocks>(block, m + r) + n, sum[r]);
     }
   }
+}
+
+EMU_INLINE float fused(float a, float b, float c) {
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+  return __builtin_fmaf(a, b, c);
+#else
+  return Vector::fma(Vector::broadcast(a), Vector::broadcast(b), Vector::broadcast(c)).x[0];
+#endif
 }
 
 EMU_INLINE uint32_t canonical(float x) { return is_nan(x) ? 0x7fc00000 : as<uint32_t>(x); }

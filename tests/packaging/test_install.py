@@ -65,7 +65,7 @@ def test_wheel(tree: Path, tmp_path: Path) -> None:
     assert {f"hipgemm/{name}" for name in wanted} <= names
     assert not [n for n in names if n.startswith(("tests/", "emulator/", "src_hip/", "tools/"))]
     python = fresh_python(tmp_path / "venv")
-    run(python, "-m", "pip", "install", "--quiet", wheel, "hip-python<8", "pytest", cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[build]", "hip-python<8", "pytest", cwd=tmp_path)
     selftest(python, tmp_path)
     api_tests = sorted((ROOT / "tests" / "emulator").glob("test_api*.py"))
     assert api_tests
