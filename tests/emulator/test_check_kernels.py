@@ -54,6 +54,47 @@ def test_clean(memory: str, run_python: Callable[..., CompletedProcess[str]]) ->
     assert done.stdout.count("clean") == len(GEMMS) * len(shapes)
 
 
+EVERYTHING = """
+import hipgemm as hg, ml_dtypes, numpy as np
+from hipgemm.__main__ import SELFTEST_SHAPES, main
+rng = np.random.default_rng(5)
+x = hg.asarray(rng.standard_normal((70, 96)).astype(ml_dtypes.bfloat16))
+odd = hg.asarray(rng.standard_normal((33, 45)).astype(np.float32))
+for source in (x, odd, odd.T):
+    hg.quantize_fp8(source).get()
+    hg.quantize_fp8(source, axis=-1).get()
+    hg.quantize_fp8(source, amax=hg.AmaxState()).get()
+    for scaling in ("unit", "floor", "rceil", "even"):
+        hg.quantize_mxfp8(source, scaling=scaling).get()
+    for part in hg.quantize_both(source, "mxfp8_e4m3"):
+        hg.dequantize(part).get()
+    hg.transpose_quantize_mxfp8(source).get()
+    hg.quantize_mxfp4(source, hadamard=False).get()
+    source.T[::2].get()
+narrow = hg.quantize_mxfp4(x, hadamard=False)
+hg.dequantize(hg.quantize_mxfp4(x)).get()
+hg.matmul(hg.quantize_mxfp8(x), narrow.T).get()
+hg.matmul(x.T, x).get()
+hg.matmul(x.T, x[:, :70], out=hg.zeros((96, 140), np.float32)[:, ::2])
+codes = hg.quantize_fp8(x)
+hg.matmul(codes.T, codes).get()
+scale = hg.quantize_mxfp8(x).scale
+hg.pack_mx_scales(scale).get()
+hg.matmul(hg.asarray(hg.ScaledArray(hg.quantize_mxfp8(x).get().data, scale.get(), "mxfp8_e4m3")),
+          hg.quantize_mxfp8(x).T).get()
+served = set(hg.usage().kernels)
+assert main(["selftest"]) == 0
+print("served:", *served, *hg.usage().kernels)
+"""
+
+
+def test_every_kernel_is_clean(run_python: Callable[..., CompletedProcess[str]]) -> None:
+    done = run_python(EVERYTHING, HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_CHECK="all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    served = set(done.stdout.splitlines()[-1].split()[1:])
+    assert served >= {k["name"] for k in ENTRY["kernels"]}
+
+
 def patched(change: Callable[[int], int]) -> tuple[bytes, int]:
     """The code object with some instruction words changed, and how many were."""
     image = bytearray((FOLDER / ENTRY["file"]).read_bytes())
