@@ -77,6 +77,19 @@ def quantize_fp8(
     ScaledArray
         On the host for NumPy input, else on the device. Its `amax` is the tensor's own.
 
+    Raises
+    ------
+    TypeError
+        For an `x` or `amax` of another type or dtype.
+    ValueError
+        For an unknown format, an axis that `x` lacks, or a negative amax or eps.
+
+    Notes
+    -----
+    Codes are ``x * (MAX / (amax + eps))`` in float32, rounded to nearest even, saturated to MAX (448 for
+    e4m3, 57344 for e5m2); the scale is ``(amax + eps) / MAX``. A NaN or Inf makes the scale NaN. Element
+    formats are those of the OCP 8-bit Floating Point Specification.
+
     Examples
     --------
     >>> import hipgemm as hg
@@ -124,6 +137,18 @@ def quantize_mxfp8(
     ScaledArray
         On the host for NumPy input, else on the device.
 
+    Raises
+    ------
+    TypeError
+        For an `x` of another type or dtype.
+    ValueError
+        For an unknown format or scaling, or an axis that `x` lacks.
+
+    Notes
+    -----
+    ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
+    rounded to nearest even and saturated. A NaN or Inf spoils its own block only: scale byte 255.
+
     Examples
     --------
     >>> import hipgemm as hg
@@ -159,6 +184,18 @@ def quantize_mxfp4(
     ScaledArray
         On the host for NumPy input, else on the device, where two numbers share a byte.
 
+    Raises
+    ------
+    TypeError
+        For an `x` of another type or dtype.
+    ValueError
+        For an unknown scaling, an axis that `x` lacks, or one that is no multiple of 16 with `hadamard`.
+
+    Notes
+    -----
+    ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
+    rounded to nearest even and saturated. A NaN or Inf spoils its own block only: scale byte 255.
+
     Examples
     --------
     >>> import hipgemm as hg
@@ -192,6 +229,13 @@ def quantize_both(
     -------
     rows, columns : ScaledArray
         ``axis=-1`` and ``axis=0``.
+
+    Raises
+    ------
+    TypeError
+        For an `x` of another type or dtype.
+    ValueError
+        For an `x` that is no matrix, and whatever the single quantizers refuse.
 
     Examples
     --------
@@ -230,6 +274,13 @@ def transpose_quantize_mxfp8(
     ScaledArray
         Of the shape of ``x.T``.
 
+    Raises
+    ------
+    TypeError
+        For an `x` of another type or dtype.
+    ValueError
+        For an unknown format or scaling.
+
     Examples
     --------
     >>> import hipgemm as hg
@@ -260,6 +311,11 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     -------
     numpy.ndarray or DeviceArray
         Where `q` is.
+
+    Raises
+    ------
+    TypeError
+        For a `q` that is no ScaledArray, or another dtype.
 
     Examples
     --------
@@ -295,6 +351,13 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
     -------
     numpy.ndarray or DeviceArray
         uint32 (K/128, rows); the first scale lies in the lowest byte.
+
+    Raises
+    ------
+    TypeError
+        For a `scale` of another dtype.
+    ValueError
+        For a `scale` that has not two axes.
 
     Examples
     --------
