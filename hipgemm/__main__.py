@@ -16,8 +16,9 @@ from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, Unsuppo
 from .formats import BF16, F16, F32, FORMATS, QUANTIZED, Format
 from .gemm import matmul, only_kernel
 from .info import info
+from .manifest import GEMMS, Kernel, code_object
 from .scaled import ScaledArray, scale_shape
-from .support import GEMMS, Kernel, can_use, code_object
+from .support import can_use
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
 from .usage import reset_usage, usage
 

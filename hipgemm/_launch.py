@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _hip, usage
 from .errors import KernelNotFoundError
-from .support import MAKE_LINE, CodeObject, Kernel, code_object
+from .manifest import MAKE_LINE, CodeObject, Kernel, code_object
 
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
@@ -57,7 +57,7 @@ def pack_format(kernel: Kernel) -> str:
 
     Examples
     --------
-    >>> from .support import Argument
+    >>> from .manifest import Argument
     >>> args = (Argument("m", "u32", 0, 4), Argument("c", "ptr", 8, 8))
     >>> pack_format(Kernel("k", "gemm", "gfx950", 64, (64, 64, 64), args))
     '<I4xQ'

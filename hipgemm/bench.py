@@ -17,6 +17,7 @@ from .counters import EmulatorCounters, emulator_counters
 from .errors import sentence
 from .gemm import matmul, only_kernel
 from .info import info
+from .manifest import code_object
 from .quantize import (
     dequantize,
     quantize_both,
@@ -26,7 +27,6 @@ from .quantize import (
     transpose_quantize_mxfp8,
 )
 from .scaled import ScaledArray
-from .support import code_object
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

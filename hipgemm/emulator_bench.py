@@ -23,9 +23,9 @@ from .array import DeviceArray, asarray, empty
 from .counters import emulator_counters
 from .errors import HipError
 from .gemm import matmul, only_kernel
+from .manifest import code_object
 from .reference import quantize_mxfp8
 from .scaled import ScaledArray
-from .support import code_object
 
 # What each level of instruction semantics is compiled for, and the rate to reach on a core. Such aims are
 # the project's own, for an idle two-core x86-64 machine with AVX-512.

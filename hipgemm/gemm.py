@@ -16,10 +16,11 @@ from . import _hip, _launch, usage
 from .array import DeviceArray, download, lend, new, operators, queue_rows, queue_upload, rows_contiguous
 from .errors import UnsupportedError, raise_reasons, told_by
 from .formats import QUANTIZED, Format
+from .manifest import code_object
 from .problem import GemmProblem, Operand, byte_range, describe_matmul
 from .quantize import as_mxfp8
 from .scaled import ScaledArray, packed_data
-from .support import code_object, copy_reason, leading, padded_k, pitch_fits, select, tiles
+from .support import copy_reason, leading, padded_k, pitch_fits, select, tiles
 
 Host = npt.NDArray[Any]
 Vector = Host | DeviceArray

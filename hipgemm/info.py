@@ -7,7 +7,7 @@ from importlib import metadata
 
 from . import _hip
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError
-from .support import MAKE_LINE, load_manifest, no_kernels
+from .manifest import MAKE_LINE, load_manifest, no_kernels
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from .formats import (
     Format,
     format_of,
 )
+from .manifest import CHUNK_BYTES
 from .problem import dtype_name
 from .scaled import (
     HADAMARD,
@@ -37,7 +38,6 @@ from .scaled import (
     is_array,
     scale_shape,
 )
-from .support import CHUNK_BYTES
 from .usage import count_copy
 
 Input = npt.NDArray[Any] | DeviceArray

@@ -8,11 +8,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm import can_use, support
+from hipgemm import can_use, manifest
 from hipgemm.errors import KernelNotFoundError, UnsupportedError
 from hipgemm.formats import BF16, F32
+from hipgemm.manifest import Kernel, load_manifest
 from hipgemm.problem import GemmProblem, Operand
-from hipgemm.support import Kernel, copy_reason, cost, load_manifest, padded_k, select, tiles
+from hipgemm.support import copy_reason, cost, padded_k, select, tiles
 
 BIG = Kernel("big", "gemm", "gfx950", 512, (256, 256, 64), (), "bf16", "bf16", "nt")
 SMALL = Kernel("small", "gemm", "gfx950", 256, (64, 64, 64), (), "bf16", "bf16", "nt")
@@ -178,7 +179,7 @@ def test_can_use_names_itself(args, kwargs, text):
 
 
 def test_the_manifest_s_architectures_are_those_announced():
-    assert set(support.load_manifest()) == set(support.ARCHS)
+    assert set(load_manifest()) == set(manifest.ARCHS)
 
 
 def test_can_use_names_architectures():
@@ -195,7 +196,7 @@ def test_can_use_names_architectures():
 
 def test_missing_manifest(tmp_path, monkeypatch):
     assert load_manifest(tmp_path) == {}
-    monkeypatch.setattr(support, "KERNEL_DIR", tmp_path)
+    monkeypatch.setattr(manifest, "KERNEL_DIR", tmp_path)
     answer = can_use("matmul", ones(4, 8), ones(8, 4))
     assert str(answer.reasons[0]) == (
         "no kernels for gfx950; architectures built: none; "
@@ -216,7 +217,7 @@ def test_manifest_is_read_again_when_it_changes(tmp_path):
     path = tmp_path / "manifest.json"
     path.write_text(json.dumps({"archs": {}}))
     assert load_manifest(tmp_path) == {}
-    built = json.loads((support.KERNEL_DIR / "manifest.json").read_text())
+    built = json.loads((manifest.KERNEL_DIR / "manifest.json").read_text())
     path.write_text(json.dumps(built))
     os.utime(path, ns=(1, 1))
     assert "gfx950" in load_manifest(tmp_path)

@@ -243,7 +243,7 @@ def in_child(run_python: Run, code: str, **environment: str) -> str:
     done = run_python(
         "import ml_dtypes, numpy as np, hipgemm as hg\n"
         "from pathlib import Path\n"
-        "from hipgemm import support\n"
+        "from hipgemm import manifest\n"
         "x = np.ones((4, 8), ml_dtypes.bfloat16)\n" + code,
         HIPGEMM_RUNTIME="emulator",
         **environment,
@@ -284,7 +284,7 @@ def test_quantizers_name_themselves(run_python: Run) -> None:
 
 
 def test_nothing_built(run_python: Run, tmp_path) -> None:
-    text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
+    text = in_child(run_python, f"manifest.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
     assert text == (
         "matmul: no kernels for gfx950; architectures built: none; "
         "run: make kernels (in a source tree; else install hipgemm again)"
@@ -292,7 +292,7 @@ def test_nothing_built(run_python: Run, tmp_path) -> None:
 
 
 def copy_kernels(tmp_path):
-    from hipgemm.support import KERNEL_DIR
+    from hipgemm.manifest import KERNEL_DIR
 
     for path in KERNEL_DIR.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -301,7 +301,7 @@ def copy_kernels(tmp_path):
 
 def test_missing_code_object(run_python: Run, tmp_path) -> None:
     copy_kernels(tmp_path).unlink()
-    text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
+    text = in_child(run_python, f"manifest.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
     assert text.startswith("matmul: the code object ")
     assert "hipgemm_gfx950.co cannot be read (No such file or directory); run: make kernels" in text
 
@@ -311,7 +311,7 @@ def test_damaged_code_object(run_python: Run, tmp_path) -> None:
     image = bytearray(path.read_bytes())
     image[len(image) // 2] ^= 1
     path.write_bytes(image)
-    text = in_child(run_python, f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
+    text = in_child(run_python, f"manifest.KERNEL_DIR = Path({str(tmp_path)!r})\n" + CATCH)
     assert text.startswith("matmul: the code object ")
     assert "hipgemm_gfx950.co is not the one in the manifest; run: make kernels" in text
 
@@ -320,7 +320,7 @@ def test_recovers_when_the_kernels_appear(run_python: Run, tmp_path) -> None:
     path = copy_kernels(tmp_path)
     hidden = path.rename(path.with_suffix(".hidden"))
     code = (
-        f"support.KERNEL_DIR = Path({str(tmp_path)!r})\n{CATCH}\n"
+        f"manifest.KERNEL_DIR = Path({str(tmp_path)!r})\n{CATCH}\n"
         f"Path({str(hidden)!r}).rename({str(path)!r})\nprint(hg.matmul(x, x.T)[0, 0])"
     )
     assert in_child(run_python, code).splitlines()[-1] == "8"

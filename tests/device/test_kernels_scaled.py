@@ -12,7 +12,7 @@ import pytest
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
-from hipgemm import _launch, support
+from hipgemm import _launch, manifest
 
 SCALED = ("a_scale", "b_scale", "a_scale_step", "b_scale_step")
 _launch.ARGUMENTS.setdefault("scaled_gemm", [*_launch.ARGUMENTS["gemm"], *SCALED])
@@ -23,7 +23,7 @@ _launch.ARGUMENTS.setdefault(
     "pack_mx_scales", ["src", "dst", "src_row_stride", "src_col_stride", "rows", "blocks"]
 )
 
-KERNELS = {k.name: k for k in support.code_object("gfx950").kernels.values() if k.op == "scaled_gemm"}
+KERNELS = {k.name: k for k in manifest.code_object("gfx950").kernels.values() if k.op == "scaled_gemm"}
 DTYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
 EXAMPLES = [
     f"gemm_{formats}_nt_{tile}x{256 if 'fp4' in formats else 128}"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import support
+from hipgemm import manifest
 from hipgemm.formats import QUANTIZED
 from hipgemm.scaled import scale_shape
 from hipgemm.testing import assert_gemm_close, exact_scaled, poison
@@ -28,7 +28,7 @@ def named(pairs):
 
 def kernels(a, b):
     """Every kernel that serves a pair of formats."""
-    built = support.code_object("gfx950").kernels.values()
+    built = manifest.code_object("gfx950").kernels.values()
     found = [k for k in built if k.op == "scaled_gemm" and (k.a, k.b) == (a, b)]
     assert len({k.tile for k in found}) >= 2
     return found
