@@ -1,0 +1,66 @@
+// What every exported function goes through: a current context, errors as codes, handles looked up.
+#pragma once
+
+#include <exception>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "driver.hpp"
+#include "hip/hip_types.hpp"
+
+#define HIP_API extern "C" __attribute__((visibility("default")))
+
+namespace bridge {
+
+struct Error {
+  hipError_t code;
+  std::string message;
+};
+
+[[noreturn]] void fail(hipError_t code, std::string message);
+inline void need(const void* pointer, const char* what) {
+  if (!pointer) fail(hipErrorInvalidValue, std::string(what) + " must not be null");
+}
+
+// Remembers an error for hipGetLastError and for the report, and returns it.
+hipError_t record(const char* function, const Error& error);
+// Throws unless the driver succeeded. Not ready is an answer, and passes.
+hipError_t check(cuda::Result result);
+
+// Devices are opened at their first use. Each thread has a current one.
+struct Devices {
+  std::vector<cuda::Device> ids;
+};
+const Devices& devices();
+int current_device();
+void set_current_device(int device);
+cuda::Context context(int device);
+void check_device(int device);
+
+// Runs the body of an API function, with the current device's context.
+template <class Body>
+hipError_t api(const char* function, Body&& body, bool with_context = true) noexcept {
+  try {
+    if (!cuda::driver().problem.empty()) fail(hipErrorNoDevice, cuda::driver().problem);
+    if (with_context) check(cuda::driver().context_set(context(current_device())));
+    if constexpr (std::is_void_v<decltype(body())>) {
+      body();
+      return hipSuccess;
+    } else {
+      return body();
+    }
+  } catch (const Error& error) {
+    return record(function, error);
+  } catch (const std::exception& error) {
+    return record(function, {hipErrorUnknown, error.what()});
+  }
+}
+
+// Streams and events by handle: the driver crashes on one that is gone, HIP answers.
+cuda::Stream stream_of(hipStream_t handle);
+inline cuda::Pointer address(const void* pointer) {
+  return reinterpret_cast<cuda::Pointer>(pointer);
+}
+
+}  // namespace bridge
