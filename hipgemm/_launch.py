@@ -18,7 +18,14 @@ _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
 
 # What the kernels of each operation take, in order. A manifest that says otherwise is of another version.
-_GEMM = "a b c alpha_ptr col_scale bias lda ldb ldc m n k alpha out_type bias_type"
+_BATCH = "a_outer a_inner b_outer b_inner c_outer c_inner split_stride"
+_GEMM = (
+    f"a b c alpha_ptr col_scale bias lda ldb ldc {_BATCH} m n k batch_inner splits split_tiles alpha "
+    "out_type bias_type"
+)
+_SCALES = (
+    "a_scale b_scale a_scale_step b_scale_step a_scale_outer a_scale_inner b_scale_outer b_scale_inner"
+)
 _MX = (
     "src row_data row_scale row_gemm_scale col_data col_scale col_gemm_scale src_row_stride src_col_stride "
     "row_pitch row_scale_pitch col_pitch col_scale_pitch rows cols in_type element rule hadamard"
@@ -27,7 +34,7 @@ ARGUMENTS: dict[str, list[str]] = {
     op: names.split()
     for op, names in {
         "gemm": _GEMM,
-        "scaled_gemm": f"{_GEMM} a_scale b_scale a_scale_step b_scale_step",
+        "scaled_gemm": f"{_GEMM} {_SCALES}",
         "copy": ("src dst src_row_stride src_col_stride dst_row_stride dst_col_stride rows cols pad_cols"),
         "amax": "src amax src_row_stride src_col_stride rows cols amax_step in_type",
         "quantize_fp8": (

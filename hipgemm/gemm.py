@@ -443,7 +443,7 @@ def _execute(
     second_ptr = _read(plan.second, second, stream, temporaries)
     scales: tuple[int, ...] = ()
     if type(first) is ScaledArray and type(second) is ScaledArray:
-        scales = _read_scales(plan, first, second, stream, temporaries)
+        scales = (*_read_scales(plan, first, second, stream, temporaries), 0, 0, 0, 0)
     if type(alpha) is float:
         alpha_ptr = 0
     else:
@@ -471,9 +471,11 @@ def _execute(
         plan.first.leading,
         plan.second.leading,
         plan.leading_out,
+        *(0, 0, 0, 0, 0, 0, 0),  # batch
         rows,
         columns,
         plan.padded_k,
+        *(1, 1, 0),  # batch_inner, splits, split_tiles
         alpha,
         plan.out_type,
         plan.bias_type,

@@ -5,6 +5,7 @@
 #include "memory.hpp"
 #include "tile.hpp"
 #include "types.hpp"
+#include "work.hpp"
 
 namespace hipgemm {
 
@@ -33,9 +34,10 @@ struct OutF32 {
 template <class T, class Args>
 class Epilogue {
  public:
-  HIPGEMM_DEVICE Epilogue(const Args& args, const TileArea<T>& area, const Place<T>& place)
+  HIPGEMM_DEVICE Epilogue(const Args& args, const Work<T>& work, const Place<T>& place)
       : args_(args),
-        area_(area),
+        work_(work),
+        area_(work.area),
         place_(place),
         lane_column_((place.wave_n * 4 + place.lane / kFragmentRows) * T::kLaneColumns) {}
 
@@ -77,7 +79,8 @@ class Epilogue {
     f32x4 scale[kQuads], bias[kQuads];
     load_col_scale(scale);
     load_bias(bias);
-    if constexpr (T::kScaling == Scaling::floats) scale_operands(acc);
+    if constexpr (T::kScaling == Scaling::floats)
+      if (work_.a_scale) scale_operands(acc);
     for_each_row(acc, [&](u32, auto at) {
       for (u32 q = 0; q < kQuads; q++)
         at(q) = __builtin_elementwise_fma(at(q) * f32x4(alpha), scale[q], bias[q]);
@@ -86,9 +89,9 @@ class Epilogue {
 
   // The scales of A and B themselves, by their product.
   HIPGEMM_DEVICE void scale_operands(Accumulators<T>& acc) {
-    const Buffer rows = scales_from(args_.a_scale, args_.a_scale_step, area_.row, area_.rows);
+    const Buffer rows = scales_from(work_.a_scale, args_.a_scale_step, area_.row, area_.rows);
     const Buffer columns =
-        scales_from(args_.b_scale, args_.b_scale_step, area_.column, area_.columns);
+        scales_from(work_.b_scale, args_.b_scale_step, area_.column, area_.columns);
     f32x4 column[kQuads];
     for (u32 q = 0; q < kQuads; q++)
       for (u32 e = 0; e < 4; e++)
@@ -99,9 +102,8 @@ class Epilogue {
     });
   }
   // One float (step 0), or one for each row of the tile.
-  static HIPGEMM_DEVICE Buffer scales_from(const void* scales, u32 step, u32 first, u32 rows) {
-    return make_buffer(reinterpret_cast<u64>(scales) + static_cast<u64>(first) * step * 4,
-                       step ? rows * 4 : 4);
+  static HIPGEMM_DEVICE Buffer scales_from(u64 scales, u32 step, u32 first, u32 rows) {
+    return make_buffer(scales + static_cast<u64>(first) * step * 4, step ? rows * 4 : 4);
   }
   static HIPGEMM_DEVICE f32 load_scale(Buffer from, u32 at) {
     return __builtin_bit_cast(f32, __builtin_amdgcn_raw_buffer_load_b32(from, at * 4, 0, 0));
@@ -152,14 +154,13 @@ class Epilogue {
     constexpr u32 kVector = 16 / Out::kBytes;  // elements of one store
     constexpr u32 kVectors = T::kLaneColumns / kVector;
     const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
-    const u64 base = reinterpret_cast<u64>(args_.c) + area_.row * pitch +
-                     static_cast<u64>(area_.column) * Out::kBytes;
+    const u64 base = work_.c + area_.row * pitch + static_cast<u64>(area_.column) * Out::kBytes;
     const u32 row_bytes = static_cast<u32>(pitch);
     const Buffer to = make_buffer(base, (area_.rows - 1) * row_bytes + area_.columns * Out::kBytes);
 
     // Wide stores need addresses of whole dwords, and all their columns inside C. What they leave
     // goes element by element.
-    const bool aligned = (reinterpret_cast<u64>(args_.c) % 4 | pitch % 4) == 0;
+    const bool aligned = (work_.c % 4 | pitch % 4) == 0;
     const auto is_wide = [&](u32 v) {
       return aligned && lane_column_ + (v + 1) * kVector <= area_.columns;
     };
@@ -206,6 +207,7 @@ class Epilogue {
   }
 
   const Args& args_;
+  const Work<T>& work_;
   const TileArea<T>& area_;
   const Place<T>& place_;
   const u32 lane_column_;  // of the tile: the first of the lane's columns

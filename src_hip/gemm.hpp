@@ -6,41 +6,47 @@
 #include "schedule.hpp"
 #include "tile.hpp"
 #include "traits.hpp"
+#include "work.hpp"
 
 namespace hipgemm {
 
 template <class T, class Args>
-HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const TileArea<T>& area,
-                                     const Place<T>& place) {
+HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const Work<T>& work, const Place<T>& place) {
   if constexpr (T::kScaling == Scaling::blocks)
-    return {{args.a_scale, args.a_scale_step, area.row, args.k, place},
-            {args.b_scale, args.b_scale_step, area.column, args.k, place}};
+    return {{work.a_scale, args.a_scale_step, work.area.row, work.k, work.range.turn, place},
+            {work.b_scale, args.b_scale_step, work.area.column, work.k, work.range.turn, place}};
   else
     return {};
 }
 
 template <class T, class Args>
-HIPGEMM_DEVICE void gemm(const Args& args) {
+HIPGEMM_DEVICE void compute(const Args& args, const Work<T>& work, const Place<T>& place) {
   static __shared__ __attribute__((aligned(1024))) u8 lds[T::kLdsBytes];
   LdsByte* const stages = (LdsByte*)lds;
 
-  const Place<T> place;
-  const TileArea<T> area(__builtin_amdgcn_workgroup_id_x(), args.m, args.n);
-  const u32 k_tiles = count_k_tiles(args.k, T::kK);
+  const TileArea<T>& area = work.area;
+  const KRange& range = work.range;
   Pipeline<T> pipeline{
-      .fetch_a = {args.a, args.lda, area.row, area.rows, args.k, place},
-      .fetch_b = {args.b, args.ldb, area.column, area.columns, args.k, place},
+      .fetch_a = {work.a, args.lda, area.row, area.rows, work.k, range.origin, place},
+      .fetch_b = {work.b, args.ldb, area.column, area.columns, work.k, range.origin, place},
       .read_a = {stages, place},
       .read_b = {stages, place},
-      .scales = scales_of(args, area, place),
+      .scales = scales_of(args, work, place),
       .blocks = stages + place.wave * T::kBlockBytes,
       .wave = place.wave,
-      .tiles = k_tiles,
-      .ragged_chunks = (args.k - (k_tiles - 1) * T::kK) * T::kElementBits / (8 * kChunkBytes),
+      .tiles = range.tiles,
+      .first_tile = range.first,
+      .first_valid = smaller(work.k - (range.origin + range.first) * T::kK, T::kK),
+      .k_offset = range.second * kRowBytes,
   };
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
-  Epilogue<T, Args>(args, area, place).run(acc);
+  Epilogue<T, Args>(args, work, place).run(acc);
+}
+
+template <class T, class Args>
+HIPGEMM_DEVICE void gemm(const Args& args) {
+  compute<T>(args, dense_work<T>(args, __builtin_amdgcn_workgroup_id_x()), Place<T>());
 }
 
 }  // namespace hipgemm

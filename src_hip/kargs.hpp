@@ -3,20 +3,28 @@
 #pragma once
 
 // X(type, name) joined by S; types: ptr, i64, u32, f32.
-//   c = round(a * b^T * alpha * col_scale[n] + bias[n])
+//   c = round(a * b^T * alpha * col_scale[n] + bias[n]) for each entry of a batch
 // alpha_ptr, when not null, points to the float to use instead of alpha; col_scale and bias may be
 // null. ld* count elements; out_type and bias_type are ElementType.
+// Entry outer * batch_inner + inner of the batch begins outer * *_outer + inner * *_inner bytes on.
+// With more than one split, split s is a product over the turns (order.hpp) s * split_tiles, .. of
+// K, stored split_stride bytes behind that of split s - 1; split_tiles is even.
 // clang-format off
 #define HIPGEMM_GEMM_ARGS(X, S)                                                      \
   X(ptr, a) S X(ptr, b) S X(ptr, c) S X(ptr, alpha_ptr) S X(ptr, col_scale) S X(ptr, bias) S \
-  X(i64, lda) S X(i64, ldb) S X(i64, ldc) S X(u32, m) S X(u32, n) S X(u32, k) S      \
-  X(f32, alpha) S X(u32, out_type) S X(u32, bias_type)
+  X(i64, lda) S X(i64, ldb) S X(i64, ldc) S X(i64, a_outer) S X(i64, a_inner) S      \
+  X(i64, b_outer) S X(i64, b_inner) S X(i64, c_outer) S X(i64, c_inner) S            \
+  X(i64, split_stride) S X(u32, m) S X(u32, n) S X(u32, k) S X(u32, batch_inner) S   \
+  X(u32, splits) S X(u32, split_tiles) S X(f32, alpha) S X(u32, out_type) S          \
+  X(u32, bias_type)
 
 // After these, for operands of few bits: c = round(a * b^T * (a_scale * b_scale) * alpha * col_scale[n] + bias[n]).
-// Floats: step 0 is one for all rows (columns), 1 is one for each. Blocks: scales in GEMM order
-// (scale_layout.hpp), step rows from block to block.
-#define HIPGEMM_SCALE_ARGS(X, S) \
-  X(ptr, a_scale) S X(ptr, b_scale) S X(u32, a_scale_step) S X(u32, b_scale_step)
+// Floats: step 0 is one for all rows (columns), 1 is one for each; null scales are 1. Blocks: scales
+// in GEMM order (scale_layout.hpp), step rows from block to block.
+#define HIPGEMM_SCALE_ARGS(X, S)                                                     \
+  X(ptr, a_scale) S X(ptr, b_scale) S X(u32, a_scale_step) S X(u32, b_scale_step) S  \
+  X(i64, a_scale_outer) S X(i64, a_scale_inner) S X(i64, b_scale_outer) S            \
+  X(i64, b_scale_inner)
 
 // Strides are bytes and may be negative. Columns cols .. pad_cols - 1 of dst are set to zero.
 #define HIPGEMM_COPY_ARGS(X, S)                                                      \

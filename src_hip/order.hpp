@@ -1,7 +1,8 @@
-// Which output tile a workgroup computes.
+// Which output tile a workgroup computes, and in which order it walks K.
 #pragma once
 
 #include "hip_device.hpp"
+#include "scale_layout.hpp"
 #include "types.hpp"
 
 namespace hipgemm {
@@ -34,6 +35,31 @@ HIPGEMM_BOTH constexpr TilePosition tile_of_workgroup(u32 workgroup, u32 tiles_m
   const u32 rows = smaller(tiles_m - group * kGroupRows, kGroupRows);
   const u32 column = in_group / rows;
   return {group * kGroupRows + in_group - column * rows, column};
+}
+
+// The loop meets K tiles in turns: first the last tile of K, which may be ragged, so that no later
+// one needs masks; then all others from the first on. The last turn is an odd one: with an odd
+// number of tiles turn 0 is unused. So any even turn may begin a split of K, and each split ends in
+// the same stage of LDS and at the end of a unit of scales (scale_layout.hpp).
+HIPGEMM_BOTH constexpr u32 count_turns(u32 k_tiles) { return (k_tiles + 1) & ~1u; }
+
+// The K tiles of a range of turns.
+struct KRange {
+  u32 tiles;
+  u32 origin;  // the K tile from which the next two are counted, so that they are not negative
+  u32 first;   // the first tile of the range
+  u32 second;  // the second one, which the others follow
+  u32 turn;    // of the first tile, or the unused one before it
+};
+
+// Turns begin (even) to end.
+HIPGEMM_BOTH constexpr KRange k_range(u32 k_tiles, u32 begin, u32 end) {
+  const u32 unused = k_tiles % 2;
+  if (begin == 0) return {end - unused, 0, k_tiles - 1, 0, 0};
+  return {end - begin, begin - unused - 1, 0, 1, begin};
+}
+HIPGEMM_BOTH constexpr KRange whole_k(u32 k_tiles) {
+  return k_range(k_tiles, 0, count_turns(k_tiles));
 }
 
 }  // namespace hipgemm

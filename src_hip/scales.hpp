@@ -18,11 +18,12 @@ class ScaleReader {
   using Words = Vector<u32, kWords>;
   Words current, next;
 
-  // step_rows: see scale_layout.hpp. first_row: of this tile.
-  HIPGEMM_DEVICE ScaleReader(const void* scales, u32 step_rows, u32 first_row, u32 k,
+  // step_rows: see scale_layout.hpp. first_row: of this tile. turn: the first one.
+  HIPGEMM_DEVICE ScaleReader(u64 scales, u32 step_rows, u32 first_row, u32 k, u32 turn,
                              const Place<T>& place) {
-    base_ = reinterpret_cast<u64>(scales) + static_cast<u64>(first_row) * kUnitSteps;
     unit_bytes_ = step_rows * kUnitSteps * kStepBlocks;
+    base_ = scales + static_cast<u64>(first_row) * kUnitSteps +
+            static_cast<u64>(turn * T::kSteps / kUnitSteps) * unit_bytes_;
     // Rows past the operand's end get another row's scales, or 0; their products are not stored.
     bytes_ = k ? unit_bytes_ - first_row * kUnitSteps : 0;
     const u32 row =

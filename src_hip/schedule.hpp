@@ -12,9 +12,9 @@ namespace hipgemm {
 // Tiles that follow the current one, as far as its fetches care.
 enum class After { two_or_more, one, none };
 
-// What a schedule works on. K tile 0 is the ragged one at the end of K: it comes first, so that
-// every later tile is whole and its fetches need no masks. Tile s > 0 lies at (s - 1) * kRowBytes.
-// The last tile is in stage 1, whatever the number of tiles.
+// What a schedule works on: the tiles of a range of K, numbered in the order of turns (order.hpp).
+// Only tile 0 may be ragged, so no later one needs masks. The last tile is in stage 1, whatever the
+// number of tiles.
 template <class T>
 struct Pipeline {
   using A = Reader<T, SideA<T>>;
@@ -28,8 +28,12 @@ struct Pipeline {
   LdsByte* blocks;  // this wave's block of stage 0, part 0
   u32 wave;
   u32 tiles;
-  u32 ragged_chunks;
-  u32 k_offset = 0;  // of the tile after the current one
+  u32 first_tile;   // in K
+  u32 first_valid;  // numbers along K that exist of the first tile
+  u32 k_offset;     // of the tile after the current one
+
+  // The tile after the current one becomes the current one.
+  HIPGEMM_DEVICE void next_tile() { k_offset += kRowBytes; }
 
   HIPGEMM_DEVICE void begin_scales() {
     if constexpr (T::kScaling == Scaling::blocks) scales.begin(tiles);
@@ -64,13 +68,11 @@ struct Pipeline {
   }
   template <u32 kPart>
   HIPGEMM_DEVICE void fetch_first_a(u32 stage) const {
-    fetch_a.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes,
-                                         ragged_chunks);
+    fetch_a.template fetch_ragged<kPart>(block(stage, kPart), first_tile, first_valid);
   }
   template <u32 kPart>
   HIPGEMM_DEVICE void fetch_first_b(u32 stage) const {
-    fetch_b.template fetch_ragged<kPart>(block(stage, kPart), (tiles - 1) * kRowBytes,
-                                         ragged_chunks);
+    fetch_b.template fetch_ragged<kPart>(block(stage, kPart), first_tile, first_valid);
   }
 };
 
@@ -81,17 +83,17 @@ HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
   typename T::Schedule::template Run<T> run{p, acc};
   run.begin();
   if (p.tiles > 1) {
+    const u32 end = p.k_offset + (p.tiles - 2) * kRowBytes;
     if (p.tiles % 2 == 1) {
       run.template tile<After::two_or_more, 1>();
-      p.k_offset += kRowBytes;
+      p.next_tile();
     }
-    const u32 end = (p.tiles - 2) * kRowBytes;
 #pragma clang loop unroll(disable)
     while (p.k_offset < end) {
       run.template tile<After::two_or_more, 0>();
-      p.k_offset += kRowBytes;
+      p.next_tile();
       run.template tile<After::two_or_more, 1>();
-      p.k_offset += kRowBytes;
+      p.next_tile();
     }
     run.template tile<After::one, 0>();
   }
@@ -175,8 +177,8 @@ struct PingPong {
       Fetcher<T, SideB<T>> next_b = p.fetch_b;
       next_a.detach_if(p.tiles == 1);
       next_b.detach_if(p.tiles == 1);
-      next_b.template fetch<0>(p.block(1 - stage, 0), 0);
-      next_a.template fetch<0>(p.block(1 - stage, 0), 0);
+      next_b.template fetch<0>(p.block(1 - stage, 0), p.k_offset);
+      next_a.template fetch<0>(p.block(1 - stage, 0), p.k_offset);
       p.fetch_a.advance(0, kRowBytes);
       p.fetch_b.advance(0, kRowBytes);
 

@@ -28,16 +28,12 @@ struct Place {
 template <class T>
 struct TileArea {
   u32 row, column, rows, columns;
-
-  HIPGEMM_DEVICE TileArea(u32 workgroup, u32 m, u32 n) {
-    const TilePosition tile =
-        tile_of_workgroup(workgroup, (m + T::kM - 1) / T::kM, (n + T::kN - 1) / T::kN);
-    row = tile.m * T::kM;
-    column = tile.n * T::kN;
-    rows = smaller(m - row, T::kM);
-    columns = smaller(n - column, T::kN);
-  }
 };
+template <class T>
+HIPGEMM_DEVICE TileArea<T> tile_area(TilePosition tile, u32 m, u32 n) {
+  const u32 row = tile.m * T::kM, column = tile.n * T::kN;
+  return {row, column, smaller(m - row, T::kM), smaller(n - column, T::kN)};
+}
 
 // Operand A of T; wave_m picks the rows. LDS rows are tile rows, unless there are block scales:
 // then a lane's fragments are the rows whose scales are neighbours, over both parts.
@@ -79,12 +75,13 @@ template <class T, class Side>
 class Fetcher {
  public:
   // rows: valid rows of this tile (at least 1), ld and k in elements, k a multiple of a chunk.
-  HIPGEMM_DEVICE Fetcher(const void* matrix, i64 ld, u32 first_row, u32 rows, u32 k,
+  // Fetches count K from K tile `origin` on.
+  HIPGEMM_DEVICE Fetcher(u64 matrix, i64 ld, u32 first_row, u32 rows, u32 k, u32 origin,
                          const Place<T>& place) {
     constexpr u32 kBits = T::kElementBits;
     const u64 pitch = static_cast<u64>(ld) * kBits / 8;
-    base_ = reinterpret_cast<u64>(matrix) + first_row * pitch - kBias;
-    bytes_ = (rows - 1) * static_cast<u32>(pitch) + k * kBits / 8 + kBias;
+    base_ = matrix + first_row * pitch + origin * kRowBytes - kBias;
+    bytes_ = (rows - 1) * static_cast<u32>(pitch) + (k - origin * T::kK) * kBits / 8 + kBias;
     const u32 slot = place.lane % kRowChunks;
     for (u32 d = 0; d < Side::kDmas; d++) {
       const u32 row =
@@ -105,14 +102,17 @@ class Fetcher {
     });
   }
 
-  // The same for a tile of which only the first `chunks` chunks of each row exist.
+  // The same for any K tile, of which only the first `valid` numbers along K exist.
   template <u32 kPart>
-  HIPGEMM_DEVICE void fetch_ragged(LdsByte* block, u32 k_offset, u32 chunks) const {
+  HIPGEMM_DEVICE void fetch_ragged(LdsByte* block, u32 k_tile, u32 valid) const {
+    constexpr u32 kChunkNumbers = kChunkBytes * 8 / T::kElementBits;
     const Buffer buffer = make_buffer(base_, bytes_);
     unrolled<Side::kDmas>([&]<u32 d>() {
-      dma<instruction_offset(d)>(
-          buffer, block + group_offset(d),
-          chunk_[d] < chunks ? lane_offset_[kPart][d] + k_offset : kOutOfRange, 0);
+      dma<instruction_offset(d)>(buffer, block + group_offset(d),
+                                 chunk_[d] * kChunkNumbers < valid
+                                     ? lane_offset_[kPart][d] + k_tile * kRowBytes
+                                     : kOutOfRange,
+                                 0);
     });
   }
 

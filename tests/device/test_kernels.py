@@ -101,12 +101,10 @@ def gemm(
         0 if device_alpha is None else memory.put(np.array([device_alpha], np.float32)),
         0 if col_scale is None else memory.put(col_scale),
         0 if bias is None else memory.put(bias),
-        lda,
-        ldb,
-        ldc,
-        m,
-        n,
-        k,
+        *(lda, ldb, ldc),
+        *(0, 0, 0, 0, 0, 0, 0),  # strides of batch and splits
+        *(m, n, k),
+        *(1, 1, 0),  # batch_inner, splits, split_tiles
         alpha,
         list(TYPES).index(out),
         0 if bias is None else list(TYPES.values()).index(bias.dtype),

@@ -14,15 +14,6 @@ from test_kernels import memory as memory
 
 from hipgemm import _launch, manifest
 
-SCALED = ("a_scale", "b_scale", "a_scale_step", "b_scale_step")
-_launch.ARGUMENTS.setdefault("scaled_gemm", [*_launch.ARGUMENTS["gemm"], *SCALED])
-_launch.ARGUMENTS.setdefault(
-    "mx_gemm_scale", ["src", "dst", "src_row_stride", "src_col_stride", "rows", "k", "step", "bits"]
-)
-_launch.ARGUMENTS.setdefault(
-    "pack_mx_scales", ["src", "dst", "src_row_stride", "src_col_stride", "rows", "blocks"]
-)
-
 KERNELS = {k.name: k for k in manifest.code_object("gfx950").kernels.values() if k.op == "scaled_gemm"}
 DTYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
 EXAMPLES = [
@@ -119,9 +110,11 @@ def gemm(
         0 if device_alpha is None else memory.put(np.array([device_alpha], np.float32)),
         0 if col_scale is None else memory.put(col_scale),
         0 if bias is None else memory.put(bias),
-        *(lda, ldb, ldc, m, n, padded, alpha, list(TYPES).index(out)),
+        *(lda, ldb, ldc),
+        *(0, 0, 0, 0, 0, 0, 0),  # strides of batch and splits
+        *(m, n, padded, 1, 1, 0, alpha, list(TYPES).index(out)),
         0 if bias is None else list(TYPES.values()).index(bias.dtype),
-        *(scales[0][0], scales[1][0], scales[0][1], scales[1][1]),
+        *(scales[0][0], scales[1][0], scales[0][1], scales[1][1], 0, 0, 0, 0),
     )
     after = memory.get(c, before)
     inside = np.zeros(after.shape, bool)

@@ -123,6 +123,8 @@ def run(image: bytes, kernel: dict[str, Any], check: str) -> str:
         "m": m,
         "n": n,
         "k": k,
+        "batch_inner": 1,
+        "splits": 1,
         "out_type": 0,
         "bias_type": 0,
     }
