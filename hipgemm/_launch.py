@@ -48,6 +48,10 @@ ARGUMENTS: dict[str, list[str]] = {
             "out_type hadamard"
         ),
         "fp4_to_fp8": "src dst src_pitch dst_pitch rows cols",
+        "rescale": (
+            "src dst row_factor col_factor src_row_stride src_col_stride dst_pitch rows cols in_type "
+            "out_type divide"
+        ),
         "pack_mx_scales": "src dst src_row_stride src_col_stride rows blocks",
         "mx_gemm_scale": "src dst src_row_stride src_col_stride rows k step bits",
     }.items()

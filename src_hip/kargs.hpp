@@ -69,6 +69,12 @@
   X(i64, scale_col_stride) S X(i64, dst_pitch) S X(u32, rows) S X(u32, cols) S       \
   X(u32, format) S X(u32, out_type) S X(u32, hadamard)
 
+// dst = round(src * factors), or / factors; either list of factors may be null. Rows of dst are contiguous.
+#define HIPGEMM_RESCALE_ARGS(X, S)                                                   \
+  X(ptr, src) S X(ptr, dst) S X(ptr, row_factor) S X(ptr, col_factor) S              \
+  X(i64, src_row_stride) S X(i64, src_col_stride) S X(i64, dst_pitch) S X(u32, rows) S \
+  X(u32, cols) S X(u32, in_type) S X(u32, out_type) S X(u32, divide)
+
 // Packed fp4 codes to e4m3 codes of the same numbers.
 #define HIPGEMM_FP4_TO_FP8_ARGS(X, S)                                                \
   X(ptr, src) S X(ptr, dst) S X(i64, src_pitch) S X(i64, dst_pitch) S X(u32, rows) S \
@@ -115,6 +121,9 @@ struct Fp4ToFp8Args {
 };
 struct DequantizeArgs {
   HIPGEMM_DEQUANTIZE_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct RescaleArgs {
+  HIPGEMM_RESCALE_ARGS(HIPGEMM_DECLARE, ;);
 };
 
 }  // namespace hipgemm

@@ -4,6 +4,7 @@
 #include "dequantize.hpp"
 #include "gemm.hpp"
 #include "quantize.hpp"
+#include "rescale.hpp"
 #include "scale_pack.hpp"
 
 namespace hipgemm {
