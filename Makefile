@@ -4,6 +4,7 @@
 #   make test       the whole test suite
 #   make kernels    HIP kernels -> hipgemm/kernels/, and a table of their registers and main loops
 #   make emulator   the emulated HIP runtime -> hipgemm/_emulator/libamdhip64.so
+#   make bridge     HIP over the CUDA driver -> hipgemm/_bridge/libamdhip64.so
 #   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
 #   make wheel      a wheel in dist/                   make fuzz    damaged code objects, at length
 #                                                      make clean   what was built; .venv stays
@@ -21,9 +22,9 @@ ifeq ($(BUILD_PYTHON),$(VENV)/bin/python)
 endif
 PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: help demo test fuzz lint format bench wheel kernels emulator clean
+.PHONY: help demo test fuzz lint format bench wheel kernels emulator bridge clean
 help:
-	@sed -n '3,10s/^#//p' $(MAKEFILE_LIST)
+	@sed -n '3,11s/^#//p' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
 $(VENV)/.installed: pyproject.toml tools/hatch_hook.py
@@ -100,6 +101,14 @@ endef
 $(foreach level,$(LEVELS),$(eval $(call LEVEL_RULE,$(level))))
 -include $(EMU_OBJECTS:.o=.d)
 
+# ---- bridge: HIP over the CUDA driver, which it opens at run time ----------------------------------
+BRIDGE := hipgemm/_bridge/libamdhip64.so
+bridge: $(BRIDGE)
+$(BRIDGE): $(wildcard bridge/*) emulator/hip/hip_types.hpp emulator/hip/errors.def | $(READY)
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(filter-out -MMD -MP -Iemulator,$(EMU_FLAGS)) -Ibridge -Iemulator -shared -s $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so \
+	  -o $@.new bridge/*.cpp -ldl && mv $@.new $@
+
 # ---- what people run -----------------------------------------------------------------------------
 demo: $(READY) emulator kernels
 	$(BUILD_PYTHON) examples/quickstart.py
@@ -116,11 +125,11 @@ lint: $(READY) kernels
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
+	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
-	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format -i
+	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format -i
 
 bench: $(READY) emulator kernels
 	$(BUILD_PYTHON) -m hipgemm bench
@@ -129,4 +138,4 @@ wheel: $(READY)
 	$(BUILD_PYTHON) -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf build dist $(EMULATOR) hipgemm/kernels/*.co $(MANIFEST)
+	rm -rf build dist $(EMULATOR) $(BRIDGE) hipgemm/kernels/*.co $(MANIFEST)

@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,7 +21,8 @@ from typing import Any
 from .errors import HipError, RuntimeFallbackWarning, RuntimeNotFoundError, sentence
 
 EMULATOR = Path(__file__).parent / "_emulator" / "libamdhip64.so"
-MODES = ("auto", "rocm", "emulator")
+BRIDGE = Path(__file__).parent / "_bridge" / "libamdhip64.so"  # HIP over the CUDA driver
+MODES = ("auto", "rocm", "emulator", "bridge")
 
 _HIP_SUCCESS = 0
 _OUT_OF_MEMORY = 2
@@ -39,7 +40,7 @@ class Runtime:
     Attributes
     ----------
     kind : str
-        ``"rocm"`` or ``"emulator"``.
+        ``"rocm"``, ``"emulator"`` or ``"bridge"``.
     hip : module
         hip-python.
     library : str
@@ -53,14 +54,13 @@ class Runtime:
     library: str
     devices: int
     emulator: ctypes.CDLL | None = None
+    reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
     pools: list[Pool] = field(default_factory=list)
     archs: dict[int, str] = field(default_factory=dict)
 
     def report(self) -> str:
-        """What the emulator has to say about the last fault."""
-        if self.emulator is None:
-            return ""
-        text: bytes | None = self.emulator.hipgemm_emulator_last_report()
+        """What the library has to say about the last fault, if it is one of ours."""
+        text = self.reporter() if self.reporter else None
         return (text or b"").decode(errors="replace").strip()
 
 
@@ -110,14 +110,15 @@ def _choose() -> Runtime:
         ) from error
 
     # A process holds one library of this name; hip-python would use the one that is there.
-    foreign = [path for path in _mapped_libraries() if not _same_file(path, EMULATOR)]
-    if mode == "emulator":
+    ours = BRIDGE if mode == "bridge" else EMULATOR
+    foreign = [path for path in _mapped_libraries() if not _same_file(path, ours)]
+    if mode in ("emulator", "bridge"):
         if foreign:
             raise RuntimeNotFoundError(
-                f"HIPGEMM_RUNTIME=emulator, but this process has already opened {foreign[0]}; "
+                f"HIPGEMM_RUNTIME={mode}, but this process has already opened {foreign[0]}; "
                 "use hipgemm before anything else that opens ROCm, or in a process of its own"
             )
-        return _open_emulator(hip)
+        return _open_emulator(hip) if mode == "emulator" else _open_bridge(hip)
     candidate = foreign[0] if foreign else _rocm_library(hip)
     why = _probe(candidate)
     if not why:
@@ -205,6 +206,12 @@ def _open_emulator(hip: Any, context: str = "") -> Runtime:
     return _open(hip, "emulator", str(EMULATOR))
 
 
+def _open_bridge(hip: Any) -> Runtime:
+    if not BRIDGE.exists():
+        raise RuntimeNotFoundError(f"the bridge is not built: {BRIDGE} is missing; run: make bridge")
+    return _open(hip, "bridge", str(BRIDGE))
+
+
 def _open(hip: Any, kind: str, library: str) -> Runtime:
     """Make hip-python open this library and no other, leaving the environment as it is."""
     try:
@@ -219,8 +226,11 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
         if others:
             raise RuntimeNotFoundError(f"hip-python has opened {others[0]} instead of {library}")
     found = Runtime(kind, hip, library, int(devices))
+    if kind in ("emulator", "bridge"):
+        reporter: Any = getattr(handle, f"hipgemm_{kind}_last_report")
+        reporter.restype = ctypes.c_char_p
+        found.reporter = reporter
     if kind == "emulator":
-        handle.hipgemm_emulator_last_report.restype = ctypes.c_char_p
         found.emulator = handle
     if int(error) != _HIP_SUCCESS or devices < 1:
         why = ": ".join(filter(None, (getattr(error, "name", str(error)), found.report())))

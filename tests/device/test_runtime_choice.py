@@ -110,7 +110,7 @@ def test_rocm_that_is_not_there(choose, no_gpu):
 
 
 def test_wrong_choice(choose):
-    assert choose("cuda") == ["ValueError | HIPGEMM_RUNTIME must be one of auto, rocm, emulator; got 'cuda'"]
+    assert choose("cuda") == ["ValueError | HIPGEMM_RUNTIME must be one of auto, rocm, emulator, bridge; got 'cuda'"]
 
 
 def test_emulator_wins_over_rocm(choose, two_gpus):
