@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
@@ -9,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .errors import Reason, UnsupportedError, sentence
+from .errors import Reason, sentence
 from .formats import BF16, F16, F32, FNUZ, QUANTIZED, Format, format_of
 from .scaled import Resident, ScaledArray, array_hint, is_array, place_name
 
-INPUTS = (BF16, F16)  # that of float16 has no kernel yet, so that messages do not offer it
+INPUTS = (BF16, F16)
 _BYTE = QUANTIZED["fp8_e4m3"]
 OUTPUTS = (BF16, F16, F32)
 _ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
@@ -21,11 +22,11 @@ _ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
 
 @dataclass(frozen=True)
 class Operand:
-    """Where an array lies and how.
+    """Where an array lies and how: matrices, one behind the other along any leading axes.
 
     Strides count bytes; `device` is None on the host. In a `padded` one, the bytes behind each row's
     end (or each column's, after a transposition) are zero up to a multiple of 16. Numbers of 4 bits count
-    as what they are packed into: one byte for two along K.
+    as what they are packed into: one byte for two along K. A broadcast axis has a stride of 0.
     """
 
     shape: tuple[int, ...]
@@ -35,31 +36,42 @@ class Operand:
     device: int | None
     padded: bool = False
     row_scales: bool = False  # fp8 with a scale for each row, or for each column of the second operand
+    scale_strides: tuple[int, ...] = ()  # bytes from scale to scale along the same axes, 0 where it is one
 
     @property
     def transposed(self) -> Operand:
-        """The same matrix with its axes exchanged."""
-        return replace(self, shape=self.shape[::-1], strides=self.strides[::-1])
+        """The same with the last two axes exchanged."""
+        return replace(
+            self,
+            shape=_exchange(self.shape),
+            strides=_exchange(self.strides),
+            scale_strides=_exchange(self.scale_strides),
+        )
 
     @property
     def rows_contiguous(self) -> bool:
         """Whether each row is one run of bytes, rows apart by a pitch that cannot overlap them."""
-        rows, columns = self.shape
+        rows, columns = self.shape[-2:]
+        row, column = self.strides[-2:]
         item = self.format.itemsize
-        return (columns <= 1 or self.strides[1] == item) and (rows <= 1 or self.strides[0] >= columns * item)
+        return (columns <= 1 or column == item) and (rows <= 1 or row >= columns * item)
 
     @property
     def pitch(self) -> int:
         """Elements from one row to the next, for an operand whose rows are contiguous."""
-        rows, columns = self.shape
-        return columns if rows <= 1 else self.strides[0] // self.format.itemsize
+        rows, columns = self.shape[-2:]
+        return columns if rows <= 1 else self.strides[-2] // self.format.itemsize
+
+
+def _exchange(axes: tuple[int, ...]) -> tuple[int, ...]:
+    return (*axes[:-2], *axes[:-3:-1])
 
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """A product: ``out[m, n] = (a[m, k] @ b[k, n]) * alpha * col_scale[n] + bias[n]``.
+    """Products: ``out[.., m, n] = (a[.., m, k] @ b[.., k, n]) * alpha * col_scale[n] + bias[n]``.
 
-    M, N and K count numbers, whatever these are packed into.
+    M, N and K count numbers, whatever these are packed into. All operands have the leading axes `batch`.
     """
 
     m: int
@@ -72,6 +84,12 @@ class GemmProblem:
     alpha: float | Literal["device"] = 1.0
     col_scale: bool = False
     bias: Format | None = None
+    batch: tuple[int, ...] = ()
+
+    @property
+    def batches(self) -> int:
+        """How many products there are."""
+        return math.prod(self.batch)
 
     @property
     def device(self) -> int | None:
@@ -81,7 +99,8 @@ class GemmProblem:
     def __str__(self) -> str:
         a, b = self.a.format.name, self.b.format.name
         formats = a if a == b else f"{a} @ {b}"
-        return f"({self.m}, {self.k}) @ ({self.k}, {self.n}) {formats} -> {self.out_format.name}"
+        times = "".join(f"{n} x " for n in self.batch)
+        return f"{times}({self.m}, {self.k}) @ ({self.k}, {self.n}) {formats} -> {self.out_format.name}"
 
 
 def describe_matmul(
@@ -149,21 +168,23 @@ def describe_matmul(
 
     if a_operand is None or b_operand is None or out_format is None:
         return None, faults.found
-    if len(a_operand.shape) != 2 or len(b_operand.shape) != 2 or any(r.code == "shape" for r in faults.found):
+    if any(r.code == "shape" for r in faults.found):
         return None, faults.found
     assert isinstance(a, Shaped)
     assert isinstance(b, Shaped)
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     problem = GemmProblem(
-        m=a.shape[0],
-        n=b.shape[1],
-        k=a.shape[1],
-        a=_beside(a_operand, b_operand, a.shape, -1),
-        b=_beside(b_operand, a_operand, b.shape, -2),
+        m=a.shape[-2],
+        n=b.shape[-1],
+        k=a.shape[-1],
+        a=_broadcast(_beside(a_operand, b_operand, a.shape, -1), batch),
+        b=_broadcast(_beside(b_operand, a_operand, b.shape, -2), batch),
         out=out_operand,
         out_format=out_format,
         alpha=alpha_value,
         col_scale=col_scale is not None,
         bias=bias_format,
+        batch=batch,
     )
     return problem, faults.found
 
@@ -185,7 +206,7 @@ class _Faults:
         form = format_of(x.dtype)
         if form not in formats:
             hint = "" if name == "out" else _dtype_hint(name, x.dtype)
-            required = f"{name}.dtype must be {_names((BF16,) if formats is INPUTS else formats)}"
+            required = f"{name}.dtype must be {_names(formats)}"
             self.add(TypeError, "dtype", required, dtype_name(x.dtype), hint)
             return None
         assert form is not None
@@ -193,26 +214,28 @@ class _Faults:
         return _operand(x, form)
 
     def two_axes(self, name: str, shape: tuple[int, ...]) -> None:
-        """Check that an operand is a matrix."""
-        if len(shape) == 3:
-            self.add(UnsupportedError, "batch", f"{name}.ndim must be 2 (no batched kernel yet)", 3)
-        elif len(shape) != 2:
-            self.add(ValueError, "shape", f"{name}.ndim must be 2", len(shape), f"{name}.shape={shape}")
+        """Check that an operand is a matrix, or several."""
+        if len(shape) < 2:
+            required = f"{name}.ndim must be at least 2"
+            self.add(ValueError, "shape", required, len(shape), f"{name}.shape={shape}")
 
     def scaled(self, name: str, q: ScaledArray, k_axis: int) -> Operand:
         """Read a quantized operand, whose scales must be constant or blocked along K."""
         form = QUANTIZED[q.format]
         self.two_axes(name, q.shape)
         row_scales = not form.block and q.scale.shape != ()
-        if len(q.shape) == 2 and q.axis != k_axis and (form.block or row_scales):
+        if len(q.shape) >= 2 and q.axis != k_axis and (form.block or row_scales):
             function = "quantize_" + form.name.split("_")[0]
             advice = f"quantize with {function}(x, axis={k_axis})"
             if k_axis == -2:
-                advice += f", or {function}(x.T).T"
+                turned = "T" if len(q.shape) == 2 else "mT"
+                advice += f", or {function}(x.{turned}).{turned}"
             what = "blocked" if form.block else "scaled by rows"
             required = f"{name} must be {what} along K, its axis {k_axis}"
             self.add(ValueError, "axis", required, f"axis={q.axis}", advice)
-        return replace(_bytes_of(q.data), format=form, row_scales=row_scales)
+        steps = [0 if n == 1 else s for n, s in zip(q.scale.shape, q.scale.strides, strict=True)]
+        steps = [0] * (len(q.shape) - len(steps)) + steps
+        return replace(_bytes_of(q.data), format=form, row_scales=row_scales, scale_strides=tuple(steps))
 
     def pair(self, a: object, b: object, a_operand: Operand, b_operand: Operand) -> None:
         """Check that the operands can be multiplied with each other."""
@@ -231,17 +254,24 @@ class _Faults:
 
     def shapes(self, a: object, b: object, out: object) -> int | None:
         """Check that the matrices fit each other; return N if it is known."""
-        if not (isinstance(b, Shaped) and len(b.shape) == 2):
+        if not (isinstance(b, Shaped) and len(b.shape) >= 2):
             return None
-        if isinstance(a, Shaped) and len(a.shape) == 2:
+        if isinstance(a, Shaped) and len(a.shape) >= 2:
             shapes = f"a.shape={a.shape}, b.shape={b.shape}"
-            if a.shape[1] != b.shape[0]:
-                got = f"{a.shape[1]} and {b.shape[0]}"
-                self.add(ValueError, "shape", "a.shape[1] (K) must equal b.shape[0] (K)", got, shapes)
-            mn = (a.shape[0], b.shape[1])
-            if is_array(out) and len(out.shape) == 2 and out.shape != mn:
-                self.add(ValueError, "shape", f"out.shape must be (M, N)={mn}", out.shape, shapes)
-        return int(b.shape[1])
+            if a.shape[-1] != b.shape[-2]:
+                required = f"a.shape[{len(a.shape) - 1}] (K) must equal b.shape[{len(b.shape) - 2}] (K)"
+                self.add(ValueError, "shape", required, f"{a.shape[-1]} and {b.shape[-2]}", shapes)
+            try:
+                batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            except ValueError:
+                required = "the axes of a and b before the last two must broadcast"
+                self.add(ValueError, "shape", required, f"{a.shape[:-2]} and {b.shape[:-2]}", shapes)
+            else:
+                want = (*batch, a.shape[-2], b.shape[-1])
+                if is_array(out) and len(out.shape) >= 2 and out.shape != want:
+                    axes = "(batch.., M, N)" if batch else "(M, N)"
+                    self.add(ValueError, "shape", f"out.shape must be {axes}={want}", out.shape, shapes)
+        return int(b.shape[-1])
 
     def vector(self, name: str, x: object, formats: tuple[Format, ...], columns: int | None) -> Format | None:
         """Check a per-column argument."""
@@ -324,8 +354,26 @@ def _beside(x: Operand, other: Operand, shape: tuple[int, ...], k_axis: int) -> 
     if not (x.format.bits == 4 and other.format.bits == 8):
         return x
     pitch = -(-shape[k_axis] // 16) * 16
-    strides = (pitch, 1) if k_axis == -1 else (1, pitch)
-    return Operand(shape, strides, QUANTIZED["mxfp8_e4m3"], 0, x.device, padded=True)
+    matrix = pitch * shape[-3 - k_axis]
+    lead = [matrix * math.prod(shape[i + 1 : -2]) for i in range(len(shape) - 2)]
+    strides = (*lead, *((pitch, 1) if k_axis == -1 else (1, pitch)))
+    return replace(x, shape=shape, strides=strides, format=QUANTIZED["mxfp8_e4m3"], address=0, padded=True)
+
+
+def _broadcast(x: Operand, batch: tuple[int, ...]) -> Operand:
+    """Give an operand the leading axes of the product, those that it lacks with a stride of 0."""
+    missing = len(batch) + 2 - len(x.shape)
+
+    def widened(strides: tuple[int, ...]) -> tuple[int, ...]:
+        own = (0 if n == 1 else s for n, s in zip(x.shape[:-2], strides[:-2], strict=True))
+        return (*(0,) * missing, *own, *strides[-2:])
+
+    return replace(
+        x,
+        shape=(*batch, *x.shape[-2:]),
+        strides=widened(x.strides),
+        scale_strides=widened(x.scale_strides) if x.scale_strides else (),
+    )
 
 
 def _kind(form: Format) -> str:

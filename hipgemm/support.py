@@ -146,6 +146,9 @@ def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Kernel | None, li
 
     HIPGEMM_KERNEL names one kernel to consider alone.
     """
+    if p.batch:
+        required = "a and b must be matrices (no batched kernel yet)"
+        return None, [Reason(UnsupportedError, "batch", sentence(required, p))]
     op = "scaled_gemm" if p.a.format.scale_dtype else "gemm"
     candidates = [k for k in kernels if k.op in GEMMS]
     forced = os.environ.get("HIPGEMM_KERNEL")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
-from hipgemm.errors import UnsupportedError
 from hipgemm.problem import Operand, byte_range, describe_matmul, overlap
 from hipgemm.scaled import Resident, ScaledArray
 
@@ -89,7 +88,7 @@ MESSAGES = [
     (
         (zeros(2, 3, dtype=np.float32), zeros(3, 4)),
         {},
-        "a.dtype must be bfloat16; got float32; convert with a.astype(ml_dtypes.bfloat16), or "
+        "a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), or "
         "quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4",
     ),
     (
@@ -99,9 +98,20 @@ MESSAGES = [
         "make an array of it with numpy.asarray",
     ),
     ((zeros(2, 3), None), {}, "b must be a numpy.ndarray or a hipgemm.DeviceArray; got NoneType"),
-    ((zeros(3), zeros(3, 4)), {}, "a.ndim must be 2; got 1; a.shape=(3,)"),
-    ((zeros(2, 2, 3, 4), zeros(3, 4)), {}, "a.ndim must be 2; got 4; a.shape=(2, 2, 3, 4)"),
-    ((zeros(2, 3), zeros(5, 3, 4)), {}, "b.ndim must be 2 (no batched kernel yet); got 3"),
+    ((zeros(3), zeros(3, 4)), {}, "a.ndim must be at least 2; got 1; a.shape=(3,)"),
+    ((zeros(3, 4), zeros(4)), {}, "b.ndim must be at least 2; got 1; b.shape=(4,)"),
+    (
+        (zeros(2, 3, 4), zeros(5, 3, 4)),
+        {},
+        "a.shape[2] (K) must equal b.shape[1] (K); got 4 and 3; a.shape=(2, 3, 4), b.shape=(5, 3, 4)",
+        "the axes of a and b before the last two must broadcast; got (2,) and (5,); "
+        "a.shape=(2, 3, 4), b.shape=(5, 3, 4)",
+    ),
+    (
+        (zeros(4, 2, 3), zeros(3, 4), zeros(2, 4)),
+        {},
+        "out.shape must be (batch.., M, N)=(4, 2, 4); got (2, 4); a.shape=(4, 2, 3), b.shape=(3, 4)",
+    ),
     (
         (zeros(2, 3), zeros(3, 4, dtype=np.float16)),
         {},
@@ -190,9 +200,10 @@ MESSAGES = [
 ]
 
 
-@pytest.mark.parametrize(("args", "kwargs", "text"), MESSAGES, ids=[text[:40] for _, _, text in MESSAGES])
-def test_message(args, kwargs, text):
-    assert faults(*args, **kwargs) == [text]
+@pytest.mark.parametrize("case", MESSAGES, ids=[case[2][:40] for case in MESSAGES])
+def test_message(case):
+    args, kwargs, *texts = case
+    assert faults(*args, **kwargs) == texts
 
 
 @pytest.mark.parametrize(
@@ -202,7 +213,7 @@ def test_message(args, kwargs, text):
         ((zeros(2, 3), zeros(4, 4)), {}, ValueError),
         ((zeros(2, 3), Fake((3, 4))), {}, TypeError),
         ((zeros(2, 3), zeros(3, 4)), {"alpha": 1e39}, ValueError),
-        ((zeros(2, 3), zeros(1, 3, 4)), {}, UnsupportedError),
+        ((zeros(2, 3), zeros(1, 4, 4)), {}, ValueError),
     ],
 )
 def test_kind(args, kwargs, kind):
@@ -392,19 +403,62 @@ def test_quantized_faults(a, b, kind, text):
 
 def test_raw_bytes_are_refused():
     assert faults(RAW.T, zeros(64, 3)) == [
-        "a.dtype must be bfloat16; got float8_e4m3fn; "
+        "a.dtype must be bfloat16 or float16; got float8_e4m3fn; "
         "such numbers need their scale: wrap both in a hipgemm.ScaledArray"
     ]
     fnuz = np.zeros((3, 64), ml_dtypes.float8_e4m3fnuz)
     assert faults(fnuz, zeros(64, 3)) == [
-        "a.dtype must be bfloat16; got float8_e4m3fnuz; "
+        "a.dtype must be bfloat16 or float16; got float8_e4m3fnuz; "
         "float8_e4m3fnuz is not the OCP type float8_e4m3fn: convert the values, never the bytes"
     ]
 
 
-def test_batches_of_quantized_operands():
-    q = reference.quantize_mxfp8(np.zeros((2, 3, 64), np.float32))
-    assert set(kinds(q, q.mT)) == {UnsupportedError}
+@pytest.mark.parametrize(
+    ("a", "b", "batch", "text"),
+    [
+        ((5, 2, 3), (3, 4), (5,), "5 x (2, 3) @ (3, 4) bf16 -> bf16"),
+        ((2, 3), (5, 3, 4), (5,), "5 x (2, 3) @ (3, 4) bf16 -> bf16"),
+        ((6, 1, 2, 3), (5, 3, 4), (6, 5), "6 x 5 x (2, 3) @ (3, 4) bf16 -> bf16"),
+        ((0, 2, 3), (1, 3, 4), (0,), "0 x (2, 3) @ (3, 4) bf16 -> bf16"),
+    ],
+)
+def test_batches(a, b, batch, text):
+    problem, reasons = describe_matmul(zeros(*a), zeros(*b))
+    assert not reasons
+    assert (problem.batch, str(problem)) == (batch, text)
+    assert problem.a.shape == (*batch, 2, 3)
+    assert problem.b.shape == (*batch, 3, 4)
+
+
+def test_broadcast_axes_have_a_stride_of_0():
+    problem, _ = describe_matmul(zeros(6, 1, 2, 3), zeros(5, 3, 4))
+    assert problem.a.strides == (12, 0, 6, 2)
+    assert problem.b.strides == (0, 24, 8, 2)
+    assert problem.b.transposed.strides == (0, 24, 2, 8)
+
+
+def test_scales_of_batches():
+    x = np.zeros((5, 2, 64), np.float32)
+    for q, strides in (
+        (reference.quantize_mxfp8(x), (4, 2, 1)),
+        (reference.quantize_mxfp8(x[:1]), (0, 2, 1)),
+        (reference.quantize_fp8(x, axis=-1), (8, 4, 0)),
+        (reference.quantize_fp8(x), (0, 0, 0)),
+    ):
+        problem, reasons = describe_matmul(q, q.mT)
+        assert not reasons
+        assert problem.a.scale_strides == strides
+        assert problem.b.transposed.scale_strides == strides
+    problem, _ = describe_matmul(reference.quantize_mxfp8(x), reference.quantize_mxfp8(x[0]).T)
+    assert problem.b.scale_strides == (0, 1, 2)
+
+
+def test_blocks_of_batches_lie_along_k():
+    q = reference.quantize_mxfp8(np.zeros((5, 64, 64), np.float32), axis=0)
+    assert kinds(q, q.mT) == [ValueError, ValueError]
+    assert faults(q, q.mT)[1].endswith(
+        "got axis=-3; quantize with quantize_mxfp8(x, axis=-2), or quantize_mxfp8(x.mT).mT"
+    )
 
 
 def test_out_may_not_lie_on_codes_or_scales():

@@ -51,7 +51,7 @@ CALLS = [
         (ones(4, 8, dtype=F32), ones(8, 4)),
         {},
         TypeError,
-        "matmul: a.dtype must be bfloat16; got float32; "
+        "matmul: a.dtype must be bfloat16 or float16; got float32; "
         "convert with a.astype(ml_dtypes.bfloat16), "
         "or quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4",
     ),
@@ -66,7 +66,7 @@ CALLS = [
         (ones(2, 4, 8), ones(8, 4)),
         {},
         hg.UnsupportedError,
-        "matmul: a.ndim must be 2 (no batched kernel yet); got 3",
+        "matmul: a and b must be matrices (no batched kernel yet); got 2 x (4, 8) @ (8, 4) bf16 -> bf16",
     ),
     (
         (ones(4, 8, dtype=np.float16), ones(8, 4, dtype=np.float16)),
@@ -74,7 +74,7 @@ CALLS = [
         hg.UnsupportedError,
         "matmul: a and b must be bf16 and bf16; got f16 and f16; convert with .astype(ml_dtypes.bfloat16)",
     ),
-    ((ones(8), ones(8, 4)), {}, ValueError, "matmul: a.ndim must be 2; got 1; a.shape=(8,)"),
+    ((ones(8), ones(8, 4)), {}, ValueError, "matmul: a.ndim must be at least 2; got 1; a.shape=(8,)"),
     ((ones(4, 8), ones(8, 4)), {"alpha": 1e39}, ValueError, "matmul: alpha must fit float32; got 1e+39"),
 ]
 
