@@ -44,6 +44,7 @@ class Kernel:
     layout: str = ""
     element_bytes: int = 0
     waves_per_simd: int = 0
+    schedule: str = ""
     lds: int = 0  # bytes of a workgroup
     main_loop: Mapping[str, float] = field(default_factory=dict, hash=False)  # per wave and K tile
 
@@ -110,6 +111,7 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
             layout=k.get("layout", ""),
             element_bytes=k.get("element_bytes", 0),
             waves_per_simd=k.get("waves_per_simd", 0),
+            schedule=k.get("schedule", ""),
             lds=k.get("lds", 0),
             main_loop=k.get("main_loop", {}),
         )

@@ -11,7 +11,7 @@ PACKAGE = Path(hipgemm.__file__).parent
 # Each module may import from layers above its own line, and from its own where the order below allows it.
 LAYERS = [
     ["errors", "formats", "scaled"],
-    ["reference", "testing", "problem", "manifest", "support"],
+    ["reference", "testing", "problem", "manifest", "cost", "support"],
     ["_hip"],
     ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "gemm", "info"],
