@@ -35,6 +35,11 @@ ARGUMENTS: dict[str, list[str]] = {
     for op, names in {
         "gemm": _GEMM,
         "scaled_gemm": f"{_GEMM} {_SCALES}",
+        "split_reduce": (
+            "src dst alpha_ptr col_scale bias a_scale b_scale src_ld split_stride src_batch ldc c_outer "
+            "c_inner a_scale_outer a_scale_inner b_scale_outer b_scale_inner m n batch_inner splits "
+            "a_scale_step b_scale_step alpha out_type bias_type"
+        ),
         "copy": ("src dst src_row_stride src_col_stride dst_row_stride dst_col_stride rows cols pad_cols"),
         "amax": "src amax src_row_stride src_col_stride rows cols amax_step in_type",
         "quantize_fp8": (

@@ -1,6 +1,7 @@
 // From accumulators to C: scale, add the bias, round once, store what lies inside C.
 #pragma once
 
+#include "element.hpp"
 #include "kargs.hpp"
 #include "memory.hpp"
 #include "tile.hpp"
@@ -13,23 +14,6 @@ namespace hipgemm {
 HIPGEMM_DEVICE f32 load_scalar(const void* p) {
   return *(const __attribute__((address_space(4))) f32*)p;
 }
-
-// How an output type is rounded and packed: two values make kBytes / 2 dwords.
-struct OutBf16 {
-  static constexpr u32 kBytes = 2;
-  static HIPGEMM_DEVICE u32 pack(f32x2 x) {
-    return __builtin_bit_cast(u32, __builtin_convertvector(x, bf16x2));
-  }
-};
-struct OutF16 {
-  static constexpr u32 kBytes = 2;
-  static HIPGEMM_DEVICE u32 pack(f32x2 x) {
-    return __builtin_bit_cast(u32, __builtin_convertvector(x, f16x2));
-  }
-};
-struct OutF32 {
-  static constexpr u32 kBytes = 4;
-};
 
 template <class T, class Args>
 class Epilogue {

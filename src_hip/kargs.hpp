@@ -26,6 +26,16 @@
   X(i64, a_scale_outer) S X(i64, a_scale_inner) S X(i64, b_scale_outer) S            \
   X(i64, b_scale_inner)
 
+// What many splits of one product left at src, float32, becomes c as above. src_ld counts elements.
+#define HIPGEMM_SPLIT_REDUCE_ARGS(X, S)                                              \
+  X(ptr, src) S X(ptr, dst) S X(ptr, alpha_ptr) S X(ptr, col_scale) S X(ptr, bias) S \
+  X(ptr, a_scale) S X(ptr, b_scale) S X(i64, src_ld) S X(i64, split_stride) S        \
+  X(i64, src_batch) S X(i64, ldc) S X(i64, c_outer) S X(i64, c_inner) S              \
+  X(i64, a_scale_outer) S X(i64, a_scale_inner) S X(i64, b_scale_outer) S            \
+  X(i64, b_scale_inner) S X(u32, m) S X(u32, n) S X(u32, batch_inner) S              \
+  X(u32, splits) S X(u32, a_scale_step) S X(u32, b_scale_step) S X(f32, alpha) S     \
+  X(u32, out_type) S X(u32, bias_type)
+
 // Strides are bytes and may be negative. Columns cols .. pad_cols - 1 of dst are set to zero.
 #define HIPGEMM_COPY_ARGS(X, S)                                                      \
   X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
@@ -97,6 +107,9 @@ struct GemmArgs {
 struct ScaledGemmArgs {
   HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, ;);
   HIPGEMM_SCALE_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct SplitReduceArgs {
+  HIPGEMM_SPLIT_REDUCE_ARGS(HIPGEMM_DECLARE, ;);
 };
 struct CopyArgs {
   HIPGEMM_COPY_ARGS(HIPGEMM_DECLARE, ;);

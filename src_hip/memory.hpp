@@ -10,6 +10,13 @@ using LdsByte = __attribute__((address_space(3))) u8;
 
 inline constexpr u32 kWaveLanes = 64;
 
+template <class E>
+using Global = __attribute__((address_space(1))) E;
+template <class E>
+HIPGEMM_DEVICE Global<E>* global(u64 address) {
+  return reinterpret_cast<Global<E>*>(address);
+}
+
 // An offset no buffer reaches: loads there give 0, stores are dropped. A tile spans less than 2^31
 // bytes (the host sees to that), so a tile-relative offset may even be added without wrapping.
 inline constexpr u32 kOutOfRange = 0x80000000u;

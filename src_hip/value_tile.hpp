@@ -1,34 +1,12 @@
 // A tile of float32 values in LDS, from a matrix of any type and layout.
 #pragma once
 
+#include "element.hpp"
 #include "memory.hpp"
 #include "narrow.hpp"
 #include "types.hpp"
 
 namespace hipgemm {
-
-template <class E>
-using Global = __attribute__((address_space(1))) E;
-template <class E>
-HIPGEMM_DEVICE Global<E>* global(u64 address) {
-  return reinterpret_cast<Global<E>*>(address);
-}
-
-// Types that can be widened.
-struct FromBf16 {
-  using Bits = u16;
-  static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits << 16); }
-};
-struct FromF16 {
-  using Bits = u16;
-  static HIPGEMM_DEVICE f32 widen(u32 bits) {
-    return static_cast<f32>(__builtin_bit_cast(f16, static_cast<u16>(bits)));
-  }
-};
-struct FromF32 {
-  using Bits = u32;
-  static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits); }
-};
 
 struct Matrix {
   u64 address;

@@ -1,0 +1,58 @@
+// The element types of kernel arguments: widened to float32, and rounded from it.
+#pragma once
+
+#include "memory.hpp"
+#include "types.hpp"
+
+namespace hipgemm {
+
+struct FromBf16 {
+  using Bits = u16;
+  static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits << 16); }
+};
+struct FromF16 {
+  using Bits = u16;
+  static HIPGEMM_DEVICE f32 widen(u32 bits) {
+    return static_cast<f32>(__builtin_bit_cast(f16, static_cast<u16>(bits)));
+  }
+};
+struct FromF32 {
+  using Bits = u32;
+  static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits); }
+};
+
+// How an output type is rounded and packed: two values make kBytes / 2 dwords.
+struct OutBf16 {
+  static constexpr u32 kBytes = 2;
+  static HIPGEMM_DEVICE u32 pack(f32x2 x) {
+    return __builtin_bit_cast(u32, __builtin_convertvector(x, bf16x2));
+  }
+};
+struct OutF16 {
+  static constexpr u32 kBytes = 2;
+  static HIPGEMM_DEVICE u32 pack(f32x2 x) {
+    return __builtin_bit_cast(u32, __builtin_convertvector(x, f16x2));
+  }
+};
+struct OutF32 {
+  static constexpr u32 kBytes = 4;
+};
+
+// One element, wherever it lies.
+HIPGEMM_DEVICE f32 load_element(u64 address, ElementType type) {
+  if (type == ElementType::f32) return *global<f32>(address);
+  const u32 bits = *global<u16>(address);
+  return type == ElementType::bf16 ? FromBf16::widen(bits) : FromF16::widen(bits);
+}
+HIPGEMM_DEVICE void store_element(u64 address, ElementType type, f32 x) {
+  if (type == ElementType::f32)
+    *global<f32>(address) = x;
+  else
+    *global<u16>(address) =
+        static_cast<u16>(type == ElementType::bf16 ? OutBf16::pack({x, x}) : OutF16::pack({x, x}));
+}
+HIPGEMM_BOTH constexpr u32 element_bytes(ElementType type) {
+  return type == ElementType::f32 ? 4 : 2;
+}
+
+}  // namespace hipgemm
