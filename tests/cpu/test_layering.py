@@ -12,7 +12,7 @@ PACKAGE = Path(hipgemm.__file__).parent
 LAYERS = [
     ["errors", "formats", "scaled"],
     ["reference", "testing", "problem", "manifest", "cost", "support"],
-    ["_hip"],
+    ["_runtime", "_hip"],
     ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "gemm", "info"],
     ["emulator_bench", "bench", "__main__"],
@@ -48,9 +48,9 @@ def test_imports_go_downward(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda p: p.stem)
-def test_only_hip_imports_hip_python(path: Path) -> None:
+def test_only_runtime_imports_hip_python(path: Path) -> None:
     roots = {name.split(".")[0] for name in imports(path)}
-    assert bool(roots & {"hip", "rocm"}) == (path.stem == "_hip")
+    assert bool(roots & {"hip", "rocm"}) == (path.stem == "_runtime")
 
 
 def test_every_layer_exists() -> None:

@@ -17,7 +17,7 @@ import pytest
 from hipapi import runtime
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm import _hip, _runtime
 from hipgemm.gemm import only_kernel
 
 CLASSES = ("salu", "valu", "trans", "mfma", "lds", "vmem", "smem", "branch", "wait", "other")
@@ -512,7 +512,7 @@ def test_a_fault_is_counted_up_to_where_it_is() -> None:
 
 def test_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     rocm = _hip.Runtime("rocm", runtime.hip, "/opt/rocm/lib/libamdhip64.so", 1)
-    monkeypatch.setattr(_hip, "_runtime", rocm)
+    monkeypatch.setattr(_runtime, "_runtime", rocm)
     with pytest.raises(hg.RuntimeNotFoundError, match="emulator_counters: the runtime must be the emulator"):
         hg.emulator_counters()
     monkeypatch.undo()
