@@ -57,6 +57,7 @@ ARGUMENTS: dict[str, list[str]] = {
             "src dst row_factor col_factor src_row_stride src_col_stride dst_pitch rows cols in_type "
             "out_type divide"
         ),
+        "sum_rows": "src dst src_row_stride src_col_stride rows cols in_type",
         "pack_mx_scales": "src dst src_row_stride src_col_stride rows blocks",
         "mx_gemm_scale": "src dst src_row_stride src_col_stride rows k step bits",
     }.items()

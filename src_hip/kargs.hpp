@@ -85,6 +85,11 @@
   X(i64, src_row_stride) S X(i64, src_col_stride) S X(i64, dst_pitch) S X(u32, rows) S \
   X(u32, cols) S X(u32, in_type) S X(u32, out_type) S X(u32, divide)
 
+// Each row of dst (float32, contiguous) is the sum of 64 rows of src.
+#define HIPGEMM_SUM_ROWS_ARGS(X, S)                                                  \
+  X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
+  X(u32, rows) S X(u32, cols) S X(u32, in_type)
+
 // Packed fp4 codes to e4m3 codes of the same numbers.
 #define HIPGEMM_FP4_TO_FP8_ARGS(X, S)                                                \
   X(ptr, src) S X(ptr, dst) S X(i64, src_pitch) S X(i64, dst_pitch) S X(u32, rows) S \
@@ -137,6 +142,9 @@ struct DequantizeArgs {
 };
 struct RescaleArgs {
   HIPGEMM_RESCALE_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct SumRowsArgs {
+  HIPGEMM_SUM_ROWS_ARGS(HIPGEMM_DECLARE, ;);
 };
 
 }  // namespace hipgemm

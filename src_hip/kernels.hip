@@ -6,6 +6,7 @@
 #include "quantize.hpp"
 #include "rescale.hpp"
 #include "scale_pack.hpp"
+#include "sum_rows.hpp"
 #include "split_reduce.hpp"
 
 namespace hipgemm {
