@@ -1,46 +1,81 @@
 import subprocess
 import threading
+import timeit
 from collections.abc import Callable
 
 from hipgemm import UnsupportedError, reset_usage, usage
 from hipgemm.errors import Reason
-from hipgemm.usage import count_copy, count_kernel, count_refused
+from hipgemm.usage import Served, count_call, count_copy, count_kernel, count_refused
 
 
 def test_counts_and_prints():
     reset_usage()
-    count_kernel("k")
-    count_kernel("k")
-    count_copy("matmul", "a", "K not contiguous")
-    count_refused("matmul", [Reason(UnsupportedError, "batch", "text")])
+    for flop in (10**9, 2 * 10**9):
+        count_kernel("gemm")
+        count_call("matmul", "gemm", flop, 2**20)
+    count_kernel("split_reduce")
+    count_kernel("plain")
+    count_call("matmul", "plain", 10**6, 2**19, "row pitch too large")
+    count_copy("matmul", "a", "K not contiguous", 2**21)
+    count_copy("matmul", "a", "K not contiguous", 2**21)
+    for got in ("f64", "f32"):
+        reasons = [
+            Reason(UnsupportedError, code, f"{code} must be right; got {got}") for code in ("format", "grid")
+        ]
+        count_refused("matmul", reasons)
     found = usage()
-    assert found.kernels == {"k": 2}
-    assert found.copies == {("matmul", "a", "K not contiguous"): 1}
-    assert found.refused == {("matmul", "batch"): 1}
+    assert found.kernels == {"gemm": 2, "split_reduce": 1, "plain": 1}
+    assert found.served == {"gemm": Served(2, 3 * 10**9, 2**21), "plain": Served(1, 10**6, 2**19)}
+    assert found.copies == {("matmul", "a", "K not contiguous"): 2}
+    assert found.copied == {("matmul", "a", "K not contiguous"): 2**22}
+    assert found.slower == {("matmul", "plain", "row pitch too large"): 1}
+    assert found.refused == {("matmul", "format"): 2, ("matmul", "grid"): 2}
+    assert found.refused_calls == 2
     assert str(found).splitlines() == [
-        "hipgemm usage",
-        "         2  k",
-        "         1  matmul: a copied: K not contiguous",
-        "         1  matmul: refused: batch",
+        "hipgemm: 2 calls as fast as can be, 3 not",
+        "         2x matmul: refused (format): format must be right; got f32",
+        "         2x matmul: refused (grid): grid must be right; got f32",
+        "         1x matmul: served by plain: row pitch too large",
+        "      calls  launches        GFLOP          MiB  kernel",
+        "          2         2        3.000        2.000  gemm",
+        "          1         1        0.001        0.500  plain",
+        "                    1                            split_reduce",
+        "         2x matmul: a copied: K not contiguous (4.000 MiB)",
     ]
     reset_usage()
-    assert not usage().kernels
-    assert found.kernels == {"k": 2}, "what was returned is a copy"
+    assert str(usage()) == "hipgemm: nothing ran"
+    assert found.kernels["gemm"] == 2, "what was returned is a copy"
 
 
 def test_counts_from_many_threads():
     reset_usage()
-    threads = [threading.Thread(target=lambda: [count_kernel("k") for _ in range(500)]) for _ in range(8)]
+
+    def work() -> None:
+        for _ in range(500):
+            count_kernel("k")
+            count_call("matmul", "k", 2, 3)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert usage().kernels == {"k": 4000}
+    assert usage().served == {"k": Served(4000, 8000, 12000)}
+    reset_usage()
+
+
+def test_counting_is_cheap():
+    """Below a microsecond a call on an idle machine; ten where others are at work as well."""
+    reset_usage()
+    times = timeit.repeat(lambda: count_call("matmul", "k", 2, 3), number=1000, repeat=20)
+    assert min(times) / 1000 < 10e-6
+    assert usage().served["k"].calls == 20_000
     reset_usage()
 
 
 def test_report_at_exit(run_python: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
     code = "from hipgemm.usage import count_kernel; count_kernel('some_kernel')"
-    assert "1  some_kernel" in run_python(code, HIPGEMM_REPORT="1").stderr
+    assert "1                            some_kernel" in run_python(code, HIPGEMM_REPORT="1").stderr
     assert run_python(code, HIPGEMM_REPORT="0").stderr == ""
     assert run_python(code, HIPGEMM_REPORT=None).stderr == ""
