@@ -288,6 +288,8 @@ def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[s
         "setprio",
     )
     per = {name: counts[name] / tiles for name in names}
+    widths = re.findall(r"^\s+ds_read(2?)\w*?_[bu](\d+)", "\n".join(loop), re.MULTILINE)
+    per["ds_read_bytes"] = sum((2 if two else 1) * 64 * int(bits) // 8 for two, bits in widths) / tiles
     return {name: int(n) if n == int(n) else n for name, n in per.items()}
 
 
