@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .formats import FORMATS, QUANTIZED
 from .manifest import Kernel
+from .problem import GemmProblem, Operand
 
 # ---- the chip --------------------------------------------------------------------------------------
 
@@ -118,6 +119,15 @@ class Product:
     a_matrices: int = 0
     b_matrices: int = 0
     out_bytes: int = 2
+
+    @classmethod
+    def of(cls, p: GemmProblem) -> Product:
+        """Those of a call."""
+
+        def matrices(x: Operand) -> int:
+            return math.prod(n for n, step in zip(p.batch, x.strides, strict=False) if step)
+
+        return cls(p.m, p.n, p.k, p.batches, matrices(p.a), matrices(p.b), out_bytes=p.out_format.itemsize)
 
     @property
     def swapped(self) -> Product:
@@ -249,7 +259,7 @@ class _Load:
         # Bytes of a K tile: asked of L2, and put into LDS (rows past the end as zeros).
         self.step_bytes = (min(tm, x.m) * a_bytes + min(tn, x.n) * b_bytes) * tk
         self.dma_bytes = (tm * int(8 * a_bytes) + tn * int(8 * b_bytes)) / 8 * tk
-        reads = kernel.main_loop.get("lds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
+        reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
         self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
         self.bits = 32 if self.plain else kernel.bits
         rate = VECTOR.value / PLAIN_WORK.value if self.plain else MATRIX[self.bits].value
