@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .errors import raise_reasons
 from .formats import (
     BLOCK,
     FORMATS,
@@ -19,7 +21,8 @@ from .formats import (
     round_once,
     scale_byte,
 )
-from .scaled import HADAMARD, ScaledArray, find_axis, find_format, unpack_along
+from .groups import offset_reasons
+from .scaled import HADAMARD, ScaledArray, find_axis, find_format, group_blocks, unpack_along
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -67,6 +70,70 @@ def matmul(
     return round_once(out, to)
 
 
+def grouped_matmul(
+    x: Matrix, w: Matrix, group_offsets: Array, /, *, dtype: npt.DTypeLike | None = None
+) -> Array:
+    """Return rows ``x[o[g]:o[g + 1]] @ w[g]`` for each group g, and zeros behind the last one.
+
+    In float64, rounded once to `dtype` if one is given.
+
+    Examples
+    --------
+    >>> w = np.array([[[2.0]], [[3.0]]])
+    >>> grouped_matmul(np.ones((4, 1)), w, np.array([0, 1, 3])).ravel()
+    array([2., 3., 3., 0.])
+    """
+    rows, weights = values(x), values(w)
+    out = np.zeros((rows.shape[0], weights.shape[2]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        for g, (begin, end) in enumerate(_groups(group_offsets)):
+            if begin < end:
+                out[begin:end] = rows[begin:end] @ weights[g]
+    return _rounded(out, dtype)
+
+
+def grouped_wgrad(
+    dy: Matrix,
+    x: Matrix,
+    group_offsets: Array,
+    /,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    onto: Array | None = None,
+) -> Array:
+    """Return ``dy[o[g]:o[g + 1]].T @ x[o[g]:o[g + 1]]`` for each group g: zeros for an empty one.
+
+    In float64, rounded once to `dtype` if one is given. Added to `onto` before, except for empty groups.
+
+    Examples
+    --------
+    >>> grouped_wgrad(np.ones((3, 1)), np.ones((3, 1)), np.array([0, 2, 2, 3])).ravel()
+    array([2., 0., 1.])
+    """
+    left, right = values(dy), values(x)
+    groups = _groups(group_offsets)
+    shape = (len(groups), left.shape[1], right.shape[1])
+    out = np.zeros(shape) if onto is None else onto.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        for g, (begin, end) in enumerate(groups):
+            if begin < end:
+                out[g] += left[begin:end].T @ right[begin:end]
+    return _rounded(out, dtype)
+
+
+def _groups(offsets: Array) -> list[tuple[int, int]]:
+    return [(int(begin), int(end)) for begin, end in itertools.pairwise(offsets)]
+
+
+def _rounded(out: Array, dtype: npt.DTypeLike | None) -> Array:
+    if dtype is None:
+        return out
+    to = format_of(dtype)
+    if to is None:
+        raise TypeError(f"reference: dtype must be bfloat16, float16 or float32; got {dtype!r}")
+    return round_once(out, to)
+
+
 def values(x: Matrix) -> npt.NDArray[np.float64]:
     """Return an operand's numbers in float64: code x scale, a Hadamard transform left in.
 
@@ -106,11 +173,24 @@ def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
     data, scale = q.data, q.scale
     if data.dtype == np.uint8:
         data = unpack_along(data, q.axis, q.shape[q.axis])
-    if QUANTIZED[q.format].block:
+    if QUANTIZED[q.format].block and q.group_offsets is not None:
+        scale = _spread_groups(q)
+    elif QUANTIZED[q.format].block:
         scale = np.repeat(e8m0_value(scale.view(np.uint8)), BLOCK, axis=q.axis)
         scale = np.moveaxis(np.moveaxis(scale, q.axis, -1)[..., : q.shape[q.axis]], -1, q.axis)
     with np.errstate(invalid="ignore"):
         return data.astype(np.float32), scale
+
+
+def _spread_groups(q: ScaledArray) -> Floats:
+    """Scales repeated over blocks that begin anew with each group; 1 for rows of none."""
+    bytes_ = q.scale.view(np.uint8) if q.axis == -2 else q.scale.T.view(np.uint8)
+    scale = e8m0_value(bytes_)
+    spread = np.ones((q.shape[q.axis], scale.shape[1]), np.float32)
+    blocks = group_blocks(q.group_offsets)
+    for g, (begin, end) in enumerate(_groups(q.group_offsets)):
+        spread[begin:end] = np.repeat(scale[blocks[g] : blocks[g + 1]], BLOCK, axis=0)[: end - begin]
+    return spread if q.axis == -2 else spread.T
 
 
 # ---- quantizers ------------------------------------------------------------------------------------
@@ -156,9 +236,16 @@ def quantize_fp8(
 
 
 def quantize_mxfp8(
-    x: Array, *, axis: int = -1, scaling: str = "unit", format: str = "mxfp8_e4m3"
+    x: Array,
+    *,
+    axis: int = -1,
+    scaling: str = "unit",
+    format: str = "mxfp8_e4m3",
+    group_offsets: Array | None = None,
 ) -> ScaledArray:
     """Quantize with one power of two for each 32 elements along `axis`.
+
+    With `group_offsets` and ``axis=0`` blocks begin anew at each offset; rows behind the last one are zeros.
 
     Examples
     --------
@@ -166,7 +253,22 @@ def quantize_mxfp8(
     >>> q.data.astype(np.float32), q.scale.view(np.uint8)
     (array([448.,   1.,   0.], dtype=float32), array([128], dtype=uint8))
     """
-    return _quantize_mx("quantize_mxfp8", x, axis, scaling, find_format("quantize_mxfp8", format, MXFP8))
+    function = "quantize_mxfp8"
+    form = find_format(function, format, MXFP8)
+    if group_offsets is None:
+        return _quantize_mx(function, x, axis, scaling, form)
+    if x.ndim != 2 or axis not in (0, -2):
+        raise ValueError(f"{function}: group_offsets must go with a matrix and axis=0; got axis={axis}")
+    raise_reasons(function, offset_reasons(group_offsets, x.shape[0]))
+    offsets = group_offsets.astype(np.int32)
+    assert form.scale_dtype is not None
+    data = np.zeros(x.shape, form.dtype)
+    blocks = group_blocks(offsets)
+    scale = np.zeros((int(blocks[-1]), x.shape[1]), form.scale_dtype)
+    for g, (begin, end) in enumerate(_groups(offsets)):
+        part = _quantize_mx(function, x[begin:end], 0, scaling, form)
+        data[begin:end], scale[blocks[g] : blocks[g + 1]] = part.data, part.scale
+    return ScaledArray._make(data, scale, form, -2, x.shape, group_offsets=offsets)
 
 
 def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard: bool = True) -> ScaledArray:

@@ -65,8 +65,9 @@ class ScaledArray:
         The codes, in the element type of `format`. For mxfp4 also uint8 with two codes per byte along
         `axis`, low half first: what a device holds.
     scale : array or float
-        What to multiply with. For fp8 float32, of one element or of length 1 along `axis`; for MX formats
-        float8_e8m0fnu (or its bytes as uint8), one for each 32 elements along `axis`.
+        What to multiply with. For fp8 float32: one element, one for each row along `axis`, or one for each
+        matrix of a stack (length 1 along both of its last axes); for MX formats float8_e8m0fnu (or its
+        bytes as uint8), one for each 32 elements along `axis`.
     format : str
         ``"fp8_e4m3"``, ``"fp8_e5m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"`` or ``"mxfp4_e2m1"``.
     axis : int
@@ -80,6 +81,8 @@ class ScaledArray:
         Shape of the numbers, however they are packed.
     amax : array or None
         Greatest magnitude before quantizing, where the quantizer took it: what delayed scaling uses next.
+    group_offsets : array or None
+        Where the groups of rows begin that a quantizer kept apart: their blocks begin anew.
 
     Examples
     --------
@@ -90,7 +93,9 @@ class ScaledArray:
     ScaledArray(shape=(1, 2), format='fp8_e4m3', axis=-1, host)
     """
 
-    __slots__ = ("_kernel_scales", "amax", "axis", "data", "format", "hadamard", "scale", "shape")
+    __slots__ = (
+        "_kernel_scales", "amax", "axis", "data", "format", "group_offsets", "hadamard", "scale", "shape",
+    )  # fmt: skip
     data: Any
     scale: Any
     format: str
@@ -98,6 +103,7 @@ class ScaledArray:
     hadamard: bool
     shape: tuple[int, ...]
     amax: Any
+    group_offsets: Any
 
     def __init__(self, data: Any, scale: Any, format: str, *, axis: int = -1, hadamard: bool = False):
         form = find_format("ScaledArray", format)
@@ -130,7 +136,9 @@ class ScaledArray:
         shape: tuple[int, ...],
         amax: Any,
         kernel_scales: dict[str, Any],
+        group_offsets: Any = None,
     ) -> None:
+        self.group_offsets = group_offsets
         self.data, self.scale, self.format, self.axis = data, scale, format, axis
         self.hadamard, self.shape, self.amax = hadamard, shape, amax
         self._kernel_scales = kernel_scales  # scales in the layout of a kernel, once made; shared by views
@@ -147,11 +155,12 @@ class ScaledArray:
         hadamard: bool = False,
         amax: Any = None,
         kernel_scales: dict[str, Any] | None = None,
+        group_offsets: Any = None,
     ) -> ScaledArray:
         """Make one of parts that are known to fit, `axis` counted from the end."""
         made = cls.__new__(cls)
         kept = {} if kernel_scales is None else kernel_scales
-        made._set(data, scale, form.name, axis, hadamard, shape, amax, kept)
+        made._set(data, scale, form.name, axis, hadamard, shape, amax, kept, group_offsets)
         return made
 
     @property
@@ -205,6 +214,7 @@ class ScaledArray:
             hadamard=self.hadamard,
             amax=self.amax,
             kernel_scales=self._kernel_scales,
+            group_offsets=self.group_offsets,
         )
 
     def get(self) -> ScaledArray:
@@ -215,17 +225,46 @@ class ScaledArray:
         amax = self.amax if self.amax is None or isinstance(self.amax, np.ndarray) else self.amax.get()
         if data.dtype == _U8:
             data = unpack_along(data, self.axis, self.shape[self.axis])
+        offsets = self.group_offsets
+        if offsets is not None:
+            offsets = offsets if isinstance(offsets, np.ndarray) else offsets.get()
+            # Scales made without knowing the offsets have room for more.
+            used = slice(int(group_blocks(offsets)[-1]))
+            scale = scale[used] if self.axis == -2 else scale[:, used]
         if form.block:
             scale = scale.view(form.scale_dtype)
-        return self._make(data, scale, form, self.axis, self.shape, hadamard=self.hadamard, amax=amax)
+        return self._make(
+            data,
+            scale,
+            form,
+            self.axis,
+            self.shape,
+            hadamard=self.hadamard,
+            amax=amax,
+            group_offsets=offsets,
+        )
 
     def __repr__(self) -> str:
         more = ", hadamard=True" if self.hadamard else ""
+        if self.group_offsets is not None:
+            more += f", {self.group_offsets.shape[0] - 1} groups"
         where = "host" if self.device is None else f"device={self.device}"
         return f"ScaledArray(shape={self.shape}, format={self.format!r}, axis={self.axis}{more}, {where})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
         raise TypeError("ScaledArray: the numbers must be asked for; use hipgemm.dequantize")
+
+
+def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the first block of each group of rows, and behind them the number of all blocks.
+
+    Examples
+    --------
+    >>> group_blocks(np.array([0, 33, 33, 128]))
+    array([0, 2, 2, 5])
+    """
+    counts = -(-np.diff(offsets.astype(np.int64)) // MXFP4_E2M1.block)
+    return np.concatenate(([0], np.cumsum(counts)))
 
 
 # ---- packing along any axis ------------------------------------------------------------------------
@@ -329,9 +368,11 @@ def _check_scale(scale: Any, form: Format, shape: tuple[int, ...], axis: int) ->
     if scale.dtype != form.scale_dtype and not (form.block and scale.dtype == _U8):
         required = f"scale.dtype must be {form.scale_dtype} for {form.name}"
         raise TypeError(f"ScaledArray: {sentence(required, scale.dtype)}")
-    scalar = not form.block and not scale.shape
-    if not scalar and tuple(scale.shape) != want:
-        required = f"scale.shape must be {want}" + ("" if form.block else " or ()")
+    others: list[tuple[int, ...]] = [] if form.block else [()]
+    if not form.block and len(shape) == 3:
+        others.append((shape[0], 1, 1))  # one for each matrix
+    if tuple(scale.shape) not in (want, *others):
+        required = f"scale.shape must be {want}" + "".join(f" or {x}" for x in others)
         context = f"data holds {shape} numbers, axis={axis}"
         raise ValueError(f"ScaledArray: {sentence(required, tuple(scale.shape), context)}")
     if isinstance(scale, np.ndarray) and form.scale_dtype != F32.dtype:

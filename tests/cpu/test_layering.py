@@ -10,7 +10,7 @@ import hipgemm
 PACKAGE = Path(hipgemm.__file__).parent
 # Each module may import from layers above its own line, and from its own where the order below allows it.
 LAYERS = [
-    ["errors", "formats", "scaled"],
+    ["errors", "formats", "scaled", "groups"],
     ["reference", "testing", "problem", "manifest", "cost", "support"],
     ["_runtime", "_hip"],
     ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
