@@ -40,6 +40,12 @@ ARGUMENTS: dict[str, list[str]] = {
             "c_inner a_scale_outer a_scale_inner b_scale_outer b_scale_inner m n batch_inner splits "
             "a_scale_step b_scale_step alpha out_type bias_type"
         ),
+        "plain": (
+            "a b c alpha_ptr col_scale bias a_scale b_scale a_row a_k a_outer a_inner b_col b_k b_outer b_inner "
+            "c_row c_col c_outer c_inner a_scale_row a_scale_block a_scale_outer a_scale_inner "
+            "b_scale_col b_scale_block b_scale_outer b_scale_inner m n k batch_inner batches alpha "
+            "a_format b_format out_type bias_type"
+        ),
         "copy": ("src dst src_row_stride src_col_stride dst_row_stride dst_col_stride rows cols pad_cols"),
         "amax": "src amax src_row_stride src_col_stride rows cols amax_step in_type",
         "quantize_fp8": (

@@ -20,3 +20,21 @@
 #define HIPGEMM_KERNEL(threads, waves_per_simd)                                       \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), \
                                        amdgpu_waves_per_eu(waves_per_simd, waves_per_simd))) void
+
+#if defined(__AMDGCN__)
+namespace hipgemm {
+
+// This thread in its workgroup, this workgroup in the grid, and the workgroups of the grid.
+HIPGEMM_DEVICE unsigned thread_index() { return __builtin_amdgcn_workitem_id_x(); }
+HIPGEMM_DEVICE unsigned workgroup_index() { return __builtin_amdgcn_workgroup_id_x(); }
+HIPGEMM_DEVICE unsigned workgroup_count() {
+  return *(const __attribute__((address_space(4))) unsigned*)__builtin_amdgcn_implicitarg_ptr();
+}
+
+// x * 2^exponent, rounded once.
+HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
+  return __builtin_amdgcn_ldexpf(x, exponent);
+}
+
+}  // namespace hipgemm
+#endif

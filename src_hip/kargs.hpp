@@ -36,6 +36,20 @@
   X(u32, splits) S X(u32, a_scale_step) S X(u32, b_scale_step) S X(f32, alpha) S     \
   X(u32, out_type) S X(u32, bias_type)
 
+// The portable product. All strides are bytes and may be negative; a_k and b_k are from pair to pair of
+// packed numbers. Scales: floats for fp8 formats (null is 1), logical e8m0 bytes for MX formats. Formats:
+// PlainFormat.
+#define HIPGEMM_PLAIN_ARGS(X, S)                                                     \
+  X(ptr, a) S X(ptr, b) S X(ptr, c) S X(ptr, alpha_ptr) S X(ptr, col_scale) S X(ptr, bias) S \
+  X(ptr, a_scale) S X(ptr, b_scale) S                                                \
+  X(i64, a_row) S X(i64, a_k) S X(i64, a_outer) S X(i64, a_inner) S                  \
+  X(i64, b_col) S X(i64, b_k) S X(i64, b_outer) S X(i64, b_inner) S                  \
+  X(i64, c_row) S X(i64, c_col) S X(i64, c_outer) S X(i64, c_inner) S                \
+  X(i64, a_scale_row) S X(i64, a_scale_block) S X(i64, a_scale_outer) S X(i64, a_scale_inner) S \
+  X(i64, b_scale_col) S X(i64, b_scale_block) S X(i64, b_scale_outer) S X(i64, b_scale_inner) S \
+  X(u32, m) S X(u32, n) S X(u32, k) S X(u32, batch_inner) S X(u32, batches) S X(f32, alpha) S \
+  X(u32, a_format) S X(u32, b_format) S X(u32, out_type) S X(u32, bias_type)
+
 // Strides are bytes and may be negative. Columns cols .. pad_cols - 1 of dst are set to zero.
 #define HIPGEMM_COPY_ARGS(X, S)                                                      \
   X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
@@ -115,6 +129,9 @@ struct ScaledGemmArgs {
 };
 struct SplitReduceArgs {
   HIPGEMM_SPLIT_REDUCE_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct PlainArgs {
+  HIPGEMM_PLAIN_ARGS(HIPGEMM_DECLARE, ;);
 };
 struct CopyArgs {
   HIPGEMM_COPY_ARGS(HIPGEMM_DECLARE, ;);

@@ -3,6 +3,7 @@
 #include "copy.hpp"
 #include "dequantize.hpp"
 #include "gemm.hpp"
+#include "plain.hpp"
 #include "quantize.hpp"
 #include "rescale.hpp"
 #include "scale_pack.hpp"
@@ -41,6 +42,13 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
     gemm<GemmTraits<MfmaOf<Format_##a, Format_##b>, schedule, M, N, K, waves_m, waves_n>>(       \
         ScaledGemmArgs{HIPGEMM_GEMM_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA),                           \
                        HIPGEMM_SCALE_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});                        \
+  }
+
+#define PLAIN(M, N, K, threads)                                                               \
+  HIPGEMM_KERNEL(threads, 3)                                                                  \
+  plain_gemm(HIPGEMM_PLAIN_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                            \
+    static_assert(M == PlainTile::kRows && N == PlainTile::kRows && K == PlainTile::kK, "");  \
+    hipgemm::plain_gemm<threads>(PlainArgs{HIPGEMM_PLAIN_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
 #define COPY(bytes, side, threads)                                                                \

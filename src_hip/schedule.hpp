@@ -1,7 +1,7 @@
 // In which order a workgroup fetches, reads and multiplies along K.
 #pragma once
 
-#include "memory.hpp"
+#include "dma.hpp"
 #include "scales.hpp"
 #include "tile.hpp"
 #include "traits.hpp"

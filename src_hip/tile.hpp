@@ -1,7 +1,7 @@
 // The verbs of a tile: fetch (global to LDS), read (LDS to registers), multiply.
 #pragma once
 
-#include "memory.hpp"
+#include "dma.hpp"
 #include "order.hpp"
 #include "scale_layout.hpp"
 #include "swizzle.hpp"

@@ -1,7 +1,7 @@
 // Every constant that follows from a format, a tile and a schedule.
 #pragma once
 
-#include "memory.hpp"
+#include "dma.hpp"
 #include "mfma.hpp"
 #include "swizzle.hpp"
 #include "types.hpp"

@@ -144,11 +144,13 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
           ["gemm", #format, #layout, M, N, K, waves_m, waves_n, #schedule, waves_per_simd, limit]
         #define SCALED_GEMM(formats, a, b, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
           ["scaled_gemm", #formats, #a, #b, #layout, M, N, K, waves_m, waves_n, #schedule, per_simd, limit]
+        #define PLAIN(M, N, K, threads) ["plain", [M, N, K], threads]
         #define COPY(bytes, side, threads) ["copy", bytes, side, threads]
         #define PASS(name, ARGS, Args, threads, ...) \\
           ["pass", #name, threads, [__VA_ARGS__], [HIPGEMM_##ARGS##_ARGS(ROW, COMMA)]]
         ["gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA)]
         ["scaled_gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA), HIPGEMM_SCALE_ARGS(ROW, COMMA)]
+        ["plain_args", HIPGEMM_PLAIN_ARGS(ROW, COMMA)]
         ["copy_args", HIPGEMM_COPY_ARGS(ROW, COMMA)]
         #include "instances.def"
         """
@@ -162,6 +164,11 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
             kernels.append(_gemm(op, element, element, element, *rest) | {"args": args[op]})
         elif op == "scaled_gemm":
             kernels.append(_gemm(op, *row) | {"args": args[op]})
+        elif op == "plain":
+            tile, threads = row
+            kernels.append(
+                {"name": "plain_gemm", "op": op, "tile": tile, "threads": threads, "args": args[op]}
+            )
         elif op == "copy":
             element_bytes, side, threads = row
             kernels.append(
