@@ -12,11 +12,14 @@ namespace hipgemm {
 
 template <class T, class Args>
 HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const Work<T>& work, const Place<T>& place) {
-  if constexpr (T::kScaling == Scaling::blocks)
-    return {{work.a_scale, args.a_scale_step, work.area.row, work.k, work.range.turn, place},
-            {work.b_scale, args.b_scale_step, work.area.column, work.k, work.range.turn, place}};
-  else
+  if constexpr (T::kScaling == Scaling::blocks) {
+    // An odd number of steps leaves the first half of unit 0 unused.
+    const u32 unit = (work.range.place * T::kSteps + kUnitSteps - 1) / kUnitSteps;
+    return {{work.a_scale, args.a_scale_step, work.area.row, work.k, unit, place},
+            {work.b_scale, args.b_scale_step, work.area.column, work.k, unit, place}};
+  } else {
     return {};
+  }
 }
 
 template <class T, class Args>

@@ -49,14 +49,14 @@ struct KRange {
   u32 origin;  // the K tile from which the next two are counted, so that they are not negative
   u32 first;   // the first tile of the range
   u32 second;  // the second one, which the others follow
-  u32 turn;    // of the first tile, or the unused one before it
+  u32 place;   // of the first tile in the order of the loop
 };
 
 // Turns begin (even) to end.
 HIPGEMM_BOTH constexpr KRange k_range(u32 k_tiles, u32 begin, u32 end) {
   const u32 unused = k_tiles % 2;
   if (begin == 0) return {end - unused, 0, k_tiles - 1, 0, 0};
-  return {end - begin, begin - unused - 1, 0, 1, begin};
+  return {end - begin, begin - unused - 1, 0, 1, begin - unused};
 }
 HIPGEMM_BOTH constexpr KRange whole_k(u32 k_tiles) {
   return k_range(k_tiles, 0, count_turns(k_tiles));

@@ -18,12 +18,12 @@ class ScaleReader {
   using Words = Vector<u32, kWords>;
   Words current, next;
 
-  // step_rows: see scale_layout.hpp. first_row: of this tile. turn: the first one.
-  HIPGEMM_DEVICE ScaleReader(u64 scales, u32 step_rows, u32 first_row, u32 k, u32 turn,
+  // step_rows: see scale_layout.hpp. first_row: of this tile. unit: the first one.
+  HIPGEMM_DEVICE ScaleReader(u64 scales, u32 step_rows, u32 first_row, u32 k, u32 unit,
                              const Place<T>& place) {
     unit_bytes_ = step_rows * kUnitSteps * kStepBlocks;
-    base_ = scales + static_cast<u64>(first_row) * kUnitSteps +
-            static_cast<u64>(turn * T::kSteps / kUnitSteps) * unit_bytes_;
+    base_ =
+        scales + static_cast<u64>(first_row) * kUnitSteps + static_cast<u64>(unit) * unit_bytes_;
     // Rows past the operand's end get another row's scales, or 0; their products are not stored.
     bytes_ = k ? unit_bytes_ - first_row * kUnitSteps : 0;
     const u32 row =
