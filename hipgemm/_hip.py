@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -18,7 +19,10 @@ __all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # what i
 _HIP_SUCCESS = 0
 _OUT_OF_MEMORY = 2
 _NOT_READY = 600
+_PEER_ACCESS_ALREADY_ENABLED = 704
 _EVENT_DISABLE_TIMING = 2
+_STREAM_NON_BLOCKING = 1
+_LEGACY, _PER_THREAD = 1, 2  # HIP's names for the default stream, and for each thread's own
 
 
 # ---- errors ----------------------------------------------------------------------------------------
@@ -99,12 +103,19 @@ def stream_handle(function: str, stream: Any) -> int:
     if stream is None:
         return 0
     try:
-        handle = int(stream)
+        handle = -1 if isinstance(stream, (str, bytes, float)) else int(stream)
     except (TypeError, ValueError):
         handle = -1
     if handle < 0:
         required = "stream must be None, a stream handle, or convertible to one by int()"
         raise TypeError(f"{function}: {sentence(required, repr(stream))}")
+    if handle <= _LEGACY:
+        return 0
+    if handle == _PER_THREAD:
+        required = "stream must be one that all threads mean alike"
+        raise ValueError(
+            f"{function}: {sentence(required, 'the per-thread stream (2)', 'make a hipgemm.Stream')}"
+        )
     if handle not in _streams and not alive(handle):
         raise ValueError(f"{function}: {_unknown_stream(handle)}")
     return handle
@@ -114,9 +125,14 @@ def _unknown_stream(handle: int) -> str:
     return sentence("stream must be one that exists", f"the unknown handle {handle:#x}", "was it destroyed?")
 
 
+after_wait: list[Callable[[], None]] = []  # what looks at things that only a wait brings to light
+
+
 def synchronize(stream: int = 0) -> None:
     """Wait for a stream."""
     call("hipStreamSynchronize", stream)
+    for look in after_wait:
+        look()
 
 
 def quiesce(stream: int) -> None:
@@ -127,7 +143,7 @@ def quiesce(stream: int) -> None:
 
 def alive(stream: int) -> bool:
     """Whether a stream exists (still)."""
-    if stream <= 2:  # HIP's default streams
+    if stream <= _PER_THREAD or stream in runtime().streams:
         return True
     hip = runtime().hip
     if int(hip.hipStreamGetFlags(stream)[0]) == _HIP_SUCCESS:
@@ -136,8 +152,25 @@ def alive(stream: int) -> bool:
     return False
 
 
+def stream_device(stream: int) -> int | None:
+    """The device of a stream; None where there is one only, and for the default streams, which each has."""
+    rt = runtime()
+    if stream <= _PER_THREAD or rt.devices == 1:
+        return None
+    found = rt.streams.get(stream)
+    return int(call("hipStreamGetDevice", stream)) if found is None else found
+
+
+def require_stream(stream: int, device: int) -> None:
+    """Refuse a stream of another device."""
+    found = stream_device(stream)
+    if found is not None and found != device:
+        required = f"stream must be one of device {device}, where the arrays are"
+        raise ValueError(sentence(required, f"{stream:#x}, one of device {found}"))
+
+
 def wait_for(waiting: int, stream: int) -> None:
-    """Order what comes next on one stream behind what is on another."""
+    """Order what comes next on one stream behind what is on another, both of the current device."""
     if not (alive(stream) and alive(waiting)):
         call("hipDeviceSynchronize")
         return
@@ -147,6 +180,62 @@ def wait_for(waiting: int, stream: int) -> None:
         call("hipStreamWaitEvent", waiting, event, 0)
     finally:
         call("hipEventDestroy", event)
+
+
+def wait_across(waiting_device: int, waiting: int, device: int, stream: int) -> None:
+    """Order what comes next on a stream of one device behind what is on a stream of another."""
+    with on_device(device):
+        event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
+        try:
+            call("hipEventRecord", event, stream)
+            with on_device(waiting_device):
+                call("hipStreamWaitEvent", waiting, event, 0)
+        finally:
+            call("hipEventDestroy", event)
+
+
+def borrow_stream(device: int) -> int:
+    """Take a stream that does not wait for the default stream, made or given back before."""
+    rt = runtime()
+    with suppress(IndexError):
+        return rt.idle_streams[device].pop()
+    with on_device(device):
+        handle = int(call("hipStreamCreateWithFlags", _STREAM_NON_BLOCKING))
+    rt.streams[handle] = device
+    return handle
+
+
+def return_stream(stream: int, device: int) -> None:
+    """Give a stream back. It is never destroyed, so that what refers to it stays right. For finalizers."""
+    rt = opened()
+    if rt is not None:
+        rt.idle_streams[device].append(stream)
+
+
+def borrow_event(device: int, timing: bool) -> Any:
+    """Take an event, made or given back before."""
+    with suppress(IndexError):
+        return runtime().idle_events[device, timing].pop()
+    with on_device(device):
+        return call("hipEventCreateWithFlags", 0 if timing else _EVENT_DISABLE_TIMING)
+
+
+def return_event(event: Any, device: int, timing: bool) -> None:
+    """Give an event back. For finalizers, which may run anywhere: no HIP call is made."""
+    rt = opened()
+    if rt is not None:
+        rt.idle_events[device, timing].append(event)
+
+
+def event_done(event: Any) -> bool:
+    """Whether an event has come."""
+    error = runtime().hip.hipEventQuery(event)[0]
+    if int(error) == _HIP_SUCCESS:
+        return True
+    if int(error) == _NOT_READY:
+        runtime().hip.hipGetLastError()
+        return False
+    raise failure("hipEventQuery", error)
 
 
 # ---- launches --------------------------------------------------------------------------------------
@@ -165,6 +254,7 @@ def launch(function: Any, workgroups: int, threads: int, stream: int, extra: Any
     if error:
         found = failure("hipModuleLaunchKernel", error)
         if alive(stream):
+            require_stream(stream, current_device())
             raise found
         report = "\n".join(filter(None, (found.report, _unknown_stream(stream))))
         raise HipError(found.call, found.code, found.name, report)
@@ -195,6 +285,23 @@ def copy_between(dst: int, dst_device: int, src: int, src_device: int, nbytes: i
     """Copy bytes from one device to another in stream order."""
     if nbytes:
         call("hipMemcpyPeerAsync", dst, dst_device, src, src_device, nbytes, stream)
+
+
+def peer_access(device: int, peer: int) -> bool:
+    """Whether a device reaches the memory of another directly; lets it, if so."""
+    rt = runtime()
+    known = rt.peers.get((device, peer))
+    if known is None:
+        known = bool(call("hipDeviceCanAccessPeer", device, peer))
+        if known:
+            with on_device(device):
+                error = rt.hip.hipDeviceEnablePeerAccess(peer, 0)[0]
+                if int(error) == _PEER_ACCESS_ALREADY_ENABLED:
+                    rt.hip.hipGetLastError()
+                elif int(error) != _HIP_SUCCESS:
+                    raise failure("hipDeviceEnablePeerAccess", error)
+        rt.peers[device, peer] = known
+    return known
 
 
 def clear(dst: int, nbytes: int, stream: int) -> None:
@@ -246,17 +353,19 @@ class Block:
     def reading(self, stream: int) -> None:
         """Order a read on `stream` behind the last write."""
         if stream != self.writer and stream not in self.readers:
+            require_stream(stream, self.device)
             wait_for(stream, self.writer)
             self.readers.add(stream)
 
     def writing(self, stream: int) -> None:
         """Order a write on `stream` behind the last write and every read since."""
         if stream != self.writer:
+            require_stream(stream, self.device)
             wait_for(stream, self.writer)
-        for reader in self.readers:
-            if reader != stream:
-                wait_for(stream, reader)
         if self.readers:
+            for reader in tuple(self.readers):
+                if reader != stream:
+                    wait_for(stream, reader)
             self.readers = set()
         self.writer = stream
 
@@ -287,23 +396,33 @@ class Pool:
     the work that used it. HIPGEMM_POOL=off allocates and frees exactly, for checking.
     """
 
-    def __init__(self, rt: Runtime, device: int):
+    def __init__(self, device: int):
         self._device = device
         self.caching = os.environ.get("HIPGEMM_POOL", "on").lower() not in ("off", "0")
         self._lock = threading.Lock()
         self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
         self._kept: list[tuple[list[Any], object]] = []
+        self._met: set[int] = {0}  # streams that are known to be of this device
         # Finalizers only append here: they may run anywhere, even while this thread holds the lock.
         self.returned: deque[tuple[int, int, int, set[int], object]] = deque()
+        self.limit = _bytes_of("HIPGEMM_MEMORY_LIMIT")
+        self.cache_limit = _bytes_of("HIPGEMM_CACHE_LIMIT")
         self.bytes = 0  # allocated from HIP
+        self.cached = 0  # of these, not in use
+        self.peak = 0  # most bytes in use
+        self.requests = 0  # blocks given out
+        self.mallocs = 0  # calls of hipMalloc that gave memory
 
     def allocate(self, nbytes: int, stream: int) -> Block:
         """Return a block of at least `nbytes`, usable on `stream` at once."""
         size = _round_up(nbytes) if self.caching else max(nbytes, 1)
-        with self._lock:
-            self._drain()
-            cached = self._free.get(stream, {}).get(size) or self._inherit(stream, size)
-            ptr = cached.pop() if cached else self._malloc(size)
+        try:
+            with self._lock:
+                ptr = self._obtain(size, stream)
+        except _OutOfMemory:
+            gc.collect()  # arrays in cycles of references; without the lock, since finalizers run
+            with self._lock:
+                ptr = self._last_resort(nbytes, size)
         return Block(ptr, nbytes, size, self._device, stream)
 
     def keep(self, owner: object, stream: int) -> None:
@@ -311,36 +430,103 @@ class Pool:
         with self._lock:
             self._keep(owner, {stream})
 
-    def trim(self) -> None:
-        """Return cached memory to HIP."""
+    def trim(self, keep: int = 0) -> int:
+        """Return cached memory to HIP, all but at most `keep` bytes. How many went."""
         with self._lock:
-            self._trim()
+            before = self.bytes
+            self._drain()
+            self._shrink(keep)
+            return before - self.bytes
+
+    def settle(self) -> None:
+        """Take in what finalizers have returned."""
+        with self._lock:
+            self._drain()
+
+    def _obtain(self, size: int, stream: int) -> int:
+        if self.returned or self._kept:
+            self._drain()
+        if stream not in self._met:
+            require_stream(stream, self._device)
+            self._met.add(stream)
+        sizes = self._free.get(stream)
+        cached = (sizes.get(size) if sizes else None) or self._inherit(stream, size)
+        if cached:
+            ptr = cached.pop()
+            self.cached -= size
+        else:
+            ptr = self._malloc(size)
+            if not ptr:
+                self._shrink(0)
+                ptr = self._malloc(size)
+                if not ptr:
+                    raise _OutOfMemory
+        self._count()
+        return ptr
+
+    def _count(self) -> None:
+        self.requests += 1
+        if self.bytes - self.cached > self.peak:
+            self.peak = self.bytes - self.cached
+
+    def _last_resort(self, nbytes: int, size: int) -> int:
+        self._drain()
+        cached = self.cached
+        self._shrink(0)
+        ptr = self._malloc(size)
+        if not ptr:
+            raise self._out_of_memory(nbytes, size, cached)
+        self._count()
+        return ptr
 
     def _malloc(self, size: int) -> int:
+        """Return memory from HIP, or 0 where there is too little."""
+        if self.limit is not None and self.bytes + size > self.limit:
+            return 0
         with on_device(self._device):
             error, pointer = runtime().hip.hipMalloc(size)
             if int(error) == _OUT_OF_MEMORY:
                 runtime().hip.hipGetLastError()
-                self._trim()
-                error, pointer = runtime().hip.hipMalloc(size)
+                return 0
             if int(error) != _HIP_SUCCESS:
                 raise failure(f"hipMalloc({size} bytes on device {self._device})", error)
         self.bytes += size
+        self.mallocs += 1
         return int(pointer)
+
+    def _out_of_memory(self, nbytes: int, size: int, cached: int) -> HipError:
+        free, total = memory_info(self._device)
+        report = (
+            f"asked: {nbytes} bytes" + (f", rounded up to {size}" if size != nbytes else "") + "\n"
+            f"free: {free} of {total} on device {self._device}\n"
+            f"cached: {self.cached} by hipgemm, which holds {self.bytes - self.cached} in arrays; "
+            "what it had cached went back before the last try"
+        )
+        if self.limit is not None and self.bytes + size > self.limit:
+            report += f"\nlimit: {self.limit} bytes for hipgemm"
+        name = f"hipMalloc({size} bytes on device {self._device})"
+        return HipError(name, _OUT_OF_MEMORY, "hipErrorOutOfMemory", report)
 
     def _hip_free(self, ptr: int, size: int) -> None:
         self.bytes -= size
         with on_device(self._device):
             call("hipFree", ptr)  # waits for the device
 
-    def _trim(self) -> None:
-        self._drain()
-        blocks = [
-            (ptr, size) for sizes in self._free.values() for size, found in sizes.items() for ptr in found
-        ]
-        self._free.clear()
-        for ptr, size in blocks:
-            self._hip_free(ptr, size)
+    def _shrink(self, keep: int) -> None:
+        """Give cached memory back, the largest first, until at most `keep` bytes are left."""
+        if self.cached <= keep:
+            return
+        found = [(size, stream) for stream, sizes in self._free.items() for size in sizes]
+        for size, stream in sorted(found, reverse=True):
+            blocks = self._free[stream][size]
+            while blocks and self.cached > keep:
+                ptr = blocks.pop()
+                self.cached -= size
+                self._hip_free(ptr, size)
+        self._free = {
+            stream: {size: blocks for size, blocks in sizes.items() if blocks}
+            for stream, sizes in self._free.items()
+        }
 
     def _drain(self) -> None:
         while self.returned:
@@ -352,10 +538,21 @@ class Pool:
                     self._gather(home, streams)
                 finally:  # a fault that surfaces here ended all work there was
                     self._free.setdefault(home, {}).setdefault(size, []).append(ptr)
+                    self.cached += size
             else:
                 self._hip_free(ptr, size)
         if self._kept:
-            self._kept = [(events, owner) for events, owner in self._kept if not _all_done(events)]
+            kept, self._kept = self._kept, []
+            while kept:
+                events, owner = kept.pop()
+                try:
+                    if not self._all_done(events):
+                        self._kept.append((events, owner))
+                except BaseException:
+                    self._kept += kept
+                    raise
+        if self.cache_limit is not None:
+            self._shrink(self.cache_limit)
 
     def _gather(self, home: int, streams: set[int]) -> None:
         """Put the home stream behind every other stream that used a block."""
@@ -375,30 +572,55 @@ class Pool:
         for other in gone:
             for other_size, pointers in self._free.pop(other).items():
                 mine.setdefault(other_size, []).extend(pointers)
+        self._met.difference_update(gone)
         return mine.get(size)
 
     def _keep(self, owner: object, streams: set[int]) -> None:
-        events = []
-        with on_device(self._device):
-            for stream in streams:
-                if not alive(stream):
-                    call("hipDeviceSynchronize")
-                    continue
-                event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
-                call("hipEventRecord", event, stream)
-                events.append(event)
-        self._kept.append((events, owner))
+        events: list[Any] = []
+        try:
+            with on_device(self._device):
+                for stream in streams:
+                    if not alive(stream):
+                        call("hipDeviceSynchronize")
+                        continue
+                    events.append(borrow_event(self._device, False))
+                    call("hipEventRecord", events[-1], stream)
+        finally:
+            self._kept.append((events, owner))
+
+    def _all_done(self, events: list[Any]) -> bool:
+        """Whether all events have come; those that have are given back."""
+        while events:
+            if not event_done(events[-1]):
+                return False
+            return_event(events.pop(), self._device, False)
+        return True
 
 
-def _all_done(events: list[Any]) -> bool:
-    """Whether all events have come; those that have are destroyed."""
-    while events:
-        error = runtime().hip.hipEventQuery(events[-1])[0]
-        if int(error) == _NOT_READY:
-            runtime().hip.hipGetLastError()
-            return False
-        call("hipEventDestroy", events.pop())
-    return True
+class _OutOfMemory(Exception):
+    """Before the last resort."""
+
+
+def memory_info(device: int) -> tuple[int, int]:
+    """Free bytes and all bytes of a device."""
+    with on_device(device):
+        error, free, total = runtime().hip.hipMemGetInfo()
+        if int(error) != _HIP_SUCCESS:
+            raise failure("hipMemGetInfo", error)
+        return int(free), int(total)
+
+
+def _bytes_of(variable: str) -> int | None:
+    """Read a number of bytes, with K, M or G behind it or not, from the environment."""
+    text = os.environ.get(variable, "").strip().upper().removesuffix("B").removesuffix("I")
+    if not text:
+        return None
+    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
+    digits = text[:-1] if unit else text
+    if not (digits.isascii() and digits.isdigit()):
+        required = f"{variable} must be a number of bytes, such as 500000000, 512M or 16G"
+        raise ValueError(sentence(required, repr(os.environ[variable])))
+    return int(digits) << unit
 
 
 def _round_up(nbytes: int) -> int:
@@ -417,4 +639,9 @@ def allocate(nbytes: int, device: int, stream: int) -> Block:
     return block
 
 
-_runtime.at_open.append(lambda rt: rt.pools.extend(Pool(rt, device) for device in range(rt.devices)))
+def prepare(what: Callable[[Runtime], None]) -> None:
+    """Have something done to the runtime as soon as it is opened."""
+    _runtime.at_open.append(what)
+
+
+prepare(lambda rt: rt.pools.extend(map(Pool, range(rt.devices))))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -49,7 +50,12 @@ class Runtime:
     emulator: ctypes.CDLL | None = None
     reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
     pools: list[Any] = field(default_factory=list)
+    staging: list[Any] = field(default_factory=list)
     archs: dict[int, str] = field(default_factory=dict)
+    peers: dict[tuple[int, int], bool] = field(default_factory=dict)
+    streams: dict[int, int] = field(default_factory=dict)  # our own, and their devices
+    idle_streams: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    idle_events: defaultdict[tuple[int, bool], list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def report(self) -> str:
         """What the library has to say about the last fault, if it is one of ours."""

@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from . import _dlpack, _hip
+from . import _dlpack, _hip, _staging
 from ._dlpack import contiguous_strides
 from .errors import InterchangeError, sentence
 from .formats import BF16, QUANTIZED, round_once
@@ -626,31 +626,30 @@ def upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
     if x.size == 0:
         return
     try:
-        kept = queue_upload(x, dst, stream, pitch)
+        queue_upload(x, dst, stream, pitch)
     finally:
         _hip.synchronize(stream)
-    del kept
 
 
 def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> npt.NDArray[Any]:
-    """Do so without waiting; what is returned must live, unchanged, until the stream has done it."""
+    """Do so without waiting. The array may change at once: what the stream reads is a copy. Returns it."""
+    if x.size == 0:
+        return x
     item = x.dtype.itemsize
     if not x.flags.c_contiguous and not rows_contiguous(x.shape, x.strides, item):
         x = np.ascontiguousarray(x)
-    if x.ndim == 2:
-        rows, columns = x.shape
-        width = columns * item
-        source_pitch = x.strides[0] if rows > 1 else width
-        _hip.copy_rows("HostToDevice", dst, pitch or width, address_of(x), source_pitch, width, rows, stream)
-    else:
-        _hip.copy("HostToDevice", dst, address_of(x), x.nbytes, stream)
+    rows, width = (x.shape[0], x.shape[1] * item) if x.ndim == 2 else (1, x.nbytes)
+    source_pitch = x.strides[0] if x.ndim == 2 and rows > 1 else width
+    _staging.send(dst, pitch or width, address_of(x), source_pitch, width, rows, stream)
     return x
 
 
-def queue_rows(x: npt.NDArray[Any], device: int, stream: int, kept: list[npt.NDArray[Any]]) -> DeviceArray:
+def queue_rows(
+    x: npt.NDArray[Any], device: int, stream: int, kept: list[npt.NDArray[Any]] | None = None
+) -> DeviceArray:
     """Bring a matrix of contiguous rows up without waiting, into rows padded with zeros to 16 bytes.
 
-    What is put into `kept` must live until the stream has done it.
+    `kept` is of no use any more: the matrix may change at once.
     """
     item = x.dtype.itemsize
     rows, columns = x.shape
@@ -658,17 +657,15 @@ def queue_rows(x: npt.NDArray[Any], device: int, stream: int, kept: list[npt.NDA
     block = _hip.allocate(rows * pitch, device, stream)
     _hip.clear_rows(block.ptr + columns * item, pitch, pitch - columns * item, rows, stream)
     if columns:
-        kept.append(queue_upload(x, block.ptr, stream, pitch))
+        queue_upload(x, block.ptr, stream, pitch)
     return DeviceArray(block, block.ptr, (rows, columns), (pitch, item), x.dtype, padded=True)
 
 
 def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
-    """Bring a small array up without waiting. It may change at once: what goes up is a copy."""
-    own = np.array(x, order="C")
-    made = new(own.shape, own.dtype, device, stream)
-    if own.size:
-        queue_upload(own, made.ptr, stream)
-        _hip.runtime().pools[device].keep(own, stream)
+    """Bring a small array up without waiting. It may change at once."""
+    own = np.ascontiguousarray(x)
+    made = new(x.shape, own.dtype, device, stream)
+    queue_upload(own, made.ptr, stream)
     return made
 
 
@@ -678,21 +675,18 @@ def download(
     """Copy an array of any layout into a NumPy array of any layout, and wait for it."""
     item = out.dtype.itemsize
     if strides == contiguous_strides(shape, item) and out.flags.c_contiguous:
-        _hip.copy("DeviceToHost", address_of(out), ptr, out.nbytes, stream)
-        _hip.synchronize(stream)
+        _staging.fetch(address_of(out), out.nbytes, ptr, out.nbytes, out.nbytes, 1, stream)
         return
     if rows_contiguous(shape, strides, item) and rows_contiguous(shape, out.strides, item):
         rows, columns = shape
         width = columns * item
-        pitches = [s[0] if rows > 1 else width for s in (out.strides, strides)]
-        _hip.copy_rows("DeviceToHost", address_of(out), pitches[0], ptr, pitches[1], width, rows, stream)
-        _hip.synchronize(stream)
+        host, device = (s[0] if rows > 1 else width for s in (out.strides, strides))
+        _staging.fetch(address_of(out), host, ptr, device, width, rows, stream)
         return
     # Any other layout: fetch every byte that it spans, and let NumPy pick.
     low, high = byte_range(shape, strides, item, ptr)
     span = np.empty(high - low, np.uint8)
-    _hip.copy("DeviceToHost", address_of(span), low, span.nbytes, stream)
-    _hip.synchronize(stream)
+    _staging.fetch(address_of(span), span.nbytes, low, span.nbytes, span.nbytes, 1, stream)
     plain = np.dtype((np.void, item))  # NumPy has no name for some of ml_dtypes, and here needs one
     first = span[ptr - low : ptr - low + item].view(plain)
     out.view(plain)[...] = np.lib.stride_tricks.as_strided(first, shape, strides)

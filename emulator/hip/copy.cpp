@@ -257,8 +257,16 @@ void fill3(hipStream_t stream, const hipPitchedPtr& to, int value, const hipExte
 
 void copy_peer(hipStream_t stream, void* to, int to_device, const void* from, int from_device,
                size_t bytes, Wait wait) {
-  rt::device(to_device);
-  rt::device(from_device);
+  const auto need_on = [](const void* at, int device, const char* what) {
+    rt::device(device);
+    const auto block = rt::runtime().allocator.find(address_of(at));
+    if (block && block->kind == emu::Allocation::Kind::device && block->device != device) {
+      fail(hipErrorInvalidValue, what, ": ", rt::hex(at), " is memory of device ", block->device,
+           ", not of device ", device);
+    }
+  };
+  need_on(to, to_device, "dst");
+  need_on(from, from_device, "src");
   copy1(stream, to, from, bytes, hipMemcpyDeviceToDevice, wait);
 }
 

@@ -44,7 +44,7 @@ hipDeviceProp_tR0600 properties(int id) {
   std::snprintf(p.name, sizeof p.name, "%s", hip::kDeviceName);
   std::snprintf(p.gcnArchName, sizeof p.gcnArchName, "%s", arch_name().c_str());
   p.uuid = uuid(id);
-  p.totalGlobalMem = rt::kDeviceBytes;
+  p.totalGlobalMem = rt::options().device_bytes;
   p.sharedMemPerBlock = p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin =
       p.maxSharedMemoryPerMultiProcessor = hip::kLdsBytes;
   p.regsPerBlock = p.regsPerMultiprocessor = hip::kRegistersPerBlock;
@@ -389,7 +389,7 @@ HIP_API hipError_t hipDeviceTotalMem(size_t* bytes, int id) {
   return api("hipDeviceTotalMem", [&] {
     need(bytes, "bytes");
     device(id);
-    *bytes = rt::kDeviceBytes;
+    *bytes = rt::options().device_bytes;
   });
 }
 

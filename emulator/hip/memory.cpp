@@ -1,6 +1,7 @@
 // Allocation: device, pinned and managed memory; what a pointer is.
 #include "hip/copy.hpp"
 #include "hip/properties.hpp"
+#include "runtime/options.hpp"
 
 namespace {
 
@@ -77,7 +78,7 @@ hipMemoryType type_of(const Block& block) {
 size_t allocate_pitch(void** result, size_t width, size_t height, size_t depth) {
   const size_t pitch = (width + hip::kPitchAlign - 1) / hip::kPitchAlign * hip::kPitchAlign;
   const auto bytes = static_cast<unsigned __int128>(pitch) * height * depth;
-  if (pitch < width || bytes > rt::kDeviceBytes) {
+  if (pitch < width || bytes > rt::options().device_bytes) {
     fail(hipErrorOutOfMemory, width, " x ", height, " x ", depth, " bytes exceed the device");
   }
   allocate(result, static_cast<size_t>(bytes), Kind::device);
@@ -211,8 +212,8 @@ HIP_API hipError_t hipHostGetFlags(unsigned* flags, void* pointer) {
 HIP_API hipError_t hipMemGetInfo(size_t* available, size_t* total) {
   return api("hipMemGetInfo", [&] {
     const int device = rt::current_device().id;
-    if (available) *available = rt::kDeviceBytes - runtime().allocator.used(device);
-    if (total) *total = rt::kDeviceBytes;
+    if (available) *available = rt::options().device_bytes - runtime().allocator.used(device);
+    if (total) *total = rt::options().device_bytes;
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/definedness.hpp"
+#include "runtime/options.hpp"
 #include "runtime/report.hpp"
 
 namespace rt {
@@ -87,9 +88,10 @@ Block Allocator::allocate(const Request& request) {
   const std::lock_guard lock(mutex_);
   reclaim();
   uint64_t& used = used_[request.device];
-  if (request.kind != Kind::pinned && request.bytes > kDeviceBytes - used) {
+  const uint64_t total = options().device_bytes;
+  if (request.kind != Kind::pinned && request.bytes > total - used) {
     fail(hipErrorOutOfMemory, request.bytes, " bytes asked of device ", request.device,
-         ", which has ", kDeviceBytes - used, " of ", kDeviceBytes, " free");
+         ", which has ", total - used, " of ", total, " free");
   }
   Block block;
   block.bytes = request.bytes;

@@ -20,7 +20,6 @@
 namespace rt {
 
 constexpr int kMaxDevices = 64;
-constexpr uint64_t kDeviceBytes = uint64_t{288} << 30;  // HBM of one device
 
 struct Block : emu::Allocation {
   enum class Source : uint8_t { ours, registered };  // registered: the caller's own memory, pinned

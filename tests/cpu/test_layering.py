@@ -12,7 +12,7 @@ PACKAGE = Path(hipgemm.__file__).parent
 LAYERS = [
     ["errors", "formats", "scaled", "groups"],
     ["reference", "testing", "problem", "manifest", "cost", "support"],
-    ["_runtime", "_hip"],
+    ["_runtime", "_hip", "_staging"],
     ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "gemm", "info"],
     ["emulator_bench", "bench", "__main__"],

@@ -1,0 +1,308 @@
+"""Between the host and devices through pinned buffers.
+
+A device copies from and to pinned memory by itself, while Python goes on. So what goes up is copied into
+a buffer piece by piece, each on its way while the next is copied, and down the same way back. The
+caller's own memory is touched during the call only, whatever the stream does later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _hip
+from .errors import HipError
+
+PIECE = 4 << 20  # bytes that go at once
+LIMIT = 64 << 20  # bytes of pinned memory for each device
+_SMALLEST = 4096
+_DEPTH = 2  # pieces on their way down at once
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Buffer:
+    """Pinned memory, and the event after which the device no longer uses it."""
+
+    __slots__ = ("event", "ptr", "size")
+
+    def __init__(self, ptr: int, size: int, event: Any):
+        self.ptr = ptr
+        self.size = size
+        self.event = event
+
+
+class Staging:
+    """The pinned buffers of a device: sizes are powers of two, and all of them together are bounded.
+
+    A buffer is idle, in somebody's hands, or in flight until its event has come. Nobody waits for one
+    with another in hand, so whoever waits will be served.
+    """
+
+    def __init__(self, device: int):
+        self.device = device
+        self.bytes = 0
+        self._turn = threading.Condition()
+        self._idle: dict[int, list[Buffer]] = {}
+        self._flying: dict[int, deque[Buffer]] = {}  # the earliest first
+
+    def take(self, nbytes: int, wait: bool = True) -> Buffer | None:
+        """Return a buffer of at least `nbytes`; None if it takes waiting, and `wait` is false."""
+        size = max(_SMALLEST, 1 << (nbytes - 1).bit_length())
+        while True:
+            with self._turn:
+                found = self._find(size)
+                if found is not None or not wait:
+                    return found
+                queues = [queue for queue in self._flying.values() if queue]
+                if not queues:
+                    self._turn.wait()
+                    continue
+                queue = self._flying.get(size) or queues[0]
+                earliest = queue.popleft()
+            try:
+                _hip.call("hipEventSynchronize", earliest.event)
+            finally:
+                self.give_back(earliest)
+
+    def give_back(self, buffer: Buffer) -> None:
+        """Take a buffer back that the device no longer uses."""
+        with self._turn:
+            self._idle.setdefault(buffer.size, []).append(buffer)
+            self._turn.notify()
+
+    def record(self, buffer: Buffer, stream: int) -> None:
+        """Note that the device uses a buffer until `stream` has done what is queued on it now."""
+        with _hip.on_device(self.device):
+            _hip.call("hipEventRecord", buffer.event, stream)
+
+    def fly(self, buffer: Buffer) -> None:
+        """Take a buffer back that the device uses until its event."""
+        with self._turn:
+            self._flying.setdefault(buffer.size, deque()).append(buffer)
+            self._turn.notify()
+
+    def trim(self) -> None:
+        """Free the buffers that are idle."""
+        with self._turn:
+            self._land()
+            self._free_idle(0)
+
+    def _find(self, size: int) -> Buffer | None:
+        idle = self._idle.get(size)
+        if idle:
+            return idle.pop()
+        flying = self._flying.get(size)
+        if flying and _hip.event_done(flying[0].event):
+            return flying.popleft()
+        if self.bytes + size > LIMIT:
+            self._land()
+            self._free_idle(LIMIT - size)
+        if self.bytes + size <= LIMIT or not self.bytes:
+            return self._make(size)
+        return None
+
+    def _make(self, size: int) -> Buffer | None:
+        with _hip.on_device(self.device):
+            try:
+                ptr = int(_hip.call("hipHostMalloc", size, 0))
+            except HipError:
+                if not self.bytes:
+                    raise
+                return None  # there are others to wait for
+            self.bytes += size
+            return Buffer(ptr, size, _hip.borrow_event(self.device, False))
+
+    def _land(self) -> None:
+        for size, queue in self._flying.items():
+            while queue and _hip.event_done(queue[0].event):
+                self._idle.setdefault(size, []).append(queue.popleft())
+
+    def _free_idle(self, keep: int) -> None:
+        with _hip.on_device(self.device):
+            for idle in self._idle.values():
+                while idle and self.bytes > keep:
+                    buffer = idle.pop()
+                    self.bytes -= buffer.size
+                    _hip.return_event(buffer.event, self.device, False)
+                    _hip.call("hipHostFree", buffer.ptr)
+
+
+class _Memory:
+    """Bytes at an address, in the guise that NumPy takes."""
+
+    def __init__(self, ptr: int, shape: tuple[int, int], pitch: int):
+        self.__array_interface__ = {
+            "data": (ptr, False),
+            "shape": shape,
+            "strides": (pitch, 1),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _copy_on_host(dst: int, dst_pitch: int, src: int, src_pitch: int, rows: int, width: int) -> None:
+    if rows == 1:
+        ctypes.memmove(dst, src, width)
+        return
+    target = np.asarray(_Memory(dst, (rows, width), dst_pitch))
+    np.copyto(target, np.asarray(_Memory(src, (rows, width), src_pitch)))
+
+
+def pieces(rows: int, width: int) -> Iterator[tuple[int, int, int, int]]:
+    """Cut rows of `width` bytes into pieces: first row, first byte, rows, bytes of each.
+
+    >>> list(pieces(3, PIECE // 2))
+    [(0, 0, 2, 2097152), (2, 0, 1, 2097152)]
+    """
+    if width > PIECE:
+        for row in range(rows):
+            for at in range(0, width, PIECE):
+                yield row, at, 1, min(PIECE, width - at)
+    elif width:
+        step = PIECE // width
+        for row in range(0, rows, step):
+            yield row, 0, min(step, rows - row), width
+
+
+def _flat(rows: int, width: int, *pitches: int) -> tuple[int, int, tuple[int, ...]]:
+    """One long row, where rows follow each other without gaps on both sides."""
+    if rows == 1 or all(pitch == width for pitch in pitches):
+        return 1, rows * width, (rows * width,) * len(pitches)
+    return rows, width, pitches
+
+
+def send(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int) -> None:
+    """Copy rows of the host to the current device, in stream order. The host's may change at once."""
+    staging = _of(_hip.current_device())
+    rows, width, (dst_pitch, src_pitch) = _flat(rows, width, dst_pitch, src_pitch)
+    for row, at, count, each in pieces(rows, width):
+        buffer = staging.take(count * each)
+        assert buffer is not None
+        queued = False
+        try:
+            _copy_on_host(buffer.ptr, each, src + row * src_pitch + at, src_pitch, count, each)
+            queued = True
+            target = dst + row * dst_pitch + at
+            _hip.copy_rows("HostToDevice", target, dst_pitch, buffer.ptr, each, each, count, stream)
+        finally:
+            _leave(staging, buffer, stream, queued)
+
+
+def fetch(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int) -> None:
+    """Copy rows of the current device to the host, behind what is queued on the stream, and wait."""
+    staging = _of(_hip.current_device())
+    rows, width, (dst_pitch, src_pitch) = _flat(rows, width, dst_pitch, src_pitch)
+    coming: deque[tuple[Buffer, int, int, int]] = deque()
+
+    def finish() -> None:
+        buffer, to, count, each = coming[0]
+        _hip.call("hipEventSynchronize", buffer.event)
+        _copy_on_host(to, dst_pitch, buffer.ptr, each, count, each)
+        staging.give_back(coming.popleft()[0])
+
+    try:
+        for row, at, count, each in pieces(rows, width):
+            if len(coming) == _DEPTH:
+                finish()
+            buffer = staging.take(count * each, wait=not coming)
+            while buffer is None:  # the rest is in other hands, so what is in ours goes first
+                finish()
+                buffer = staging.take(count * each, wait=not coming)
+            source = src + row * src_pitch + at
+            queued = False
+            try:
+                queued = True
+                _hip.copy_rows("DeviceToHost", buffer.ptr, each, source, src_pitch, each, count, stream)
+                staging.record(buffer, stream)
+            except BaseException:
+                _leave(staging, buffer, stream, queued)
+                raise
+            coming.append((buffer, dst + row * dst_pitch + at, count, each))
+        while coming:
+            finish()
+        _hip.synchronize(stream)  # nothing is left to wait for, but faults to be told
+    finally:
+        while coming:  # after an error; their events are on the way
+            staging.fly(coming.popleft()[0])
+
+
+def between(
+    dst: int, dst_device: int, dst_stream: int, src: int, src_device: int, src_stream: int, nbytes: int
+) -> None:
+    """Copy bytes from one device to another behind what is queued on both streams, without waiting.
+
+    What comes next on either stream finds it done. Where devices do not reach each other the bytes go
+    through the host.
+    """
+    if not nbytes:
+        return
+    _hip.wait_across(src_device, src_stream, dst_device, dst_stream)
+    if src_device == dst_device or _hip.peer_access(src_device, dst_device):
+        with _hip.on_device(src_device):
+            if src_device == dst_device:
+                _hip.copy("DeviceToDevice", dst, src, nbytes, src_stream)
+            else:
+                _hip.copy_between(dst, dst_device, src, src_device, nbytes, src_stream)
+        _hip.wait_across(dst_device, dst_stream, src_device, src_stream)
+        return
+    staging = _of(dst_device)
+    for _, at, _, each in pieces(1, nbytes):
+        buffer = staging.take(each)
+        assert buffer is not None
+        try:
+            with _hip.on_device(src_device):
+                _hip.copy("DeviceToHost", buffer.ptr, src + at, each, src_stream)
+            _hip.wait_across(dst_device, dst_stream, src_device, src_stream)
+            with _hip.on_device(dst_device):
+                _hip.copy("HostToDevice", dst + at, buffer.ptr, each, dst_stream)
+        finally:
+            _leave(staging, buffer, dst_stream, True)
+
+
+def _leave(staging: Staging, buffer: Buffer, stream: int, queued: bool) -> None:
+    """Let go of a buffer, which the stream may still use."""
+    if not queued:
+        staging.give_back(buffer)
+        return
+    try:
+        staging.record(buffer, stream)
+    except HipError:
+        _hip.quiesce(stream)  # a stream that takes no event
+        staging.give_back(buffer)
+        raise
+    staging.fly(buffer)
+
+
+def _of(device: int) -> Staging:
+    found: Staging = _hip.runtime().staging[device]
+    return found
+
+
+def copy_block(
+    dst: _hip.Block,
+    dst_ptr: int,
+    dst_stream: int,
+    src: _hip.Block,
+    src_ptr: int,
+    src_stream: int,
+    nbytes: int,
+) -> None:
+    """Copy bytes between blocks of two devices, in order with all other work on them, without waiting.
+
+    The source's stream does the copying, so that one beside the stream that computes lets both go on.
+    """
+    with _hip.on_device(src.device):
+        src.reading(src_stream)
+    with _hip.on_device(dst.device):
+        dst.writing(dst_stream)
+    between(dst_ptr, dst.device, dst_stream, src_ptr, src.device, src_stream, nbytes)
+
+
+_hip.prepare(lambda rt: rt.staging.extend(map(Staging, range(rt.devices))))
