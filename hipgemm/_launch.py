@@ -54,6 +54,10 @@ ARGUMENTS: dict[str, list[str]] = {
         ),
         "quantize_mxfp8": _MX,
         "quantize_mxfp4": _MX,
+        "quantize_mxfp8_groups": (
+            "src data scale offsets status src_row_stride src_col_stride data_pitch scale_pitch rows cols "
+            "groups in_type element rule"
+        ),
         "dequantize": (
             "data scale dst data_pitch scale_row_stride scale_col_stride dst_pitch rows cols format "
             "out_type hadamard"
@@ -72,6 +76,14 @@ ARGUMENTS: dict[str, list[str]] = {
 TYPE_CODES = {"bf16": 0, "f16": 1, "f32": 2}
 ELEMENT_CODES = {"fp8_e4m3": 0, "fp8_e5m2": 1, "mxfp8_e4m3": 0, "mxfp8_e5m2": 1, "mxfp4_e2m1": 0}
 FORMAT_CODES = {"fp8_e4m3": 0, "fp8_e5m2": 1, "mxfp8_e4m3": 2, "mxfp8_e5m2": 3, "mxfp4_e2m1": 4}
+PLAIN_CODES = {
+    **TYPE_CODES,
+    "fp8_e4m3": 16,
+    "fp8_e5m2": 17,
+    "mxfp8_e4m3": 18,
+    "mxfp8_e5m2": 19,
+    "mxfp4_e2m1": 20,
+}
 RULE_CODES = {"unit": 0, "floor": 1, "rceil": 2, "even": 3}
 
 
@@ -243,9 +255,13 @@ def gemm_scales(
     )
 
 
+SCALE_ROWS = 16  # that scales in the order of products deal out together
+SCALE_ROW_BYTES = 2  # from row to row of these
+
+
 def gemm_scale_step(rows: int) -> int:
     """Rows as scales in the order of products count them."""
-    return -(-rows // 16) * 16
+    return -(-rows // SCALE_ROWS) * SCALE_ROWS
 
 
 def gemm_scale_bytes(rows: int, k: int) -> int:

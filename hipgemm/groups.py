@@ -9,15 +9,17 @@ import numpy.typing as npt
 
 from .errors import Reason, sentence
 from .formats import BLOCK
-from .scaled import Resident, array_hint, is_array
+from .scaled import Resident, array_hint, is_array, place_name
 
 INT32 = np.dtype(np.int32)
 
 
-def offset_reasons(offsets: object, rows: int | None, groups: int | None = None) -> list[Reason]:
+def offset_reasons(
+    offsets: object, rows: int | None, groups: int | None = None, place: int | None = None
+) -> list[Reason]:
     """Say what is wrong with offsets: group g is rows ``offsets[g]`` to ``offsets[g + 1]`` of `rows`.
 
-    The values of those on a device are not looked at.
+    The values of those on a device are not looked at; `place` is the device that they must be on.
 
     Examples
     --------
@@ -28,8 +30,11 @@ def offset_reasons(offsets: object, rows: int | None, groups: int | None = None)
         required = "group_offsets must be a numpy.ndarray or a hipgemm.DeviceArray"
         got = type(offsets).__qualname__
         return [Reason(TypeError, "type", sentence(required, got, array_hint(offsets)))]
-    resident = isinstance(offsets, Resident)
     found = []
+    resident = isinstance(offsets, Resident)
+    if isinstance(offsets, Resident) and place is not None and offsets.device != place:
+        required = f"group_offsets must be on {place_name(place)} like the rows"
+        found.append(Reason(TypeError, "residency", sentence(required, place_name(offsets.device))))
     if offsets.dtype != INT32 if resident else offsets.dtype.kind not in "iu":
         required = "group_offsets.dtype must be int32"
         found.append(Reason(TypeError, "dtype", sentence(required, offsets.dtype)))
@@ -82,6 +87,19 @@ def straddling(offsets: npt.NDArray[Any]) -> int | None:
     """
     inside = np.flatnonzero(offsets % BLOCK)
     return int(inside[0]) if inside.size else None
+
+
+def group_slots(rows: int, groups: int, slot_rows: int) -> int:
+    """Return how many slots of so many rows cover all groups and the rest, wherever these begin.
+
+    As src_hip/groups.hpp counts them: without knowing the offsets.
+
+    Examples
+    --------
+    >>> group_slots(128, 3, 64)
+    6
+    """
+    return rows // slot_rows + groups + 1
 
 
 def most_blocks(rows: int, groups: int) -> int:

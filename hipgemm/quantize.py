@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import _hip, _launch, formats, reference
+from . import _hip, _launch, _notes, formats, reference
 from ._dlpack import contiguous_strides
 from .amax import AmaxState
 from .array import DeviceArray, asarray, lend, new
-from .errors import sentence, told_by
+from .errors import raise_reasons, sentence, told_by
 from .formats import (
     BLOCK,
     F32,
@@ -26,6 +26,7 @@ from .formats import (
     Format,
     format_of,
 )
+from .groups import group_slots, most_blocks, offset_reasons
 from .manifest import CHUNK_BYTES
 from .problem import dtype_name
 from .scaled import (
@@ -35,6 +36,7 @@ from .scaled import (
     find_axis,
     find_format,
     fnuz_hint,
+    group_blocks,
     is_array,
     scale_shape,
 )
@@ -115,6 +117,7 @@ def quantize_mxfp8(
     axis: int = -1,
     scaling: str = "unit",
     format: str = "mxfp8_e4m3",
+    group_offsets: Input | None = None,
     stream: Any = None,
 ) -> ScaledArray:
     """Quantize to 8 bits with a power of two for each 32 numbers along an axis.
@@ -129,20 +132,27 @@ def quantize_mxfp8(
         How to choose the power: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/formats.md.
     format : str
         ``"mxfp8_e4m3"`` or ``"mxfp8_e5m2"``.
+    group_offsets : int32 array (G+1,), optional
+        With a matrix and ``axis=0``: group g is rows ``group_offsets[g]`` to ``group_offsets[g + 1]``, on
+        the host or the device, as for `grouped_wgrad`. Blocks begin anew with each group; rows behind the
+        last one become zero. Only a grouped product with the same offsets takes the result.
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
     ScaledArray
-        On the host for NumPy input, else on the device.
+        On the host for NumPy input, else on the device. Offsets that are on the device are not read
+        back: its `scale` then has room for the most blocks that there can be, up to ``get``.
 
     Raises
     ------
     TypeError
-        For an `x` of another type or dtype.
+        For an `x` or `group_offsets` of another type or dtype.
     ValueError
-        For an unknown format or scaling, or an axis that `x` lacks.
+        For an unknown format or scaling, an axis that `x` lacks, or offsets that do not begin at 0,
+        decrease, or pass the last row. Those on a device are kept inside `x`; what is wrong with them is
+        a HipError at the next wait.
 
     Notes
     -----
@@ -157,6 +167,8 @@ def quantize_mxfp8(
     array([960.,   2.,   0.], dtype=float32)
     """
     form = find_format("quantize_mxfp8", format, MXFP8)
+    if group_offsets is not None:
+        return _mx_groups(x, axis, scaling, form, group_offsets, stream)
     return _mx("quantize_mxfp8", x, axis, scaling, form, False, stream)
 
 
@@ -594,6 +606,70 @@ def _mx(
     return _on_device(function, x, stream, work)
 
 
+def _mx_groups(x: Input, axis: int, scaling: str, form: Format, offsets: Input, stream: Any) -> ScaledArray:
+    """Check, and quantize down the columns of each group of rows."""
+    function = "quantize_mxfp8"
+    ndim = _check(function, x)
+    if ndim != 2 or find_axis(function, axis, ndim) != -2:
+        required = "x must be a matrix and axis 0 with group_offsets"
+        raise ValueError(f"{function}: {sentence(required, f'x.shape={x.shape}, axis={axis}')}")
+    _check_mx(function, x, scaling, False, ())
+    if isinstance(offsets, DeviceArray) and not isinstance(x, DeviceArray):
+        offsets = offsets.get()
+    place = x.device if isinstance(x, DeviceArray) else None
+    raise_reasons(function, offset_reasons(offsets, x.shape[0], place=place))
+    return _on_device(function, x, stream, lambda d, s: _groups(d, s, form, scaling, offsets))
+
+
+def _groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
+    assert form.scale_dtype is not None
+    device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
+    if isinstance(offsets, DeviceArray):
+        resident, blocks = offsets, most_blocks(rows, groups)
+    else:
+        offsets = offsets.astype(np.int32)
+        offsets.flags.writeable = False
+        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
+    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
+    pitch = _round_up(max(1, columns), CHUNK_BYTES)
+    block = _hip.allocate(rows * pitch + blocks * columns, device, stream)
+    scale = block.ptr + rows * pitch
+    if resident is offsets:
+        _hip.clear(scale, blocks * columns, stream)
+    if rows and columns:
+        x._block.reading(stream)
+        resident._block.reading(stream)
+        kernel = _launch.function(device, "quantize_mxfp8_groups")
+        tile_rows, tile_columns = kernel.tile
+        _launch.launch(
+            kernel,
+            group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
+            stream,
+            x.ptr,
+            block.ptr,
+            scale,
+            resident.ptr,
+            _notes.place("quantize_mxfp8"),
+            *x.strides,
+            pitch,
+            columns,
+            rows,
+            columns,
+            groups,
+            _type_code(x),
+            _launch.ELEMENT_CODES[form.name],
+            _launch.RULE_CODES[scaling],
+        )
+    return ScaledArray._make(
+        DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
+        DeviceArray(block, scale, (blocks, columns), (columns, 1), form.scale_dtype),
+        form,
+        -2,
+        x.shape,
+        group_offsets=offsets,
+    )
+
+
 def _both(
     x: DeviceArray, stream: int, form: Format, scaling: str, hadamard: bool
 ) -> tuple[ScaledArray, ScaledArray]:
@@ -788,6 +864,8 @@ def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: i
 
 def _back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
     """Dequantize on the device of `q`, the current one."""
+    if q.group_offsets is not None:
+        return _groups_back(q, stream, to)
     form, device = QUANTIZED[q.format], q.data.device
     axis = q.axis if form.block or q.scale.shape else _storage_axis(q.data)
     data = _as_rows(q.data, axis, stream)
@@ -828,6 +906,26 @@ def _back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
         _launch.TYPE_CODES[to.name],
         q.hadamard,
     )
+    return result
+
+
+def _groups_back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
+    """Dequantize group by group; for that, offsets must come to the host."""
+    if q.axis == -1:
+        return _groups_back(q.T, stream, to).T
+    form, device, item = QUANTIZED[q.format], q.data.device, to.itemsize
+    offsets = q.group_offsets if isinstance(q.group_offsets, np.ndarray) else q.group_offsets.get()
+    blocks = group_blocks(offsets)
+    result = new(q.shape, to.dtype, device, stream)
+    _hip.clear(result.ptr, result.nbytes, stream)
+    for g in np.flatnonzero(np.diff(offsets)):
+        begin, end = int(offsets[g]), int(offsets[g + 1])
+        rows, scale = q.data[begin:end], q.scale[int(blocks[g]) : int(blocks[g + 1])]
+        part = _back(ScaledArray._make(rows, scale, form, -2, rows.shape), stream, to)
+        row, column = part.strides
+        into = result[begin:end].ptr, q.shape[1] * item, item
+        source = part.ptr, row, column
+        _launch.copy_strided(device, stream, item, source, into, end - begin, q.shape[1])
     return result
 
 

@@ -87,6 +87,14 @@
   X(u32, rows) S X(u32, cols) S X(u32, in_type) S X(u32, element) S X(u32, rule) S   \
   X(u32, hadamard)
 
+// Blocks down columns, in groups of rows (groups.hpp); codes stay in rows. status: an
+// OffsetFault, for offsets that are wrong.
+#define HIPGEMM_QUANTIZE_GROUPS_ARGS(X, S)                                           \
+  X(ptr, src) S X(ptr, data) S X(ptr, scale) S X(ptr, offsets) S X(ptr, status) S    \
+  X(i64, src_row_stride) S X(i64, src_col_stride) S X(i64, data_pitch) S             \
+  X(i64, scale_pitch) S X(u32, rows) S X(u32, cols) S X(u32, groups) S               \
+  X(u32, in_type) S X(u32, element) S X(u32, rule)
+
 // Data and dst are contiguous along the blocks. format: QuantizedFormat.
 #define HIPGEMM_DEQUANTIZE_ARGS(X, S)                                                \
   X(ptr, data) S X(ptr, scale) S X(ptr, dst) S X(i64, data_pitch) S X(i64, scale_row_stride) S \
@@ -150,6 +158,9 @@ struct QuantizeFp8Args {
 };
 struct QuantizeMxArgs {
   HIPGEMM_QUANTIZE_MX_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct QuantizeGroupsArgs {
+  HIPGEMM_QUANTIZE_GROUPS_ARGS(HIPGEMM_DECLARE, ;);
 };
 struct Fp4ToFp8Args {
   HIPGEMM_FP4_TO_FP8_ARGS(HIPGEMM_DECLARE, ;);

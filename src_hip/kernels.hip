@@ -5,6 +5,7 @@
 #include "gemm.hpp"
 #include "plain.hpp"
 #include "quantize.hpp"
+#include "quantize_groups.hpp"
 #include "rescale.hpp"
 #include "scale_pack.hpp"
 #include "sum_rows.hpp"
@@ -12,7 +13,8 @@
 
 namespace hipgemm {
 
-using Mfma_bf16 = Mfma16x16x32Bf16;
+using Mfma_bf16 = Mfma16x16x32<bf16>;
+using Mfma_f16 = Mfma16x16x32<f16>;
 
 template <Narrow kNarrow_, Scaling kScaling_>
 struct Format {
@@ -30,7 +32,7 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
 #define GEMM(format, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd, limit)          \
   HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                  \
   gemm_##format##_##layout##_##M##x##N##x##K(HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) { \
-    gemm<GemmTraits<Mfma_##format, schedule, M, N, K, waves_m, waves_n>>(                         \
+    gemm<GemmTraits<Mfma_##format, schedule, M, N, K, waves_m, waves_n, Layout_##layout>>(        \
         GemmArgs{HIPGEMM_GEMM_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});                                \
   }
 
@@ -39,7 +41,8 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
   HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                 \
   gemm_##name##_##layout##_##M##x##N##x##K(HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA),    \
                                            HIPGEMM_SCALE_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) { \
-    gemm<GemmTraits<MfmaOf<Format_##a, Format_##b>, schedule, M, N, K, waves_m, waves_n>>(       \
+    gemm<GemmTraits<MfmaOf<Format_##a, Format_##b>, schedule, M, N, K, waves_m, waves_n,         \
+                    Layout_##layout>>(                                                           \
         ScaledGemmArgs{HIPGEMM_GEMM_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA),                           \
                        HIPGEMM_SCALE_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});                        \
   }
