@@ -370,3 +370,113 @@ def _widened(x: Array) -> Floats:
         raise TypeError(f"x.dtype must be one of {known}; got {x.dtype}")
     with np.errstate(invalid="ignore"):
         return x.astype(np.float32)
+
+
+# ---- linear layers ---------------------------------------------------------------------------------
+
+
+def linear_products(
+    x: Any,
+    w: Any,
+    dy: Any,
+    *,
+    recipe: str,
+    bias: Array | None = None,
+    w_post_scale: Array | None = None,
+    amax: tuple[Any, Any, Any] = (None, None, None),
+    format: str | None = None,
+    scaling: str | None = None,
+    hadamard: bool | None = None,
+) -> dict[str, tuple[Matrix, Matrix, dict[str, Any]]]:
+    """Return the three products of a linear layer, each as ``a, b, epilogue`` for `matmul`.
+
+    ``y`` (M, N), ``dx`` (M, K), and ``dw.T`` (K, N), whose columns w_post_scale divides. Matrices x (M, K),
+    w (N, K) and dy (M, N) may be quantized already, or pairs of what is quantized along both axes; `amax`
+    is theirs for fp8. A quantized dy counts as ``dy * w_post_scale``.
+
+    Examples
+    --------
+    >>> x, w = np.ones((2, 32), np.float32), np.ones((3, 32), np.float32)
+    >>> products = linear_products(x, w, np.ones((2, 3), np.float32), recipe="mxfp8")
+    >>> {name: float(matmul(a, b, **epilogue)[0, 0]) for name, (a, b, epilogue) in products.items()}
+    {'y': 32.0, 'dx': 3.0, 'dw.T': 2.0}
+    """
+    forward: dict[str, Any] = {"col_scale": w_post_scale, "bias": bias}
+    weights: dict[str, Any] = {}
+    g = dy
+    if w_post_scale is not None:
+        weights["col_scale"] = 1 / w_post_scale.astype(np.float64)
+        if isinstance(dy, np.ndarray):
+            g = dy.astype(np.float32) * w_post_scale
+    make = _mx_operands if recipe.startswith("mx") else _plain_operands
+    rows, columns = make((x, w, g), recipe, amax, format, scaling, hadamard)
+    return {
+        "y": (rows[0], rows[1].T, forward),
+        "dx": (rows[2], columns[1], {}),
+        "dw.T": (columns[0].T, columns[2], weights),
+    }
+
+
+def _plain_operands(
+    operands: tuple[Any, Any, Any], recipe: str, amax: Any, format: str | None, *_: Any
+) -> tuple[list[Any], list[Any]]:
+    """Return x, w and g in bfloat16 or fp8, twice: they serve sums over either axis."""
+    made: list[Any] = []
+    for x, given, form in zip(operands, amax, (None, None, format), strict=True):
+        if isinstance(x, ScaledArray):
+            made.append(x)
+        elif recipe == "bf16":
+            made.append(round_once(x.astype(np.float64), FORMATS["bf16"]))
+        else:
+            made.append(quantize_fp8(x, given, format=form or "fp8_e4m3"))
+    return made, made
+
+
+def _mx_operands(
+    operands: tuple[Any, Any, Any],
+    recipe: str,
+    amax: Any,
+    format: str | None,
+    scaling: str | None,
+    hadamard: bool | None,
+) -> tuple[list[Any], list[Any]]:
+    """Return x, w and g blocked along their rows, and along their columns."""
+    x, w, g = operands
+    (m, k), (n, _) = ((q[0] if isinstance(q, tuple) else q).shape for q in (x, w))
+    hadamard = hadamard if recipe == "mxfp4" else False
+    transform = {
+        "k": _transform(k, hadamard, (x, -1), (w, -1)),
+        "n": _transform(n, hadamard, (w, -2), (g, -1)),
+        "m": _transform(m, hadamard, (x, -2), (g, -2)),
+    }
+    usual = "mxfp4_e2m1" if recipe == "mxfp4" else "mxfp8_e4m3"
+    rows, columns = [], []
+    for operand, along, across, form in ((x, "k", "m", None), (w, "k", "n", None), (g, "n", "m", format)):
+        one = _blocked(operand, -1, form or usual, scaling, transform[along])
+        rows.append(one)
+        # mxfp8 goes on from the codes of the forward pass; mxfp4 and dy are quantized both ways at once.
+        again = recipe == "mxfp8" and operand is not g and isinstance(operand, np.ndarray)
+        columns.append(_blocked(one if again else operand, -2, form or usual, scaling, transform[across]))
+    return rows, columns
+
+
+def _transform(length: int, wanted: bool | None, *operands: tuple[Any, int]) -> bool:
+    """Whether a product is to be one of transformed operands: as what is quantized, else as wanted."""
+    for operand, axis in operands:
+        for part in operand if isinstance(operand, tuple) else (operand,):
+            if isinstance(part, ScaledArray) and part.axis == axis:
+                return part.hadamard
+    return length % HADAMARD == 0 if wanted is None else wanted
+
+
+def _blocked(x: Any, axis: int, format: str, scaling: str | None, hadamard: bool) -> ScaledArray:
+    """Return x blocked along an axis, however it came."""
+    for part in x if isinstance(x, tuple) else (x,):
+        if isinstance(part, ScaledArray):
+            if part.axis == axis:
+                return part
+            x, format = dequantize(part, dtype=FORMATS["bf16"].dtype), part.format
+    options: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
+    if format == "mxfp4_e2m1":
+        return quantize_mxfp4(x, axis=axis, hadamard=hadamard, **options)
+    return quantize_mxfp8(x, axis=axis, format=format, **options)
