@@ -23,7 +23,7 @@ class Epilogue {
         work_(work),
         area_(work.area),
         place_(place),
-        lane_column_((place.wave_n * 4 + place.lane / kFragmentRows) * T::kLaneColumns) {}
+        lane_column_(SideB<T>::lane_column(place)) {}
 
   HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
     scale(acc);
@@ -41,8 +41,13 @@ class Epilogue {
   }
 
  private:
-  // Columns 4q .. 4q+3 of the lane: fragment q of the wave, over both parts.
+  // A quad of the lane's columns: fragment q of the wave, over both parts.
   static constexpr u32 kQuads = T::kLaneColumns / 4;
+
+  // The column of the tile at which a quad of the lane begins.
+  HIPGEMM_DEVICE u32 column_of(u32 quad) const {
+    return lane_column_ + SideB<T>::quad_column(quad);
+  }
 
   // f(row of the tile, the lane's accumulators of that row, quad by quad).
   template <class F>
@@ -79,7 +84,7 @@ class Epilogue {
     f32x4 column[kQuads];
     for (u32 q = 0; q < kQuads; q++)
       for (u32 e = 0; e < 4; e++)
-        column[q][e] = load_scale(columns, (lane_column_ + 4 * q + e) * args_.b_scale_step);
+        column[q][e] = load_scale(columns, (column_of(q) + e) * args_.b_scale_step);
     for_each_row(acc, [&](u32 row, auto at) {
       const f32 scale = load_scale(rows, row * args_.a_scale_step);
       for (u32 q = 0; q < kQuads; q++) at(q) *= f32x4(scale) * column[q];
@@ -103,7 +108,7 @@ class Epilogue {
                     area_.columns * 4);
     for (u32 q = 0; q < kQuads; q++)
       out[q] = __builtin_bit_cast(
-          f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, (lane_column_ + 4 * q) * 4, 0, 0));
+          f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, column_of(q) * 4, 0, 0));
   }
 
   HIPGEMM_DEVICE void load_bias(f32x4 (&out)[kQuads]) {
@@ -119,14 +124,13 @@ class Epilogue {
     if (type == ElementType::f32) {
       for (u32 q = 0; q < kQuads; q++)
         out[q] = __builtin_bit_cast(
-            f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, (lane_column_ + 4 * q) * 4, 0, 0));
+            f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, column_of(q) * 4, 0, 0));
       return;
     }
     // Two-byte elements may begin anywhere, and wider loads need whole dwords.
     for (u32 q = 0; q < kQuads; q++)
       for (u32 e = 0; e < 4; e++) {
-        const u16 bits =
-            __builtin_amdgcn_raw_buffer_load_b16(from, (lane_column_ + 4 * q + e) * 2, 0, 0);
+        const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(from, (column_of(q) + e) * 2, 0, 0);
         out[q][e] = type == ElementType::bf16
                         ? __builtin_bit_cast(f32, static_cast<u32>(bits) << 16)
                         : static_cast<f32>(__builtin_bit_cast(f16, bits));
@@ -137,6 +141,7 @@ class Epilogue {
   HIPGEMM_DEVICE void store(Accumulators<T>& acc) {
     constexpr u32 kVector = 16 / Out::kBytes;  // elements of one store
     constexpr u32 kVectors = T::kLaneColumns / kVector;
+    const auto vector_column = [&](u32 v) { return column_of(v * kVector / 4); };
     const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
     const u64 base = work_.c + area_.row * pitch + static_cast<u64>(area_.column) * Out::kBytes;
     const u32 row_bytes = static_cast<u32>(pitch);
@@ -146,12 +151,12 @@ class Epilogue {
     // goes element by element.
     const bool aligned = (work_.c % 4 | pitch % 4) == 0;
     const auto is_wide = [&](u32 v) {
-      return aligned && lane_column_ + (v + 1) * kVector <= area_.columns;
+      return aligned && vector_column(v) + kVector <= area_.columns;
     };
     if (aligned) {
       u32 offset[kVectors];
       for (u32 v = 0; v < kVectors; v++)
-        offset[v] = is_wide(v) ? (lane_column_ + v * kVector) * Out::kBytes : kOutOfRange;
+        offset[v] = is_wide(v) ? vector_column(v) * Out::kBytes : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 v = 0; v < kVectors; v++)
           __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(at, v), to, row * row_bytes + offset[v],
@@ -161,8 +166,8 @@ class Epilogue {
     if (!aligned || area_.columns % kVector != 0) {
       u32 offset[T::kLaneColumns];
       for (u32 c = 0; c < T::kLaneColumns; c++)
-        offset[c] = !is_wide(c / kVector) && lane_column_ + c < area_.columns
-                        ? (lane_column_ + c) * Out::kBytes
+        offset[c] = !is_wide(c / kVector) && column_of(c / 4) + c % 4 < area_.columns
+                        ? (column_of(c / 4) + c % 4) * Out::kBytes
                         : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 c = 0; c < T::kLaneColumns; c++) {
@@ -194,7 +199,7 @@ class Epilogue {
   const Work<T>& work_;
   const TileArea<T>& area_;
   const Place<T>& place_;
-  const u32 lane_column_;  // of the tile: the first of the lane's columns
+  const u32 lane_column_;
 };
 
 }  // namespace hipgemm

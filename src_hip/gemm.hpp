@@ -1,4 +1,4 @@
-// C = A * B^T, one output tile per workgroup.
+// C = A * B, one output tile per workgroup.
 #pragma once
 
 #include "epilogue.hpp"
@@ -30,8 +30,8 @@ HIPGEMM_DEVICE void compute(const Args& args, const Work<T>& work, const Place<T
   const TileArea<T>& area = work.area;
   const KRange& range = work.range;
   Pipeline<T> pipeline{
-      .fetch_a = {work.a, args.lda, area.row, area.rows, work.k, range.origin, place},
-      .fetch_b = {work.b, args.ldb, area.column, area.columns, work.k, range.origin, place},
+      .fetch_a = {work.a, args.lda, area.row, area.rows, work.k, range, place},
+      .fetch_b = {work.b, args.ldb, area.column, area.columns, work.k, range, place},
       .read_a = {stages, place},
       .read_b = {stages, place},
       .scales = scales_of(args, work, place),
@@ -44,6 +44,7 @@ HIPGEMM_DEVICE void compute(const Args& args, const Work<T>& work, const Place<T
   };
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
+  if constexpr (!T::B::kAlongK) acc.join_quads();
   Epilogue<T, Args>(args, work, place).run(acc);
 }
 

@@ -125,6 +125,10 @@ struct DoubleBuffer {
       if constexpr (kAfter != After::none) {
         p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
         p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+        if constexpr (kAfter == After::two_or_more) {
+          p.fetch_a.next();
+          p.fetch_b.next();
+        }
       }
       typename Pipeline<T>::A::Fragments a;
       typename Pipeline<T>::B::Fragments b;
@@ -202,10 +206,12 @@ struct PingPong {
 
       p.template turn_scales<kAfter, kStage>();
       if constexpr (kNext) p.fetch_b.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      if constexpr (kNextButOne) p.fetch_b.next();
       p.read_a.template read<kStage, 0>(a);
       compute<kAfter, kStage, 0, 0, 0>(a, b0[kStage]);
 
       if constexpr (kNext) p.fetch_a.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      if constexpr (kNextButOne) p.fetch_a.next();
       p.read_b.template read<kStage, 1>(b1);
       compute<kAfter, kStage, 1, 0, 1>(a, b1);
 

@@ -17,6 +17,7 @@ using bf16 = __bf16;
 using f16 = _Float16;
 template <class E, int N>
 using Vector = E __attribute__((ext_vector_type(N)));
+using u32x2 = Vector<u32, 2>;
 using u32x4 = Vector<u32, 4>;
 using i32x8 = Vector<int, 8>;
 using f32x2 = Vector<f32, 2>;
@@ -24,6 +25,7 @@ using f32x4 = Vector<f32, 4>;
 using bf16x2 = Vector<bf16, 2>;
 using bf16x8 = Vector<bf16, 8>;
 using f16x2 = Vector<f16, 2>;
+using f16x8 = Vector<f16, 8>;
 #endif
 
 HIPGEMM_BOTH constexpr u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
