@@ -269,8 +269,12 @@ def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[s
     for i, line in enumerate(body):
         branch = re.match(r"\s+s_c?branch\w*\s+(\S+)", line)
         if branch and (start := labels.get(branch.group(1), i)) < i:
-            loops.append(body[start : i + 1])
-    loop = max(loops, key=lambda lines: sum(classify(x) == "mfma" for x in lines), default=[])
+            if mfmas := sum(classify(x) == "mfma" for x in body[start : i + 1]):
+                loops.append((mfmas, start, i + 1))
+    # A branch back may also lead to code that was moved out of line: only the innermost are surely loops.
+    inner = [x for x in loops if not any(x[1] <= y[1] and y[2] <= x[2] for y in loops if y != x)]
+    _, start, end = max(inner, default=(0, 0, 0))
+    loop = body[start:end]
     counts = Counter(filter(None, map(classify, loop)))
     if not counts["mfma"]:
         raise BuildError(f"{kernel}: no loop with MFMA in the assembly")
