@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from .formats import FORMATS, QUANTIZED
 from .manifest import Kernel
-from .problem import GemmProblem, Operand
 
 # ---- the chip --------------------------------------------------------------------------------------
 
@@ -90,7 +89,7 @@ RATES = {
 }
 
 RUN, GROUP_ROWS = 64, 8  # tiles that an XCD takes together, and rows of them: src_hip/order.hpp
-_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
+_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # parts of K worth a look
 
 
 # ---- what is asked, what is answered ---------------------------------------------------------------
@@ -120,20 +119,6 @@ class Product:
     b_matrices: int = 0
     out_bytes: int = 2
 
-    @classmethod
-    def of(cls, p: GemmProblem) -> Product:
-        """Those of a call."""
-
-        def matrices(x: Operand) -> int:
-            return math.prod(n for n, step in zip(p.batch, x.strides, strict=False) if step)
-
-        return cls(p.m, p.n, p.k, p.batches, matrices(p.a), matrices(p.b), out_bytes=p.out_format.itemsize)
-
-    @property
-    def swapped(self) -> Product:
-        """The transposed product: the operands exchanged."""
-        return Product(self.n, self.m, self.k, self.batches, self.b_matrices, self.a_matrices, self.out_bytes)
-
 
 class Term(NamedTuple):
     """A part of an estimate.
@@ -162,6 +147,8 @@ class Cost:
         Output tiles of all products; how many workgroups a compute unit runs one after the other.
     clocks : float
         The estimate.
+    load : Load
+        What the kernel does, apart from how K is split.
     """
 
     kernel: Kernel
@@ -170,12 +157,12 @@ class Cost:
     tiles: int
     rounds: int
     clocks: float
-    _load: _Load
+    load: Load = field(repr=False, compare=False)
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """What the estimate consists of."""
-        return tuple(self._load.terms(self.splits, self.split_tiles))
+        return tuple(self.load.terms(self.splits, self.split_tiles))
 
     @property
     def bound(self) -> str:
@@ -185,12 +172,12 @@ class Cost:
     @property
     def microseconds(self) -> float:
         """The estimate as a time."""
-        return self.clocks / self._load.chip.ghz / 1e3
+        return self.clocks / self.load.chip.ghz / 1e3
 
     @property
     def totals(self) -> Totals:
         """What the whole product costs the chip, for comparison with counters."""
-        return self._load.totals(self.splits)
+        return self.load.totals(self.splits)
 
     def __str__(self) -> str:
         tiles = f"{self.tiles} tile{'s' if self.tiles != 1 else ''}"
@@ -220,11 +207,18 @@ def estimate(x: Product, kernel: Kernel) -> Cost:
     >>> one.splits > 1, many.splits
     (True, 1)
     """
-    load = _Load(x, kernel)
-    best = min(load.choices(), key=lambda choice: load.clocks(*choice))
-    tiles = load.tiles * load.batches
-    rounds = load.rounds(best[0])
-    return Cost(kernel, *best, tiles=tiles, rounds=rounds, clocks=load.clocks(*best), _load=load)
+    load = Load(x, kernel)
+    best, least = (1, 0), math.inf
+    for choice in load.choices():
+        loop = load.overlapping(*choice)
+        clocks = max(loop) + sum(load.added(choice[0]))
+        if clocks < least:
+            best, least = choice, clocks
+        _, power, _, _, fabric, memory, _ = loop
+        if max(power, fabric, memory) == max(loop):
+            break  # the chip as a whole is busy: more parts would only add to that
+    tiles, rounds = load.tiles * load.batches, load.rounds(best[0])
+    return Cost(kernel, *best, tiles=tiles, rounds=rounds, clocks=least, load=load)
 
 
 def copy_clocks(read: int, written: int, arch: str = "gfx950") -> float:
@@ -237,7 +231,7 @@ def copy_clocks(read: int, written: int, arch: str = "gfx950") -> float:
 # ---- the model -------------------------------------------------------------------------------------
 
 
-class _Load:
+class Load:
     """What a kernel does for a product, apart from how K is split."""
 
     def __init__(self, x: Product, kernel: Kernel) -> None:
@@ -294,8 +288,8 @@ class _Load:
         """Numbers of parts of K that are worth a look, with the even number of turns in each."""
         turns = self.k_tiles + self.k_tiles % 2
         yield 1, turns
-        if self.plain or self.tiles * self.batches >= self.chip.compute_units * self.resident:
-            return  # all units are busy without
+        if self.plain or self.tiles * self.batches >= 4 * self.chip.compute_units * self.resident:
+            return  # so many rounds that the last one, though units idle in it, matters little
         before = 1
         for wanted in _SPLITS:
             each = -(-turns // wanted)
@@ -352,10 +346,6 @@ class _Load:
         rate = FABRIC.value if workspace <= CACHE.value else self.chip.memory_clock_bytes
         moved = workspace / rate + self.results * self.x.out_bytes / self.chip.memory_clock_bytes
         return LAUNCH.value + WAVE_START.value + LATENCY.value + WAVE_END.value + moved
-
-    def clocks(self, splits: int, split_tiles: int) -> float:
-        """The estimate."""
-        return max(self.overlapping(splits, split_tiles)) + sum(self.added(splits))
 
     def totals(self, splits: int) -> Totals:
         """Sums over the chip."""

@@ -1,0 +1,189 @@
+"""The cost model: its terms by hand, its figures against the manifest, and what must grow."""
+
+import timeit
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from hipgemm import cost
+from hipgemm.cost import Load, Product, copy_clocks, estimate
+from hipgemm.manifest import GEMMS, Kernel, code_object
+
+LOOP = {"ds_read": 24, "ds_read_bytes": 24 * 1024}
+BIG = Kernel(
+    "big", "gemm", "gfx950", 512, (256, 256, 64), (), "bf16", "bf16", "nt",
+    waves_per_simd=2, schedule="PingPong", lds=131072, main_loop=LOOP,
+)  # fmt: skip
+SMALL = Kernel(
+    "small", "gemm", "gfx950", 256, (64, 64, 64), (), "bf16", "bf16", "nt",
+    waves_per_simd=4, schedule="DoubleBuffer", lds=32768, main_loop={"ds_read": 8},
+)  # fmt: skip
+PLAIN = Kernel("plain", "plain", "gfx950", 256, (64, 64, 16), (), waves_per_simd=4)
+BUILT = [k for k in code_object("gfx950").kernels.values() if k.op in GEMMS]
+
+
+def terms(x, kernel):
+    return {term.name: term.clocks for term in estimate(x, kernel).terms}
+
+
+def test_terms_of_a_cube_by_hand():
+    """4096^3 in 256 x 256 tiles: one on each of 256 units, 64 K tiles each."""
+    found = estimate(Product(4096, 4096, 4096), BIG)
+    assert (found.splits, found.tiles, found.rounds) == (1, 256, 1)
+    operands, result = 2 * 4096 * 4096 * 2, 4096 * 4096 * 2
+    memory = 8e12 * 0.56 / 2.4e9
+    assert {term.name: term.clocks for term in found.terms} == pytest.approx(
+        {
+            "matrix": 64 * 2048,  # 64 MFMAs of 16 clocks, 8 waves on 4 SIMDs
+            "power": 64 * 2048 / 0.64,
+            "lds": 64 * (8 * 24 * 1024 / 256 + 512 * 128 / 128),
+            "l2": 64 * 512 * 128 / 64,
+            # An XCD holds 32 tiles, 8 x 4 of them, which read 8 + 4 panels of 256 x 4096.
+            "fabric": (8 * 12 * 256 * 4096 * 2 + result) / 7167,
+            "memory": (operands + result) / memory,
+            "latency": 64 * 2048,  # multiplying takes longer than a fetch does
+            "launch": 1032,
+            "start": 700 + 1344,
+            "store": 256 * 256 * 2 / 64 + 230,
+        }
+    )
+    assert found.clocks == pytest.approx(64 * 2048 / 0.64 + 1032 + 2044 + 2048 + 230)
+    assert found.microseconds == pytest.approx(found.clocks / 2400)
+    assert found.bound == "power"
+
+
+def test_terms_of_a_decode_step_by_hand():
+    """One row: 64 tiles of 64 columns; K = 4096 is 64 K tiles, cut into parts to keep the units busy."""
+    found = estimate(Product(1, 4096, 4096), SMALL)
+    splits, steps = found.splits, found.split_tiles
+    assert splits > 1
+    assert steps % 2 == 0
+    assert splits == -(-64 // steps)
+    workgroups = 64 * splits
+    mine = -(-workgroups // 256)
+    assert found.rounds == -(-mine // 4) == 1
+    workspace = 4 * 4096 * splits
+    clocks = {term.name: term.clocks for term in found.terms}
+    assert clocks["matrix"] == mine * steps * 64 * 64 * 64 / 2048
+    assert clocks["l2"] == mine * steps * (1 + 64) * 128 / 64
+    assert clocks["latency"] == steps * 1344
+    assert clocks["memory"] == pytest.approx((4096 * 4097 * 2 + workspace) / (8e12 * 0.56 / 2.4e9))
+    result = 4096 * 2 / (8e12 * 0.56 / 2.4e9)
+    assert clocks["reduction"] == pytest.approx(1032 + 700 + 1344 + 230 + workspace / 7167 + result)
+
+
+@pytest.mark.parametrize("kernel", [BIG, SMALL, PLAIN], ids=lambda k: k.name)
+@pytest.mark.parametrize(
+    "x", [Product(1, 1, 0), Product(16, 4096, 4096), Product(4352, 4096, 999, 3)], ids=str
+)
+def test_the_estimate_is_what_its_terms_add_up_to(x, kernel):
+    found = estimate(x, kernel)
+    longest = max(term.clocks for term in found.terms if term.overlaps)
+    assert found.clocks == pytest.approx(longest + sum(t.clocks for t in found.terms if not t.overlaps))
+    assert all(term.name and term.formula and term.source for term in found.terms)
+
+
+@pytest.mark.parametrize("kernel", BUILT, ids=lambda k: k.name)
+def test_work_of_a_k_tile_is_what_was_compiled(kernel):
+    """Matrix clocks and LDS bytes that the model expects are those of the instructions in the main loop."""
+    load, loop = Load(Product(4096, 4096, 4096), kernel), kernel.main_loop
+    passes = {16: 4, 8: 8, 4: 4}[kernel.bits]
+    assert load.matrix_step == loop["mfma"] * passes * 4 * load.waves / 4
+    assert load.dma_bytes == loop["dma"] * 1024 * load.waves
+    assert load.lds_bytes == loop["ds_read_bytes"] * load.waves
+    assert load.resident * load.waves <= kernel.waves_per_simd * 4
+
+
+@pytest.mark.parametrize("kernel", BUILT, ids=lambda k: k.name)
+def test_parts_of_k(kernel):
+    """Every part has work, and begins at an even turn."""
+    for k in (0, 1, 63, 128, 129, 1000, 4096, 4097, 14336, 100_003):
+        for m, n in ((1, 1), (16, 4096), (300, 500), (4096, 4096)):
+            load = Load(Product(m, n, k), kernel)
+            turns = load.k_tiles + load.k_tiles % 2
+            seen = list(load.choices())
+            assert seen[0] == (1, turns)
+            assert [s for s, _ in seen] == sorted({s for s, _ in seen})
+            for splits, each in seen:
+                assert each % 2 == 0
+                assert (splits - 1) * each < turns <= splits * each
+            found = estimate(load.x, kernel)
+            assert (found.splits, found.split_tiles) in seen
+
+
+@pytest.mark.parametrize("kernel", [BIG, SMALL, PLAIN], ids=lambda k: k.name)
+@pytest.mark.parametrize("field", ["m", "n", "k", "batches", "out_bytes"])
+def test_more_work_never_takes_less(kernel, field):
+    for x in (
+        Product(1, 1, 1),
+        Product(16, 4096, 4096),
+        Product(1000, 1000, 1000, 2),
+        Product(4096, 4096, 512),
+    ):
+        before = getattr(x, field)
+        larger = [
+            replace(x, **{field: n}) for n in (before, before + 1, 2 * before, 3 * before + 5, 16 * before)
+        ]
+        for low, high in pairwise(sorted(larger, key=lambda y: getattr(y, field))):
+            # In one part: parts of K are steps, and the best number of them may be skipped.
+            clocks = [max(load.overlapping(1, load.k_tiles + 1)) + sum(load.added(1))
+                      for load in (Load(low, kernel), Load(high, kernel))]  # fmt: skip
+            assert clocks[0] <= clocks[1] * (1 + 1e-12)
+
+
+def test_the_units_are_filled_in_rounds():
+    for tiles, rounds in ((1, 1), (256, 1), (257, 2), (512, 2), (2049, 9)):
+        load = Load(Product(256 * tiles, 256, 64), BIG)
+        assert (load.tiles, load.rounds(1)) == (tiles, rounds)
+    # Four workgroups of the small tile share a unit.
+    assert [Load(Product(64 * n, 64, 64), SMALL).rounds(1) for n in (1024, 1025)] == [1, 2]
+
+
+def test_a_shared_operand_is_read_from_memory_once():
+    own, shared = (Load(Product(64, 4096, 4096, 8, 8, b), SMALL) for b in (8, 1))
+    assert own.unique_bytes - shared.unique_bytes == 7 * 4096 * 4096 * 2
+    assert own.read_bytes == shared.read_bytes
+
+
+def test_choices_that_everybody_expects():
+    def best(m, n, k, **more):
+        return min(
+            (estimate(Product(m, n, k, **more), kernel) for kernel in (BIG, SMALL, PLAIN)),
+            key=lambda c: c.clocks,
+        )
+
+    assert best(8192, 8192, 8192).kernel is BIG
+    assert best(8192, 8192, 8192).splits == 1
+    assert best(64, 64, 64).kernel is SMALL
+    assert best(64, 64, 64).splits == 1
+    assert best(16, 4096, 14336).splits > 1
+    assert best(64, 64, 64, batches=4096).splits == 1
+    assert estimate(Product(4096, 4096, 4096), PLAIN).clocks > 10 * best(4096, 4096, 4096).clocks
+
+
+def test_rates_are_those_of_published_products():
+    """The best published times of others on MI355X: the chip's figures in the model are not far off."""
+    fp8 = replace(BIG, op="scaled_gemm", tile=(256, 256, 128), a="fp8_e4m3", b="fp8_e4m3")
+    for kernel, size, teraflops in (
+        (BIG, 4096, 1412.9), (BIG, 8192, 1610.5), (BIG, 16384, 1571.5),
+        (fp8, 4096, 2748.8), (fp8, 8192, 3327.5), (fp8, 16384, 3377.8),
+    ):  # fmt: skip
+        modelled = 2 * size**3 / estimate(Product(size, size, size), kernel).microseconds / 1e6
+        assert 0.85 < modelled / teraflops < 1.15
+
+
+def test_copies_cost_their_bytes():
+    assert copy_clocks(0, 0) == 1032 + 700 + 1344 + 230
+    assert copy_clocks(2**30, 2**30) - copy_clocks(0, 0) == pytest.approx(2**31 / (8e12 * 0.56 / 2.4e9))
+
+
+def test_every_rate_says_where_it_is_from():
+    assert all(rate.value > 0 and rate.unit and rate.source for rate in cost.RATES.values())
+
+
+def test_an_estimate_is_quick():
+    """All candidates of a product in about a millisecond on an idle machine; ten where others are at work."""
+    some = [k for k in BUILT if (k.a, k.b) == ("bf16", "bf16")]
+    for x in (Product(16, 4096, 14336), Product(512, 512, 512), Product(4352, 4096, 16384)):
+        assert min(timeit.repeat(lambda: [estimate(x, k) for k in some], number=1, repeat=10)) < 10e-3  # noqa: B023
