@@ -268,9 +268,9 @@ def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[s
     loops = []
     for i, line in enumerate(body):
         branch = re.match(r"\s+s_c?branch\w*\s+(\S+)", line)
-        if branch and (start := labels.get(branch.group(1), i)) < i:
-            if mfmas := sum(classify(x) == "mfma" for x in body[start : i + 1]):
-                loops.append((mfmas, start, i + 1))
+        start = labels.get(branch.group(1), i) if branch else i
+        if mfmas := sum(classify(x) == "mfma" for x in body[start:i]):
+            loops.append((mfmas, start, i + 1))
     # A branch back may also lead to code that was moved out of line: only the innermost are surely loops.
     inner = [x for x in loops if not any(x[1] <= y[1] and y[2] <= x[2] for y in loops if y != x)]
     _, start, end = max(inner, default=(0, 0, 0))
