@@ -1,5 +1,4 @@
-// The kernels of instances.def. All of them in one translation unit: each object file carries a
-// metadata note of its own, a linker does not merge them, and a runtime reads one.
+// The kernels of instances.def, or of the part of it that HIPGEMM_INSTANCES names (tools/units.py).
 #include "copy.hpp"
 #include "dequantize.hpp"
 #include "gemm.hpp"
@@ -66,6 +65,9 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
     hipgemm::name<threads>(Args{HIPGEMM_##ARGS##_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
-#include "instances.def"
+#if !defined(HIPGEMM_INSTANCES)
+#define HIPGEMM_INSTANCES "instances.def"
+#endif
+#include HIPGEMM_INSTANCES
 
 }  // namespace hipgemm

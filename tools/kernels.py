@@ -17,20 +17,27 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import code_object
+import units
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src_hip"
 OUTPUT = ROOT / "hipgemm" / "kernels"
+CACHE = ROOT / "build" / "kernels"
 ARCHS = ("gfx950",)
 
 # gfx950: registers of a SIMD lane, LDS of a CU and its granule, waves per SIMD and CU.
 VGPRS, LDS, LDS_GRANULE, MAX_WAVES, SIMDS = 512, 160 * 1024, 1280, 8, 4
+
+# Of a code object; and of processor time for a build from nothing, which two cores share.
+MAX_BYTES, MAX_BUILD_SECONDS = 8 * 2**20, 2 * 120
 
 ARGUMENT_SIZES = {"ptr": 8, "i64": 8, "u32": 4, "f32": 4}
 
@@ -46,16 +53,18 @@ class Toolchain:
     clang: list[str]
     lld: list[str]
 
-    def compile(self, source: Path, arch: str, assembly: Path) -> None:
+    def compile(self, source: Path, arch: str, assembly: Path, *flags: str) -> None:
         """HIP source to assembly. No headers, no device library, no value-changing math."""
-        _run(
-            [
-                *self.clang,
-                *("-x", "hip", f"--offload-arch={arch}", "--offload-device-only", "-nogpuinc", "-nogpulib"),
-                *("-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror=return-type", f"-cuid={source.stem}"),
-                *("-S", source.name, "-o", str(assembly)),
-            ]
-        )
+        warnings = ("-Wall", "-Wextra", "-Werror=return-type")
+        _run([*self._hip(arch), "-O3", *warnings, *flags, "-S", source.name, "-o", str(assembly)])
+
+    def expand(self, source: Path, arch: str, *flags: str) -> str:
+        """HIP source as the compiler sees it, without the names of files."""
+        return _run([*self._hip(arch), *flags, "-E", "-P", source.name])
+
+    def _hip(self, arch: str) -> list[str]:
+        bare = ("--offload-device-only", "-nogpuinc", "-nogpulib")
+        return [*self.clang, "-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20"]
 
     def assemble(self, assembly: Path, arch: str, target: Path) -> None:
         """Assembly to an object file."""
@@ -67,9 +76,9 @@ class Toolchain:
             ]
         )
 
-    def link(self, source: Path, target: Path) -> None:
-        """Object file to code object."""
-        _run([*self.lld, "-shared", str(source), "-o", str(target)])
+    def link(self, sources: Iterable[Path], target: Path) -> None:
+        """Object files to code object."""
+        _run([*self.lld, "-shared", *map(str, sources), "-o", str(target)])
 
     def preprocess(self, text: str) -> str:
         """`text` with src_hip's lists expanded."""
@@ -132,6 +141,14 @@ def _lld_beside(clang: Path) -> str:
 # ---- the lists in src_hip -------------------------------------------------------------------------------
 
 
+def read_rows(tools: Toolchain) -> list[str]:
+    """The rows of instances.def, its own macros expanded."""
+    names = ("GEMM", "SCALED_GEMM", "PLAIN", "COPY", "PASS")
+    # A macro is not expanded again inside itself.
+    kept = "".join(f"#define {name}(...) {name}(__VA_ARGS__)\n" for name in names)
+    return re.findall(r"\w+\([^()]*\)", tools.preprocess(f'{kept}#include "instances.def"\n'))
+
+
 def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
     """The kernels of instances.def with their argument lists."""
     expanded = tools.preprocess(
@@ -152,8 +169,8 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
         ["scaled_gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA), HIPGEMM_SCALE_ARGS(ROW, COMMA)]
         ["plain_args", HIPGEMM_PLAIN_ARGS(ROW, COMMA)]
         ["copy_args", HIPGEMM_COPY_ARGS(ROW, COMMA)]
-        #include "instances.def"
         """
+        + "\n".join(read_rows(tools))
     )
     rows = [json.loads(line) for line in expanded.splitlines() if line.strip()]
     args = {name.removesuffix("_args"): lay_out(pairs) for name, *pairs in rows if name.endswith("_args")}
@@ -372,28 +389,25 @@ def faults(kernel: dict[str, Any]) -> list[str]:
 def build() -> tuple[dict[str, Any], dict[str, bytes]]:
     """Build every architecture; returns the manifest and the code objects by file name."""
     tools = find_toolchain()
-    instances = read_instances(tools)
+    rows, instances = read_rows(tools), read_instances(tools)
     manifest: dict[str, Any] = {"version": 1, "compiler": tools.version(), "archs": {}}
     files: dict[str, bytes] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for arch in ARCHS:
-            text, target, linked = (Path(scratch) / f"hipgemm_{arch}.{end}" for end in ("s", "o", "co"))
-            tools.compile(SOURCE / "kernels.hip", arch, text)
-            tools.assemble(text, arch, target)
-            tools.link(target, linked)
-            assembly, content = text.read_text(), linked.read_bytes()
-            built = code_object.read(content)
-            kernels = json.loads(json.dumps(instances))
-            for kernel in kernels:
-                complete(kernel, built, assembly)
-            if extra := set(built.kernels) - {k["name"] for k in kernels}:
-                raise BuildError(f"kernels that instances.def does not know: {sorted(extra)}")
-            manifest["archs"][arch] = {
-                "file": linked.name,
-                "sha256": hashlib.sha256(content).hexdigest(),
-                "kernels": kernels,
-            }
-            files[linked.name] = content
+    for arch in ARCHS:
+        assembly, content = units.build(tools, SOURCE / "kernels.hip", rows, arch, CACHE)
+        built = code_object.read(content)
+        kernels = json.loads(json.dumps(instances))
+        for kernel in kernels:
+            complete(kernel, built, assembly)
+        if extra := set(built.kernels) - {k["name"] for k in kernels}:
+            raise BuildError(f"kernels that instances.def does not know: {sorted(extra)}")
+        file = f"hipgemm_{arch}.co"
+        files[file] = content
+        manifest["archs"][arch] = {
+            "file": file,
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "kernels": kernels,
+        }
     return manifest, files
 
 
@@ -442,6 +456,7 @@ def table(manifest: dict[str, Any]) -> str:
         for first, *rest in rows:
             cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
             lines.append("  ".join([f"{first:<{widths[0]}}", *cells]))
+        lines.append(f"{entry['file']}: {len(entry['kernels'])} kernels, {entry['bytes']} bytes")
     note = "MFMA to setprio: instructions per wave and K tile in the main loop"
     return "\n".join([*lines, f"{note}; {manifest['compiler']}"])
 
@@ -457,12 +472,22 @@ def main() -> int:
             return 1
         print(table(json.loads(manifest_file.read_text())))
         return 0
+    started = time.monotonic()
     try:
         manifest, files = build()
     except BuildError as error:
         print(f"tools/kernels.py: {error}", file=sys.stderr)
         return 1
     broken = [fault for entry in manifest["archs"].values() for k in entry["kernels"] for fault in faults(k)]
+    broken += [
+        f"{name}: {len(content)} bytes, must be at most {MAX_BYTES}"
+        for name, content in files.items()
+        if len(content) > MAX_BYTES
+    ]
+    times = os.times()
+    spent = times.children_user + times.children_system
+    if spent > MAX_BUILD_SECONDS:
+        broken.append(f"the build took {spent:.0f} s of processor time, must be at most {MAX_BUILD_SECONDS}")
     if broken:
         print(table(manifest), *broken, sep="\n", file=sys.stderr)
         return 1
@@ -471,6 +496,7 @@ def main() -> int:
         _write(OUTPUT / name, content)
     # Last: make takes this file for the sign of a finished build.
     _write(OUTPUT / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    print(f"kernels built in {time.monotonic() - started:.0f} s, {spent:.0f} s of processor time")
     return 0
 
 

@@ -98,7 +98,7 @@ def compile_alone(
     assembly, object_, linked = (folder / f"k.{end}" for end in ("s", "o", "co"))
     tools.compile(sources / "kernels.hip", "gfx950", assembly)
     tools.assemble(assembly, "gfx950", object_)
-    tools.link(object_, linked)
+    tools.link([object_], linked)
     return linked.read_bytes()
 
 

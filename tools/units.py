@@ -1,0 +1,107 @@
+"""Kernels compiled in several translation units side by side, and linked into one code object.
+
+Every unit would bring a metadata note of its own, which a linker does not merge, and of which a runtime
+reads one. So units are assembled without, and one more object carries the metadata of all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels import Toolchain
+
+METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
+THIS = (Path(__file__), Path(__file__).with_name("kernels.py"))
+KEPT_SECONDS = 3600  # that a unit stays in the cache after its last use
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Instances that are compiled together."""
+
+    assembly: str  # without the metadata
+    header: str  # what the assembly begins with, whatever the kernels
+    kernels: str  # their entries of the metadata
+    footer: str  # what follows these
+    code: bytes
+
+
+def split(rows: Iterable[str]) -> list[list[str]]:
+    """Rows of instances.def by unit: those that differ only from their first number on.
+
+    >>> split(["GEMM(bf16, nt, 256, 128)", "GEMM(bf16, nt, 64, 64)", "GEMM(bf16, nn, 64, 64)"])
+    [['GEMM(bf16, nt, 256, 128)', 'GEMM(bf16, nt, 64, 64)'], ['GEMM(bf16, nn, 64, 64)']]
+    """
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(re.split(r"(?<=[,(]) ?(?=\d)", row)[0], []).append(row)
+    return list(found.values())
+
+
+def build(tools: Toolchain, source: Path, rows: Iterable[str], arch: str, cache: Path) -> tuple[str, bytes]:
+    """Compile the rows for one architecture, on all cores; returns the assembly and the code object.
+
+    Units that were compiled before from the same text are taken from the `cache`.
+    """
+    version = tools.version()
+    cache.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=cache) as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        scratch = Path(folder)
+
+        def make(numbered: tuple[int, list[str]]) -> Unit:
+            return _unit(tools, source, numbered[1], arch, version, scratch / str(numbered[0]), cache)
+
+        units = list(pool.map(make, enumerate(split(rows))))
+        objects = [scratch / f"{number}.o" for number in range(len(units))]
+        for file, unit in zip(objects, units, strict=True):
+            file.write_bytes(unit.code)
+        note, target = scratch / "metadata.s", scratch / f"hipgemm_{arch}.co"
+        note.write_text(_metadata(units))
+        tools.assemble(note, arch, scratch / "metadata.o")
+        tools.link([*objects, scratch / "metadata.o"], target)
+        content = target.read_bytes()
+    for old in cache.glob("*.[os]"):
+        if old.stat().st_mtime < time.time() - KEPT_SECONDS:
+            old.unlink(missing_ok=True)
+    return "".join(unit.assembly for unit in units), content
+
+
+def _unit(
+    tools: Toolchain, source: Path, rows: list[str], arch: str, version: str, folder: Path, cache: Path
+) -> Unit:
+    folder.mkdir()
+    (folder / "unit.def").write_text("\n".join(rows) + "\n")
+    # Each unit defines a symbol with its -cuid in the name.
+    name = hashlib.sha256("".join(rows).encode()).hexdigest()[:16]
+    flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={name}")
+    # Everything that the code depends on, but for the compiler's flags: they are in this folder's files.
+    text = "\0".join((version, arch, tools.expand(source, arch, *flags), *map(Path.read_text, THIS)))
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    assembly, code = cache / f"{key}.s", cache / f"{key}.o"
+    if not (assembly.exists() and code.exists()):
+        made, bare, target = folder / "unit.s", folder / "bare.s", folder / "unit.o"
+        tools.compile(source, arch, made, *flags)
+        bare.write_text(made.read_text().split(METADATA)[0])
+        tools.assemble(bare, arch, target)
+        made.replace(assembly)
+        target.replace(code)
+    for kept in (assembly, code):
+        os.utime(kept)
+    body, note = assembly.read_text().split(METADATA)
+    kernels, footer = note.split(KERNELS)[1].split(TARGET)
+    return Unit(body, body.split("\t.text\n")[0], kernels, TARGET + footer, code.read_bytes())
+
+
+def _metadata(units: list[Unit]) -> str:
+    kernels = "".join(unit.kernels for unit in units)
+    return f"{units[0].header}{METADATA}---\n{KERNELS}{kernels}{units[0].footer}"
