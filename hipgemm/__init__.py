@@ -22,6 +22,7 @@ from .errors import (
 from .formats import pack_fp4, unpack_fp4
 from .gemm import matmul
 from .info import Info, info
+from .linear import LinearGrads, LinearSaved, linear, linear_backward
 from .quantize import (
     dequantize,
     pack_mx_scales,
@@ -46,6 +47,8 @@ __all__ = [
     "Info",
     "InterchangeError",
     "KernelNotFoundError",
+    "LinearGrads",
+    "LinearSaved",
     "Reason",
     "RuntimeFallbackWarning",
     "RuntimeNotFoundError",
@@ -59,6 +62,8 @@ __all__ = [
     "empty",
     "emulator_counters",
     "info",
+    "linear",
+    "linear_backward",
     "matmul",
     "pack_fp4",
     "pack_mx_scales",

@@ -11,10 +11,11 @@ PACKAGE = Path(hipgemm.__file__).parent
 # Each module may import from layers above its own line, and from its own where the order below allows it.
 LAYERS = [
     ["errors", "formats", "scaled", "groups"],
-    ["reference", "testing", "problem", "manifest", "cost", "support"],
+    ["reference", "testing", "problem", "linear_problem", "manifest", "cost", "support"],
     ["_runtime", "_hip", "_staging"],
     ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "gemm", "info"],
+    ["elementwise", "linear"],
     ["emulator_bench", "bench", "__main__"],
     ["__init__"],
 ]
