@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +11,8 @@ import numpy as np
 
 from .errors import InterchangeError, sentence
 
-ROCM = 10  # kDLROCM
+CPU, ROCM = 1, 10  # kDLCPU, kDLROCM
+VERSION = (1, 1)  # the first with codes for fp8
 
 _CODES: dict[np.dtype[Any], int] = {np.dtype(ml_dtypes.bfloat16): 4, np.dtype(np.bool_): 6}
 for _code, _names in ((0, "int8 int16 int32 int64"), (1, "uint8 uint16 uint32 uint64"), (2, "f2 f4 f8")):
@@ -45,13 +45,29 @@ class _Managed(ctypes.Structure):
     pass
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+class _Versioned(ctypes.Structure):
+    pass
 
-_NAME, _USED = b"dltensor", b"used_dltensor"
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+_Versioned._fields_ = [
+    ("major", ctypes.c_uint32),
+    ("minor", ctypes.c_uint32),
+    ("context", ctypes.c_void_p),
+    ("deleter", _Deleter),
+    ("flags", ctypes.c_uint64),
+    ("tensor", _Tensor),
+]
+_READ_ONLY, _COPIED = 1, 2  # flags
+
+_NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
+_USED = {_NAME: b"used_dltensor", _VERSIONED_NAME: b"used_dltensor_versioned"}  # capsules keep the address
 _api = ctypes.PyDLL(None)  # with the GIL held, and with exceptions raised
 _pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_valid = _api.PyCapsule_IsValid
+_valid.restype, _valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 _rename = _api.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
@@ -65,9 +81,22 @@ class _Lent:
 
 
 def export(
-    ptr: int, device: int, shape: Sequence[int], strides: Sequence[int], dtype: np.dtype[Any], owner: object
+    ptr: int,
+    device: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: np.dtype[Any],
+    owner: object,
+    *,
+    kind: int = ROCM,
+    max_version: tuple[int, int] | None = None,
+    readonly: bool = False,
+    copied: bool = False,
 ) -> Any:
-    """Make a capsule for device memory. `owner` lives until whoever takes it lets go."""
+    """Make a capsule for memory on a device. `owner` lives until whoever takes it lets go.
+
+    It has a version if the taker knows of versions, and NumPy (from 2.1 on) does too.
+    """
     code = _CODES.get(dtype)
     if code is None:
         raise InterchangeError(f"__dlpack__: {sentence('dtype must be one that DLPack has', dtype)}")
@@ -75,60 +104,86 @@ def export(
         raise InterchangeError(f"__dlpack__: {sentence('strides must be whole elements', tuple(strides))}")
     # A capsule's destructor runs while the consumer's exception is on its way, which one in Python would
     # destroy. NumPy's are of C and know better: so NumPy makes the capsule, and only what it says changes.
-    plain = np.dtype(f"u{dtype.itemsize}").str
     interface = {
         "data": (ptr, False),
         "shape": tuple(shape),
         "strides": tuple(strides),
-        "typestr": plain,
+        "typestr": np.dtype(f"u{dtype.itemsize}").str,
         "version": 3,
     }
-    capsule = np.asarray(_Lent(interface, owner)).__dlpack__()
-    tensor = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents.tensor
-    tensor.data, tensor.device_type, tensor.device_id, tensor.code = ptr, ROCM, device, code
+    lent = np.asarray(_Lent(interface, owner))
+    versioned = max_version is not None and max_version[0] >= 1 and _NUMPY_HAS_VERSIONS
+    if versioned:
+        capsule = lent.__dlpack__(max_version=(1, 0))
+        address = _pointer(capsule, _VERSIONED_NAME)
+        managed: Any = ctypes.cast(address, ctypes.POINTER(_Versioned)).contents
+        managed.major, managed.minor = min(VERSION, tuple(max_version or VERSION))
+        managed.flags = (_READ_ONLY if readonly else 0) | (_COPIED if copied else 0)
+    elif readonly:
+        raise InterchangeError("__dlpack__: the array is read-only, which such a capsule cannot say")
+    else:
+        capsule = lent.__dlpack__()
+        managed = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
+    tensor = managed.tensor
+    tensor.data, tensor.code = ptr, code
+    tensor.device_type, tensor.device_id = kind, device
     return capsule
 
 
-@dataclass
+_NUMPY_HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+
+
 class Imported:
     """What a capsule holds, and the duty to let go of it."""
 
-    ptr: int
-    device_type: int
-    device: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    managed: Any
+    def __init__(self, managed: Any):
+        self._managed = managed  # first of all, so that whatever else fails, it is let go of
+        content = managed.contents
+        tensor = content.tensor
+        self.readonly = isinstance(content, _Versioned) and bool(content.flags & _READ_ONLY)
+        self.device_type = int(tensor.device_type)
+        self.device = int(tensor.device_id)
+        dtype = _DTYPES.get((tensor.code, tensor.bits))
+        if dtype is None or tensor.lanes != 1:
+            got = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+            fault = sentence("the DLPack type must be one that NumPy has", got)
+            raise InterchangeError(f"asarray: {fault}")
+        self.dtype = dtype
+        self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+        if tensor.strides:
+            self.strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))
+        else:
+            self.strides = contiguous_strides(self.shape, dtype.itemsize)
+        self.ptr = (tensor.data or 0) + tensor.byte_offset
 
     def __del__(self) -> None:
-        deleter = self.managed.contents.deleter
+        deleter = self._managed.contents.deleter
         if deleter:
-            deleter(self.managed)
+            deleter(ctypes.cast(self._managed, ctypes.c_void_p))
+
+
+def ask(x: Any, stream: int | None) -> Any:
+    """Ask an array of another library for a capsule, with a version if it knows of them."""
+    try:
+        return x.__dlpack__(stream=stream, max_version=VERSION)
+    except TypeError:
+        return x.__dlpack__(stream=stream)
 
 
 def take(capsule: Any) -> Imported:
     """Take over a capsule; it cannot be taken again."""
-    try:
-        address = _pointer(capsule, _NAME)
-    except (ValueError, TypeError, ctypes.ArgumentError) as error:
-        raise InterchangeError(
-            "asarray: __dlpack__ must return an unused capsule named 'dltensor'"
-        ) from error
-    managed = ctypes.cast(address, ctypes.POINTER(_Managed))
-    tensor = managed.contents.tensor
-    dtype = _DTYPES.get((tensor.code, tensor.bits))
-    if dtype is None or tensor.lanes != 1:
-        got = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
-        raise InterchangeError(f"asarray: {sentence('the DLPack type must be one that NumPy has', got)}")
-    _rename(capsule, _USED)
-    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    if tensor.strides:
-        strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))
-    else:
-        strides = contiguous_strides(shape, dtype.itemsize)
-    ptr = (tensor.data or 0) + tensor.byte_offset
-    return Imported(ptr, tensor.device_type, tensor.device_id, shape, strides, dtype, managed)
+    for name, kind in ((_NAME, _Managed), (_VERSIONED_NAME, _Versioned)):
+        if not _valid(capsule, name):
+            continue
+        managed = ctypes.cast(_pointer(capsule, name), ctypes.POINTER(kind))
+        if kind is _Versioned and managed.contents.major != VERSION[0]:
+            required = f"the DLPack version must be {VERSION[0]}"
+            raise InterchangeError(f"asarray: {sentence(required, managed.contents.major)}")
+        _rename(capsule, _USED[name])
+        return Imported(managed)
+    raise InterchangeError(
+        "asarray: __dlpack__ must return an unused capsule named 'dltensor' or 'dltensor_versioned'"
+    )
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

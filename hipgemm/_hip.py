@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import os
 import threading
 from collections import deque
@@ -52,6 +53,18 @@ def call(name: str, *args: Any) -> Any:
 def current_device() -> int:
     """The calling thread's device."""
     return 0 if runtime().devices == 1 else int(call("hipGetDevice"))
+
+
+def device_number(function: str, device: Any) -> int:
+    """Read a device argument: None for the current one, or its number."""
+    if device is None:
+        return current_device()
+    if isinstance(device, bool) or not hasattr(device, "__index__"):
+        raise TypeError(f"{function}: {sentence('device must be an int', type(device).__qualname__)}")
+    number, count = operator.index(device), runtime().devices
+    if not 0 <= number < count:
+        raise ValueError(f"{function}: {sentence(f'device must be 0 to {count - 1}', number)}")
+    return number
 
 
 @contextmanager
@@ -131,6 +144,20 @@ after_wait: list[Callable[[], None]] = []  # what looks at things that only a wa
 def synchronize(stream: int = 0) -> None:
     """Wait for a stream."""
     call("hipStreamSynchronize", stream)
+    for look in after_wait:
+        look()
+
+
+def synchronize_device() -> None:
+    """Wait for everything on the current device."""
+    call("hipDeviceSynchronize")
+    for look in after_wait:
+        look()
+
+
+def wait_for_event(event: Any) -> None:
+    """Wait for an event."""
+    call("hipEventSynchronize", event)
     for look in after_wait:
         look()
 
@@ -229,13 +256,23 @@ def return_event(event: Any, device: int, timing: bool) -> None:
 
 def event_done(event: Any) -> bool:
     """Whether an event has come."""
-    error = runtime().hip.hipEventQuery(event)[0]
+    return _done("hipEventQuery", event)
+
+
+def stream_done(stream: int) -> bool:
+    """Whether everything on a stream is done."""
+    return _done("hipStreamQuery", stream)
+
+
+def _done(name: str, what: Any) -> bool:
+    hip = runtime().hip
+    error = getattr(hip, name)(what)[0]
     if int(error) == _HIP_SUCCESS:
         return True
     if int(error) == _NOT_READY:
-        runtime().hip.hipGetLastError()
+        hip.hipGetLastError()
         return False
-    raise failure("hipEventQuery", error)
+    raise failure(name, error)
 
 
 # ---- launches --------------------------------------------------------------------------------------
@@ -633,10 +670,15 @@ def _round_up(nbytes: int) -> int:
     return max(1, -(-nbytes // step)) * step
 
 
+def pool(device: int) -> Pool:
+    """The pool of a device."""
+    found: Pool = runtime().pools[device]
+    return found
+
+
 def allocate(nbytes: int, device: int, stream: int) -> Block:
     """Return device memory that is ready for use on `stream`."""
-    block: Block = runtime().pools[device].allocate(nbytes, stream)
-    return block
+    return pool(device).allocate(nbytes, stream)
 
 
 def prepare(what: Callable[[Runtime], None]) -> None:

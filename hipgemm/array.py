@@ -175,6 +175,40 @@ class DeviceArray(Resident):
     ) -> DeviceArray:
         return DeviceArray(self._block, address, shape, strides, self.dtype, self.readonly, padded)
 
+    def view(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """The same memory, read as numbers of another type; no copy.
+
+        For libraries that refuse bfloat16 and fp8: ``x.view(np.uint8)`` is taken by all.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Where its numbers are larger or smaller, the last axis is cut anew, which must be contiguous.
+
+        Raises
+        ------
+        ValueError
+            If the last axis cannot be cut so.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> hg.zeros((2, 3), np.float32).view(np.uint8)
+        DeviceArray(shape=(2, 12), dtype=uint8, device=0)
+        """
+        to, item = _plain("DeviceArray.view", dtype), self.dtype.itemsize
+        shape, strides = self.shape, self.strides
+        if to.itemsize != item:
+            if not shape or (shape[-1] != 1 and strides[-1] != item):
+                required = f"the last axis must be contiguous to be read in numbers of {to.itemsize} bytes"
+                raise ValueError(f"DeviceArray.view: {sentence(required, f'strides={strides}')}")
+            count, rest = divmod(shape[-1] * item, to.itemsize)
+            if rest:
+                required = f"the last axis must be a multiple of {to.itemsize} bytes"
+                raise ValueError(f"DeviceArray.view: {sentence(required, shape[-1] * item)}")
+            shape, strides = (*shape[:-1], count), (*strides[:-1], to.itemsize)
+        return DeviceArray(self._block, self.ptr, shape, strides, to, self.readonly)
+
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Copy to the host, once all work on the array is done.
 
@@ -243,26 +277,60 @@ class DeviceArray(Resident):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        if dl_device is not None and dl_device != self.__dlpack_device__():
-            required = f"dl_device must be {self.__dlpack_device__()}"
-            raise InterchangeError(f"__dlpack__: {sentence(required, dl_device, 'use .get()')}")
-        if copy:
-            raise InterchangeError(f"__dlpack__: {sentence('copy must be None or False', copy)}")
-        if self.readonly:
-            raise InterchangeError("__dlpack__: the array is read-only, which such a capsule cannot say")
-        if stream != -1:  # -1: the consumer does not want to wait
+        """Lend the memory to another library, or a copy on the host to one that asks for it.
+
+        What runs on the consumer's `stream` finds all work done; with -1 it is the consumer's task to wait.
+        A library that has no bfloat16 or fp8 gets the bytes: ``library.from_dlpack(x.view(np.uint8))``.
+        """
+        if dl_device is not None and tuple(dl_device) == (_dlpack.CPU, 0):
+            return self._export_host(max_version, copy)
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            required = f"dl_device must be {self.__dlpack_device__()} or the host, {(_dlpack.CPU, 0)}"
+            raise InterchangeError(f"__dlpack__: {sentence(required, dl_device)}")
+        wait = stream != -1
+        handle = _hip.stream_handle("__dlpack__", stream) if wait else self._block.stream()
+        lent = _copy_to(self, self.device, handle) if copy else self
+        if wait:
             with _hip.on_device(self.device):
-                self._block.reading(stream or 0)
+                # The consumer may write, unless it is told not to.
+                (lent._block.reading if self.readonly else lent._block.writing)(handle)
         return _dlpack.export(
-            self.ptr, self.device, self.shape, self.strides, self.dtype, _Export(self._block)
+            lent.ptr,
+            self.device,
+            lent.shape,
+            lent.strides,
+            lent.dtype,
+            _Export(lent._block),
+            max_version=max_version,
+            readonly=lent.readonly,
+            copied=bool(copy),
+        )
+
+    def _export_host(self, max_version: tuple[int, int] | None, copy: bool | None) -> Any:
+        if copy is False:
+            raise InterchangeError("__dlpack__: the host can only get a copy; got copy=False")
+        host = self.get()
+        return _dlpack.export(
+            address_of(host),
+            0,
+            host.shape,
+            host.strides,
+            host.dtype,
+            host,
+            kind=_dlpack.CPU,
+            max_version=max_version,
+            copied=True,
         )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """How CuPy, Numba and PyTorch see the array. They have no name for bfloat16: use DLPack for that."""
         if self.dtype.isbuiltin != 1:
-            fault = sentence("dtype must be one of NumPy", self.dtype, "use DLPack")
+            fault = sentence("dtype must be one of NumPy", self.dtype, "use DLPack, or .view(np.uint8)")
             raise InterchangeError(f"__cuda_array_interface__: {fault}")
+        stream = self._block.stream()
+        with _hip.on_device(self.device):
+            self._block.writing(stream)  # which is then behind all that reads, too
         return {
             "shape": self.shape,
             "strides": None
@@ -270,7 +338,7 @@ class DeviceArray(Resident):
             else self.strides,
             "typestr": self.dtype.str,
             "data": (self.ptr, self.readonly),
-            "stream": self._block.writer or 1,  # 1 stands for the default stream
+            "stream": stream or 1,  # 1 stands for the default stream
             "version": 3,
         }
 
@@ -368,7 +436,10 @@ def _make(
     if any(n < 0 for n in extents):
         raise ValueError(f"{function}: {sentence('shape must not be negative', extents)}")
     return new(
-        extents, _plain(function, dtype), _device(function, device), _hip.stream_handle(function, stream)
+        extents,
+        _plain(function, dtype),
+        _hip.device_number(function, device),
+        _hip.stream_handle(function, stream),
     )
 
 
@@ -455,13 +526,13 @@ def asarray(
     if isinstance(x, (np.ndarray, np.generic)):
         if copy is False:
             raise ValueError("asarray: a NumPy array can only be copied; got copy=False")
-        return _from_numpy(np.asarray(x), dtype, _device("asarray", device), handle)
+        return _from_numpy(np.asarray(x), dtype, _hip.device_number("asarray", device), handle)
     if not isinstance(x, DeviceArray):
         x = _take_over(x, handle)
     if dtype is not None and (to := _plain("asarray", dtype)) != x.dtype:
         required = f"dtype must be that of an array on a device, {x.dtype}"
         raise TypeError(f"asarray: {sentence(required, to)}")
-    target = x.device if device is None else _device("asarray", device)
+    target = x.device if device is None else _hip.device_number("asarray", device)
     if target != x.device:
         if copy is False:
             raise ValueError(f"asarray: an array on device {x.device} can only be copied to device {target}")
@@ -483,7 +554,7 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
         data = part(packed_data(x))
     else:
         along = x if x.axis == -1 else x.T
-        place = _device("asarray", target)
+        place = _hip.device_number("asarray", target)
         with _hip.on_device(place):
             kept: list[npt.NDArray[Any]] = []
             try:
@@ -494,17 +565,6 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
         data = data if along is x else data.T
     amax = None if x.amax is None else part(x.amax)
     return ScaledArray._make(data, part(x.scale), form, x.axis, x.shape, hadamard=x.hadamard, amax=amax)
-
-
-def _device(function: str, device: int | None) -> int:
-    if device is None:
-        return _hip.current_device()
-    count = _hip.runtime().devices
-    if isinstance(device, bool) or not isinstance(device, (int, np.integer)):
-        raise TypeError(f"{function}: {sentence('device must be an int', type(device).__qualname__)}")
-    if not 0 <= device < count:
-        raise ValueError(f"{function}: {sentence(f'device must be 0 to {count - 1}', device)}")
-    return int(device)
 
 
 def _plain(function: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
@@ -561,11 +621,13 @@ def _take_over(x: Any, stream: int) -> DeviceArray:
         if int(kind) != _dlpack.ROCM:
             required = f"the array must be on an AMD device (DLPack type {_dlpack.ROCM})"
             raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}')}")
-        found = _dlpack.take(x.__dlpack__(stream=stream))
+        found = _dlpack.take(_dlpack.ask(x, stream))
         if found.device_type != _dlpack.ROCM:
             required = f"the capsule must hold an AMD device's memory (DLPack type {_dlpack.ROCM})"
             raise InterchangeError(f"asarray: {sentence(required, f'type {found.device_type}')}")
-        return _foreign(found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found)
+        return _foreign(
+            found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found, found.readonly
+        )
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is None:
         required = "x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack"
@@ -576,14 +638,26 @@ def _take_over(x: Any, stream: int) -> DeviceArray:
         raise InterchangeError(
             f"asarray: {sentence('typestr must name a type of NumPy', interface['typestr'])}"
         )
+    if interface.get("mask") is not None:
+        raise InterchangeError("asarray: the array must have no mask, which DeviceArray does not know")
     ptr, readonly = interface["data"]
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
     strides = contiguous_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
-    producer = interface.get("stream")
-    writer = stream if producer is None else 0 if producer == 1 else int(producer)
     device = _hip.device_of(ptr) if ptr else _hip.current_device()
-    return _foreign(ptr, shape, strides, dtype, device, writer, x, bool(readonly))
+    writer = _producer_stream(interface.get("stream"), stream)
+    return _foreign(ptr or 0, shape, strides, dtype, device, writer, x, bool(readonly))
+
+
+def _producer_stream(producer: Any, stream: int) -> int:
+    """The stream that an array's producer works on: None says that there is nothing to wait for."""
+    if producer is None:
+        return stream
+    handle = int(producer)
+    if handle == 2:  # this thread's own, which no other can name
+        _hip.synchronize(2)
+        return stream
+    return _hip.stream_handle("asarray", handle)
 
 
 def _foreign(
@@ -600,6 +674,7 @@ def _foreign(
         required = f"the array must be in the memory of device 0 to {_hip.runtime().devices - 1}"
         raise InterchangeError(f"asarray: {sentence(required, f'address {ptr:#x}, device {device}')}")
     low, high = byte_range(shape, strides, dtype.itemsize, ptr)
+    _hip.require_stream(stream, device)
     # An array without elements may have no address, which would read as freed.
     block = _hip.Block(low or dtype.itemsize, high - low, 0, device, stream, owner)
     return DeviceArray(block, ptr, shape, strides, dtype, readonly)

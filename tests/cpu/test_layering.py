@@ -12,7 +12,7 @@ PACKAGE = Path(hipgemm.__file__).parent
 LAYERS = [
     ["errors", "formats", "scaled", "groups"],
     ["reference", "testing", "problem", "linear_problem", "manifest", "cost", "support"],
-    ["_runtime", "_hip", "_staging"],
+    ["_runtime", "_hip", "_staging", "memory", "stream"],
     ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "gemm", "info"],
     ["elementwise", "linear"],

@@ -1,5 +1,6 @@
 """Arrays of other libraries come in without a copy, and ours go out."""
 
+import ctypes
 import gc
 import weakref
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _dlpack
+from hipgemm import _dlpack, _hip
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -92,16 +93,158 @@ def test_host_memory_is_refused():
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"dl_device": (1, 0)}, {"copy": True}], ids=["another device", "a copy"]
+    ("arguments", "text"),
+    [
+        ({"dl_device": (2, 0)}, r"dl_device must be \(10, 0\) or the host, \(1, 0\); got \(2, 0\)"),
+        ({"dl_device": (10, 1)}, "dl_device must be"),
+        ({"dl_device": (1, 0), "copy": False}, "the host can only get a copy; got copy=False"),
+    ],
+    ids=str,
 )
-def test_dlpack_refuses(arguments):
-    with pytest.raises(BufferError):
+def test_dlpack_refuses(arguments, text):
+    with pytest.raises(BufferError, match=text):
         hg.zeros(2, np.float32).__dlpack__(**arguments)
 
 
-def test_dlpack_accepts_what_protocols_pass():
+def test_dlpack_refuses_streams():
     x = hg.zeros(2, np.float32)
-    assert x.__dlpack__(stream=-1, max_version=(1, 1), dl_device=(10, 0), copy=False) is not None
+    with pytest.raises(ValueError, match=r"__dlpack__: stream must be one that all threads mean alike"):
+        x.__dlpack__(stream=2)
+    with pytest.raises(ValueError, match="__dlpack__: stream must be one that exists"):
+        x.__dlpack__(stream=0x1234560)
+
+
+@pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 1), (2, 3)], ids=str)
+def test_dlpack_accepts_what_protocols_pass(version):
+    x = hg.asarray(np.arange(3, dtype=np.float32))
+    capsule = x.__dlpack__(stream=-1, max_version=version, dl_device=(10, 0), copy=False)
+    found = _dlpack.take(capsule)
+    assert (found.ptr, found.shape, found.device_type, found.readonly) == (x.ptr, (3,), 10, False)
+    versioned = version is not None and version >= (1, 0) and hasattr(np, "unstack")  # NumPy from 2.1 on
+    if versioned:
+        content = found._managed.contents
+        assert (content.major, content.minor) == min((1, 1), version)
+        assert content.flags == 0
+
+
+def test_copies_by_dlpack():
+    x = hg.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    found = _dlpack.take(x.T.__dlpack__(copy=True, max_version=(1, 1)))
+    assert found.ptr != x.ptr
+    assert found.shape == (3, 2)
+    x.free()  # the copy does not hold it
+
+    class Again:
+        def __dlpack_device__(self):
+            return 10, 0
+
+        def __dlpack__(self, **kwargs):
+            return hg.asarray(np.arange(6, dtype=np.float32).reshape(2, 3)).T.__dlpack__(copy=True, **kwargs)
+
+    np.testing.assert_array_equal(hg.asarray(Again()).get(), np.arange(6).reshape(2, 3).T)
+
+
+@pytest.mark.skipif(not hasattr(np, "unstack"), reason="NumPy asks for the host from 2.1 on")
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int64, np.uint8, np.bool_], ids=str)
+def test_numpy_takes_a_copy(dtype):
+    x = np.arange(12).reshape(3, 4).astype(dtype)
+    ours = hg.asarray(x)
+    for view, expected in ((ours, x), (ours.T, x.T), (ours[::-1, 1:3], x[::-1, 1:3]), (ours[:0], x[:0])):
+        taken = np.from_dlpack(view, device="cpu")
+        assert taken.dtype == x.dtype
+        np.testing.assert_array_equal(taken, expected)
+        np.testing.assert_array_equal(np.from_dlpack(view, device="cpu", copy=True), expected)
+    with pytest.raises(BufferError, match="can only get a copy"):
+        np.from_dlpack(ours, device="cpu", copy=False)
+    ours.free()  # nothing holds it
+    np.testing.assert_array_equal(np.from_dlpack(hg.asarray(x), device="cpu"), x)  # the owner is gone
+
+
+@pytest.mark.skipif(not hasattr(np, "unstack"), reason="NumPy asks for the host from 2.1 on")
+def test_numpy_takes_what_it_has_no_name_for_as_bytes():
+    x = np.arange(12).reshape(3, 4).astype(BF16)
+    ours = hg.asarray(x)
+    with pytest.raises((RuntimeError, BufferError), match="dtype"):
+        np.from_dlpack(ours, device="cpu")
+    np.testing.assert_array_equal(np.from_dlpack(ours.view(np.uint16), device="cpu").view(BF16), x)
+    np.testing.assert_array_equal(np.from_dlpack(ours.view(np.uint8), device="cpu").view(BF16), x)
+    ours.free()
+
+
+def test_torch_takes_a_copy():
+    torch = pytest.importorskip("torch")
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for dtype, name in ((np.float32, "float32"), (BF16, "bfloat16"), (np.float16, "float16")):
+        taken = torch.from_dlpack(hg.asarray(x.astype(dtype)).T, device="cpu")
+        assert str(taken.dtype) == f"torch.{name}"
+        np.testing.assert_array_equal(taken.float().numpy(), x.T)
+
+
+def test_readonly_is_told():
+    ours = hg.asarray(np.arange(4, dtype=np.float32))
+    frozen = hg.asarray(ForeignInterface(ours, data=(ours.ptr, True)))
+    with pytest.raises(BufferError, match="read-only, which such a capsule cannot say"):
+        frozen.__dlpack__()
+    if hasattr(np, "unstack"):
+
+        class Versioned(Foreign):
+            def __dlpack__(self, *, stream=None, max_version=None):
+                return self.x.__dlpack__(stream=stream, max_version=max_version)
+
+        taken = hg.asarray(Versioned(frozen))
+        assert taken.readonly
+        assert not hg.asarray(Versioned(ours)).readonly
+        with pytest.raises(ValueError, match="out must be writeable"):
+            hg.matmul(hg.zeros((2, 2), BF16), hg.zeros((2, 2), BF16), hg.asarray(Versioned(frozen)))
+
+
+def test_versions_to_come_are_refused():
+    capsule = hg.zeros(2, np.float32).__dlpack__(max_version=(1, 1))
+    if not hasattr(np, "unstack"):
+        pytest.skip("NumPy makes capsules with a version from 2.1 on")
+    address = _dlpack._pointer(capsule, _dlpack._VERSIONED_NAME)
+    ctypes.cast(address, ctypes.POINTER(_dlpack._Versioned)).contents.major = 2
+    with pytest.raises(BufferError, match="the DLPack version must be 1; got 2"):
+        _dlpack.take(capsule)
+
+
+def test_what_a_consumer_is_lent_is_behind_all_work(streams):
+    """It may write: also behind readers. And what comes later is behind the consumer."""
+    first, second, third = streams(), streams(), streams()
+    a = hg.asarray(np.eye(64).astype(BF16), stream=first)
+    read = hg.matmul(a, a, dtype=np.float32, stream=second)
+    a.__dlpack__(stream=third)
+    _hip.clear(a.ptr, a.nbytes, third)  # the consumer writes
+    np.testing.assert_array_equal(read.get(), np.eye(64))
+    np.testing.assert_array_equal(hg.matmul(a, a, stream=first).get().astype(float), np.zeros((64, 64)))
+    b = hg.asarray(np.eye(64).astype(np.float32).view(np.uint8), stream=first)
+    x = hg.zeros((64, 64), np.float32, stream=first)
+    hg.asarray(b, copy=True, stream=second)
+    assert b.__cuda_array_interface__["stream"] == first
+    assert x.__cuda_array_interface__["stream"] == first
+
+
+def test_views_of_other_types():
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    ours = hg.asarray(x)
+    for view, expected in ((ours, x), (ours[::2], x[::2]), (ours[1], x[1]), (ours[:, 1:3], x[:, 1:3])):
+        for dtype in (np.uint8, np.int16, np.int32, np.float64):
+            got = view.view(dtype)
+            np.testing.assert_array_equal(got.get(), np.ascontiguousarray(expected).view(dtype))
+            assert got.ptr == view.ptr
+    np.testing.assert_array_equal(ours.T.view(np.int32).get(), x.T.view(np.int32))
+    np.testing.assert_array_equal(
+        hg.asarray(np.float32(1.5)).view(np.int32).get(), np.float32(1.5).view(np.int32)
+    )
+    for view, dtype, text in (
+        (ours.T, np.uint8, "the last axis must be contiguous to be read in numbers of 1 bytes"),
+        (ours[:, :3], np.float64, "the last axis must be a multiple of 8 bytes; got 12"),
+        (ours[0, 0], np.uint8, "the last axis must be contiguous"),
+    ):
+        with pytest.raises(ValueError, match=f"DeviceArray.view: {text}"):
+            view.view(dtype)
+    with pytest.raises(TypeError, match=r"DeviceArray\.view: dtype must be"):
+        ours.view("nothing")
 
 
 def test_array_interface_both_ways():
@@ -150,6 +293,44 @@ def test_taken_arrays_multiply(rng):
     a, w = (hg.asarray(rng.integers(-3, 4, (16, 32)).astype(BF16)) for _ in range(2))
     expected = hg.matmul(a, w.T).get()
     np.testing.assert_array_equal(hg.matmul(hg.asarray(Foreign(a)), hg.asarray(Foreign(w)).T).get(), expected)
+
+
+def test_hip_python_s_arrays_come_in():
+    hip = _hip.runtime().hip
+    memory = _hip.call("hipMalloc", 48)  # hip-python's DeviceArray
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    _hip.copy("HostToDevice", int(memory), values.ctypes.data, 48, 0)
+    _hip.synchronize()
+    memory.configure(typestr="float32", shape=(3, 4))
+    taken = hg.asarray(memory)
+    assert (taken.ptr, taken.shape, taken.dtype) == (int(memory), (3, 4), np.dtype(np.float32))
+    np.testing.assert_array_equal(taken.T.get(), values.T)
+    out = hg.matmul(hg.asarray(np.eye(3).astype(BF16)), hg.asarray(values.astype(BF16)), taken)
+    del taken, out
+    np.testing.assert_array_equal(hg.asarray(memory).get(), values)
+    hip.hipFree(memory)
+    # And ours go into its functions.
+    ours, back = hg.asarray(values), np.zeros_like(values)
+    kind = hip.hipMemcpyKind.hipMemcpyDeviceToHost
+    assert int(hip.hipMemcpy(back, ours, 48, kind)[0]) == 0
+    np.testing.assert_array_equal(back, values)
+
+
+def test_masks_are_refused():
+    with pytest.raises(BufferError, match="must have no mask"):
+        hg.asarray(ForeignInterface(hg.zeros(4, np.float32), mask=hg.zeros(4, np.bool_)))
+
+
+@pytest.mark.parametrize("stream", [None, 1, 2, "own"], ids=str)
+def test_the_producer_s_stream_is_waited_for(stream, streams):
+    own = streams()
+    x = hg.asarray(np.arange(4, dtype=np.float32), stream=own if stream == "own" else 0)
+    given = own if stream == "own" else stream
+    handle = given or 0
+    _hip.call("hipMemsetAsync", x.ptr, 0, 16, handle)  # the producer's last work
+    taken = hg.asarray(ForeignInterface(x, stream=given))
+    copied = hg.asarray(taken, copy=True, stream=streams())
+    np.testing.assert_array_equal(copied.get(), np.zeros(4))
 
 
 def test_numpy_says_why_it_cannot_take_device_memory():
