@@ -23,6 +23,7 @@ from .formats import pack_fp4, unpack_fp4
 from .gemm import matmul
 from .info import Info, info
 from .linear import LinearGrads, LinearSaved, linear, linear_backward
+from .memory import MemoryStats, limit_memory, memory_stats, trim
 from .quantize import (
     dequantize,
     pack_mx_scales,
@@ -33,6 +34,7 @@ from .quantize import (
     transpose_quantize_mxfp8,
 )
 from .scaled import ScaledArray
+from .stream import Event, Stream, synchronize
 from .support import Support, can_use
 from .usage import Usage, reset_usage, usage
 
@@ -43,16 +45,19 @@ __all__ = [
     "DeviceArray",
     "EmulatorCounters",
     "EmulatorLaunch",
+    "Event",
     "HipError",
     "Info",
     "InterchangeError",
     "KernelNotFoundError",
     "LinearGrads",
     "LinearSaved",
+    "MemoryStats",
     "Reason",
     "RuntimeFallbackWarning",
     "RuntimeNotFoundError",
     "ScaledArray",
+    "Stream",
     "Support",
     "UnsupportedError",
     "Usage",
@@ -64,7 +69,9 @@ __all__ = [
     "info",
     "linear",
     "linear_backward",
+    "limit_memory",
     "matmul",
+    "memory_stats",
     "pack_fp4",
     "pack_mx_scales",
     "quantize_both",
@@ -72,7 +79,9 @@ __all__ = [
     "quantize_mxfp4",
     "quantize_mxfp8",
     "reset_usage",
+    "synchronize",
     "transpose_quantize_mxfp8",
+    "trim",
     "unpack_fp4",
     "usage",
     "zeros",
