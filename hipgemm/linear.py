@@ -343,7 +343,9 @@ class _Maker:
             return q, q
         return self.both(x, "mxfp4_e2m1", along_k, hadamard_along(x.shape[0], self.hadamard))
 
-    def backward(self, g: Any, saved: LinearSaved, amax: Any, format: str | None) -> tuple[Any, Any, Any, Any]:
+    def backward(
+        self, g: Any, saved: LinearSaved, amax: Any, format: str | None
+    ) -> tuple[Any, Any, Any, Any]:
         """Return g for dx and for dw, w and x, each quantized along the axis that its product sums over."""
         x: Any = saved.x
         w: Any = saved.w
@@ -382,7 +384,7 @@ class _Maker:
         """Quantize along both axes: in one pass, unless only one of them is to be transformed."""
         if along != across:
             return self.quantize(x, -1, format, along), self.quantize(x, -2, format, across)
-        options = {"hadamard": along} if format == "mxfp4_e2m1" else {}
+        options: dict[str, Any] = {"hadamard": along} if format == "mxfp4_e2m1" else {}
         return quantize_both(x, format, scaling=self.scaling, stream=self.stream, **options)
 
     def blocked(self, q: ScaledArray, axis: int, hadamard: bool) -> ScaledArray:
@@ -393,7 +395,7 @@ class _Maker:
 
     def quantize(self, x: DeviceArray, axis: int, format: str, hadamard: bool) -> ScaledArray:
         """Quantize to an MX format along an axis."""
-        rule = {} if self.scaling is None else {"scaling": self.scaling}
+        rule: dict[str, Any] = {} if self.scaling is None else {"scaling": self.scaling}
         if format == "mxfp4_e2m1":
             return quantize_mxfp4(x, axis=axis, hadamard=hadamard, stream=self.stream, **rule)
         return quantize_mxfp8(x, axis=axis, format=format, stream=self.stream, **rule)

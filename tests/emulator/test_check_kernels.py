@@ -82,6 +82,9 @@ scale = hg.quantize_mxfp8(x).scale
 hg.pack_mx_scales(scale).get()
 hg.matmul(hg.asarray(hg.ScaledArray(hg.quantize_mxfp8(x).get().data, scale.get(), "mxfp8_e4m3")),
           hg.quantize_mxfp8(x).T).get()
+factors = np.linspace(1, 2, 45, dtype=np.float32)
+_, saved = hg.linear(odd, hg.zeros((45, 45), np.float32), bias=factors, w_post_scale=factors)
+hg.linear_backward(odd, saved)
 served = set(hg.usage().kernels)
 assert main(["selftest"]) == 0
 print("served:", *served, *hg.usage().kernels)
