@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm import _dlpack, _hip
 from hipgemm.testing import random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -20,11 +20,12 @@ def free_bytes() -> int:
     return int(_hip.runtime().hip.hipMemGetInfo()[1])
 
 
-def test_a_thousand_calls_leak_nothing(rng):
-    """Half of them raise: wrong shapes, no kernel, and faults found late."""
+def test_a_thousand_calls_leak_nothing(rng, emulator):
+    """Half of them raise: wrong shapes, no memory, no stream, and faults that a device finds late."""
     a, w = random_matrix((20, 36), rng), random_matrix((24, 36), rng)
     x, y = hg.asarray(a), hg.asarray(w)
     bias = np.ones(24, F32)
+    beyond = hg.asarray(Beyond(x))
 
     def good(i):
         if i % 2:
@@ -34,23 +35,54 @@ def test_a_thousand_calls_leak_nothing(rng):
 
     wrong = [
         lambda: hg.matmul(x, y),
-        lambda: hg.matmul(a.astype(np.float16), w.astype(np.float16).T),
+        lambda: hg.matmul(a.astype(np.int16), w.astype(np.int16).T),
         lambda: hg.matmul(x, y.T, alpha=1e300),
         lambda: hg.matmul(x, y.T, bias=bias[:3]),
+        lambda: hg.empty(2**50, np.int8),
+        lambda: hg.matmul(a, w.T, stream=0x12345670),
+        lambda: hg.matmul(beyond, y.T).get(),
+        lambda: hg.asarray(a, device=99),
     ]
 
     def bad(i):
-        with pytest.raises((ValueError, TypeError, hg.UnsupportedError)):
-            wrong[i % 4]()
+        with pytest.raises((ValueError, TypeError, hg.HipError)):
+            wrong[i % len(wrong)]()
 
-    for i in range(20):
+    for i in range(24):
         good(i), bad(i)
     gc.collect()
-    before = free_bytes()
+    hg.trim()
+    before, used = free_bytes(), hg.memory_stats().used
     for i in range(500):
         good(i), bad(i)
     gc.collect()
+    cached = hg.memory_stats().cached
+    assert hg.memory_stats().used == used
+    assert cached < 2**20
+    assert free_bytes() == before - cached
+    hg.trim()
     assert free_bytes() == before
+
+
+class Beyond:
+    """A foreign array that says it is larger than it is."""
+
+    def __init__(self, x):
+        self.__cuda_array_interface__ = {
+            "shape": (2**12, 36),
+            "strides": None,
+            "typestr": "<u2",
+            "data": (x.ptr, False),
+            "stream": None,
+            "version": 3,
+        }
+        self.x = x
+
+    def __dlpack_device__(self):
+        return 10, 0
+
+    def __dlpack__(self, *, stream):
+        return _dlpack.export(self.x.ptr, 0, (2**12, 36), (72, 2), BF16, self)
 
 
 def test_steady_state_allocates_nothing(rng):
@@ -110,8 +142,162 @@ def test_trim_returns_memory_to_hip():
     assert free_bytes() == before
 
 
+def test_stats():
+    gc.collect()
+    hg.trim()
+    start = hg.memory_stats()
+    assert start.cached == 0
+    x = hg.empty(2**20, np.int8)
+    one = hg.memory_stats()
+    assert one.used - start.used == 2**20
+    assert start.free - one.free == 2**20
+    assert (one.requests - start.requests, one.mallocs - start.mallocs) == (1, 1)
+    assert one.peak >= one.used
+    x.free()
+    two = hg.memory_stats()
+    assert two.used == start.used
+    assert two.used + two.cached <= one.used + one.cached
+    assert two.peak == one.peak
+    assert two.total == one.total >= one.free
+    assert hg.trim() == two.cached
+    assert hg.memory_stats().cached == 0
+    assert hg.memory_stats(0).device == 0
+    with pytest.raises(ValueError, match="memory_stats: device must be 0 to"):
+        hg.memory_stats(99)
+    with pytest.raises(TypeError, match="trim: device must be an int; got str"):
+        hg.trim("0")
+
+
+@pytest.fixture
+def limit():
+    """Set limits above what is held now; none afterwards."""
+    gc.collect()
+    hg.trim()
+    held = hg.memory_stats().used
+
+    def above(more):
+        hg.limit_memory(held + more)
+
+    yield above
+    hg.limit_memory()
+
+
+def test_out_of_memory_says_asked_free_and_cached(limit):
+    limit(3 * 2**20)
+    x, y = hg.empty(2**20, np.int8), hg.empty(2**20, np.int8)
+    y.free()
+    with pytest.raises(hg.HipError) as caught:
+        hg.empty(2**20 * 5 // 2 + 1, np.int8)
+    error = caught.value
+    assert (error.code, error.name) == (2, "hipErrorOutOfMemory")
+    stats = hg.memory_stats()
+    assert "asked: 2621441 bytes, rounded up to 2883584" in error.report
+    assert f"free: {stats.free} of {stats.total} on device 0" in error.report
+    assert "cached: 0 by hipgemm" in error.report
+    assert f"holds {stats.used} in arrays" in error.report
+    assert f"limit: {stats.limit} bytes" in error.report
+    assert str(error).startswith("hipMalloc(2883584 bytes on device 0): hipErrorOutOfMemory (2)")
+    x.free()
+    hg.empty(2**20 * 5 // 2, np.int8).free()  # nothing was lost
+
+
+@pytest.mark.usefixtures("caching")
+def test_what_is_cached_gives_way(limit, streams):
+    limit(2**21)
+    other = streams()
+    for size in (2**20, 2**19):
+        hg.empty(size, np.int8, stream=other).free()
+    assert hg.memory_stats().cached >= 2**20
+    x = hg.empty(2**21, np.int8)  # not without giving the other stream's back
+    assert hg.memory_stats().cached == 0
+    assert x.nbytes == 2**21
+
+
+def test_garbage_gives_way(limit):
+    limit(2**21)
+    gc.disable()
+    try:
+        cycle = [hg.empty(2**21, np.int8)]
+        cycle.append(cycle)
+        del cycle
+        assert hg.empty(2**21, np.int8).nbytes == 2**21
+    finally:
+        gc.enable()
+
+
+@pytest.mark.usefixtures("caching")
+def test_the_cache_is_bounded():
+    gc.collect()
+    hg.trim()
+    try:
+        hg.limit_memory(cache=2**20)
+        blocks = [hg.empty(n, np.int8) for n in (2**20, 2**19, 2**18, 2**21)]
+        for block in blocks:
+            block.free()
+        assert hg.memory_stats().cached == 2**19 + 2**18  # the largest go first
+        with pytest.raises(ValueError, match="limit_memory: cache must not be negative; got -1"):
+            hg.limit_memory(cache=-1)
+        with pytest.raises(TypeError, match="limit_memory: limit must be a number of bytes or None; got str"):
+            hg.limit_memory("1G")
+    finally:
+        hg.limit_memory()
+
+
+def test_a_device_that_runs_out(run_python: Run) -> None:
+    """With the little memory that it has: products fail, say why, and go on once there is room."""
+    done = run_python(
+        "import gc, numpy as np, ml_dtypes, hipgemm as hg\n"
+        "from hipgemm import testing\n"
+        "rng = np.random.default_rng(0)\n"
+        "a, w = testing.random_matrix((256, 512), rng), testing.random_matrix((256, 512), rng)\n"
+        "expected = hg.matmul(a, w.T)\n"
+        "total = hg.memory_stats().total\n"
+        "held, failed = [], 0\n"
+        "for _ in range(1000):\n"
+        "    try:\n"
+        "        held.append(hg.matmul(hg.asarray(a), hg.asarray(w).T, dtype=np.float32))\n"
+        "    except hg.HipError as error:\n"
+        "        failed += 1\n"
+        "        assert error.code == 2 and 'asked: ' in error.report, error\n"
+        "        assert f'of {total} on device 0' in error.report, error\n"
+        "        if failed == 1:\n"
+        "            assert len(held) > 40, len(held)\n"
+        "            for x in held:\n"
+        "                assert (x.get().astype(ml_dtypes.bfloat16) == expected).all()\n"
+        "        if failed == 3: break\n"
+        "used = hg.memory_stats().used\n"
+        "assert used > total * 0.7, used\n"
+        "held.clear()\n"
+        "assert (hg.matmul(a, w.T) == expected).all()\n"
+        "big = hg.empty(hg.memory_stats().total // 2, np.int8)\n"  # the cache of small ones gives way
+        "del big\n"
+        "assert hg.memory_stats().used < 2**19, hg.memory_stats()\n"
+        "print(total, failed)\n",
+        HIPGEMM_RUNTIME="emulator",
+        HIPGEMM_EMULATOR_DEVICE_BYTES=str(40 << 20),
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(40 << 20), "3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1000", 1000), ("3K", 3072), ("5 m", None), ("2MiB", 2**21), ("4g", 2**32), ("x", None)],
+)
+def test_limits_by_the_environment(run_python: Run, text, number) -> None:
+    done = run_python(
+        "import hipgemm as hg\nstats = hg.memory_stats()\nprint(stats.limit, stats.cache_limit)\n",
+        HIPGEMM_MEMORY_LIMIT=text,
+        HIPGEMM_CACHE_LIMIT="7",
+    )
+    if number is None:
+        assert "ValueError: HIPGEMM_MEMORY_LIMIT must be a number of bytes, such as" in done.stderr
+    else:
+        assert done.stdout.split() == [str(number), "7"]
+
+
 def test_too_much_memory_is_an_error_and_no_more(rng):
-    with pytest.raises(hg.HipError, match="hipMalloc") as caught:
+    with pytest.raises(hg.HipError, match=r"hipMalloc\(.*\nasked: 1125899906842624 bytes") as caught:
         hg.empty(2**50, np.int8)
     assert caught.value.name in ("hipErrorOutOfMemory", "hipErrorMemoryAllocation")
     assert caught.value.code == 2

@@ -1,0 +1,171 @@
+"""Copies between host and device: in pieces, in any layout, through bounded pinned memory."""
+
+import itertools
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import _hip, _staging
+from hipgemm.array import queue_rows, queue_upload
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pieces of 4 KiB, four of them at most."""
+    staging = _hip.runtime().staging[0]
+    _hip.synchronize()
+    staging.trim()
+    monkeypatch.setattr(_staging, "PIECE", 4096)
+    monkeypatch.setattr(_staging, "LIMIT", 4 * 4096)
+    yield staging
+    _hip.synchronize()
+    staging.trim()
+    assert staging.bytes == 0
+
+
+SHAPES = [(1, 1), (1, 4096), (3, 5000), (100, 7), (4097, 1), (2, 4096), (31, 333), (17, 8192)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_byte_arrives_once(shape, small, rng):
+    x = rng.integers(0, 256, shape, np.uint8)
+    up = hg.asarray(x)
+    np.testing.assert_array_equal(up.get(), x)
+    for view, expected in ((up[::-1], x[::-1]), (up.T, x.T), (up[:, ::2], x[:, ::2])):
+        np.testing.assert_array_equal(view.get(), expected)
+    wide = np.full((shape[0], shape[1] + 9), 7, np.uint8)
+    up.get(wide[:, 4:-5])
+    np.testing.assert_array_equal(wide[:, 4:-5], x)
+    assert (wide[:, :4] == 7).all()
+    assert (wide[:, -5:] == 7).all()
+    np.testing.assert_array_equal(hg.asarray(wide[:, 4:-5]).get(), x)  # rows apart on the host
+    rows = queue_rows(wide[:, 4:-5], 0, 0)  # and on the device
+    np.testing.assert_array_equal(rows.get(), x)
+    assert small.bytes <= _staging.LIMIT
+
+
+def test_pieces_cover_all():
+    for rows, width in itertools.product((0, 1, 2, 7), (0, 1, 4095, 3 << 20, 4 << 20, (9 << 20) + 1)):
+        seen = list(_staging.pieces(rows, width))
+        assert sum(count * each for _, _, count, each in seen) == rows * width
+        assert len({(row, at) for row, at, _, _ in seen}) == len(seen)
+        assert all(count * each <= _staging.PIECE for _, _, count, each in seen)
+
+
+def test_what_goes_up_may_change_at_once(small, rng):
+    """The stream has not run when the source changes."""
+    x = rng.integers(0, 256, (9, 1000), np.uint8)
+    for source in (x.copy(), np.pad(x, ((0, 0), (0, 24)))[:, :1000], x.copy().T):
+        expected, made = source.copy(), hg.empty(source.shape, np.uint8)
+        queue_upload(source, made.ptr, 0)
+        source[...] = 0
+        np.testing.assert_array_equal(made.get(), expected)
+
+
+def test_many_small_uploads_are_in_flight_together(rng):
+    """Nobody waits for the stream while there is room."""
+    staging = _hip.runtime().staging[0]
+    made = [hg.empty((10,), np.float32) for _ in range(50)]
+    values = rng.standard_normal((50, 10)).astype(np.float32)
+    for target, row in zip(made, values, strict=True):
+        queue_upload(row, target.ptr, 0)
+    for target, row in zip(made, values, strict=True):
+        np.testing.assert_array_equal(target.get(), row)
+    assert staging.bytes <= _staging.LIMIT
+
+
+def test_big_arrays_take_little_pinned_memory(rng):
+    hg.trim()
+    x = rng.integers(0, 256, 50_000_001, np.uint8)
+    y = hg.asarray(x)
+    assert hg.memory_stats().pinned <= _staging.LIMIT
+    np.testing.assert_array_equal(y.get(), x)
+    assert hg.memory_stats().pinned <= _staging.LIMIT
+    hg.trim()
+    assert hg.memory_stats().pinned == 0
+
+
+def test_steady_state_pins_nothing_new(rng):
+    x = rng.integers(0, 256, (300, 301), np.uint8)
+    hg.asarray(x).get()
+    pinned = hg.memory_stats().pinned
+    for _ in range(20):
+        hg.asarray(x).get()
+    assert hg.memory_stats().pinned == pinned
+
+
+def test_threads_share_what_there_is(small, streams, rng):
+    """More threads than buffers, each with several pieces under way; nobody waits for ever."""
+    failures = []
+    sources = [rng.integers(0, 256, (5, 9000), np.uint8) for _ in range(8)]
+
+    def work(x, stream):
+        try:
+            for _ in range(6):
+                up = hg.asarray(x, stream=stream)
+                np.testing.assert_array_equal(up.get(), x)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(x, streams()), daemon=True) for x in sources]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not failures, failures[0]
+    assert small.bytes <= _staging.LIMIT
+
+
+def test_pinned_memory_that_runs_out(small, monkeypatch, rng):
+    """Then what there is must do; with none at all it is an error, and the next call works."""
+    x = rng.integers(0, 256, (5, 9000), np.uint8)
+    real = _hip.call
+    left = 0
+
+    def call(name, *args):
+        nonlocal left
+        if name == "hipHostMalloc":
+            if left == 0:
+                raise hg.HipError(name, 2, "hipErrorOutOfMemory")
+            left -= 1
+        return real(name, *args)
+
+    monkeypatch.setattr(_hip, "call", call)
+    with pytest.raises(hg.HipError, match="hipHostMalloc"):
+        hg.asarray(x)
+    left = 1
+    y = hg.asarray(x)
+    np.testing.assert_array_equal(y.get(), x)
+    assert small.bytes == 4096
+
+
+def test_faults_are_told_once_and_lose_no_buffer(small, emulator, rng):
+    x = hg.asarray(np.ones((64, 64), BF16))
+
+    class Beyond:
+        __cuda_array_interface__ = {
+            **x.view(np.uint16).__cuda_array_interface__,
+            "shape": (4096, 64),
+        }
+
+    beyond = hg.asarray(Beyond()).view(BF16)
+    for _ in range(5):
+        out = hg.matmul(beyond, x)  # 512 KiB: many pieces are lost with it
+        with pytest.raises(hg.HipError, match="past the end of allocation"):
+            out.get()
+        _hip.synchronize()
+        np.testing.assert_array_equal(x.get().astype(float), np.ones((64, 64)))
+        del out
+    assert small.bytes <= _staging.LIMIT
+
+
+def test_layouts_of_more_axes(small, rng):
+    x = rng.standard_normal((3, 40, 50)).astype(BF16)
+    for source in (x, x.transpose(2, 0, 1), x[:, ::2], x[::-1, 1:, 3:]):
+        np.testing.assert_array_equal(hg.asarray(source).get(), source)
