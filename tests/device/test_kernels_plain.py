@@ -357,22 +357,23 @@ FAR = 5 * 2**30  # bytes
 def test_operands_beyond_4_gib(memory, emulator, form, axis):
     """Rows or numbers so far apart that 32 bits of bytes, or of elements, do not reach; also backwards."""
     rng = np.random.default_rng(12)
-    rows, k = (4, 70) if axis == "row" else (70, 4)
+    rows, k = (4, 70) if axis == "row" else (70, 140)
+    pitch = FAR if axis == "row" else FAR // 32  # of two steps along K
     a, b = draw(form, rng, rows, k), draw("bf16", rng, 5, k)
     units = a.codes[0, 0]
     if form == "mxfp4_e2m1":
         units = (units.view(np.uint8) & 15)[:, ::2] | (units.view(np.uint8) & 15)[:, 1::2] << 4
     lines = np.ascontiguousarray(units if axis == "row" else units.T)
-    space = int(_hip.call("hipMalloc", FAR * len(lines)))  # its pages come into being when touched
+    space = int(_hip.call("hipMalloc", pitch * len(lines)))  # its pages come into being when touched
     try:
         for back in (False, True):
             for i, line in enumerate(lines):
                 at = len(lines) - 1 - i if back else i
-                _hip.copy("HostToDevice", space + at * FAR, line.ctypes.data, line.nbytes, 0)
+                _hip.copy("HostToDevice", space + at * pitch, line.ctypes.data, line.nbytes, 0)
             _hip.synchronize()
-            near, far = units.itemsize, -FAR if back else FAR
+            near, far = units.itemsize, -pitch if back else pitch
             strides = {"a_row": far, "a_k": near} if axis == "row" else {"a_row": near, "a_k": far}
-            values = operand(memory, a, "a", "row") | {"a": space + back * (len(lines) - 1) * FAR} | strides
+            values = operand(memory, a, "a", "row") | {"a": space + back * (len(lines) - 1) * pitch} | strides
             c = memory.put(np.full((rows, 5), np.nan, np.float32))
             launch(
                 "plain_gemm",
@@ -426,6 +427,12 @@ def test_epilogue(memory, out, bias_type):
         check(memory, a, b, exact=False, out=out, alpha=99.0, device_alpha=1.7)
         check(memory, a, b, exact=False, out=out, bias=bias)
         check(memory, a, b, exact=False, out=out, alpha=1.25, col_scale=col_scale, bias=bias)
+
+
+def test_zero_keeps_its_sign(memory):
+    zero = Side("bf16", np.zeros((1, 1, 1, 8), TYPES["bf16"]))
+    assert np.signbit(product(memory, zero, zero, alpha=-1.0)).all()
+    assert not np.signbit(product(memory, zero, zero)).any()
 
 
 def test_float_scales_are_applied_before_rounding(memory):
