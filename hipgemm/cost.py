@@ -250,9 +250,14 @@ class Load:
         a_bytes, b_bytes = _bytes(kernel.a), _bytes(kernel.b)
         self.a_matrices = min(x.a_matrices or self.batches, self.batches)
         self.b_matrices = min(x.b_matrices or self.batches, self.batches)
-        # Bytes of a K tile: asked of L2, and put into LDS (rows past the end as zeros).
-        self.step_bytes = (min(tm, x.m) * a_bytes + min(tn, x.n) * b_bytes) * tk
-        self.dma_bytes = (tm * int(8 * a_bytes) + tn * int(8 * b_bytes)) / 8 * tk
+        # Bytes of a K tile: asked of L2, and put into LDS (rows past the end as zeros). Scales of blocks are
+        # loaded by each wave for itself: at least a line of 128 bytes for each of the 4 blocks that a load
+        # takes, more if the wave has more than 64 rows.
+        a_codes, b_codes = (_bytes(name, scales=False) for name in (kernel.a, kernel.b))
+        lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
+        self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * lines
+        self.step_bytes = (min(tm, x.m) * a_codes + min(tn, x.n) * b_codes) * tk + self.scale_bytes
+        self.dma_bytes = (tm * a_codes + tn * b_codes) * tk
         reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
         self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
         self.bits = 32 if self.plain else kernel.bits
@@ -273,7 +278,10 @@ class Load:
         self.macs = self.tiles * tm * tn * self.k_tiles * tk * self.batches
         operands = self.a_matrices * x.m * a_bytes + self.b_matrices * x.n * b_bytes
         self.unique_bytes = operands * x.k
-        self.read_bytes = (self.tiles_n * x.m * a_bytes + self.tiles_m * x.n * b_bytes) * x.k * self.batches
+        self.read_bytes = (
+            (self.tiles_n * x.m * a_codes + self.tiles_m * x.n * b_codes) * x.k
+            + self.tiles * self.k_tiles * self.scale_bytes
+        ) * self.batches
         # Tiles that an XCD works on together, and how many rows and columns of tiles they cover.
         die_units = max(1, self.chip.compute_units // self.chip.dies)
         self.together = max(1, min(die_units * self.resident, RUN, -(-self.tiles // self.chip.dies)))
@@ -399,12 +407,12 @@ class Load:
             yield Term("reduction", reduction, formula, f"{LAUNCH.source}; {FABRIC.source}", False)
 
 
-def _bytes(name: str) -> float:
-    """Bytes of a number of an operand, with its share of the scales."""
+def _bytes(name: str, scales: bool = True) -> float:
+    """Bytes of a number of an operand, with its share of the scales unless they count apart."""
     made = FORMATS.get(name) or QUANTIZED.get(name)
     if made is None:
         return 4.0  # the plain kernel's, whatever it is given
-    return made.bits / 8 + (1 / made.block if getattr(made, "block", 0) else 0)
+    return made.bits / 8 + (1 / made.block if scales and made.block else 0)
 
 
 def _size(count: float) -> str:
