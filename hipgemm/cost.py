@@ -246,7 +246,7 @@ class Load:
         self.batches = max(1, x.batches)
         self.k_tiles = max(1, -(-x.k // tk))
         self.waves = max(1, kernel.threads // 64)
-        self.resident = max(1, kernel.waves_per_simd * 4 // self.waves)
+        self.resident = _resident(kernel, self.waves)
         a_bytes, b_bytes = _bytes(kernel.a), _bytes(kernel.b)
         self.a_matrices = min(x.a_matrices or self.batches, self.batches)
         self.b_matrices = min(x.b_matrices or self.batches, self.batches)
@@ -268,8 +268,9 @@ class Load:
         self.lds_step = self.lds_bytes / LDS_READ.value + self.dma_bytes / LDS_DMA.value
         self.l2_step = self.step_bytes / L2.value
         # Fetches run this many K tiles ahead.
-        stages = kernel.lds / self.dma_bytes if kernel.lds else 2
+        stages = kernel.lds // self.dma_bytes if kernel.lds else 2.0
         self.ahead = 1.25 if kernel.schedule == "PingPong" else max(1.0, stages - 1)
+        self.spare = max(0.0, stages - 2)  # tiles of zeros fetched at the end, so that waits stay the same
         alone = self.matrix_step * max(1.0, 4 / self.waves)
         if kernel.schedule == "PingPong":
             self.chain_step = max(alone, self.lds_step, LATENCY.value / self.ahead)
@@ -357,11 +358,12 @@ class Load:
 
     def totals(self, splits: int) -> Totals:
         """Sums over the chip."""
+        groups = self.tiles * self.batches * splits
         steps = self.tiles * self.k_tiles * self.batches
         return Totals(
             matrix_clocks=0.0 if self.plain else 4 * self.macs / MATRIX[self.bits].value,
             lds_read_bytes=steps * self.lds_bytes,
-            lds_dma_bytes=steps * self.dma_bytes,
+            lds_dma_bytes=(steps + groups * self.spare) * self.dma_bytes,
             read_bytes=self.read_bytes,
             unique_bytes=self.unique_bytes,
             written_bytes=self.written(splits),
@@ -405,6 +407,15 @@ class Load:
         if splits > 1:
             formula = f"a second launch, start and end; {_size(written)} read back, results stored"
             yield Term("reduction", reduction, formula, f"{LAUNCH.source}; {FABRIC.source}", False)
+
+
+def _resident(kernel: Kernel, waves: int) -> int:
+    """Workgroups that share a compute unit, by registers and by LDS."""
+    if not kernel.vgpr:
+        return max(1, kernel.waves_per_simd * 4 // waves)
+    by_registers = min(8, 512 // (-(-kernel.vgpr // 8) * 8)) * 4 // waves
+    by_lds = 160 * 1024 // (-(-kernel.lds // 1280) * 1280) if kernel.lds else by_registers
+    return max(1, min(by_registers, by_lds))
 
 
 def _bytes(name: str, scales: bool = True) -> float:

@@ -46,6 +46,7 @@ class Kernel:
     waves_per_simd: int = 0
     schedule: str = ""
     lds: int = 0  # bytes of a workgroup
+    vgpr: int = 0  # vector registers of a lane
     main_loop: Mapping[str, float] = field(default_factory=dict, hash=False)  # per wave and K tile
 
     @property
@@ -113,6 +114,7 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
             waves_per_simd=k.get("waves_per_simd", 0),
             schedule=k.get("schedule", ""),
             lds=k.get("lds", 0),
+            vgpr=k.get("vgpr", 0),
             main_loop=k.get("main_loop", {}),
         )
 
