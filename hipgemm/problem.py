@@ -92,6 +92,12 @@ class GemmProblem:
         return math.prod(self.batch)
 
     @property
+    def transposed(self) -> GemmProblem:
+        """The same product as one of the exchanged operands. Without vectors, which go with columns."""
+        out = None if self.out is None else self.out.transposed
+        return replace(self, m=self.n, n=self.m, a=self.b.transposed, b=self.a.transposed, out=out)
+
+    @property
     def device(self) -> int | None:
         """The device that holds the matrices; None when they are on the host."""
         return self.a.device
@@ -223,7 +229,10 @@ class _Faults:
         """Read a quantized operand, whose scales must be constant or blocked along K."""
         form = QUANTIZED[q.format]
         self.two_axes(name, q.shape)
-        row_scales = not form.block and q.scale.shape != ()
+        if q.group_offsets is not None:
+            required = f"{name} must be quantized without group_offsets"
+            self.add(ValueError, "groups", required, f"{q.group_offsets.shape[0] - 1} groups")
+        row_scales = not form.block and q.scale.shape[-2:] not in ((), (1, 1))
         if len(q.shape) >= 2 and q.axis != k_axis and (form.block or row_scales):
             function = "quantize_" + form.name.split("_")[0]
             advice = f"quantize with {function}(x, axis={k_axis})"

@@ -3,60 +3,93 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from .batches import collapsed, line_pitch
+from .cost import Cost, Product, copy_clocks, estimate
 from .errors import KernelNotFoundError, Reason, UnsupportedError, sentence
 from .manifest import CHUNK_BYTES, GEMMS, Kernel, code_object
 from .problem import GemmProblem, Operand, describe_matmul
 
+PLAIN = "plain"  # the operation of the kernel that takes anything
+_REACH = 2**31  # bytes that a tile may span: offsets inside it are 31-bit
+
 # ---- operands: what a kernel reads in place --------------------------------------------------------
 
 
-def copy_reason(x: Operand, kernel: Kernel) -> str | None:
+def k_strided(kernel: Kernel, side: int) -> bool:
+    """Whether a kernel reads its first (side 0) or second operand with K as the outer axis."""
+    return kernel.layout[side : side + 1] == "tn"[side]
+
+
+def _lines(x: Operand, kernel: Kernel, side: int) -> tuple[Operand, int]:
+    """Turn an operand (.., rows, K) to how a kernel reads it; and how many lines one tile takes."""
+    if k_strided(kernel, side):
+        return x.transposed, kernel.tile[2]
+    return x, kernel.tile[side]
+
+
+def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
     """Say why a kernel cannot read an operand where it lies; None if it can.
 
-    `x` is (rows, K): for the second operand of a product that is its transpose. An operand on the host
-    counts as it will lie on the device: rows go up one by one, padded.
+    `x` is (.., rows, K): for the second operand of a product (side 1) that is its transpose.
     """
-    rows, k = x.shape
+    strided = k_strided(kernel, side)
+    x, tile_lines = _lines(x, kernel, side)
+    lines, along = x.shape[-2:]
+    pitch, step = x.strides[-2:]
     item = x.format.itemsize
-    if x.device is None:
-        return None if x.rows_contiguous or not x.transposed.rows_contiguous else "K not contiguous"
-    if k == 0:
+    if (lines if strided else along) == 0:
         return None if x.padded or kernel.op == "scaled_gemm" else "K=0"
-    if k > 1 and x.strides[1] != item:
-        return "K not contiguous"
-    if rows > 1 and x.strides[0] < k * item:
+    if along > 1 and step != item:
+        return f"{'MN'[side] if strided else 'K'} not contiguous"
+    if lines > 1 and pitch < along * item:
         return "rows reversed or overlapping"
-    if rows > 1 and x.strides[0] % CHUNK_BYTES:
+    if lines > 1 and pitch % CHUNK_BYTES:
         return f"row pitch not a multiple of {CHUNK_BYTES} bytes"
+    if any(step % CHUNK_BYTES for step in x.strides[:-2]):
+        return f"batch stride not a multiple of {CHUNK_BYTES} bytes"
     if x.address % CHUNK_BYTES:
         return f"base not {CHUNK_BYTES}-byte aligned"
-    if k * item % CHUNK_BYTES and not x.padded:
+    if not strided and along * item % CHUNK_BYTES and not x.padded:
         return f"K not a multiple of {8 * CHUNK_BYTES // x.format.bits}"
-    if not pitch_fits(x.pitch, item):
+    if lines > 1 and pitch * tile_lines >= _REACH:
         return "row pitch too large"
     return None
 
 
-def leading(x: Operand, kernel: Kernel) -> int:
-    """Numbers from row to row of an operand that is read in place."""
-    per_item = 8 * x.format.itemsize // x.format.bits
-    return x.pitch * per_item if x.shape[0] > 1 else padded_k(x.shape[1] * per_item, kernel)
+def leading(x: Operand, kernel: Kernel, side: int = 0) -> int:
+    """Numbers from line to line of an operand that is read in place."""
+    x, _ = _lines(x, kernel, side)
+    lines, along = x.shape[-2:]
+    pitch = x.strides[-2] if lines > 1 else line_pitch(along, x.format.itemsize)
+    return pitch * 8 // x.format.bits
 
 
-def padded_k(k: int, kernel: Kernel) -> int:
-    """K as the kernel sees it: whole chunks; at least one for those that know no K of 0."""
+def copy_pitch(x: Operand, kernel: Kernel, side: int = 0) -> int:
+    """Bytes from line to line of an operand laid out anew."""
+    return line_pitch(_lines(x, kernel, side)[0].shape[-1], x.format.itemsize)
+
+
+def kernel_k(k: int, kernel: Kernel) -> int:
+    """K as the kernel wants it: in whole chunks where both operands have it contiguous."""
+    if k_strided(kernel, 0) or k_strided(kernel, 1):
+        return k
     return max(kernel.op == "gemm", -(-k // kernel.chunk)) * kernel.chunk
 
 
-def pitch_fits(pitch: int, itemsize: int) -> bool:
-    """Whether a kernel can address rows so far apart."""
-    # Offsets inside a tile of up to 256 rows are 31-bit.
-    return 256 * pitch * itemsize < 2**31
+def direct(p: GemmProblem, kernel: Kernel) -> bool:
+    """Whether a kernel can store into the output itself."""
+    assert p.out is not None
+    return p.out.rows_contiguous and _output_fits(p.out.pitch, p, kernel)
+
+
+def _output_fits(pitch: int, p: GemmProblem, kernel: Kernel) -> bool:
+    return kernel.tile[0] * pitch * p.out_format.itemsize < _REACH
 
 
 # ---- constraints -----------------------------------------------------------------------------------
@@ -64,121 +97,220 @@ def pitch_fits(pitch: int, itemsize: int) -> bool:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Something a kernel demands. `broken` returns (required, got) where it is not met."""
+    """Something a kernel demands of a product, `collapsed` and turned its way.
+
+    `broken` returns (required, got) where it is not met. `looser` is what one kernel allows more of than
+    another: of several reasons with one code, that of the loosest is told.
+    """
 
     code: str
     broken: Callable[[GemmProblem, Kernel], tuple[str, object] | None]
+    looser: Callable[[Kernel], int] = lambda kernel: 0
 
 
-def _extent(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    bits = max(p.a.format.bits, p.b.format.bits)
-    limit = 2**31 * 8 // (256 * bits)
-    if p.m < 2**31 and p.n < 2**31 and padded_k(p.k, k) < limit:
+def _size(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
+    if max(p.m, p.n, p.k, *p.batch[-2:]) < 2**31:
         return None
-    return f"M and N must be below 2**31 and K below {limit}", f"M={p.m}, N={p.n}, K={p.k}"
+    return "M, N, K and the batch must be below 2**31", p
+
+
+def _pitch(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
+    for side, (name, x) in enumerate((("a", p.a), ("b", p.b.transposed))):
+        _, lines = _lines(x, k, side)
+        if copy_reason(x, k, side) is not None and copy_pitch(x, k, side) * lines >= _REACH:
+            axis = "MN"[side] if k_strided(k, side) else "K"
+            limit = _REACH // lines * 8 // x.format.bits
+            got = f"M={p.m}, N={p.n}, K={p.k}"
+            return f"{axis} must be below {limit} for {name} to be laid out anew", got
+    return None
 
 
 def _output(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    if pitch_fits(p.n, p.out_format.itemsize):
+    if direct(p, k) or _output_fits(p.n, p, k):
         return None
-    return f"N must be below {2**31 // (256 * p.out_format.itemsize)} for {p.out_format.name} output", p.n
+    limit = _REACH // (k.tile[0] * p.out_format.itemsize)
+    return f"N must be below {limit} for {p.out_format.name} output", p.n
 
 
 def _grid(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    threads = tiles(p, k) * k.threads
-    return None if threads < 2**32 else (f"the grid of {k.name} must be below 2**32 threads", threads)
+    threads = tiles(p, k) * p.batches * k.threads
+    return None if threads < 2**32 else ("the grid must be below 2**32 threads", threads)
 
 
 CONSTRAINTS = (
-    Constraint("size", _extent),
-    Constraint("output", _output),
-    Constraint("grid", _grid),
+    Constraint("size", _size),
+    Constraint("pitch", _pitch, lambda k: -max(k.tile)),
+    Constraint("output", _output, lambda k: -k.tile[0]),
+    Constraint("grid", _grid, lambda k: k.tile[0] * k.tile[1] // k.threads),
 )
+PLAIN_CONSTRAINTS = (Constraint("size", _size), Constraint("grid", _grid))
+
+
+def _broken(
+    p: GemmProblem, kernel: Kernel, constraints: Iterable[Constraint]
+) -> list[tuple[Constraint, Reason]]:
+    return [
+        (c, Reason(UnsupportedError, c.code, sentence(*found)))
+        for c in constraints
+        if (found := c.broken(p, kernel)) is not None
+    ]
 
 
 # ---- the choice ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Cost:
-    """A rough time for one kernel, in clocks of the engine. Only its order matters."""
+class Choice:
+    """A way to compute a product.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        What computes it.
+    problem : GemmProblem
+        What it computes: the product `collapsed`, and transposed where `swapped`.
+    copies : tuple of (str, str)
+        Operands that it cannot take as they are, and why.
+    cost : Cost
+        The estimate, which says also into how many parts K is cut.
+    copy_clocks : float
+        The estimate for the copies.
+    why : tuple of Reason
+        Why no faster kernel does, where the plain one does.
+    """
 
     kernel: Kernel
-    tiles: int
-    rounds: int
-    clocks: float
+    problem: GemmProblem
+    swapped: bool
+    copies: tuple[tuple[str, str], ...]
+    cost: Cost
+    copy_clocks: float = 0.0
+    why: tuple[Reason, ...] = ()
 
-    def __str__(self) -> str:
-        tiles = f"{self.tiles} tile{'s' if self.tiles != 1 else ''}"
-        rounds = f"{self.rounds} round{'s' if self.rounds != 1 else ''}"
-        return f"{self.kernel.name}: {tiles} in {rounds}, estimated at {self.clocks:.3g} clocks"
-
-
-COMPUTE_UNITS = {"gfx950": 256}
-MACS_PER_CLOCK = {16: 2048.0, 8: 4096.0, 4: 8192.0}  # per compute unit, by bits
-LOAD_BYTES_PER_CLOCK = 64.0  # per compute unit, from L2
-TILE_OVERHEAD = 2500.0  # clocks to fill the pipeline and to store the result
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """What is least in the best choice: nothing is copied that need not be, then time decides."""
+        return bool(self.copies), self.cost.clocks + self.copy_clocks
 
 
-def tiles(p: GemmProblem, k: Kernel, swapped: bool = False) -> int:
-    """Workgroups that the kernel needs, for the product or for its transpose."""
-    rows, columns = (p.n, p.m) if swapped else (p.m, p.n)
-    return -(-rows // k.tile[0]) * -(-columns // k.tile[1])
+def tiles(p: GemmProblem, k: Kernel) -> int:
+    """Workgroups that the kernel needs for one product."""
+    return -(-p.m // k.tile[0]) * -(-p.n // k.tile[1])
 
 
-def cost(p: GemmProblem, k: Kernel) -> Cost:
-    """Estimate a kernel's time: rounds of tiles over the compute units, each as long as its slower half.
+def _matrices(x: Operand) -> int:
+    """How many different matrices there are."""
+    return math.prod(n for n, step in zip(x.shape[:-2], x.strides[:-2], strict=True) if step)
 
-    A big tile loads less per multiplication; a small one leaves fewer units idle and wastes less on
-    ragged edges.
+
+def _choice(p: GemmProblem, kernel: Kernel, swapped: bool) -> Choice:
+    assert p.out is not None
+    copies: list[tuple[str, str, Operand]] = []
+    if kernel.op != PLAIN:
+        for side, (name, x) in enumerate(zip("ba" if swapped else "ab", (p.a, p.b.transposed), strict=True)):
+            if (reason := copy_reason(x, kernel, side)) is not None:
+                copies.append((name, reason, x))
+        if not direct(p, kernel):
+            reason = "row pitch too large" if p.out.rows_contiguous else "rows not contiguous"
+            copies.append(("out", reason, p.out))
+    sizes = [_matrices(x) * math.prod(x.shape[-2:]) * x.format.itemsize for _, _, x in copies]
+    product = Product(
+        p.m, p.n, p.k, p.batches, _matrices(p.a), _matrices(p.b), out_bytes=p.out_format.itemsize
+    )
+    return Choice(
+        kernel,
+        p,
+        swapped,
+        tuple(sorted((name, reason) for name, reason, _ in copies)),
+        estimate(product, kernel),
+        sum(copy_clocks(size, size, kernel.arch) for size in sizes),
+    )
+
+
+def _orientations(p: GemmProblem) -> list[tuple[GemmProblem, bool]]:
+    """The product itself, or its transpose, whichever has an output of contiguous rows."""
+    if p.col_scale or p.bias is not None:
+        return [(p, False)]
+    ways = [(p, False), (p.transposed, True)]
+    return [(q, swapped) for q, swapped in ways if q.out and q.out.rows_contiguous] or ways[:1]
+
+
+def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
+    """Return every way to compute a product, the best first; or every reason why there is none.
+
+    HIPGEMM_KERNEL names the only kernel to consider, ``plain`` the one that takes anything.
     """
-    tm, tn, tk = k.tile
-    compute = tm * tn * tk / MACS_PER_CLOCK[k.bits]
-    load = (tm * p.a.format.bits + tn * p.b.format.bits) * tk / 8 / LOAD_BYTES_PER_CLOCK
-    count = tiles(p, k)
-    rounds = -(-count // COMPUTE_UNITS.get(k.arch, 256))
-    steps = -(-padded_k(p.k, k) // tk)
-    return Cost(k, count, rounds, rounds * (steps * max(compute, load) + TILE_OVERHEAD))
-
-
-def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Kernel | None, list[Reason]]:
-    """Choose the cheapest kernel that can do it; or give every reason why there is none.
-
-    HIPGEMM_KERNEL names one kernel to consider alone.
-    """
-    if p.batch:
-        required = "a and b must be matrices (no batched kernel yet)"
-        return None, [Reason(UnsupportedError, "batch", sentence(required, p))]
-    op = "scaled_gemm" if p.a.format.scale_dtype else "gemm"
-    candidates = [k for k in kernels if k.op in GEMMS]
+    kernels = list(kernels)
+    fast = [k for k in kernels if k.op in GEMMS]
+    plain = [k for k in kernels if k.op == PLAIN]
     forced = os.environ.get("HIPGEMM_KERNEL")
-    if forced:
-        names = ", ".join(k.name for k in candidates)
-        candidates = [k for k in candidates if k.name == forced]
-        if not candidates:
-            required = f"HIPGEMM_KERNEL must name a kernel ({names})"
-            return None, [Reason(ValueError, "kernel", sentence(required, forced))]
-    formats = (p.a.format.name, p.b.format.name)
-    served = [k for k in candidates if (k.a, k.b) == formats]
-    if not served:
-        known = dict.fromkeys(f"{k.a} and {k.b}" for k in candidates if forced or k.op == op)
-        if not known:
-            return None, [Reason(UnsupportedError, "kernel", sentence("a gemm kernel must be built", "none"))]
-        required = f"a and b must be {' or '.join(known)}"
-        hint = "convert with .astype(ml_dtypes.bfloat16)" if "f16" in formats else ""
-        return None, [Reason(UnsupportedError, "format", sentence(required, " and ".join(formats), hint))]
-    fit: list[Kernel] = []
-    reasons: dict[str, Reason] = {}
-    for k in served:
-        broken = [(c.code, found) for c in CONSTRAINTS if (found := c.broken(p, k)) is not None]
-        for code, (required, got) in broken:
-            reason = Reason(UnsupportedError, code, sentence(required, got))
-            reasons.setdefault(reason.text, reason)
+    why: list[Reason] = []
+    if forced == PLAIN:
+        fast, why = [], [Reason(UnsupportedError, "forced", "HIPGEMM_KERNEL=plain")]
+    elif forced:
+        fast, plain = [k for k in fast if k.name == forced], [k for k in plain if k.name == forced]
+        if not fast and not plain:
+            required = "HIPGEMM_KERNEL must be plain or the name of a gemm kernel"
+            hint = "python -m hipgemm info lists them"
+            return [], [Reason(ValueError, "kernel", sentence(required, forced, hint))]
+    p = collapsed(p)
+    empty = not (p.m and p.n and p.batches)  # nothing to compute, so nothing to demand
+    found: list[Choice] = []
+    if forced != PLAIN:
+        served, why = _served(p, fast, plain)
+        reasons: dict[str, tuple[int, Reason]] = {}
+        for kernel, q, swapped in served:
+            broken = [] if empty else _broken(q, kernel, CONSTRAINTS)
+            for c, reason in broken:
+                entry = c.looser(kernel), reason
+                if c.code not in reasons or entry[0] > reasons[c.code][0]:
+                    reasons[c.code] = entry
+            if not broken:
+                found.append(_choice(q, kernel, swapped))
+        why += [reason for _, reason in reasons.values()]
+    if found:
+        return sorted(found, key=lambda c: c.rank), []
+    for kernel in plain:
+        broken = [] if empty else _broken(p, kernel, PLAIN_CONSTRAINTS)
         if not broken:
-            fit.append(k)
-    if fit:
-        return min(fit, key=lambda k: cost(p, k).clocks), []
-    return None, list(reasons.values())
+            found.append(replace(_choice(p, kernel, False), why=tuple(why)))
+        known = {reason.code for reason in why}
+        why += [reason for _, reason in broken if reason.code not in known]
+    return found, [] if found else why
+
+
+def _served(
+    p: GemmProblem, fast: Sequence[Kernel], plain: Sequence[Kernel]
+) -> tuple[list[tuple[Kernel, GemmProblem, bool]], list[Reason]]:
+    """Return the kernels for a product's formats, with the product turned their way; or why there is none."""
+    served = [
+        (k, q, swapped)
+        for q, swapped in _orientations(p)
+        for k in fast
+        if (k.a, k.b) == (q.a.format.name, q.b.format.name)
+    ]
+    if served:
+        return served, []
+    op = "scaled_gemm" if p.a.format.scale_dtype else "gemm"
+    known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.op == op) or dict.fromkeys(
+        f"{k.a} and {k.b}" for k in fast
+    )
+    if known:
+        got = f"{p.a.format.name} and {p.b.format.name}"
+        return [], [
+            Reason(UnsupportedError, "format", sentence(f"a and b must be {' or '.join(known)}", got))
+        ]
+    what = "none but the plain one" if plain else "none"
+    return [], [Reason(UnsupportedError, "kernel", sentence("a gemm kernel must be built", what))]
+
+
+def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Choice | None, list[Reason]]:
+    """Return the best way to compute a product; or every reason why there is none."""
+    found, reasons = choices(p, kernels)
+    return (found[0] if found else None), reasons
+
+
+# ---- can_use ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -194,13 +326,19 @@ class Support:
     copies : tuple of str
         Operands that would be laid out anew on the device first, and why.
     costs : tuple of Cost
-        The estimate by which the kernel was chosen, one for each that fits.
+        The estimate by which the kernel was chosen, one for each that fits, the chosen one's first.
+    splits : int
+        Into how many parts K would be cut; a second kernel adds them up.
+    why : tuple of Reason
+        Why no faster kernel would run, where the plain one would.
     """
 
     kernel: str | None
     reasons: tuple[Reason, ...] = ()
     copies: tuple[str, ...] = ()
     costs: tuple[Cost, ...] = ()
+    splits: int = 1
+    why: tuple[Reason, ...] = ()
 
     def __bool__(self) -> bool:
         return self.kernel is not None
@@ -208,7 +346,11 @@ class Support:
     def __str__(self) -> str:
         if self.kernel is None:
             return "no:" + "".join(f"\n  - {reason}" for reason in self.reasons)
-        return f"yes: {self.kernel}" + "".join(f"\n  copies {text}" for text in self.copies)
+        parts = f", K in {self.splits} parts" if self.splits > 1 else ""
+        lines = [f"yes: {self.kernel}{parts}"]
+        lines += [f"  copies {text}" for text in self.copies]
+        lines += [f"  no faster kernel: {reason}" for reason in self.why]
+        return "\n".join(lines)
 
 
 def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Support:
@@ -250,19 +392,11 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         kernels = code_object(arch).kernels.values()
     except KernelNotFoundError as error:
         return Support(None, (*reasons, Reason(KernelNotFoundError, "arch", str(error))))
-    kernel, unsupported = select(problem, kernels)
+    found, unsupported = choices(problem, kernels)
     reasons += unsupported
-    if kernel is None or reasons:
+    if reasons:
         return Support(None, tuple(reasons))
-    named = (("a", problem.a), ("b", problem.b.transposed))
-    copies = tuple(f"{name}: {why}" for name, x in named if (why := copy_reason(x, kernel)) is not None)
-    fit = [
-        k
-        for k in kernels
-        if k.op in GEMMS
-        and (k.a, k.b) == (kernel.a, kernel.b)
-        and all(c.broken(problem, k) is None for c in CONSTRAINTS)
-    ]
-    return Support(
-        kernel.name, (), copies, tuple(sorted((cost(problem, k) for k in fit), key=lambda c: c.clocks))
-    )
+    best = found[0]
+    copies = tuple(f"{name}: {reason}" for name, reason in best.copies)
+    costs = tuple(choice.cost for choice in found)
+    return Support(best.kernel.name, (), copies, costs, best.cost.splits, best.why)

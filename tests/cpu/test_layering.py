@@ -11,10 +11,10 @@ PACKAGE = Path(hipgemm.__file__).parent
 # Each module may import from layers above its own line, and from its own where the order below allows it.
 LAYERS = [
     ["errors", "formats", "scaled", "groups"],
-    ["reference", "testing", "problem", "linear_problem", "manifest", "cost", "support"],
+    ["reference", "testing", "problem", "linear_problem", "manifest", "cost", "batches", "support", "explain"],
     ["_runtime", "_hip", "_staging", "memory", "stream"],
-    ["usage", "counters", "_dlpack", "_launch", "array", "amax"],
-    ["quantize", "gemm", "info"],
+    ["usage", "counters", "_notes", "_dlpack", "_launch", "array", "amax"],
+    ["quantize", "_plan", "gemm", "info"],
     ["elementwise", "linear"],
     ["emulator_bench", "bench", "__main__"],
     ["__init__"],

@@ -1,0 +1,513 @@
+"""How one call of `matmul` runs: everything but addresses and values is settled once, in a plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _hip, _launch, usage
+from ._dlpack import contiguous_strides
+from .array import DeviceArray, lend
+from .batches import merge
+from .formats import Format
+from .manifest import Kernel
+from .problem import GemmProblem, Operand, byte_range
+from .scaled import ScaledArray
+from .support import PLAIN, Choice, copy_pitch, copy_reason, direct, k_strided, kernel_k, leading, tiles
+
+Axes = tuple[int, ...]
+Operands = DeviceArray | ScaledArray
+
+
+@dataclass(frozen=True)
+class Move:
+    """A copy of an operand: its shape without axes that are broadcast, strides before and after."""
+
+    reason: str
+    item: int
+    shape: Axes
+    source: Axes
+    target: Axes
+    padded: int  # columns with the zeros behind them
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Where a kernel finds the scales of an operand (.., rows, K).
+
+    Blocked ones are kept in the order of products: all rows as one matrix, or else matrix by matrix.
+    """
+
+    shape: Axes  # of the operand, in numbers, without axes that are broadcast
+    strides: Axes  # of the scales, along the same axes
+    bits: int
+    blocked: bool
+    together: bool
+    step: int
+    move: Move | None
+
+
+@dataclass(frozen=True)
+class Side:
+    """How an operand reaches the kernel: in place or by a copy, and its scales."""
+
+    name: str
+    move: Move | None
+    scales: Scales | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that is settled before a call: what is launched, over what, with which fixed arguments."""
+
+    shape: Axes  # of the result
+    out_format: Format
+    ranges: tuple[tuple[int, int], ...]  # bytes that a, b and out span, from their addresses
+    flop: int = 0
+    moved: int = 0  # bytes of operands and result, each once
+    slower: str = ""  # why no faster kernel serves
+    kernel: _launch.Function | None = None  # None where the result is empty
+    workgroups: int = 0
+    first: Side = Side("a", None, None)
+    second: Side = Side("b", None, None)
+    swapped: bool = False  # the kernel computes the transpose, from exchanged operands
+    plain: bool = False
+    layout: Axes = ()  # strides and extents, in the order of the kernel's arguments
+    types: Axes = ()
+    scale_layout: Axes = ()
+    offsets: tuple[Axes, ...] = ()  # of a, b, out and scales, for a launch each; empty for one launch
+    out_move: Move | None = None
+    reduce: _launch.Function | None = None  # adds up the parts of K
+    reduce_workgroups: int = 0
+    reduce_layout: Axes = ()
+    workspace: int = 0
+
+    def may_overlap(self, a: DeviceArray, b: DeviceArray, out: DeviceArray, *vectors: Any) -> bool:
+        """Whether what `out` spans meets what an input spans."""
+        (a_low, a_high), (b_low, b_high), (low, high) = self.ranges
+        ptr = out.ptr
+        low, high = ptr + low, ptr + high
+        ptr = a.ptr
+        if ptr + a_low < high and low < ptr + a_high:
+            return True
+        ptr = b.ptr
+        if ptr + b_low < high and low < ptr + b_high:
+            return True
+        return any(type(x) is DeviceArray and low < x.ptr + x.nbytes and x.ptr < high for x in vectors)
+
+
+# ---- making one ------------------------------------------------------------------------------------
+
+
+def build(p: GemmProblem, choice: Choice, device: int) -> Plan:
+    """Settle how a product runs on a device."""
+    spans = [byte_range(x.shape, x.strides, x.format.itemsize, 0) for x in (p.a, p.b)]
+    out = p.out
+    spans.append((0, 0) if out is None else byte_range(out.shape, out.strides, out.format.itemsize, 0))
+    known: dict[str, Any] = {
+        "shape": (*p.batch, p.m, p.n),
+        "out_format": p.out_format,
+        "ranges": tuple(spans),
+    }
+    if 0 in known["shape"]:
+        return Plan(**known)
+    item = p.out_format.itemsize
+    known |= {
+        "flop": 2 * p.batches * p.m * p.n * p.k,
+        "moved": _own_bytes(p.a) + _own_bytes(p.b) + item * p.batches * p.m * p.n,
+        "slower": "; ".join(reason.text for reason in choice.why),
+        "kernel": _launch.function(device, choice.kernel.name),
+        "swapped": choice.swapped,
+        "plain": choice.kernel.op == PLAIN,
+    }
+    return _plain(choice, known) if known["plain"] else _fast(choice, device, known)
+
+
+def _own_bytes(x: Operand) -> int:
+    """Bytes of an operand, whatever is broadcast counted once."""
+    own = (n for n, step in zip(x.shape, x.strides, strict=True) if step)
+    return x.format.itemsize * math.prod(own)
+
+
+class _Levels:
+    """Leading axes: the two that a launch steps through, the others a launch each."""
+
+    def __init__(self, batch: Axes):
+        longest = sorted(range(len(batch)), key=lambda axis: batch[axis])[-2:]
+        self._batch = batch
+        self._kept = sorted(longest)
+        self._others = [axis for axis in range(len(batch)) if axis not in longest]
+        extents = [batch[axis] for axis in self._kept]
+        self.inner = extents[-1] if extents else 1
+        self.count = math.prod(extents)
+
+    def pair(self, steps: Sequence[int]) -> tuple[int, int]:
+        """Outer and inner stride of a launch."""
+        kept = [steps[axis] for axis in self._kept]
+        return (kept[0] if len(kept) > 1 else 0), (kept[-1] if kept else 0)
+
+    def offsets(self, *parts: Sequence[int]) -> tuple[Axes, ...]:
+        """Where each launch begins in each operand."""
+        if not self._others:
+            return ()
+        return tuple(
+            tuple(sum(i * part[axis] for i, axis in zip(index, self._others, strict=True)) for part in parts)
+            for index in np.ndindex(*(self._batch[axis] for axis in self._others))
+        )
+
+
+def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
+    p, kernel, cost = choice.problem, choice.kernel, choice.cost
+    assert p.out is not None
+    levels = _Levels(p.batch)
+    item = p.out_format.itemsize
+    sides, steps, scale_steps, leadings = [], [], [], []
+    for at, x in enumerate((p.a, p.b.transposed)):
+        move, step, ld = _operand(x, kernel, at)
+        scales, scale_step = _scales(x, p.k) if x.scale_strides else (None, (0,) * len(p.batch))
+        sides.append(Side("ab"[at != choice.swapped], move, scales))
+        steps.append(step)
+        scale_steps.append(scale_step)
+        leadings.append(ld)
+    out_move, out_steps, ldc = None, p.out.strides[:-2], p.out.pitch
+    if not direct(p, kernel):
+        target = contiguous_strides(p.out.shape, item)
+        nbytes = item * math.prod(p.out.shape)
+        out_move = Move(choice.copies[-1][1], item, p.out.shape, target, p.out.strides, p.n, nbytes)
+        out_steps, ldc = target[:-2], p.n
+    strides = (*levels.pair(steps[0]), *levels.pair(steps[1]))
+    extents = (p.m, p.n, kernel_k(p.k, kernel), levels.inner)
+    scale_pairs = (*levels.pair(scale_steps[0]), *levels.pair(scale_steps[1]))
+    scale_rows = tuple(side.scales.step if side.scales else 0 for side in sides)
+    splits = cost.splits
+    workspace: dict[str, Any] = {}
+    out_type, bias_type = _launch.TYPE_CODES[p.out_format.name], _bias_type(p)
+    if splits > 1:
+        ld = -(-p.n // 4) * 4  # rows that begin at 16 bytes
+        matrix = 4 * p.m * ld
+        split = matrix * levels.count
+        layout = (
+            *leadings, ld, *strides, levels.inner * matrix, matrix, split, *extents, splits, cost.split_tiles,
+        )  # fmt: skip
+        reduce = _launch.function(device, "split_reduce")
+        rows, columns = reduce.tile
+        blocked = sides[0].scales is not None and sides[0].scales.blocked
+        workspace = {
+            "workspace": split * splits,
+            "reduce": reduce,
+            "reduce_workgroups": -(-p.m // rows) * -(-p.n // columns) * levels.count,
+            "reduce_layout": (
+                ld, split, matrix, ldc, *levels.pair(out_steps), *((0,) * 4 if blocked else scale_pairs),
+                p.m, p.n, levels.inner, splits, *((0, 0) if blocked else scale_rows),
+            ),
+        }  # fmt: skip
+    else:
+        layout = (*leadings, ldc, *strides, *levels.pair(out_steps), 0, *extents, 1, cost.split_tiles)
+    return Plan(
+        **known,
+        workgroups=tiles(p, kernel) * levels.count * splits,
+        first=sides[0],
+        second=sides[1],
+        layout=layout,
+        types=(out_type, bias_type),
+        scale_layout=(*scale_rows, *scale_pairs) if sides[0].scales else (),
+        offsets=levels.offsets(*steps, out_steps, *scale_steps),
+        out_move=out_move,
+        **workspace,
+    )
+
+
+def _bias_type(p: GemmProblem) -> int:
+    return _launch.TYPE_CODES[p.bias.name] if p.bias else 0
+
+
+def _operand(x: Operand, kernel: Kernel, side: int) -> tuple[Move | None, Axes, int]:
+    """Return how an operand (.., rows, K) is copied, how far apart its matrices and its lines then are."""
+    reason = copy_reason(x, kernel, side)
+    if reason is None:
+        return None, x.strides[:-2], leading(x, kernel, side)
+    pitch = copy_pitch(x, kernel, side)
+    y = x.transposed if k_strided(kernel, side) else x
+    move = _move(reason, x.format.itemsize, y.shape, y.strides, pitch)
+    apart = _spread(move.target[:-2], _moving(x.strides), len(x.shape) - 2)
+    return move, apart, pitch * 8 // x.format.bits
+
+
+def _move(reason: str, item: int, shape: Axes, strides: Axes, pitch: int) -> Move:
+    own = _moving(strides)
+    lead = tuple(shape[axis] for axis in own)
+    lines, along = shape[-2:]
+    matrix = lines * pitch
+    return Move(
+        reason,
+        item,
+        (*lead, lines, along),
+        (*(strides[axis] for axis in own), *strides[-2:]),
+        (*contiguous_strides(lead, matrix), pitch, item),
+        pitch // item,
+        matrix * math.prod(lead),
+    )
+
+
+def _moving(strides: Axes) -> list[int]:
+    """Leading axes that are not broadcast."""
+    return [axis for axis, step in enumerate(strides[:-2]) if step]
+
+
+def _spread(steps: Axes, own: Sequence[int], count: int) -> Axes:
+    """Give the axes that are broadcast a stride of 0."""
+    spread = [0] * count
+    for axis, step in zip(own, steps, strict=True):
+        spread[axis] = step
+    return tuple(spread)
+
+
+def _scales(x: Operand, k: int) -> tuple[Scales, Axes]:
+    """Return where the scales of an operand (.., rows, K) will be, and how far apart those of each matrix."""
+    strides = x.scale_strides
+    rows, row = x.shape[-2], strides[-2]
+    own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
+    lead = tuple(x.shape[axis] for axis in own)
+    shape, steps = (*lead, rows, k), (*(strides[axis] for axis in own), *strides[-2:])
+    if not x.format.block:
+        if rows <= 1 or row in (0, 4):
+            return Scales(
+                shape, steps, x.format.bits, False, True, int(rows > 1 and row == 4), None
+            ), strides[:-2]
+        move = _move("not contiguous", 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
+        apart = _spread(move.target[:-2], _moving(strides), len(x.shape) - 2)
+        return Scales(shape, steps, x.format.bits, False, True, 1, move), apart
+    merged, _ = merge((*lead, rows), steps[:-1])
+    together = not lead or (len(merged) <= 1 and rows % _launch.SCALE_ROWS == 0)
+    if together:
+        step, matrix = _launch.gemm_scale_step(rows * math.prod(lead)), rows * _launch.SCALE_ROW_BYTES
+    else:
+        step, matrix = _launch.gemm_scale_step(rows), _launch.gemm_scale_bytes(rows, k)
+    apart = _spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
+    return Scales(shape, steps, x.format.bits, True, together, step, None), apart
+
+
+def _plain(choice: Choice, known: dict[str, Any]) -> Plan:
+    p, kernel = choice.problem, choice.kernel
+    assert p.out is not None
+    levels = _Levels(p.batch)
+    layout: list[int] = []
+    scale_layout: list[int] = []
+    sides, parts = [], []
+    for name, x in (("a", p.a), ("b", p.b.transposed)):
+        scales = x.scale_strides or (0,) * len(x.shape)
+        layout += [*x.strides[-2:], *levels.pair(x.strides[:-2])]
+        scale_layout += [*scales[-2:], *levels.pair(scales[:-2])]
+        form = x.format
+        where = Scales(x.shape, scales, form.bits, False, True, 0, None) if x.scale_strides else None
+        sides.append(Side(name, None, where))
+        parts.append((x.strides[:-2], scales[:-2]))
+    layout += [*p.out.strides[-2:], *levels.pair(p.out.strides[:-2]), *scale_layout]
+    return Plan(
+        **known,
+        workgroups=tiles(p, kernel) * levels.count,
+        first=sides[0],
+        second=sides[1],
+        layout=(*layout, p.m, p.n, p.k, levels.inner, levels.count),
+        types=(
+            _launch.PLAIN_CODES[p.a.format.name],
+            _launch.PLAIN_CODES[p.b.format.name],
+            _launch.TYPE_CODES[p.out_format.name],
+            _bias_type(p),
+        ),
+        offsets=levels.offsets(parts[0][0], parts[1][0], p.out.strides[:-2], parts[0][1], parts[1][1]),
+    )
+
+
+# ---- running one: everything is queued on the stream, in order -------------------------------------
+
+
+def execute(
+    plan: Plan,
+    a: Operands,
+    b: Operands,
+    out: DeviceArray,
+    alpha: Any,
+    col_scale: Any,
+    bias: Any,
+    stream: int,
+) -> None:
+    """Queue the product. The device of all arrays is current."""
+    kernel = plan.kernel
+    if kernel is None:
+        return
+    device = out.device
+    first, second = (b, a) if plan.swapped else (a, b)
+    # These go back to the pool when this function ends, and serve this stream next.
+    temporaries: list[_hip.Block] = []
+    first_ptr = _read(plan.first, first, stream, temporaries)
+    second_ptr = _read(plan.second, second, stream, temporaries)
+    scales: tuple[int, int] | tuple[()] = ()
+    if type(first) is ScaledArray and type(second) is ScaledArray:
+        scales = (
+            _read_scales(plan.first, first, stream, temporaries),
+            _read_scales(plan.second, second, stream, temporaries),
+        )
+    if type(alpha) is float:
+        alpha_ptr = 0
+    else:
+        alpha._block.reading(stream)
+        alpha_ptr, alpha = alpha.ptr, 1.0
+    scale_ptr = 0 if col_scale is None else _read_vector(col_scale, device, stream, temporaries)
+    bias_ptr = 0 if bias is None else _read_vector(bias, device, stream, temporaries)
+    out._block.writing(stream)
+    if plan.out_move is None:
+        out_ptr = out.ptr
+    else:
+        result = _hip.allocate(plan.out_move.nbytes, device, stream)
+        temporaries.append(result)
+        out_ptr = result.ptr
+    vectors = alpha_ptr, scale_ptr, bias_ptr
+    if plan.reduce is None and not plan.offsets and not plan.plain:
+        _launch.launch(
+            kernel,
+            plan.workgroups,
+            stream,
+            first_ptr,
+            second_ptr,
+            out_ptr,
+            *vectors,
+            *plan.layout,
+            alpha,
+            *plan.types,
+            *scales,
+            *plan.scale_layout,
+        )
+    else:
+        _launch_all(plan, kernel, stream, (first_ptr, second_ptr, out_ptr), vectors, alpha, scales, device)
+    usage.count_call("matmul", kernel.name, plan.flop, plan.moved, plan.slower)
+    if plan.out_move is not None:
+        usage.count_copy("matmul", "out", plan.out_move.reason, plan.out_move.nbytes)
+        _copy(plan.out_move, device, stream, out_ptr, out.ptr)
+
+
+def _launch_all(
+    plan: Plan,
+    kernel: _launch.Function,
+    stream: int,
+    operands: tuple[int, int, int],
+    vectors: tuple[int, int, int],
+    alpha: float,
+    scales: tuple[int, ...],
+    device: int,
+) -> None:
+    """Launch the kernels of plans that are not just one product: many, parts of K, or the plain kernel."""
+    workspace = _hip.allocate(plan.workspace, device, stream) if plan.reduce else None
+    for offsets in plan.offsets or ((0,) * 5,):
+        a, b, c = (ptr + offset for ptr, offset in zip(operands, offsets, strict=False))
+        at = tuple(ptr + offset for ptr, offset in zip(scales, offsets[3:], strict=False))
+        if plan.plain:
+            codes = at or (0, 0)
+            values = (a, b, c, *vectors, *codes, *plan.layout, alpha, *plan.types)
+            _launch.launch(kernel, plan.workgroups, stream, *values)
+        elif plan.reduce is None:
+            values = (a, b, c, *vectors, *plan.layout, alpha, *plan.types, *at, *plan.scale_layout)
+            _launch.launch(kernel, plan.workgroups, stream, *values)
+        else:
+            assert workspace is not None
+            blocked = plan.first.scales is not None and plan.first.scales.blocked
+            inner = at if blocked else (0,) * len(at)
+            sums = workspace.ptr
+            values = (a, b, sums, 0, 0, 0, *plan.layout, 1.0, _launch.TYPE_CODES["f32"], 0)
+            _launch.launch(kernel, plan.workgroups, stream, *values, *inner, *plan.scale_layout)
+            outer = (0, 0) if blocked or not at else at
+            values = (sums, c, *vectors, *outer, *plan.reduce_layout, alpha, *plan.types)
+            _launch.launch(plan.reduce, plan.reduce_workgroups, stream, *values)
+
+
+def _read(side: Side, x: Operands, stream: int, temporaries: list[_hip.Block]) -> int:
+    """Return where the kernel finds an operand, laid out anew if it must be."""
+    stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
+    stored._block.reading(stream)
+    if side.move is None:
+        return stored.ptr
+    usage.count_copy("matmul", side.name, side.move.reason, side.move.nbytes)
+    return _moved(side.move, stored, stream, temporaries)
+
+
+def _moved(move: Move, x: DeviceArray, stream: int, temporaries: list[_hip.Block]) -> int:
+    block = _hip.allocate(move.nbytes, x.device, stream)
+    temporaries.append(block)
+    _copy(move, x.device, stream, x.ptr, block.ptr)
+    return block.ptr
+
+
+def _copy(move: Move, device: int, stream: int, source: int, target: int) -> None:
+    """Queue a copy, matrix by matrix unless all are one."""
+    shape = move.shape
+    lead, (from_steps, to_steps) = merge(shape[:-1], move.source[:-1], move.target[:-1])
+    rows, from_row, to_row = (lead[-1], from_steps[-1], to_steps[-1]) if lead else (1, 0, 0)
+    for index in np.ndindex(*lead[:-1]):
+        begin = [
+            sum(i * step for i, step in zip(index, steps, strict=False)) for steps in (from_steps, to_steps)
+        ]
+        _launch.copy_strided(
+            device,
+            stream,
+            move.item,
+            (source + begin[0], from_row, move.source[-1]),
+            (target + begin[1], to_row, move.target[-1]),
+            rows,
+            shape[-1],
+            move.padded,
+        )
+
+
+def _read_scales(side: Side, q: ScaledArray, stream: int, temporaries: list[_hip.Block]) -> int:
+    """Return where the kernel finds the scales of an operand."""
+    where, scale = side.scales, q.scale
+    assert where is not None
+    if where.blocked:
+        block, ptr = _block_scales(where, q, stream)
+        temporaries.append(block)  # another thread may put its own in the place where this one is kept
+        return ptr
+    scale._block.reading(stream)
+    if where.move is None:
+        return int(scale.ptr)
+    usage.count_copy("matmul", f"{side.name}.scale", where.move.reason, where.move.nbytes)
+    return _moved(where.move, scale, stream, temporaries)
+
+
+def _block_scales(where: Scales, q: ScaledArray, stream: int) -> tuple[_hip.Block, int]:
+    """Return the scales in the order that kernels read, made at the first product and kept; their address."""
+    key = "gemm" if where.together else "gemm each"
+    found: tuple[_hip.Block, int] | None = q._kernel_scales.get(key)
+    if found is not None and found[0].ptr:
+        found[0].reading(stream)
+        return found
+    scale = q.scale
+    *lead, rows, k = where.shape
+    count = math.prod(lead)
+    if where.together:
+        lead, rows = [], rows * count
+    each = _launch.gemm_scale_bytes(rows, k)
+    block = _hip.allocate(each * (1 if where.together else count), scale.device, stream)
+    scale._block.reading(stream)
+    if rows and k:
+        row, along = where.strides[-2:]
+        for i, index in enumerate(np.ndindex(*lead)):
+            source = scale.ptr + sum(n * step for n, step in zip(index, where.strides, strict=False))
+            target = block.ptr + i * each
+            _launch.gemm_scales(scale.device, stream, (source, row, along), target, rows, k, where.bits)
+    found = q._kernel_scales[key] = block, block.ptr
+    return found
+
+
+def _read_vector(x: Any, device: int, stream: int, temporaries: list[_hip.Block]) -> int:
+    """Return where the kernel finds an epilogue vector or number; one on the host goes up without waiting."""
+    if type(x) is DeviceArray:
+        x._block.reading(stream)
+        return x.ptr
+    made = lend(x, device, stream)
+    temporaries.append(made._block)
+    return made.ptr
