@@ -93,11 +93,12 @@ def put_operand(memory: Memory, codes: np.ndarray, strided: bool, chunk: int, ga
     full[..., : length * x.itemsize] = (
         np.ascontiguousarray(x).view(np.uint8).reshape(*x.shape[:-1], length * x.itemsize)
     )
-    end = ((rows - 1) * ld + padded) * x.itemsize
+    # K-strided operands are read in whole dwords.
+    end = -(-((rows - 1) * ld + padded) * x.itemsize // 4) * 4
     if codes.dtype == ELEMENTS["mxfp4_e2m1"]:
         full = (full[..., 0::2] & 15) | (full[..., 1::2] << 4)
         end //= 2
-    entries = full.reshape(*x.shape[:2], -1)[..., : max(1, end)]
+    entries = full.reshape(*x.shape[:2], -1)[..., : max(4, end)]
     return Placed(*place(memory, entries, gap), ld)
 
 
