@@ -22,6 +22,24 @@ def test_quickstart() -> None:
     assert "every element inside the bound" in run("quickstart.py")
 
 
+def test_train_mlp(tmp_path: Path) -> None:
+    """A shortened training learns in every recipe; by the end of a whole one they differ less."""
+    curves = tmp_path / "loss.png"
+    out = run("train_mlp.py", "--epochs", "5", "--seeds", "1", "--plot", str(curves))
+    rows = dict(re.findall(r"^(float32|bf16|fp8|mxfp8|mxfp4) +(\S.*)$", out, re.MULTILINE))
+    assert list(rows) == ["float32", "bf16", "fp8", "mxfp8", "mxfp4"], out
+    saved = []
+    for row in rows.values():
+        accuracy, points, loss, saved_bytes, _ = row.replace("%", "").replace(",", "").split()
+        assert float(accuracy) > 90, out
+        assert abs(float(points)) < 3, out
+        assert float(loss) < 0.4, out
+        saved.append(int(saved_bytes))
+    assert saved[0] == 2 * saved[1]
+    assert saved[1] > saved[3] > saved[2] > saved[4], out
+    assert curves.read_bytes().startswith(b"\x89PNG")
+
+
 def test_sentence_embeddings() -> None:
     """bf16 linear layers hardly change the embeddings; the last line says how much."""
     out = run("sentence_embeddings.py")
