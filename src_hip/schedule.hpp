@@ -103,7 +103,7 @@ HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
 
 // Fetch the next tile while multiplying this one. One barrier per tile.
 struct DoubleBuffer {
-  static constexpr u32 kParts = 1;
+  static constexpr u32 kParts = 1, kStages = 2;
 
   template <class T>
   struct Run {
@@ -143,6 +143,68 @@ struct DoubleBuffer {
   };
 };
 
+// A ring of stages. A product with few rows waits for memory whatever it does, so a workgroup keeps
+// kStages_ - 1 tiles on their way. Where no tile is left to fetch, zeros count as one: every wait is
+// the same.
+template <u32 kStages_>
+struct Ring {
+  static constexpr u32 kParts = 1, kStages = kStages_;
+
+  template <class T>
+  struct Run {
+    Pipeline<T>& p;
+    Accumulators<T>& acc;
+    u32 stage = 0;  // of the current tile
+    u32 k_end = 0;  // k_offset past the last tile
+
+    HIPGEMM_DEVICE void begin() {
+      k_end = p.k_offset + (p.tiles - 1) * kRowBytes;
+      p.begin_scales();
+      p.template fetch_first_a<0>(0);
+      p.template fetch_first_b<0>(0);
+      unrolled<kStages - 2>([&]<u32 i>() { fetch(1 + i, p.k_offset + i * kRowBytes, 0); });
+      p.fetch_a.advance(0, kAhead);
+      p.fetch_b.advance(0, kAhead);
+    }
+
+    template <After kAfter, u32 kStage>
+    HIPGEMM_DEVICE void tile() {
+      // After the barrier this tile has landed from all waves, and all have read the one before,
+      // over which the next fetch goes.
+      wait_dma<(kStages - 2) * (T::A::kDmas + T::B::kDmas)>();
+      barrier();
+      p.template turn_scales<kAfter, kStage>();
+      if constexpr (kAfter != After::none) fetch(stage == 0 ? kStages - 1 : stage - 1, p.k_offset, kAhead);
+      typename Pipeline<T>::A::Fragments a;
+      typename Pipeline<T>::B::Fragments b;
+      p.read_a.template read<0>(stage, a);
+      p.read_b.template read<0>(stage, b);
+      p.template multiply<kStage, 0, 0>(acc, a, b);
+      if constexpr (kAfter == After::none) acc.template settle<0, 0>();
+      pin();
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+
+    // LDS may be another workgroup's after this one's end.
+    HIPGEMM_DEVICE void end() { wait_dma<0>(); }
+
+   private:
+    static constexpr u32 kAhead = (kStages - 2) * kRowBytes;
+
+    // `ahead`: how much further along K than k_offset, as far as the fetchers know.
+    HIPGEMM_DEVICE void fetch(u32 to, u32 k_offset, u32 ahead) {
+      const bool past = k_offset + ahead >= k_end;
+      p.fetch_a.detach_if(past);
+      p.fetch_b.detach_if(past);
+      p.fetch_a.template fetch<0>(p.block(to, 0), k_offset);
+      p.fetch_b.template fetch<0>(p.block(to, 0), k_offset);
+      p.fetch_a.next();
+      p.fetch_b.next();
+    }
+  };
+};
+using Ring4 = Ring<4>;
+
 // Two groups of waves, one of each per SIMD, half a step apart: while one multiplies, the other
 // fetches and reads. A and B come in two parts each and C in four quadrants, so a tile takes four
 // steps, each a memory phase and a compute phase with a barrier after both:
@@ -159,7 +221,7 @@ struct DoubleBuffer {
 // three steps: the read's data has then been multiplied and a barrier has passed in every wave,
 // half a step of lag included.
 struct PingPong {
-  static constexpr u32 kParts = 2;
+  static constexpr u32 kParts = 2, kStages = 2;
 
   template <class T>
   struct Run {

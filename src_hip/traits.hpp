@@ -76,11 +76,12 @@ struct GemmTraits {
   static constexpr u32 kParts = Schedule::kParts;
   using A = OperandTraits<kM, kParts, kWavesM, kWaves, Layout_::kA>;
   using B = OperandTraits<kN, kParts, kWavesN, kWaves, Layout_::kB>;
-  static_assert(kScaling != Scaling::blocks || (A::kAlongK && B::kAlongK), "blocks lie along K");
+  static_assert(kScaling != Scaling::blocks || A::kAlongK == B::kAlongK,
+                "scales of both operands come in the same units");
 
   // LDS: stage > part > block of one wave > its rows of A, then its rows of B. Side by side, the
   // DMAs of a block are within reach of one M0 by the instruction's offset.
-  static constexpr u32 kStages = 2;
+  static constexpr u32 kStages = Schedule::kStages;
   static constexpr u32 kBlockBytes = (A::kDmas + B::kDmas) * kDmaBytes;
   static constexpr u32 kPartBytes = kBlockBytes * kWaves;
   static constexpr u32 kStageBytes = kPartBytes * kParts;

@@ -44,8 +44,12 @@ def split(rows: Iterable[str]) -> list[list[str]]:
     """
     found: dict[str, list[str]] = {}
     for row in rows:
-        found.setdefault(re.split(r"(?<=[,(]) ?(?=\d)", row)[0], []).append(row)
+        found.setdefault(_subject(row), []).append(row)
     return list(found.values())
+
+
+def _subject(row: str) -> str:
+    return re.split(r"(?<=[,(]) ?(?=\d)", row)[0]
 
 
 def build(tools: Toolchain, source: Path, rows: Iterable[str], arch: str, cache: Path) -> tuple[str, bytes]:
@@ -82,7 +86,7 @@ def _unit(
     folder.mkdir()
     (folder / "unit.def").write_text("\n".join(rows) + "\n")
     # Each unit defines a symbol with its -cuid in the name.
-    name = hashlib.sha256("".join(rows).encode()).hexdigest()[:16]
+    name = hashlib.sha256(_subject(rows[0]).encode()).hexdigest()[:16]
     flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={name}")
     # Everything that the code depends on, but for the compiler's flags: they are in this folder's files.
     text = "\0".join((version, arch, tools.expand(source, arch, *flags), *map(Path.read_text, THIS)))

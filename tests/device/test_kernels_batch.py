@@ -20,7 +20,7 @@ def example(formats, tile, layout="nt"):
 
 EXAMPLES = [
     example(formats, tile)
-    for tile in ("256x256", "64x64")
+    for tile in ("256x256", "64x64", "32x64")
     for formats in ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
 ]
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
