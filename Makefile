@@ -133,6 +133,7 @@ format: $(READY)
 
 bench: $(READY) emulator kernels
 	$(BUILD_PYTHON) -m hipgemm bench
+	$(BUILD_PYTHON) -m hipgemm explain --check
 
 wheel: $(READY)
 	$(BUILD_PYTHON) -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .

@@ -1,4 +1,4 @@
-"""The command line: ``python -m hipgemm info | selftest | can-use | bench``."""
+"""The command line: ``python -m hipgemm info | selftest | can-use | explain | bench``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from . import _hip, bench, reference
+from . import _hip, bench, choice_check, explain, reference
 from .array import asarray
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
+from .explain import untouched
 from .formats import BF16, F16, F32, FORMATS, QUANTIZED, Format
 from .gemm import matmul, only_kernel
 from .info import info
 from .manifest import GEMMS, Kernel, code_object
-from .scaled import ScaledArray, scale_shape
 from .support import can_use
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
 from .usage import reset_usage, usage
@@ -35,11 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
     ask = commands.add_parser("can-use", help="which kernel would serve a call, or why none")
     ask.add_argument("op", choices=["matmul"])
-    ask.add_argument("a", help="shape of a, such as 300x512; a T behind it: transposed in memory")
+    ask.add_argument("a", help="shape of a, such as 300x512 or 4x300x512; a T behind it: stored transposed")
     ask.add_argument("b", help="shape of b, likewise")
     ask.add_argument("--input", default="bf16", choices=[*FORMATS, *QUANTIZED], help="format of a and b")
     ask.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
     ask.add_argument("--arch", default="gfx950")
+    why = commands.add_parser("explain", help="the kernels that could serve a product, and why one does")
+    explain.add_arguments(why)
     timing = commands.add_parser("bench", help="how long things take")
     bench.add_arguments(timing)
     args = parser.parse_args(argv)
@@ -52,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return selftest()
         if args.command == "can-use":
             return _can_use(args)
+        if args.command == "explain":
+            return choice_check.run() if args.check else explain.run(args)
         return bench.run(args)
     except (RuntimeNotFoundError, KernelNotFoundError, HipError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -113,29 +117,16 @@ def _operand(form: str, shape: tuple[int, int], rng: np.random.Generator, exact:
     return (reference.quantize_mxfp8 if QUANTIZED[form].block else reference.quantize_fp8)(x, format=form)
 
 
-def _untouched(form: str, shape: tuple[int, int], axis: int) -> Any:
-    """A matrix that takes no memory, blocked along `axis` if it is quantized."""
-    made = FORMATS.get(form) or QUANTIZED[form]
-    one = np.zeros(1, f"u{made.itemsize}")
-    x = np.lib.stride_tricks.as_strided(one, shape, (shape[1] * one.itemsize, one.itemsize)).view(made.dtype)
-    if made.scale_dtype is None:
-        return x
-    scales = scale_shape(shape, axis, made.block) if made.block else ()
-    return ScaledArray(x, np.broadcast_to(np.ones((), made.scale_dtype), scales), form, axis=axis)
-
-
 def _can_use(args: argparse.Namespace) -> int:
     matrices: list[Any] = []
     for text in (args.a, args.b):
-        found = re.fullmatch(r"(\d+)x(\d+)(T?)", text)
+        found = re.fullmatch(r"(\d+(?:x\d+)+)(T?)", text)
         if found is None:
-            print(f"error: a shape looks like 300x512 or 300x512T; got {text!r}", file=sys.stderr)
+            print(f"error: a shape looks like 300x512, 300x512T or 4x300x512; got {text!r}", file=sys.stderr)
             return 2
-        rows, columns = int(found[1]), int(found[2])
+        shape = tuple(map(int, found[1].split("x")))
         # Never touched, so that huge ones cost nothing.
-        shape = (columns, rows) if found[3] else (rows, columns)
-        x = _untouched(args.input, shape, -1 if len(matrices) == bool(found[3]) else -2)
-        matrices.append(x.T if found[3] else x)
+        matrices.append(untouched(args.input, shape, -1 if not matrices else -2, bool(found[2])))
     dtype = None if args.dtype is None else FORMATS[args.dtype].dtype
     answer = can_use(args.op, *matrices, dtype=dtype, arch=args.arch)
     print(answer)

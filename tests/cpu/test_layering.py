@@ -16,7 +16,7 @@ LAYERS = [
     ["usage", "counters", "_notes", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "_plan", "gemm", "info"],
     ["elementwise", "linear"],
-    ["emulator_bench", "bench", "__main__"],
+    ["emulator_bench", "bench", "choice_check", "__main__"],
     ["__init__"],
 ]
 ORDER = {name: (layer, place) for layer, names in enumerate(LAYERS) for place, name in enumerate(names)}

@@ -1,0 +1,130 @@
+"""What the command line tells of a choice, and the estimates behind it against the emulator's counters."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import choice_check
+from hipgemm.__main__ import main
+from hipgemm.choice_check import DMA_BYTES, LDS_CLOCKS, MATRIX_CLOCKS, READ_BYTES, UNIQUE_BYTES, WRITTEN_BYTES
+from hipgemm.cost import RATES, Load, Product, estimate
+from hipgemm.explain import ask, in_place
+from hipgemm.manifest import GEMMS, code_object
+
+KERNELS = [k for k in code_object("gfx950").kernels.values() if k.op in GEMMS]
+emulated = pytest.mark.skipif(hg.info().runtime != "emulator", reason="counters are the emulator's")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "question"),
+    [
+        (["4096", "4096", "4096"], (4096, 4096, 4096, "bf16")),
+        (["16", "4096", "14336", "--format", "mxfp4_e2m1"], (16, 4096, 14336, "mxfp4_e2m1")),
+        (["300", "200", "100", "--layout", "tn", "--batch", "3"], (300, 200, 100, "bf16", "tn", 3)),
+        (["1", "512", "512", "--dtype", "f32"], (1, 512, 512, "bf16", "nt", 0, "f32")),
+    ],
+)
+def test_explain_tells_what_can_use_answers(capsys, arguments, question):
+    assert main(["explain", *arguments]) == 0
+    text = capsys.readouterr().out
+    answer = ask(*question)
+    assert text.startswith(f"yes: {answer.kernel}")
+    rows = [line.split() for line in text.splitlines() if line.startswith("  ")]
+    costs = in_place(answer)
+    table = [row for row in rows if row[0] in {c.kernel.name for c in answer.costs}]
+    assert len(table) == len(costs) > 1
+    for row, cost in zip(table, costs, strict=True):
+        assert row[:4] == [cost.kernel.name, str(cost.tiles), str(cost.splits), str(cost.rounds)]
+        assert row[-1] == cost.bound
+        assert row[-4] == f"{cost.clocks:,.0f}"
+    for term in costs[0].terms:
+        assert re.search(
+            rf"^ +{term.name} +{term.clocks:,.0f}  {re.escape(term.formula)}$", text, re.MULTILINE
+        )
+    for name, rate in RATES.items():
+        assert re.search(rf"^  {re.escape(name)} .*; {re.escape(rate.source)}$", text, re.MULTILINE)
+    other = costs[1]
+    times = other.clocks / costs[0].clocks
+    words = " ".join(text.split())
+    assert f"{other.kernel.name} would take {times:.3g} times as long" in words
+
+
+def test_explain_tells_why_nothing_serves(capsys):
+    assert main(["explain", "16", "16", "16", "--format", "f32"]) == 1
+    assert capsys.readouterr().out.startswith("no:\n  - a.dtype must be bfloat16")
+
+
+@pytest.mark.parametrize("arguments", [[], ["16", "16"], ["1", "1", "1", "--batch", "-2"]])
+def test_explain_without_a_product(capsys, arguments):
+    assert main(["explain", *arguments]) == 2
+    assert capsys.readouterr().out.startswith("error: explain takes M, N and K")
+
+
+def test_the_chosen_kernel_is_the_one_that_runs():
+    rng = np.random.default_rng(0)
+    for m, n, k in ((1, 300, 2000), (70, 70, 70), (300, 300, 64)):
+        a, w = (hg.asarray(hg.testing.random_matrix((rows, k), rng)) for rows in (m, n))
+        hg.reset_usage()
+        hg.matmul(a, w.T)
+        answer = ask(m, n, k, "bf16")
+        served = hg.usage().served
+        assert list(served) == [answer.kernel]
+        assert served[answer.kernel] == (1, 2 * m * n * k, 2 * (m * k + n * k + m * n))
+        assert ("split_reduce" in hg.usage().kernels) == (answer.splits > 1)
+
+
+@emulated
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_the_model_expects_what_is_counted(kernel):
+    """A launch with ragged edges: matrix clocks and LDS fills exactly, bytes within the margins said."""
+    tm, tn, tk = kernel.tile
+    m, n, k = tm + tm // 2 + 1, tn + 16, 3 * tk
+    totals = estimate(Product(m, n, k), kernel).totals
+    counted = choice_check.counted_launch(kernel, m, n, k)
+    assert counted[MATRIX_CLOCKS] == totals.matrix_clocks
+    assert counted[DMA_BYTES] == totals.lds_dma_bytes
+    # Reads through both ports: 128 bytes a clock on each.
+    assert counted[LDS_CLOCKS] == pytest.approx(totals.lds_read_bytes / 128, rel=0.15)
+    assert counted[UNIQUE_BYTES] == pytest.approx(totals.unique_bytes, rel=0.05)
+    assert totals.read_bytes <= counted[READ_BYTES] * 1.001
+    assert counted[READ_BYTES] <= 1.25 * totals.read_bytes
+    assert counted[WRITTEN_BYTES] == m * n * 2
+
+
+@emulated
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize("k_tiles", [6, 9])
+def test_tiles_add_up_to_the_whole(kernel, k_tiles):
+    """What is put together from single tiles and a few K tiles is what the whole launch counts."""
+    tm, tn, tk = kernel.tile
+    m, n, k = tm + tm // 2 + 3, 2 * tn + 16, (k_tiles - 1) * tk + tk // 2
+    cost = estimate(Product(m, n, k), kernel)
+    load = Load(Product(m, n, k), kernel)
+    found = choice_check.count(replace(cost, splits=1, split_tiles=k_tiles + k_tiles % 2, load=load))
+    whole = choice_check.counted_launch(kernel, m, n, k)
+    # Block scales of a tile alone lie closer together, so that fewer lines of 128 bytes are touched.
+    margin = np.where(
+        np.isin(range(6), (READ_BYTES, UNIQUE_BYTES)) & bool(kernel.main_loop["vmem"]), 0.12, 2e-3
+    )
+    assert np.all(abs(found.total - whole) <= margin * whole)
+
+
+@emulated
+def test_the_check_prints_its_table(capsys):
+    cubes = [s for s in choice_check.SHAPES if s.what == "cube"]
+    some = [*cubes[:2], choice_check.SHAPES[0]]
+    assert choice_check.run(some) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if line.startswith(("cube", "decode"))]
+    assert len(rows) == 3
+    for row in rows:
+        assert re.search(r" \d+x\d+/\d+ +[a-z0-9]+( +\d+\.\d){4} +\d+( +\d+\.\d){2}$", row)
+    assert lines[-1].startswith("3 shapes: the choice is the best one by the counters in ")
+
+
+def test_thirty_shapes():
+    assert len(choice_check.SHAPES) >= 30
+    assert {s.m for s in choice_check.SHAPES} >= {1, 4, 8, 16, 32, 64}
