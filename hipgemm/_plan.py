@@ -182,8 +182,8 @@ def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
         out_steps, ldc = target[:-2], p.n
     strides = (*levels.pair(steps[0]), *levels.pair(steps[1]))
     extents = (p.m, p.n, kernel_k(p.k, kernel), levels.inner)
-    scale_pairs = (*levels.pair(scale_steps[0]), *levels.pair(scale_steps[1]))
     scale_rows = tuple(side.scales.step if side.scales else 0 for side in sides)
+    scale_layout = (*scale_rows, *levels.pair(scale_steps[0]), *levels.pair(scale_steps[1]))
     splits = cost.splits
     workspace: dict[str, Any] = {}
     out_type, bias_type = _launch.TYPE_CODES[p.out_format.name], _bias_type(p)
@@ -196,14 +196,18 @@ def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
         )  # fmt: skip
         reduce = _launch.function(device, "split_reduce")
         rows, columns = reduce.tile
+        # Blocked scales go into the sums, others onto them.
         blocked = sides[0].scales is not None and sides[0].scales.blocked
+        zeros = (0,) * 6
+        outer_scales = zeros if blocked else scale_layout
+        scale_layout = scale_layout if blocked else zeros
         workspace = {
             "workspace": split * splits,
             "reduce": reduce,
             "reduce_workgroups": -(-p.m // rows) * -(-p.n // columns) * levels.count,
             "reduce_layout": (
-                ld, split, matrix, ldc, *levels.pair(out_steps), *((0,) * 4 if blocked else scale_pairs),
-                p.m, p.n, levels.inner, splits, *((0, 0) if blocked else scale_rows),
+                ld, split, matrix, ldc, *levels.pair(out_steps), *outer_scales[2:],
+                p.m, p.n, levels.inner, splits, *outer_scales[:2],
             ),
         }  # fmt: skip
     else:
@@ -215,7 +219,7 @@ def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
         second=sides[1],
         layout=layout,
         types=(out_type, bias_type),
-        scale_layout=(*scale_rows, *scale_pairs) if sides[0].scales else (),
+        scale_layout=scale_layout if sides[0].scales else (),
         offsets=levels.offsets(*steps, out_steps, *scale_steps),
         out_move=out_move,
         **workspace,
@@ -491,7 +495,11 @@ def _block_scales(where: Scales, q: ScaledArray, stream: int) -> tuple[_hip.Bloc
     if where.together:
         lead, rows = [], rows * count
     each = _launch.gemm_scale_bytes(rows, k)
-    block = _hip.allocate(each * (1 if where.together else count), scale.device, stream)
+    size = each * (1 if where.together else count)
+    # A kernel reads whole lines of scales from where its matrix begins: at the end, past the last one's.
+    behind = (rows - rows // count) * _launch.SCALE_ROW_BYTES if where.together else 0
+    block = _hip.allocate(size + behind, scale.device, stream)
+    _hip.clear(block.ptr + size, behind, stream)
     scale._block.reading(stream)
     if rows and k:
         row, along = where.strides[-2:]

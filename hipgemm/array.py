@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from types import EllipsisType
@@ -118,6 +119,39 @@ class DeviceArray(Resident):
             raise ValueError(f"DeviceArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
         (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
         return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded and self.ndim == 2)
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return the same elements in another shape; no copy.
+
+        Parameters
+        ----------
+        *shape : int, or one sequence of int
+            Extent of each axis; one may be -1, for what is left.
+
+        Returns
+        -------
+        DeviceArray
+            A view.
+
+        Raises
+        ------
+        ValueError
+            For a shape of another size, or one that would take a copy.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> x = hg.zeros((2, 3, 4), np.float32)
+        >>> x.reshape(-1, 4).shape
+        (6, 4)
+        """
+        extents = _extents("DeviceArray.reshape", shape[0] if len(shape) == 1 else shape, self.size)
+        strides = _restride(self.shape, self.strides, extents)
+        if strides is None:
+            required = "axes that become one must lie as one in memory"
+            got = f"shape {self.shape}, strides {self.strides}"
+            raise ValueError(f"DeviceArray.reshape: {sentence(required, got)}")
+        return self._view(self.ptr, extents, strides)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -380,6 +414,61 @@ def _expand(index: Index, ndim: int) -> list[int | slice | None]:
     return expanded if seen else expanded + rest
 
 
+def _ints(function: str, shape: Any) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        required = "shape must be an int or a sequence of ints"
+        raise TypeError(f"{function}: {sentence(required, repr(shape))}") from None
+
+
+def _extents(function: str, shape: Any, size: int) -> tuple[int, ...]:
+    """Read a shape of a known size, in which one extent may be -1."""
+    extents = _ints(function, shape)
+    if extents.count(-1) == 1:
+        known = -math.prod(extents)
+        left = size // known if known else 0
+        extents = tuple(left if n == -1 else n for n in extents)
+    if any(n < 0 for n in extents) or math.prod(extents) != size:
+        raise ValueError(f"{function}: {sentence(f'shape must hold {size} elements', shape)}")
+    return extents
+
+
+def _restride(
+    shape: tuple[int, ...], strides: tuple[int, ...], extents: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return the strides of an array in another shape of the same size; None if it takes a copy.
+
+    Examples
+    --------
+    >>> _restride((2, 3, 4), (48, 16, 4), (6, 2, 2)), _restride((2, 3), (4, 8), (6,))
+    ((16, 8, 4), None)
+    """
+    if 0 in extents:
+        return contiguous_strides(extents, strides[-1] if strides else 1)
+    runs: list[list[int]] = []  # extent and stride of what lies in memory as one, from the last axis on
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 1:
+            continue
+        if runs and stride == runs[-1][0] * runs[-1][1]:
+            runs[-1][0] *= n
+        else:
+            runs.append([n, stride])
+    found: list[int] = []
+    left, step = runs.pop(0) if runs else (1, 0)
+    for n in reversed(extents):
+        if n == 1:
+            found.append(step * left)
+            continue
+        if left == 1 and runs:
+            left, step = runs.pop(0)
+        if left % n:
+            return None
+        found.append(step)
+        left, step = left // n, step * n
+    return tuple(reversed(found))
+
+
 # ---- making arrays ---------------------------------------------------------------------------------
 
 
@@ -428,11 +517,7 @@ def zeros(
 def _make(
     function: str, shape: int | Sequence[int], dtype: npt.DTypeLike, device: int | None, stream: Any
 ) -> DeviceArray:
-    try:
-        extents = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
-    except TypeError:
-        required = "shape must be an int or a sequence of ints"
-        raise TypeError(f"{function}: {sentence(required, repr(shape))}") from None
+    extents = _ints(function, shape)
     if any(n < 0 for n in extents):
         raise ValueError(f"{function}: {sentence('shape must not be negative', extents)}")
     return new(

@@ -962,7 +962,7 @@ def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
         data = source.shaped(block, block.ptr, form.dtype, length, pitch, padded=True)
         kept = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
         q._kernel_scales["mxfp8"] = kept
-    return kept if kept.axis == q.axis else kept.T
+    return kept if kept.axis == q.axis else kept.mT
 
 
 def _chunked(data: _Rows) -> bool:

@@ -188,7 +188,10 @@ class ScaledArray:
     @property
     def T(self) -> ScaledArray:
         """The array with its axes reversed; no copy."""
-        return self._turned(self.data.T, self.scale.T, -1 - self.axis - self.ndim, self.shape[::-1])
+        made = self._turned(self.data.T, self.scale.T, -1 - self.axis - self.ndim, self.shape[::-1])
+        if self.ndim > 2:
+            made._kernel_scales = {}  # of other matrices than before
+        return made
 
     @property
     def mT(self) -> ScaledArray:

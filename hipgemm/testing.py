@@ -34,9 +34,9 @@ def gemm_bound(
 ) -> Array:
     """Return how far each element of `matmul` may lie from `reference.matmul`, in any summation order.
 
-    Operands may be quantized. With P the product of magnitudes and u the output's unit roundoff, that is
-    ``g (P + |bias|) + u (|ref| + g (P + |bias|)) + eta``, where g covers K products and each epilogue
-    factor in float32, and eta is half the smallest subnormal.
+    Operands may be quantized, and have leading axes. With P the product of magnitudes and u the output's
+    unit roundoff, that is ``g (P + |bias|) + u (|ref| + g (P + |bias|)) + eta``, where g covers K products
+    and each epilogue factor in float32, and eta is half the smallest subnormal.
 
     Examples
     --------
@@ -45,9 +45,9 @@ def gemm_bound(
     True
     """
     to = _known(dtype)
-    if a.shape[1] != b.shape[0]:
+    if a.shape[-1] != b.shape[-2]:
         raise ValueError(
-            f"gemm_bound: a.shape[1] (K) must equal b.shape[0] (K); got {a.shape[1]} and {b.shape[0]}"
+            f"gemm_bound: a.shape[-1] (K) must equal b.shape[-2] (K); got {a.shape[-1]} and {b.shape[-2]}"
         )
     factors = 1 if alpha != 1.0 else 0
     factors += col_scale is not None
@@ -63,7 +63,7 @@ def gemm_bound(
     )
     ref = reference.matmul(a, b, alpha=alpha, col_scale=col_scale, bias=bias)
     with np.errstate(invalid="ignore", over="ignore"):
-        summed = gamma(a.shape[1] + factors) * magnitude
+        summed = gamma(a.shape[-1] + factors) * magnitude
         bound: Array = summed + to.unit_roundoff * (np.abs(ref) + summed) + to.smallest_subnormal / 2
     return bound
 
@@ -215,7 +215,7 @@ def assert_gemm_close(
         good &= (as_unsigned(out) == as_unsigned(rounded)) | np.isnan(ref)
     if good.all():
         return
-    raise AssertionError(_explain(out, ref, error, bound, ~good, to, a.shape[1], exact))
+    raise AssertionError(_explain(out, ref, error, bound, ~good, to, a.shape[-1], exact))
 
 
 def _same(x: Array, y: Array) -> Array:
@@ -232,15 +232,24 @@ def _explain(
     excess[np.isnan(excess)] = np.inf
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), out.shape))
     where = ", ".join(map(str, at))
-    rows, columns = np.nonzero(bad)
+    *lead, rows, columns = np.nonzero(bad)
     by_row = {int(r): int((rows == r).sum()) for r in np.unique(rows)[:6]}
+    batch = "" if not lead else f"products {_distinct(lead)}, "
     limit = "" if exact else f", bound {bound[at]:.3g} ({excess[at]:.3g} bounds)"
     return (
         f"{int(bad.sum())} of {out.size} elements are wrong "
         f"({to.dtype.name}, K={k}, {'exact' if exact else 'bound'})\n"
         f"  worst out[{where}] = {float(out[at])}, expected {float(ref[at])}: off by {error[at]:.3g}{limit}\n"
-        f"  rows {rows.min()}..{rows.max()}, columns {columns.min()}..{columns.max()}; wrong by row: {by_row}"
+        f"  {batch}rows {rows.min()}..{rows.max()}, columns {columns.min()}..{columns.max()}; "
+        f"wrong by row: {by_row}"
     )
+
+
+def _distinct(lead: list[Array]) -> str:
+    """The first few places along the leading axes, and how many there are."""
+    found = sorted({tuple(int(i) for i in index) for index in zip(*lead, strict=True)})
+    some = ", ".join(str(index if len(index) > 1 else index[0]) for index in found[:6])
+    return some if len(found) <= 6 else f"{some}, .. ({len(found)})"
 
 
 def _known(dtype: npt.DTypeLike) -> Format:
