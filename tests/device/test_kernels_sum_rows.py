@@ -43,7 +43,7 @@ def test_bound(memory, dtype, rng):
     for shape in SHAPES:
         x = random_matrix(shape, rng, dtype=TYPES[dtype])
         error = np.abs(sums(memory, x) - exact_sums(x))
-        assert (error <= gamma(63) * exact_sums(np.abs(x))).all()
+        assert (error <= gamma(10) * exact_sums(np.abs(x))).all()
         x[0, 0] = np.nan
         got = sums(memory, x)
         assert np.isnan(got[0, 0])

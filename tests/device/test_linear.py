@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +11,8 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
+from hipgemm.formats import QUANTIZED
+from hipgemm.testing import assert_gemm_close, exact_grid, gamma, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 RECIPES = ("bf16", "fp8", "mxfp8", "mxfp4")
@@ -61,7 +63,10 @@ def test_bounds(recipe, shape, place, rng):
         assert [a.dtype for a in arrays] == [d or BF16 for d in dtypes]
         check(y, grads, x, w, dy, recipe=recipe, **epilogue)
         if epilogue:
-            np.testing.assert_allclose(host(grads.dbias), dy.astype(np.float64).sum(0), rtol=2e-6, atol=1e-5)
+            exact = dy.astype(np.float64)
+            roundings = 10 * max(1, math.ceil(math.log(m, 64)))  # of the passes that sum 64 rows each
+            error = np.abs(host(grads.dbias) - exact.sum(0))
+            assert (error <= gamma(roundings) * np.abs(exact).sum(0)).all()
             assert len([*grads]) == 3
         else:
             assert grads.dbias is None
@@ -400,19 +405,21 @@ def test_finite_differences(recipe, scaled, rng):
     np.testing.assert_allclose(grads.dbias, want, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("format", ["fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1"])
+@pytest.mark.parametrize("format", QUANTIZED)
 def test_what_quantizing_may_change(format, rng):
     """The bounds of docs/training.md on each number, in units of its block's scale."""
     x = (rng.standard_normal((256, 64)) * np.exp2(rng.integers(-20, 20, (256, 64)))).astype(F32)
     if format == "mxfp4_e2m1":
         q = reference.quantize_mxfp4(x, hadamard=False)
     else:
-        q = {"f": reference.quantize_fp8, "m": reference.quantize_mxfp8}[format[0]](x)
+        quantize = {"f": reference.quantize_fp8, "m": reference.quantize_mxfp8}[format[0]]
+        q = quantize(x, format=format)
     scale = np.repeat(np.asarray(q.scale, np.float64), 32, axis=1) if q.scale.ndim else float(q.scale)
     error = np.abs(reference.values(q) - x)
     if format == "mxfp4_e2m1":
         limit = np.maximum(np.abs(x), scale) / 4
     else:
-        limit = np.maximum(np.abs(x) * 2.0**-4, scale * 2.0**-10) * (1 + 2.0**-20)
+        relative, least = (2.0**-4, 2.0**-10) if "e4m3" in format else (2.0**-3, 2.0**-17)
+        limit = np.maximum(np.abs(x) * relative, scale * least) * (1 + 2.0**-20)
     assert (error <= limit).all()
     assert (error > limit / 2).any()
