@@ -40,7 +40,7 @@ from .scaled import (
     is_array,
     scale_shape,
 )
-from .usage import count_copy
+from .usage import count_call, count_copy
 
 Input = npt.NDArray[Any] | DeviceArray
 FP8 = ("fp8_e4m3", "fp8_e5m2")
@@ -346,7 +346,9 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
         return reference.dequantize(q, dtype=to.dtype)
     handle = _hip.stream_handle(function, stream)
     with told_by(function), _hip.on_device(q.device):
-        return _back(q, handle, to)
+        made = _back(q, handle, to)
+        count_call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes)
+        return made
 
 
 def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
@@ -395,6 +397,7 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
             kernel = _launch.function(scale.device, function)
             workgroups = -(-packed.size // kernel.tile[0])
             _launch.launch(kernel, workgroups, handle, scale.ptr, packed.ptr, *scale.strides, rows, blocks)
+        count_call(function, function, 0, scale.nbytes + packed.nbytes)
     return packed
 
 
@@ -577,11 +580,20 @@ def _on_device(
     handle = _hip.stream_handle(function, stream)
     if isinstance(x, DeviceArray):
         with told_by(function), _hip.on_device(x.device):
-            return work(x, handle)
+            made = work(x, handle)
+            _count(function, x, *(made if isinstance(made, tuple) else (made,)))
+            return made
     resident = asarray(x, device=device, stream=stream)
     with told_by(function), _hip.on_device(resident.device):
         made = work(resident, handle)
+        _count(function, resident, *(made if isinstance(made, tuple) else (made,)))
         return (made[0].get(), made[1].get()) if isinstance(made, tuple) else made.get()
+
+
+def _count(function: str, x: DeviceArray, *made: ScaledArray) -> None:
+    kernel = f"quantize_{made[0].format.split('_')[0]}"
+    kernel += "_groups" if made[0].group_offsets is not None else ""
+    count_call(function, kernel, 0, x.nbytes + sum(q.data.nbytes + q.scale.nbytes for q in made))
 
 
 # ---- execution: everything is queued on the stream, in order ---------------------------------------
