@@ -34,6 +34,7 @@ from .quantize import (
     transpose_quantize_mxfp8,
 )
 from .scaled import ScaledArray
+from .sharding import ShardedArray, shard, sharded_matmul
 from .stream import Event, Stream, synchronize
 from .support import Support, can_use
 from .usage import Usage, reset_usage, usage
@@ -57,6 +58,7 @@ __all__ = [
     "RuntimeFallbackWarning",
     "RuntimeNotFoundError",
     "ScaledArray",
+    "ShardedArray",
     "Stream",
     "Support",
     "UnsupportedError",
@@ -67,9 +69,9 @@ __all__ = [
     "empty",
     "emulator_counters",
     "info",
+    "limit_memory",
     "linear",
     "linear_backward",
-    "limit_memory",
     "matmul",
     "memory_stats",
     "pack_fp4",
@@ -79,6 +81,8 @@ __all__ = [
     "quantize_mxfp4",
     "quantize_mxfp8",
     "reset_usage",
+    "shard",
+    "sharded_matmul",
     "synchronize",
     "transpose_quantize_mxfp8",
     "trim",

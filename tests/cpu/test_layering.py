@@ -16,6 +16,7 @@ LAYERS = [
     ["usage", "counters", "_notes", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "_plan", "gemm", "info"],
     ["elementwise", "linear"],
+    ["_mpi", "sharding"],
     ["emulator_bench", "bench", "choice_check", "__main__"],
     ["__init__"],
 ]

@@ -1,0 +1,31 @@
+"""Runs the tests beside it with eight emulated devices: a process has as many as it began with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.skipif("HIPGEMM_EMULATOR_DEVICES" in os.environ, reason="has several devices already")
+@pytest.mark.parametrize("peers", ["on", "off"])
+def test_with_eight_devices(peers: str) -> None:
+    environment = {**os.environ, "HIPGEMM_EMULATOR_DEVICES": "8", "HIPGEMM_PEER": peers}
+    files = sorted(map(str, HERE.glob("test_sharding*.py")))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert " skipped" not in done.stdout
+
+
+@pytest.mark.skipif("HIPGEMM_EMULATOR_DEVICES" in os.environ, reason="has several devices already")
+def test_one_device_named_often() -> None:
+    environment = {**os.environ, "HIPGEMM_TEST_DEVICES": "here"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "test_sharding.py")]
+    command += ["-k", "one_device"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr

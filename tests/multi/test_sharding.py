@@ -1,0 +1,176 @@
+"""Products over devices: right within the bound, the same bits on every run, whatever is cut."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import _hip, sharding
+from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+SHAPES = [(64, 48, 96), (37, 53, 200), (3, 5, 7), (257, 130, 65)]
+AXES: dict[str, tuple[int | None, int | None]] = {"m": (0, None), "n": (None, 1), "k": (1, 0)}
+
+
+def operands(m: int, n: int, k: int, rng: np.random.Generator, exact: bool = False) -> tuple[Any, Any]:
+    make = exact_grid if exact else random_matrix
+    return make((m, k), rng, dtype=BF16), make((n, k), rng, dtype=BF16).T
+
+
+@pytest.mark.parametrize("split", ["m", "n", "k"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_within_the_bound(split: Any, shape: tuple[int, int, int], rng: Any, devices: list[int]) -> None:
+    a, b = operands(*shape, rng)
+    columns = shape[1]
+    epilogue = {
+        "alpha": 0.75,
+        "col_scale": rng.standard_normal(columns).astype(np.float32),
+        "bias": rng.standard_normal(columns).astype(np.float32),
+    }
+    out = hg.sharded_matmul(a, b, split=split, **epilogue)
+    assert isinstance(out, np.ndarray)
+    assert_gemm_close(out, a, b, **epilogue)
+    again = hg.sharded_matmul(a, b, split=split, **epilogue)
+    assert out.tobytes() == again.tobytes()
+
+
+@pytest.mark.parametrize("split", ["m", "n", "k"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16])
+def test_exact_grids_are_exact(split: Any, dtype: Any, rng: Any, devices: list[int]) -> None:
+    a, b = operands(70, 90, 100, rng, exact=True)
+    out = hg.sharded_matmul(a, b, split=split, dtype=dtype)
+    assert_gemm_close(out, a, b, exact=True)
+
+
+@pytest.mark.parametrize("split", ["m", "n", "k"])
+def test_stays_on_the_devices(split: Any, rng: Any, devices: list[int]) -> None:
+    a, b = operands(80, 64, 128, rng)
+    first, second = AXES[split]
+    x, y = hg.shard(a, devices, axis=first), hg.shard(b, devices, axis=second)
+    assert x.devices == tuple(devices)
+    out = hg.sharded_matmul(x, y, split=split)
+    assert isinstance(out, hg.ShardedArray)
+    assert out.shape == (80, 64)
+    assert out.axis == (-1 if split == "n" else -2)
+    assert [part.device for part in out.parts] == devices
+    assert_gemm_close(out.get(), a, b)
+    assert _hip.current_device() == 0
+
+
+def test_uneven_shards(rng: Any, devices: list[int]) -> None:
+    a, b = operands(50, 40, 90, rng)
+    some = devices[:3]
+    for axis, other, split, sizes in ((0, None, "m", (0, 49, 1)), (1, 0, "k", (1, 80, 9))):
+        x = hg.shard(a, some, axis=axis, sizes=sizes)
+        y = hg.shard(b, some, axis=other, sizes=None if other is None else sizes)
+        assert_gemm_close(hg.sharded_matmul(x, y, split=split).get(), a, b)  # type: ignore[arg-type]
+
+
+def test_more_devices_than_rows(rng: Any, devices: list[int]) -> None:
+    a, b = operands(2, 3, 4, rng)
+    for split in ("m", "n", "k"):
+        assert_gemm_close(hg.sharded_matmul(a, b, split=split), a, b)
+
+
+def test_weight_gradient_over_split_rows(rng: Any, devices: list[int]) -> None:
+    dy, x = random_matrix((333, 40), rng, dtype=BF16), random_matrix((333, 72), rng, dtype=BF16)
+    cut = hg.shard(dy, devices, axis=0), hg.shard(x, devices, axis=0)
+    out = hg.sharded_matmul(cut[0].T, cut[1], split="k", dtype=np.float32)
+    assert_gemm_close(out.get(), dy.T, x)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_batch(shared: bool, rng: Any, devices: list[int]) -> None:
+    a = random_matrix((10 * 33, 64), rng, dtype=BF16).reshape(10, 33, 64)
+    b = random_matrix((64, 48), rng, dtype=BF16) if shared else np.stack([a[i, :24].T for i in range(10)])
+    out = hg.sharded_matmul(a, b, split="batch", devices=devices)
+    assert out.shape == (10, 33, b.shape[-1])
+    for i in range(10):
+        assert_gemm_close(out[i], a[i], b if shared else b[i])
+
+
+@pytest.mark.parametrize("split", ["m", "n", "k"])
+@pytest.mark.parametrize("form", ["fp8", "fp8 rows", "mxfp8", "mxfp4"])
+def test_quantized(split: Any, form: str, rng: Any, devices: list[int]) -> None:
+    x, w = random_matrix((70, 160), rng, dtype=np.float32), random_matrix((50, 160), rng, dtype=np.float32)
+    if form.startswith("fp8"):
+        axis = -1 if form == "fp8 rows" else None
+        a, b = hg.quantize_fp8(x, axis=axis), hg.quantize_fp8(w, axis=axis)
+    else:
+        quantize: Any = hg.quantize_mxfp8 if form == "mxfp8" else hg.quantize_mxfp4
+        a, b = quantize(x), quantize(w)
+    out = hg.sharded_matmul(a, b.T, split=split, devices=devices, dtype=np.float32)
+    assert_gemm_close(out, a, b.T)
+
+
+@pytest.mark.parametrize("split", ["m", "n", "batch"])
+def test_in_pieces(split: Any, rng: Any, devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "_PIECE_BYTES", 3000)
+    a = random_matrix((9 * 21, 64), rng, dtype=BF16)
+    a = a.reshape(9, 21, 64) if split == "batch" else a
+    b, bias = random_matrix((64, 70), rng, dtype=BF16), rng.standard_normal(70).astype(np.float32)
+    out = hg.sharded_matmul(a, b, split=split, devices=devices[:3], bias=bias)
+    for got, x in zip(out, a, strict=True) if split == "batch" else [(out, a)]:
+        assert_gemm_close(got, x, b, bias=bias)
+
+
+@pytest.mark.parametrize("split", ["m", "k"])
+def test_leading_axis(split: Any, rng: Any, devices: list[int]) -> None:
+    a = random_matrix((3 * 50, 90), rng, dtype=BF16).reshape(3, 50, 90)
+    b = random_matrix((90, 40), rng, dtype=BF16)
+    x = hg.shard(a, devices, axis=-2 if split == "m" else -1)
+    out = hg.sharded_matmul(x, b, split=split)
+    assert out.axis == -2
+    for i, got in enumerate(out.get()):
+        assert_gemm_close(got, a[i], b)
+
+
+def test_one_device_may_be_named_often(rng: Any) -> None:
+    a, b = operands(30, 20, 50, rng)
+    for split in ("m", "n", "k"):
+        assert_gemm_close(hg.sharded_matmul(a, b, split=split, devices=[0, 0, 0]), a, b)
+
+
+def test_errors_name_what_is_wrong(rng: Any, devices: list[int]) -> None:
+    a, b = operands(8, 8, 64, rng)
+    with pytest.raises(ValueError, match=r"split must be m, n, k or batch; got 'x'"):
+        hg.sharded_matmul(a, b, split="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"a must be cut along axis -2 for split=m; got cut along axis -1"):
+        hg.sharded_matmul(hg.shard(a, devices, axis=1), b, split="m")
+    with pytest.raises(ValueError, match=r"same devices in the same order"):
+        hg.sharded_matmul(hg.shard(a, devices[:2], axis=1), hg.shard(b, devices[1::-1], axis=0), split="k")
+    with pytest.raises(ValueError, match=r"cut at the same places"):
+        hg.sharded_matmul(
+            hg.shard(a, devices[:2], axis=1, sizes=(24, 40)), hg.shard(b, devices[:2], axis=0), split="k"
+        )
+    with pytest.raises(ValueError, match=r"K\) must equal"):
+        hg.sharded_matmul(a, b[:32], split="m")
+    with pytest.raises(ValueError, match=r"sizes must be 2 lengths that add up to 8; got \[1, 2\]"):
+        hg.shard(a, devices[:2], axis=0, sizes=(1, 2))
+    with pytest.raises(ValueError, match=r"devices must name one or more of 0 to"):
+        hg.shard(a, [99], axis=0)
+    with pytest.raises(TypeError, match=r"x must be a numpy.ndarray"):
+        hg.shard([1, 2], axis=0)
+    with pytest.raises(TypeError, match=r"dtype must be"):
+        hg.sharded_matmul(a, b, split="k", dtype=np.int8)
+    q = hg.quantize_mxfp8(a.astype(np.float32))
+    with pytest.raises(ValueError, match=r"multiples of 32, the block of mxfp8_e4m3"):
+        hg.shard(q, devices[:2], axis=1, sizes=(16, 48))
+
+
+def test_nothing_leaks(rng: Any, devices: list[int]) -> None:
+    a, b = operands(64, 64, 64, rng)
+    free = []
+    for _ in range(12):
+        hg.sharded_matmul(a, b, split="k")
+        with pytest.raises(ValueError, match="must equal"):
+            hg.sharded_matmul(a, b[:32], split="k")
+        left = []
+        for device in devices:
+            with _hip.on_device(device):
+                left.append(int(_hip.runtime().hip.hipMemGetInfo()[1]))
+        free.append(left)
+    assert free[3:] == free[2:-1]
