@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import operator
 import os
@@ -35,6 +36,9 @@ def failure(call: str, error: Any) -> HipError:
     report = rt.report()
     with suppress(Exception):
         rt.hip.hipGetLastError()
+    if type(error) is int:
+        with suppress(ValueError):
+            error = rt.hip.hipError_t(error)
     return HipError(call, int(error), getattr(error, "name", "unknown error"), report)
 
 
@@ -45,6 +49,23 @@ def call(name: str, *args: Any) -> Any:
     if int(error) != _HIP_SUCCESS:
         raise failure(name, error)
     return result[1] if len(result) > 1 else None
+
+
+def get_memory(lost: Callable[[int], None], name: str, nbytes: int, *flags: int) -> tuple[int, int]:
+    """Call an allocating function of HIP: the error code, and the address.
+
+    Ctrl-C during the call is raised after it, where the address would be lost; `lost` gets it then.
+    hip-python runs code of Python before it returns, so it is left out.
+    """
+    function, pointer = getattr(runtime().handle, name), ctypes.c_void_p()
+    place, size = ctypes.byref(pointer), ctypes.c_size_t(nbytes)
+    try:
+        error = function(place, size, *flags)
+    except BaseException:
+        if pointer.value:
+            lost(pointer.value)
+        raise
+    return error, pointer.value or 0
 
 
 # ---- devices and streams ---------------------------------------------------------------------------
@@ -74,8 +95,8 @@ def on_device(device: int) -> Iterator[None]:
     if before == device:
         yield
         return
-    call("hipSetDevice", device)
     try:
+        call("hipSetDevice", device)
         yield
     finally:
         call("hipSetDevice", before)
@@ -521,15 +542,23 @@ class Pool:
         if self.limit is not None and self.bytes + size > self.limit:
             return 0
         with on_device(self._device):
-            error, pointer = runtime().hip.hipMalloc(size)
-            if int(error) == _OUT_OF_MEMORY:
+            error, pointer = get_memory(lambda ptr: self._put_new(size, ptr), "hipMalloc", size)
+            if error == _OUT_OF_MEMORY:
                 runtime().hip.hipGetLastError()
                 return 0
-            if int(error) != _HIP_SUCCESS:
+            if error != _HIP_SUCCESS:
                 raise failure(f"hipMalloc({size} bytes on device {self._device})", error)
         self.bytes += size
         self.mallocs += 1
-        return int(pointer)
+        return pointer
+
+    def _put_new(self, size: int, ptr: int) -> None:
+        self.bytes += size
+        self._put(0, size, ptr)
+
+    def _put(self, stream: int, size: int, ptr: int) -> None:
+        self._free.setdefault(stream, {}).setdefault(size, []).append(ptr)
+        self.cached += size
 
     def _out_of_memory(self, nbytes: int, size: int, cached: int) -> HipError:
         free, total = memory_info(self._device)
@@ -574,8 +603,7 @@ class Pool:
                 try:
                     self._gather(home, streams)
                 finally:  # a fault that surfaces here ended all work there was
-                    self._free.setdefault(home, {}).setdefault(size, []).append(ptr)
-                    self.cached += size
+                    self._put(home, size, ptr)
             else:
                 self._hip_free(ptr, size)
         if self._kept:

@@ -48,6 +48,7 @@ class Runtime:
     library: str
     devices: int
     emulator: ctypes.CDLL | None = None
+    handle: Any = None  # the library by ctypes
     reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
     pools: list[Any] = field(default_factory=list)
     staging: list[Any] = field(default_factory=list)
@@ -225,7 +226,7 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
         others = [path for path in _mapped_libraries() if not _same_file(path, library)]
         if others:
             raise RuntimeNotFoundError(f"hip-python has opened {others[0]} instead of {library}")
-    found = Runtime(kind, hip, library, int(devices))
+    found = Runtime(kind, hip, library, int(devices), handle=handle)
     if kind in ("emulator", "bridge"):
         reporter: Any = getattr(handle, f"hipgemm_{kind}_last_report")
         reporter.restype = ctypes.c_char_p

@@ -30,12 +30,17 @@ Bytes = npt.NDArray[np.uint8]
 class Buffer:
     """Pinned memory, and the event after which the device no longer uses it."""
 
-    __slots__ = ("event", "ptr", "size")
+    __slots__ = ("event", "lost", "ptr", "size")
 
-    def __init__(self, ptr: int, size: int, event: Any):
+    def __init__(self, ptr: int, size: int, event: Any, lost: deque[tuple[int, int]]):
         self.ptr = ptr
         self.size = size
         self.event = event
+        self.lost = lost
+
+    def __del__(self) -> None:
+        if self.ptr:  # dropped instead of given back, by Ctrl-C at the wrong moment
+            self.lost.append((self.ptr, self.size))
 
 
 class Staging:
@@ -51,6 +56,7 @@ class Staging:
         self._turn = threading.Condition()
         self._idle: dict[int, list[Buffer]] = {}
         self._flying: dict[int, deque[Buffer]] = {}  # the earliest first
+        self._lost: deque[tuple[int, int]] = deque()
 
     def take(self, nbytes: int, wait: bool = True) -> Buffer | None:
         """Return a buffer of at least `nbytes`; None if it takes waiting, and `wait` is false."""
@@ -93,8 +99,11 @@ class Staging:
         with self._turn:
             self._land()
             self._free_idle(0)
+            self._free_lost()
 
     def _find(self, size: int) -> Buffer | None:
+        if self._lost:
+            self._free_lost()
         idle = self._idle.get(size)
         if idle:
             return idle.pop()
@@ -110,14 +119,18 @@ class Staging:
 
     def _make(self, size: int) -> Buffer | None:
         with _hip.on_device(self.device):
-            try:
-                ptr = int(_hip.call("hipHostMalloc", size, 0))
-            except HipError:
+            error, ptr = _hip.get_memory(lambda ptr: self._put_new(size, ptr), "hipHostMalloc", size, 0)
+            if error:
+                failure = _hip.failure(f"hipHostMalloc({size} bytes)", error)
                 if not self.bytes:
-                    raise
+                    raise failure
                 return None  # there are others to wait for
             self.bytes += size
-            return Buffer(ptr, size, _hip.borrow_event(self.device, False))
+            return Buffer(ptr, size, _hip.borrow_event(self.device, False), self._lost)
+
+    def _put_new(self, size: int, ptr: int) -> None:
+        self.bytes += size
+        self._lost.append((ptr, size))
 
     def _land(self) -> None:
         for size, queue in self._flying.items():
@@ -125,13 +138,21 @@ class Staging:
                 self._idle.setdefault(size, []).append(queue.popleft())
 
     def _free_idle(self, keep: int) -> None:
+        for idle in self._idle.values():
+            while idle and self.bytes > keep:
+                buffer = idle.pop()
+                _hip.return_event(buffer.event, self.device, False)
+                ptr, buffer.ptr = buffer.ptr, 0
+                self._free(ptr, buffer.size)
+
+    def _free_lost(self) -> None:
+        while self._lost:
+            self._free(*self._lost.popleft())
+
+    def _free(self, ptr: int, size: int) -> None:
+        self.bytes -= size
         with _hip.on_device(self.device):
-            for idle in self._idle.values():
-                while idle and self.bytes > keep:
-                    buffer = idle.pop()
-                    self.bytes -= buffer.size
-                    _hip.return_event(buffer.event, self.device, False)
-                    _hip.call("hipHostFree", buffer.ptr)
+            _hip.call("hipHostFree", ptr)  # waits for the device
 
 
 class _Memory:

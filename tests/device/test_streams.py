@@ -1,5 +1,6 @@
 """Order across streams and threads."""
 
+import gc
 import threading
 
 import ml_dtypes
@@ -103,13 +104,138 @@ def free_bytes():
     return int(result[1]), int(result[2])
 
 
-@pytest.mark.parametrize("stream", ["s", -1, 1.5j, object(), [1]])
+@pytest.mark.parametrize("stream", ["s", "7", b"0", -1, 1.5, 1.5j, object(), [1]])
 def test_wrong_streams(stream, rng):
     a = random_matrix((4, 8), rng)
     with pytest.raises(TypeError, match="matmul: stream must be None, a stream handle, or convertible"):
         hg.matmul(a, a.T, stream=stream)
     with pytest.raises(TypeError, match="asarray: stream must be"):
         hg.asarray(a, stream=stream)
+
+
+def test_default_streams(rng):
+    a = random_matrix((4, 8), rng)
+    for stream in (None, 0, 1, Stream(0), np.int64(1)):
+        assert_gemm_close(hg.matmul(a, a.T, stream=stream), a, a.T)
+    with pytest.raises(
+        ValueError, match=r"matmul: stream must be one that all threads mean alike; got the per-"
+    ):
+        hg.matmul(a, a.T, stream=2)
+
+
+def test_stream_objects(rng):
+    a, w = random_matrix((65, 64), rng), random_matrix((40, 64), rng)
+    first, second = hg.Stream(), hg.Stream(device=0)
+    assert int(first) != int(second)
+    assert repr(first) == f"Stream({int(first):#x}, device=0)"
+    x = hg.asarray(a, stream=first)
+    out = hg.matmul(x, hg.asarray(w, stream=second).T, stream=second)
+    assert not second.query()
+    second.synchronize()
+    assert second.query()
+    assert_gemm_close(out.get(), a, w.T)
+    for function in (hg.empty, hg.zeros):
+        assert function(3, F32, stream=first)._block.writer == int(first)
+    q = hg.quantize_mxfp8(x, stream=first)
+    np.testing.assert_array_equal(q.data.get(), hg.quantize_mxfp8(a).data)
+    with pytest.raises(ValueError, match="Stream: device must be 0 to"):
+        hg.Stream(99)
+    with pytest.raises(TypeError, match="Stream: device must be an int; got str"):
+        hg.Stream("0")
+
+
+def test_streams_are_used_again(rng):
+    """A stream that is gone leaves arrays behind that still refer to it."""
+    stream = hg.Stream()
+    handle = int(stream)
+    x = hg.asarray(random_matrix((8, 8), rng), stream=stream)
+    del stream
+    gc.collect()
+    made = [hg.Stream() for _ in range(3)]
+    assert handle in map(int, made)
+    hg.matmul(x, x, stream=made[0]).get()
+    count = len(_hip.runtime().streams)
+    for _ in range(50):
+        hg.Stream().wait(hg.Stream())
+    assert len(_hip.runtime().streams) <= count + 2
+
+
+def test_streams_wait_for_each_other(streams):
+    """By hand, for work that hipgemm does not know of."""
+    x = hg.zeros(4, F32)
+    hg.synchronize()
+    for way in ("stream", "event", "recorded event", "foreign stream"):
+        first, second = hg.Stream(), hg.Stream()
+        _hip.call("hipMemsetAsync", x.ptr, 0x40, 16, int(first))
+        if way == "stream":
+            second.wait(first)
+        elif way == "event":
+            second.wait(first.record())
+        elif way == "recorded event":
+            hg.Event(timing=False).record(first).wait(second)
+        else:
+            second = streams()
+            first.record().wait(second)
+        _hip.call("hipMemsetAsync", x.ptr, 0, 8, int(second))
+        _hip.synchronize(int(second))
+        assert x.get().tolist() == [0, 0, 3.0039215087890625, 3.0039215087890625]
+    with pytest.raises(TypeError, match=r"Stream.wait: other must be an Event or a Stream; got int"):
+        hg.Stream().wait(3)
+
+
+def test_events(rng):
+    stream = hg.Stream()
+    event = hg.Event()
+    assert event.query()  # never recorded
+    event.synchronize()
+    event.wait(stream)
+    a = hg.asarray(random_matrix((96, 96), rng))
+    start = stream.record()
+    hg.matmul(a, a, stream=stream)
+    assert stream.record(event) is event
+    event.synchronize()
+    assert event.query()
+    assert start.query()
+    assert 0 < start.elapsed(event) < 60_000
+    event.record()  # elsewhere by now
+    assert event.elapsed(hg.Event().record(stream)) > -60_000
+    untimed, fresh = hg.Event(timing=False).record(), hg.Event()
+    with pytest.raises(ValueError, match=r"Event.elapsed: end event must have timing=True"):
+        start.elapsed(untimed)
+    with pytest.raises(ValueError, match=r"Event.elapsed: the first event must have been recorded"):
+        fresh.elapsed(start)
+    with pytest.raises(TypeError, match=r"Event.elapsed: end must be an Event; got float"):
+        start.elapsed(1.0)
+    with pytest.raises(TypeError, match=r"Event.record: stream must be None"):
+        event.record("x")
+
+
+def test_events_are_used_again():
+    gc.collect()
+    hg.Event().record()
+    handles = {int(hg.Event()._event) for _ in range(20)}
+    assert len(handles) == 1
+
+
+def test_faults_reach_who_waits(emulator):
+    x = hg.asarray(np.ones((64, 64), BF16))
+
+    class Beyond:
+        def __init__(self, interface):
+            self.__cuda_array_interface__ = {**interface, "shape": (4096, 64)}
+
+    beyond = hg.asarray(Beyond(x.view(np.uint16).__cuda_array_interface__)).view(BF16)
+    stream = hg.Stream()
+    for wait in (
+        stream.synchronize,
+        lambda: stream.record().synchronize(),
+        hg.synchronize,
+        lambda: [stream.query() for _ in range(10**6)],
+    ):
+        hg.matmul(beyond, x, stream=stream)
+        with pytest.raises(hg.HipError, match="hipErrorIllegalAddress"):
+            wait()
+        hg.synchronize()
 
 
 def test_threads(streams):
