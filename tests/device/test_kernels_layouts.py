@@ -1,0 +1,222 @@
+"""Products of operands that are contiguous across K, and of f16, kernel by kernel."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from gemm_launch import ELEMENTS, GEMMS, TYPES, Memory, Product, launch
+
+import hipgemm
+from hipgemm import _hip
+from hipgemm.manifest import Kernel
+
+KERNELS = [name for name, k in GEMMS.items() if k.layout != "nt" or k.a == "f16"]
+every_kernel = pytest.mark.parametrize("name", KERNELS)
+# One of each layout and element size.
+EXAMPLES = [
+    next(name for name in GEMMS if name.startswith(f"gemm_{form}_{layout}_64x64x"))
+    for form in ("bf16", "fp8_e4m3")
+    for layout in ("nn", "nt", "tn", "tt")
+]
+each_layout = pytest.mark.parametrize("name", EXAMPLES)
+
+
+@pytest.fixture
+def memory():
+    made = Memory()
+    yield made
+    made.free()
+
+
+def check(memory, name, m, n, k, *, out="f32", **options):
+    """Exact products, bit for bit; NaN in the padding of rows, behind the last one, and around C."""
+    drawn = Product.draw(GEMMS[name], m, n, k, row_scales=True)
+    got = drawn.run(memory, out=out, **options)
+    assert np.array_equal(got, drawn.expected()[0].astype(TYPES[out])), (m, n, k, out)
+
+
+def ragged(kernel: Kernel) -> Iterator[tuple[int, int, int]]:
+    tile_m, tile_n, tile_k = kernel.tile
+    yield from ((1, 1, 1), (1, tile_n + 1, 200), (tile_m + 1, 1, 65))
+    yield from ((tile_m - 1, tile_n + 1, 63), (tile_m + 1, tile_n - 1, 7), (13, 101, 1))
+    yield from ((tile_m, tile_n, 3 * tile_k), (tile_m + 7, 2 * tile_n + 3, 4 * tile_k + 1))
+
+
+@every_kernel
+def test_ragged_shapes(memory, name):
+    for i, (m, n, k) in enumerate(ragged(GEMMS[name])):
+        check(memory, name, m, n, k, out=list(TYPES)[i % 3], gap=i % 2)
+
+
+@every_kernel
+def test_every_element_of_k_meets_its_partner(memory, name):
+    """Row i of A picks one k: C must be that row of B, for a B that tells its columns, then its rows."""
+    kernel = GEMMS[name]
+    k, names = 256, 8  # a format may know few numbers, so that 0 .. 255 are told by their digits
+    pick = np.random.default_rng(5).permutation(k)
+    a = np.zeros((1, 1, k, k), np.float32)
+    a[..., np.arange(k), pick] = 1
+    index = np.arange(k, dtype=np.float32)
+    one = np.ones((1, 1, 1), np.float32)
+    for digit in (index % names, index // names % names, index // names**2):
+        for b in (np.tile(digit[:, None], (1, k)), np.tile(digit, (k, 1))):  # (N, K)
+            codes = (a.astype(ELEMENTS[kernel.a]), b[None, None].astype(ELEMENTS[kernel.b]))
+            got = Product(kernel, *codes, one, one).run(memory)
+            assert np.array_equal(got[0, 0], b.T[pick])
+
+
+@every_kernel
+def test_any_numbers_stay_in_the_bound(memory, name):
+    k = GEMMS[name].tile[2] * 3 - 41
+    drawn = Product.draw(GEMMS[name], 70, 65, k, exact=False, row_scales=True)
+    expected, magnitude = drawn.expected()
+    error = np.abs(drawn.run(memory) - expected)
+    assert (error <= (k + 6) * 2.0**-24 * magnitude + 2.0**-24 * np.abs(expected)).all()
+
+
+@each_layout
+def test_batches_splits_and_what_follows_the_sum(memory, name):
+    n = 101
+    rng = np.random.default_rng(1)
+    col_scale = np.exp2(rng.integers(-5, 6, n)).astype(np.float32)
+    bias = rng.integers(-64, 65, n).astype(np.float32)
+    more = {"alpha": -0.25, "col_scale": col_scale, "bias": bias}
+    for k in (63, 5 * GEMMS[name].tile[2] - 1, 6 * GEMMS[name].tile[2]):
+        for a_batch, b_batch in (((1, 1), (2, 2)), ((2, 2), (1, 2))):
+            drawn = Product.draw(GEMMS[name], 37, n, k, a_batch=a_batch, b_batch=b_batch)
+            expected = drawn.expected()[0] * -0.25 * col_scale + bias
+            for out, split_tiles in zip(TYPES, (0, 2, 4), strict=True):
+                got = drawn.run(memory, out=out, split_tiles=split_tiles, **more)
+                assert np.array_equal(got, expected.astype(TYPES[out]))
+
+
+@every_kernel
+def test_c_at_any_pitch(memory, name):
+    for n, gap in ((1, 1), (7, 0), (8, 1), (63, 2), (72, 0), (130, 3)):
+        for out in TYPES:
+            check(memory, name, 20, n, 65, out=out, gap=gap)
+
+
+# ---- operands that are views ----------------------------------------------------------------------------
+
+
+def stored(kernel: Kernel, side: int, x: np.ndarray) -> np.ndarray:
+    """An operand (rows, K) as the kernel's layout has it."""
+    return x if kernel.layout[side] == "nt"[side] else x.T
+
+
+def multiply(memory, name, a, b, m, n, k, splits=1):
+    """C by address and ld of the operands; of a split K, the sum of the parts."""
+    tiles = max(1, -(-k // GEMMS[name].tile[2]))
+    c = memory.put(np.full((splits, m, n), np.nan, np.float32))
+    launch(
+        name,
+        -(-m // GEMMS[name].tile[0]) * -(-n // GEMMS[name].tile[1]) * splits,
+        a=a[0],
+        lda=a[1],
+        b=b[0],
+        ldb=b[1],
+        c=c,
+        ldc=n,
+        m=m,
+        n=n,
+        k=k,
+        batch_inner=1,
+        alpha=1.0,
+        out_type=list(TYPES).index("f32"),
+        splits=splits,
+        split_tiles=-(-(tiles + tiles % 2) // splits),
+        split_stride=m * n * 4,
+    )
+    return memory.get(c, np.empty((splits, m, n), np.float32)).sum(0)
+
+
+@each_layout
+@pytest.mark.parametrize("k", [7, 64, 135, 200, 256])
+def test_more_rows_and_columns_around_the_operands(memory, name, k):
+    """NaN before and behind, in every direction: they are in the array, but no business of the product."""
+    kernel = GEMMS[name]
+    m, n, more = 70, 65, 64
+    # A K that is contiguous ends with a whole chunk.
+    k = k if kernel.layout == "tn" else -(-k // kernel.chunk) * kernel.chunk
+    drawn = Product.draw(kernel, m, n, k)
+    placed = []
+    for side, x in enumerate((drawn.a, drawn.b)):
+        inside = stored(kernel, side, x[0, 0])
+        rows, columns = (size + more + more for size in inside.shape)
+        columns = -(-columns // kernel.chunk) * kernel.chunk
+        full = np.full((rows, columns), np.nan, x.dtype)
+        full[more : more + inside.shape[0], more : more + inside.shape[1]] = inside
+        placed.append((memory.put(full) + (more * columns + more) * x.itemsize, columns))
+    got = multiply(memory, name, *placed, m, n, k)
+    unscaled = drawn.a[0, 0].astype(np.float64) @ drawn.b[0, 0].astype(np.float64).T
+    assert np.array_equal(got, unscaled)
+
+
+@each_layout
+def test_no_k_gives_zeros(memory, name):
+    """Whatever memory there is must not be looked at."""
+    nothing = memory.put(np.full(16, 0x7F, np.uint8)), 64
+    assert np.array_equal(multiply(memory, name, nothing, nothing, 70, 65, 0), np.zeros((70, 65)))
+
+
+@each_layout
+def test_operands_beyond_4_gib(memory, emulator, name):
+    """The furthest apart that rows may be: a tile spans just less than 2 GiB, an operand several."""
+    kernel = GEMMS[name]
+    m, n, k = 70, 130, 5 * kernel.tile[2] + 16
+    drawn = Product.draw(kernel, m, n, k)
+    with contextlib.ExitStack() as stack:
+        placed = []
+        for side, x in enumerate((drawn.a, drawn.b)):
+            lines = np.ascontiguousarray(stored(kernel, side, x[0, 0]))
+            in_tile = kernel.tile[side] if kernel.layout[side] == "nt"[side] else kernel.tile[2]
+            pitch = (2**31 - 1) // in_tile // 16 * 16
+            assert pitch * len(lines) > 2**31
+            # Its pages come into being when touched.
+            space = int(_hip.call("hipMalloc", pitch * len(lines)))
+            stack.callback(_hip.call, "hipFree", space)
+            for i, line in enumerate(lines):
+                _hip.copy("HostToDevice", space + i * pitch, line.ctypes.data, line.nbytes, 0)
+            _hip.synchronize()
+            placed.append((space, pitch // x.itemsize))
+        unscaled = drawn.a[0, 0].astype(np.float64) @ drawn.b[0, 0].astype(np.float64).T
+        for splits in (1, 3):
+            assert np.array_equal(multiply(memory, name, *placed, m, n, k, splits), unscaled)
+
+
+# ---- the machine ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["late", "early", "random:3"])
+def test_clean_under_every_check(memory, emulator, mode):
+    waves = b"random:5" if mode.startswith("random") else b"reverse"
+    assert emulator.hipgemm_emulator_set_memory(mode.encode()) == 0
+    assert emulator.hipgemm_emulator_set_waves(waves) == 0
+    assert emulator.hipgemm_emulator_set_check(b"all") == 0
+    try:
+        for name in KERNELS:
+            check(memory, name, 70, 65, 200)
+            check(memory, name, 257, 7, 3 * GEMMS[name].tile[2] - 1, out="bf16")
+            memory.free()
+    finally:
+        emulator.hipgemm_emulator_set_memory(None)
+        emulator.hipgemm_emulator_set_waves(None)
+        emulator.hipgemm_emulator_set_check(b"")
+
+
+@every_kernel
+def test_lds_reads_meet_no_bank_twice(memory, emulator, name):
+    kernel = GEMMS[name]
+    drawn = Product.draw(kernel, *kernel.tile[:2], 4 * kernel.tile[2])
+    hipgemm.emulator_counters(reset=True, addresses=True)
+    try:
+        drawn.run(memory)
+    finally:
+        counted = hipgemm.emulator_counters(addresses=False)
+    assert counted.lds_conflict_clocks == 0
+    # Each wave reads its rows and its columns, and the loop's last read of B0 was for a tile beyond.
+    assert counted.lds_data_clocks * 128 == counted.lds_read_bytes > 0
