@@ -24,8 +24,8 @@ struct LineMap {
   static constexpr u32 kRunLines = 2 * kGroupLines;
   static constexpr u32 kRunBytes = kRunLines * kLineBytes;
 
-  // Lines in order, i counting within a run: run (column * 2 + g / 2) * 2 + half holds, for lane
-  // groups g and g + 1 of a fragment read, half a chunk's worth of K each.
+  // A fragment takes as much of K from each lane group as it does along K, a chunk's worth, by two
+  // reads, one for each half. A run holds the same half of two groups, g and g + 1.
   static constexpr HIPGEMM_DEVICE u32 run(u32 column, u32 group, u32 half) {
     return (column * 2 + group / 2) * 2 + half;
   }
@@ -87,7 +87,7 @@ class Fetcher<T, Side, Contiguous::across_k> : DmaBlock<T, Side> {
     }
   }
 
-  // The K tile where next() has arrived; at first that of the range's second tile.
+  // The K tile that next() has come to, from the range's second on.
   template <u32 kPart>
   HIPGEMM_DEVICE void fetch(LdsByte* block, u32) const {
     // Whole lines, of which this operand has more: only masked lanes are out of range.
@@ -110,6 +110,7 @@ class Fetcher<T, Side, Contiguous::across_k> : DmaBlock<T, Side> {
     });
   }
 
+  // A 64-bit base, since K may reach beyond what offsets can count.
   HIPGEMM_DEVICE void next() { base_ += T::kK * pitch_; }
 
   // Fetches nothing from here on, but writes zeros and counts as usual.

@@ -144,8 +144,8 @@ struct DoubleBuffer {
 };
 
 // A ring of stages. A product with few rows waits for memory whatever it does, so a workgroup keeps
-// kStages_ - 1 tiles on their way. Where no tile is left to fetch, zeros count as one: every wait is
-// the same.
+// kStages_ - 1 tiles on their way. Where no tile is left to fetch, zeros count as one: every wait
+// is the same.
 template <u32 kStages_>
 struct Ring {
   static constexpr u32 kParts = 1, kStages = kStages_;
@@ -174,7 +174,8 @@ struct Ring {
       wait_dma<(kStages - 2) * (T::A::kDmas + T::B::kDmas)>();
       barrier();
       p.template turn_scales<kAfter, kStage>();
-      if constexpr (kAfter != After::none) fetch(stage == 0 ? kStages - 1 : stage - 1, p.k_offset, kAhead);
+      if constexpr (kAfter != After::none)
+        fetch(stage == 0 ? kStages - 1 : stage - 1, p.k_offset, kAhead);
       typename Pipeline<T>::A::Fragments a;
       typename Pipeline<T>::B::Fragments b;
       p.read_a.template read<0>(stage, a);
@@ -266,6 +267,7 @@ struct PingPong {
       typename Pipeline<T>::A::Fragments a;
       typename Pipeline<T>::B::Fragments b1;
 
+      // The fetch of a tile's part 1 is its last: next() follows it.
       p.template turn_scales<kAfter, kStage>();
       if constexpr (kNext) p.fetch_b.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
       if constexpr (kNextButOne) p.fetch_b.next();
