@@ -16,10 +16,11 @@ from .counters import emulator_counters
 from .errors import RuntimeNotFoundError, sentence
 from .explain import ask, in_place
 from .formats import QUANTIZED
-from .manifest import Kernel
+from .manifest import GEMMS, Kernel
 from .support import k_strided
 
 Numbers = npt.NDArray[np.float64]
+Size = tuple[int, int, int]  # M, N, K
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,22 @@ SHAPES = (
     Shape("cube", 8192, 8192, 8192, "fp8_e4m3"),
 )
 
+# TFLOP/s of others' kernels on one MI355X: HipKittens and hipBLASLt as HipKittens timed them, the mxfp8 of
+# ROCm/TransformerEngine#682, the mxfp4 of AITER's tuning table (MI350X or MI355X).
+PUBLISHED = (
+    ("bf16", 4096, 1412.9),
+    ("bf16", 8192, 1610.5),
+    ("bf16", 16384, 1571.5),
+    ("fp8_e4m3", 4096, 2748.8),
+    ("fp8_e4m3", 8192, 3327.5),
+    ("fp8_e4m3", 16384, 3377.8),
+    ("mxfp8_e4m3", 4096, 1966.0),
+    ("mxfp8_e4m3", 8192, 2345.0),
+    ("mxfp4_e2m1", 4096, 3624.0),
+    ("mxfp4_e2m1", 8192, 5090.0),
+    ("mxfp4_e2m1", 16384, 5627.0),
+)
+
 
 # ---- counting: one tile, a few K tiles -------------------------------------------------------------
 
@@ -78,10 +95,13 @@ MATRIX_CLOCKS, LDS_CLOCKS, DMA_BYTES, READ_BYTES, UNIQUE_BYTES, WRITTEN_BYTES = 
 
 
 @cache
-def counted_launch(kernel: Kernel, m: int, n: int, k: int, single: bool = False) -> Numbers:
+def counted_launch(
+    kernel: Kernel, m: int, n: int, k: int, *, single: bool = False, whole: Size | None = None
+) -> Numbers:
     """Count one launch for a product of whatever memory holds, which no counter depends on.
 
-    If `single`, it is a part of K: in float32, and scales that are not of blocks come later.
+    If `single`, it is a part of K: in float32, and scales that are not of blocks come later. If it is a
+    piece of a `whole` (M, N, K), its rows lie as far apart as there.
     """
     device = _hip.current_device()
     blocks: list[_hip.Block] = []
@@ -91,16 +111,17 @@ def counted_launch(kernel: Kernel, m: int, n: int, k: int, single: bool = False)
         return blocks[-1].ptr
 
     values: dict[str, float] = {"m": m, "n": n, "k": k, "alpha": 1.0, "ldc": n, "splits": 1, "batch_inner": 1}
-    for side, name, rows in ((0, "a", m), (1, "b", n)):
-        lines, along = (k, rows) if k_strided(kernel, side) else (rows, k)
-        ld = max(1, -(-along // kernel.chunk)) * kernel.chunk
+    whole_m, whole_n, whole_k = whole or (m, n, k)
+    if kernel.layout == "nt":
+        values["k"] = _up(k, kernel.chunk)
+    for side, name, rows, whole_rows in ((0, "a", m, whole_m), (1, "b", n, whole_n)):
+        lines, along = (k, whole_rows) if k_strided(kernel, side) else (rows, whole_k)
+        ld = _up(along, kernel.chunk)
         values[name], values[f"ld{name}"] = memory(lines * ld * kernel.bits // 8), ld
-        if kernel.layout == "nt":
-            values["k"] = ld
         if kernel.op == "scaled_gemm" and (QUANTIZED[kernel.a].block or not single):
             blocked = bool(QUANTIZED[kernel.a].block)
-            values[f"{name}_scale"] = memory(_launch.gemm_scale_bytes(rows, k) if blocked else 4)
-            values[f"{name}_scale_step"] = _launch.gemm_scale_step(rows) if blocked else 0
+            values[f"{name}_scale"] = memory(_launch.gemm_scale_bytes(whole_rows, k) if blocked else 4)
+            values[f"{name}_scale_step"] = _launch.gemm_scale_step(whole_rows) if blocked else 0
     turns = max(1, -(-k // kernel.tile[2]))
     values["split_tiles"] = turns + turns % 2
     values["c"] = memory(4 * m * n)
@@ -122,16 +143,20 @@ def counted_launch(kernel: Kernel, m: int, n: int, k: int, single: bool = False)
     return np.array(found, np.float64)
 
 
-def _tile(kernel: Kernel, m: int, n: int, k: int, k_tiles: int, single: bool) -> Numbers:
-    """Count one workgroup's tile (m, n) over `k_tiles` K tiles, the last one as ragged as that of K.
+def _up(n: int, chunk: int) -> int:
+    return max(1, -(-n // chunk)) * chunk
+
+
+def _tile(kernel: Kernel, m: int, n: int, k_tiles: int, single: bool, whole: Size) -> Numbers:
+    """Count one workgroup's tile (m, n) of a product over `k_tiles` K tiles, the last one as ragged as there.
 
     Counters grow by the same amount with every two K tiles, so that a few are enough.
     """
     step = kernel.tile[2]
-    rest = k - (max(1, -(-k // step)) - 1) * step
+    rest = whole[2] - (max(1, -(-whole[2] // step)) - 1) * step
 
     def count(tiles: int) -> Numbers:
-        return counted_launch(kernel, m, n, (tiles - 1) * step + rest, single)
+        return counted_launch(kernel, m, n, (tiles - 1) * step + rest, single=single, whole=whole)
 
     few = 4 + k_tiles % 2
     if k_tiles <= few:
@@ -188,7 +213,7 @@ def count(cost: Cost) -> Counted:
     last_columns = x.n - (load.tiles_n - 1) * kernel.tile[1]
 
     def tile(m: int, n: int, k_tiles: int) -> Numbers:
-        return _tile(kernel, m, n, x.k, k_tiles, single)
+        return _tile(kernel, m, n, k_tiles, single, (x.m, x.n, x.k))
 
     total = np.zeros(6)
     for m, times_m in ((rows, load.tiles_m - 1), (last_rows, 1)):
@@ -196,20 +221,35 @@ def count(cost: Cost) -> Counted:
             if times_m * times_n:
                 total += times_m * times_n * tile(m, n, load.k_tiles)
     total[WRITTEN_BYTES] *= splits
-    # Each row and each column once, however many tiles read it. How much of a tile's bytes is for its rows
-    # shows when there are fewer of them, in whole chunks since no less is loaded of an operand across K.
-    unique = tile(rows, columns, load.k_tiles)[UNIQUE_BYTES]
-    fewer_rows, fewer_columns = (n // 2 // kernel.chunk * kernel.chunk for n in (rows, columns))
-    row = column = 0.0
-    if fewer_rows:
-        row = (unique - tile(fewer_rows, columns, load.k_tiles)[UNIQUE_BYTES]) / (rows - fewer_rows)
-        column = (unique - rows * row) / columns
-    elif fewer_columns:
-        column = (unique - tile(rows, fewer_columns, load.k_tiles)[UNIQUE_BYTES]) / (columns - fewer_columns)
-    row = row or (unique - columns * column) / rows
     total *= load.batches
-    total[UNIQUE_BYTES] = x.m * row * load.a_matrices + x.n * column * load.b_matrices
+    total[UNIQUE_BYTES] = _unique(cost, rows, columns)
     return Counted(cost, tile(rows, columns, steps), total)
+
+
+def _unique(cost: Cost, rows: int, columns: int) -> float:
+    """Different bytes: each row and each column once, however many tiles read it.
+
+    How much of a tile's bytes is for its rows shows when there are fewer of them. Of an operand across K,
+    whole chunks of them are loaded.
+    """
+    kernel, load = cost.kernel, cost.load
+    x = load.x
+
+    def loaded(n: int, side: int) -> int:
+        return _up(n, kernel.chunk) if k_strided(kernel, side) else n
+
+    def tile(m: int, n: int) -> float:
+        return float(_tile(kernel, m, n, load.k_tiles, cost.splits > 1, (m, n, x.k))[UNIQUE_BYTES])
+
+    a, b, both = loaded(rows, 0), loaded(columns, 1), tile(rows, columns)
+    fewer_rows, fewer_columns = (n // 2 // kernel.chunk * kernel.chunk for n in (rows, columns))
+    if fewer_rows:
+        row = (both - tile(fewer_rows, columns)) / (a - fewer_rows)
+        column = (both - a * row) / b
+    else:
+        column = (both - tile(rows, fewer_columns)) / (b - fewer_columns) if fewer_columns else 0.0
+        row = (both - b * column) / a
+    return loaded(x.m, 0) * row * load.a_matrices + loaded(x.n, 1) * column * load.b_matrices
 
 
 # ---- the table -------------------------------------------------------------------------------------
@@ -243,31 +283,42 @@ def run(shapes: Sequence[Shape] = SHAPES) -> int:
         size = f"{f'{shape.batch} x ' if shape.batch else ''}{shape.m} x {shape.n} x {shape.k}"
         label = f"{shape.what:28} {size:23} {shape.format:10} {shape.layout}"
         answer = ask(shape.m, shape.n, shape.k, shape.format, shape.layout, shape.batch)
-        costs = in_place(answer)
+        costs = [c for c in in_place(answer) if c.kernel.op in GEMMS]
         if not costs:
-            print(f"{label}  no kernel: {'; '.join(str(r) for r in answer.reasons)}")
+            print(f"{label}  no kernel of this table: {answer}")
             continue
         found = [count(c) for c in costs]
-        off = {}
-        for name in worst:
-            model = [next(t.clocks for t in x.cost.terms if t.name == name) for x in found]
-            off[name] = max(abs(x.terms[name] / m - 1) for x, m in zip(found, model, strict=True))
-            worst[name] = max(worst[name], off[name])
+        off = {name: max(_deviation(x, name) for x in found) for name in worst}
+        worst = {name: max(value, off[name]) for name, value in worst.items()}
         alike = agreement([c.clocks for c in costs], [x.clocks for x in found])
         regret = found[0].clocks / min(x.clocks for x in found) - 1
         floor = found[0].floor / min(x.floor for x in found) - 1
         regrets.append(regret)
         chosen = f"{'x'.join(map(str, costs[0].kernel.tile[:2]))}/{costs[0].splits}"
         line = f"{label}  {len(costs):2d}  {chosen:12} {costs[0].bound:8}"
-        line += "".join(f" {100 * off[name]:6.1f}" for name in worst)
+        line += "".join(f" {100 * value:6.1f}" for value in off.values())
         print(f"{line}  {100 * alike:6.0f} {100 * regret:6.1f} {100 * floor:6.1f}", flush=True)
     print(
         f"{len(regrets)} shapes: the choice is the best one by the counters in"
         f" {sum(r < 0.01 for r in regrets)}; regret {100 * max(regrets, default=0):.1f} % at most,"
         f" {100 * sum(regrets) / max(1, len(regrets)):.2f} % on average; terms off by at most "
-        + ", ".join(f"{100 * off:.1f} % ({name})" for name, off in worst.items())
+        + ", ".join(f"{100 * value:.1f} % ({name})" for name, value in worst.items())
     )
+    _print_published()
     return 0
+
+
+def _deviation(x: Counted, name: str) -> float:
+    expected = next(term.clocks for term in x.cost.terms if term.name == name)
+    return abs(x.terms[name] / expected - 1)
+
+
+def _print_published() -> None:
+    print("\nThe chip's rates in the model against the best published cubes of others, TFLOP/s:")
+    for form, size, best in PUBLISHED:
+        cost = ask(size, size, size, form).costs[0]
+        rate = 2 * size**3 / cost.microseconds / 1e6
+        print(f"  {form:10} {size:6}^3  published {best:6.0f}  model {rate:6.0f}  ratio {rate / best:.2f}")
 
 
 _HEAD = (

@@ -264,9 +264,13 @@ class Load:
         # loaded by each wave for itself: at least a line of 128 bytes for each of the 4 blocks that a load
         # takes, more if the wave has more than 64 rows.
         a_codes, b_codes = (_bytes(name, scales=False) for name in (kernel.a, kernel.b))
+        # Of an operand across K, a load takes a run of numbers, which may be shorter than a line.
+        parts = 2 if kernel.schedule == "PingPong" else 1
+        a_asked = a_codes * (max(1.0, 128 * parts / (tm * a_codes)) if kernel.layout[:1] == "t" else 1.0)
+        b_asked = b_codes * (max(1.0, 128 * parts / (tn * b_codes)) if kernel.layout[1:] == "n" else 1.0)
         lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
         self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * lines
-        self.step_bytes = (min(tm, x.m) * a_codes + min(tn, x.n) * b_codes) * tk + self.scale_bytes
+        self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
         self.dma_bytes = (tm * a_codes + tn * b_codes) * tk
         reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
         self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
@@ -290,7 +294,7 @@ class Load:
         operands = self.a_matrices * x.m * a_bytes + self.b_matrices * x.n * b_bytes
         self.unique_bytes = operands * x.k
         self.read_bytes = (
-            (self.tiles_n * x.m * a_codes + self.tiles_m * x.n * b_codes) * x.k
+            (self.tiles_n * x.m * a_asked + self.tiles_m * x.n * b_asked) * x.k
             + self.tiles * self.k_tiles * self.scale_bytes
         ) * self.batches
         # Tiles that an XCD works on together, and how many rows and columns of tiles they cover.

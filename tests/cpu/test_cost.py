@@ -94,7 +94,8 @@ def test_work_of_a_k_tile_is_what_was_compiled(kernel):
     assert load.matrix_step == loop["mfma"] * passes * 4 * load.waves / 4
     assert load.dma_bytes == loop["dma"] * 1024 * load.waves
     assert load.lds_bytes == loop["ds_read_bytes"] * load.waves
-    assert load.resident * load.waves <= kernel.waves_per_simd * 4
+    assert load.resident * kernel.lds <= 160 * 1024
+    assert load.resident * load.waves * kernel.vgpr <= 4 * 512
 
 
 @pytest.mark.parametrize("kernel", BUILT, ids=lambda k: k.name)
