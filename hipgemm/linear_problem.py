@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .errors import Reason
 from .formats import F32, QUANTIZED, SCALE_RULES, format_of
+from .groups import offset_reasons, same_offsets
 from .problem import OUTPUTS, Operand, _Faults, _names, dtype_name
 from .scaled import HADAMARD, Resident, ScaledArray, array_hint, fnuz_hint, is_array, place_name
 
@@ -38,6 +39,18 @@ class Layer:
     def m(self) -> int:
         """Rows of x, its leading axes made one."""
         return int(np.prod(self.lead, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class GroupedLayer:
+    """One call: ``y (M, N) = x (M, K) @ w[group of the row].T``, w (G, N, K)."""
+
+    recipe: str
+    m: int
+    groups: int
+    n: int
+    k: int
+    device: int | None
 
 
 def is_pair(x: object) -> bool:
@@ -88,11 +101,7 @@ def describe_linear(
         m = int(np.prod(x_shape[:-1], dtype=np.int64))
         faults.transformable(M=m, N=w_shape[0], K=w_shape[1])
     faults.output_dtype("dtype", dtype)
-    both = [first(q) for q in (x, w)]
-    if all(isinstance(q, ScaledArray) for q in both) and both[0].hadamard != both[1].hadamard:
-        got = f"x.hadamard={both[0].hadamard}, w.hadamard={both[1].hadamard}"
-        required = "x and w must both carry the Hadamard transform, or neither: it cancels only then"
-        faults.add(ValueError, "hadamard", required, got)
+    faults.cancel(x, w)
     device = faults.places_of({"x": x, "w": w}, w_post_scale=w_post_scale, bias=bias)
     if not (x_shape and w_shape) or faults.found:
         return None, faults.found
@@ -122,15 +131,94 @@ def describe_backward(
     flat = (layer.m, layer.n)
     if shape is not None and shape != y_shape and not (is_quantized(dy) and shape == flat):
         faults.add(ValueError, "shape", f"dy.shape must be {y_shape}, that of y", shape)
-    faults.amax("dy_amax", dy_amax, dy)
-    faults.grad_format(format, dy)
-    faults.output_dtype("dtype", dtype)
-    faults.output_dtype("dw_dtype", dw_dtype)
+    faults.gradient(dy, shape, layer.device, dy_amax, format, dtype, dw_dtype)
     if is_quantized(dy):
         faults.transforms(dy if is_pair(dy) else (dy,), *kept)
-    if shape is not None and (place := place_of(dy)) != layer.device:
-        what = place_name(layer.device)
-        faults.add(TypeError, "residency", f"dy must be on {what} like x and w", place_name(place))
+    return faults.found
+
+
+def describe_grouped(
+    x: Any,
+    w: Any,
+    group_offsets: Any,
+    *,
+    recipe: object = "bf16",
+    x_amax: object = None,
+    w_amax: object = None,
+    scaling: object = None,
+    hadamard: object = None,
+    dtype: npt.DTypeLike | None = None,
+) -> tuple[GroupedLayer | None, list[Reason]]:
+    """Describe one call of `grouped_linear`: the layers, None where faults leave none, and every fault.
+
+    Examples
+    --------
+    >>> x, w = np.ones((5, 64), np.float32), np.ones((2, 3, 64), np.float32)
+    >>> describe_grouped(x, w, np.array([0, 2, 5]), recipe="fp8")[0]
+    GroupedLayer(recipe='fp8', m=5, groups=2, n=3, k=64, device=None)
+    """
+    faults = LinearFaults(recipe, grouped=True)
+    x_shape, w_shape = faults.operand("x", x, -1), faults.operand("w", w, -1)
+    for name, shape, ndim in (("x", x_shape, 2), ("w", w_shape, 3)):
+        if shape is not None and len(shape) != ndim:
+            faults.add(
+                ValueError, "shape", f"{name}.ndim must be {ndim}", len(shape), f"{name}.shape={shape}"
+            )
+            x_shape = w_shape = None
+    if x_shape and w_shape and x_shape[1] != w_shape[2]:
+        got = f"{x_shape[1]} and {w_shape[2]}"
+        context = f"x.shape={x_shape}, w.shape={w_shape}"
+        faults.add(ValueError, "shape", "x.shape[1] (K) must equal w.shape[2] (K)", got, context)
+    faults.amax("x_amax", x_amax, x)
+    faults.amax("w_amax", w_amax, w)
+    faults.options(scaling, hadamard)
+    faults.output_dtype("dtype", dtype)
+    if hadamard is True and x_shape and w_shape:
+        faults.transformable(N=w_shape[1], K=w_shape[2])
+    faults.cancel(x, w)
+    device = faults.places_of({"x": x, "w": w})
+    groups, rows = (w_shape[0], x_shape[0]) if x_shape and w_shape else (None, None)
+    faults.found += offset_reasons(group_offsets, rows, groups, device)
+    if not (x_shape and w_shape) or faults.found:
+        return None, faults.found
+    _, n, k = w_shape
+    return GroupedLayer(faults.recipe, x_shape[0], w_shape[0], n, k, device), faults.found
+
+
+def describe_grouped_backward(
+    dy: Any,
+    layer: GroupedLayer,
+    group_offsets: Any,
+    kept: tuple[Any, Any] = (None, None),
+    *,
+    dy_amax: object = None,
+    format: object = None,
+    dtype: npt.DTypeLike | None = None,
+    dw_dtype: npt.DTypeLike | None = None,
+) -> list[Reason]:
+    """Find every fault of a call of `grouped_linear_backward` after `layer`.
+
+    Examples
+    --------
+    >>> layer = GroupedLayer("bf16", 5, 2, 3, 64, None)
+    >>> print(*describe_grouped_backward(np.ones((5, 4), np.float32), layer, np.array([0, 2, 5])))
+    dy.shape must be (5, 3), that of y; got (5, 4)
+    """
+    faults = LinearFaults(layer.recipe, grouped=True)
+    shape = faults.operand("dy", dy, None if is_pair(dy) else -1)
+    if shape is not None and shape != (layer.m, layer.n):
+        required = f"dy.shape must be {(layer.m, layer.n)}, that of y"
+        faults.add(ValueError, "shape", required, shape)
+    if (
+        is_pair(dy)
+        and dy[1].group_offsets is not None
+        and not same_offsets(dy[1].group_offsets, group_offsets)
+    ):
+        required = "dy[1].group_offsets must be those of the forward pass"
+        faults.add(ValueError, "groups", required, "others")
+    faults.gradient(dy, shape, layer.device, dy_amax, format, dtype, dw_dtype)
+    if is_quantized(dy):
+        faults.transforms((first(dy),), *kept)
     return faults.found
 
 
@@ -153,8 +241,9 @@ def place_of(x: Any) -> int | None:
 class LinearFaults(_Faults):
     """The faults of a layer's arguments."""
 
-    def __init__(self, recipe: object) -> None:
+    def __init__(self, recipe: object, *, grouped: bool = False) -> None:
         super().__init__()
+        self.grouped = grouped
         self.recipe = recipe if isinstance(recipe, str) and recipe in RECIPES else ""
         if not self.recipe:
             kind = ValueError if isinstance(recipe, str) else TypeError
@@ -188,6 +277,10 @@ class LinearFaults(_Faults):
             required = f"{name} must not be a pair for recipe {self.recipe or '?'}"
             self.add(TypeError, "type", required, "one", "only MX formats need blocks along both axes")
             return None
+        if self.recipe == "mxfp4" and self.grouped:
+            required = f"{name} must not be a pair for recipe mxfp4"
+            self.add(TypeError, "type", required, "one", "weights' gradients are products in mxfp8")
+            return None
         if rows.shape != columns.shape or rows.ndim != 2:
             required = f"{name} must be a pair of matrices of one shape"
             self.add(ValueError, "shape", required, f"{rows.shape} and {columns.shape}")
@@ -196,20 +289,20 @@ class LinearFaults(_Faults):
             got = f"{place_name(rows.device)} and {place_name(columns.device)}"
             self.add(TypeError, "residency", f"both parts of {name} must live in one place", got)
         self._quantized(f"{name}[0]", rows, -1)
-        self._quantized(f"{name}[1]", columns, -2)
+        self._quantized(f"{name}[1]", columns, -2, in_groups=self.grouped)
         return rows.shape
 
-    def _quantized(self, name: str, q: ScaledArray, k_axis: int | None) -> None:
+    def _quantized(self, name: str, q: ScaledArray, k_axis: int | None, *, in_groups: bool = False) -> None:
         form = QUANTIZED[q.format]
         known = RECIPES.get(self.recipe, tuple(QUANTIZED))
         if q.format not in known:
             what = " or ".join(known) if known else "bfloat16, float16 or float32"
             required = f"{name} must be {what} for recipe {self.recipe}"
             self.add(TypeError, "format", required, q.format)
-        elif getattr(q, "group_offsets", None) is not None:
+        elif q.group_offsets is not None and not in_groups:
             required = f"{name} must not be quantized in groups of rows"
             self.add(ValueError, "groups", required, "group_offsets")
-        elif not form.block and q.scale.shape != ():
+        elif not form.block and q.scale.shape != () and not self._one_each(q):
             hint = "a product of the backward pass sums over rows: quantize_fp8(x) without axis"
             required = f"{name} must have one scale for all of it"
             self.add(ValueError, "axis", required, f"scale.shape={tuple(q.scale.shape)}", hint)
@@ -218,6 +311,10 @@ class LinearFaults(_Faults):
             advice = f"quantize with quantize_{self.recipe}({name}, axis={axis})"
             required = f"{name} must be blocked along axis {axis}"
             self.add(ValueError, "axis", required, f"axis={q.axis}", advice)
+
+    def _one_each(self, q: ScaledArray) -> bool:
+        """Whether each matrix of grouped weights has one scale."""
+        return self.grouped and q.ndim == 3 and tuple(q.scale.shape) == (q.shape[0], 1, 1)
 
     @staticmethod
     def _axes(q: ScaledArray, k_axis: int | None) -> tuple[int, ...]:
@@ -285,6 +382,33 @@ class LinearFaults(_Faults):
             kind = ValueError if isinstance(format, str) else TypeError
             required = f"format must be {' or '.join(known) or None} for recipe {self.recipe}"
             self.add(kind, "format", required, repr(format))
+
+    def cancel(self, x: Any, w: Any) -> None:
+        """Check that both operands of the forward pass are transformed, or neither."""
+        a, b = first(x), first(w)
+        if isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.hadamard != b.hadamard:
+            required = "x and w must both carry the Hadamard transform, or neither: it cancels only then"
+            got = f"x.hadamard={a.hadamard}, w.hadamard={b.hadamard}"
+            self.add(ValueError, "hadamard", required, got)
+
+    def gradient(
+        self,
+        dy: Any,
+        shape: Shape | None,
+        device: int | None,
+        dy_amax: object,
+        format: object,
+        dtype: Any,
+        dw_dtype: Any,
+    ) -> None:
+        """Check what comes with a gradient, and where that is."""
+        self.amax("dy_amax", dy_amax, dy)
+        self.grad_format(format, dy)
+        self.output_dtype("dtype", dtype)
+        self.output_dtype("dw_dtype", dw_dtype)
+        if shape is not None and (place := place_of(dy)) != device:
+            required = f"dy must be on {place_name(device)} like x and w"
+            self.add(TypeError, "residency", required, place_name(place))
 
     def transforms(self, dy: tuple[ScaledArray, ...], x: Any, w: Any) -> None:
         """Check that Hadamard transforms of a quantized dy cancel with those of what was kept."""
