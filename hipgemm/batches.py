@@ -33,14 +33,26 @@ def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axe
     return tuple(n for n, _ in levels), [tuple(steps[i] for _, steps in levels) for i in range(len(strides))]
 
 
-def uploaded(x: Operand) -> Operand:
-    """Describe an operand (.., rows, K) of the host as it will lie on a device: in lines padded to 16 bytes.
+def lies_turned(x: Operand) -> bool:
+    """Whether the columns of an operand are its lines in memory, because its rows are not contiguous."""
+    return not x.rows_contiguous and x.transposed.rows_contiguous
 
-    Lines are its rows, or its columns where those alone are contiguous.
-    """
+
+def host_copy_reason(x: Operand) -> str | None:
+    """Say why an operand of the host is laid out anew there, before it goes up line by line; None if not."""
+    lines = x.transposed if lies_turned(x) else x
+    if not lines.rows_contiguous:
+        return "no axis contiguous; copied on the host"
+    own = [axis for axis in range(len(x.shape) - 1) if lines.strides[axis] or axis == len(x.shape) - 2]
+    levels, _ = merge([lines.shape[axis] for axis in own], [lines.strides[axis] for axis in own])
+    return "matrices apart; copied on the host" if len(levels) > 1 and 0 not in levels else None
+
+
+def uploaded(x: Operand) -> Operand:
+    """Describe an operand (.., rows, K) of the host as it will lie on a device: lines padded to 16 bytes."""
     if x.device is not None:
         return x
-    turned = not x.rows_contiguous and x.transposed.rows_contiguous
+    turned = lies_turned(x)
     lines, along = x.shape[:-3:-1] if turned else x.shape[-2:]
     pitch = line_pitch(along, x.format.itemsize)
     steps: list[int] = []

@@ -6,9 +6,8 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NoReturn, overload
+from typing import Any, NamedTuple, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from .manifest import code_object
 from .problem import GemmProblem, describe_matmul
 from .quantize import as_mxfp8
 from .scaled import ScaledArray, packed_data
-from .support import Choice, select
+from .support import Choice, host_copies, select
 
 Host = npt.NDArray[Any]
 Vector = Host | DeviceArray
@@ -118,21 +117,21 @@ def matmul(
     bias: Vector | None = None,
     stream: Any = None,
 ) -> Any:
-    """Multiply two matrices: ``out = (a @ b) * alpha * col_scale + bias``.
+    """Multiply matrices: ``out = (a @ b) * alpha * col_scale + bias``.
 
-    Sums are kept in float32, and the result is rounded once. ``a @ w.T`` with C-contiguous `a` and `w`
-    is read in place; other layouts are laid out anew on the device first, which `usage` counts.
+    Sums are kept in float32, and the result is rounded once.
 
     Parameters
     ----------
     a, b : numpy.ndarray, DeviceArray or ScaledArray
-        Matrices (M, K) and (K, N) of bfloat16, or quantized alike, in any layout, both on the host or both
-        on one device. Blocks of quantized ones lie along K, whose scales are applied before the sum is
-        rounded.
+        Matrices (.., M, K) and (.., K, N) of bfloat16, of float16, or quantized alike, both on the host or
+        both on one device. Leading axes broadcast as those of `numpy.matmul`. Blocks of quantized ones lie
+        along K, whose scales are applied before the sum is rounded.
     out : array, optional
-        Where to put the result: (M, N), any strides, in the same place as `a`; not overlapping an input.
+        Where to put the result: (.., M, N), any strides, in the same place as `a`; not overlapping an input.
     dtype : dtype, optional
-        bfloat16 (the default), float16 or float32.
+        bfloat16, float16 or float32. Default: that of `out`, else float16 for float16 operands, else
+        bfloat16.
     alpha : float or 0-d float32 DeviceArray
         A factor.
     col_scale : float32 array (N,), optional
@@ -150,9 +149,28 @@ def matmul(
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed.
+        For arguments that are wrong, all faults listed. One-dimensional operands are.
     UnsupportedError
-        For arguments that are right but have no kernel; its `reasons` say why.
+        For arguments that are right but have no kernel: extents of 2**31 and more, and results of so many
+        tiles that no grid holds them. Its `reasons` say why.
+
+    Notes
+    -----
+    bfloat16, float16 and fp8 operands are read in place in all four layouts, so ``x @ w.T`` and ``a.T @ b``
+    copy nothing, nor does an output whose columns are contiguous; MX operands are read along K. What a
+    kernel cannot read so (a base or a pitch that is no multiple of 16 bytes, say) is laid out anew on the
+    device first, which `usage` counts and `can_use` foretells.
+
+    Leading axes take one launch as long as they come down to two strides, and one for each entry of any
+    other. Where all share `b` and the rows of `a` follow each other, they are one product of more rows.
+    Operands may be larger than 4 GiB, as may strides.
+
+    A model of the device chooses the tile, and cuts K into parts where there are too few tiles; parts are
+    summed in order, so the same call gives the same bits. The plain kernel serves what no other can, slowly;
+    `usage` and `can_use` say why. HIPGEMM_KERNEL=plain forces it, the name of another one that one.
+
+    To sum over a batch as well as its rows, as for gradients of weights, flatten both: ``dy.reshape(-1, N).T
+    @ x.reshape(-1, K)``.
 
     Examples
     --------
@@ -166,6 +184,8 @@ def matmul(
     >>> hg.matmul(hg.quantize_mxfp8(x), hg.quantize_mxfp8(w).T, dtype=np.float32)
     array([[6., 6., 6., 6.],
            [6., 6., 6., 6.]], dtype=float32)
+    >>> hg.matmul(hg.zeros((5, 2, 3), np.float16), hg.zeros((3, 4), np.float16))
+    DeviceArray(shape=(5, 2, 4), dtype=float16, device=0)
     """
     handle = 0 if stream is None else _hip.stream_handle("matmul", stream)
     number = alpha if type(alpha) is float else _number(alpha)
@@ -230,8 +250,7 @@ def _number(alpha: Any) -> Any:
 # ---- plans -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Arguments:
+class _Arguments(NamedTuple):
     """What a call was given besides a, b and the stream."""
 
     out: Any
@@ -342,11 +361,13 @@ def _on_host(
     result = np.empty(shape, problem.out_format.dtype) if out is None else out
     if result.size == 0:
         return result
+    for name, reason in host_copies(problem):
+        usage.count_copy("matmul", name, reason)
     with _hip.on_device(device):
         kept: list[Host] = []  # what the stream still has to read
         try:
-            a_device = _bring_up_operand("a", a, device, stream, kept)
-            b_device = _bring_up_operand("b", _turn(b), device, stream, kept).mT
+            a_device = _bring_up_operand(a, device, stream, kept)
+            b_device = _bring_up_operand(_turn(b), device, stream, kept).mT
             if isinstance(a_device, ScaledArray) and a_device.format != b_device.format:
                 a_device, b_device = _alike(a_device, b_device, stream)
             arguments = _Arguments(None, problem.out_format.dtype, alpha, col_scale, bias)
@@ -366,32 +387,25 @@ def _turn(x: Any) -> Any:
     return x.mT if isinstance(x, ScaledArray) else np.asarray(x).swapaxes(-1, -2)
 
 
-def _bring_up_operand(name: str, x: Any, device: int, stream: int, kept: list[Host]) -> Any:
+def _bring_up_operand(x: Any, device: int, stream: int, kept: list[Host]) -> Any:
     """Queue the upload of matrices (.., rows, K), quantized or not."""
     if not isinstance(x, ScaledArray):
-        return _bring_up(name, np.asarray(x), device, stream, kept)
+        return _bring_up(np.asarray(x), device, stream, kept)
     form = QUANTIZED[x.format]
-    data = _bring_up(name, packed_data(x), device, stream, kept)
+    data = _bring_up(packed_data(x), device, stream, kept)
     scale = lend(x.scale, device, stream)
     return ScaledArray._make(data, scale, form, -1, x.shape, hadamard=x.hadamard)
 
 
-def _bring_up(name: str, x: Host, device: int, stream: int, kept: list[Host]) -> DeviceArray:
+def _bring_up(x: Host, device: int, stream: int, kept: list[Host]) -> DeviceArray:
     """Queue the upload of an operand (.., rows, K), in the layout that `uploaded` tells."""
     item, shape = x.dtype.itemsize, x.shape
     x = x[tuple(slice(0, 1) if n > 1 and step == 0 else slice(None) for n, step in _lead(x)) or ...]
     turned = False
     if not rows_contiguous(x.shape[-2:], x.strides[-2:], item):
         turned = rows_contiguous(x.shape[:-3:-1], x.strides[:-3:-1], item)
-        if turned:
-            x = x.swapaxes(-1, -2)
-        else:
-            usage.count_copy("matmul", name, "no axis contiguous; copied on the host")
-            x = np.ascontiguousarray(x)
-    lines = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-    if x.ndim > 2 and x.size and not np.may_share_memory(lines, x):
-        usage.count_copy("matmul", name, "matrices apart; copied on the host")
-    made = queue_rows(lines, device, stream, kept)
+        x = x.swapaxes(-1, -2) if turned else np.ascontiguousarray(x)
+    made = queue_rows(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), device, stream, kept)
     pitch = made.strides[0]
     matrix = x.shape[-2] * pitch
     steps = contiguous_strides(x.shape[:-2], matrix)

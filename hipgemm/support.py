@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .batches import collapsed, line_pitch
+from .batches import collapsed, host_copy_reason, line_pitch
 from .cost import Cost, Product, copy_clocks, estimate
 from .errors import KernelNotFoundError, Reason, UnsupportedError, sentence
 from .manifest import CHUNK_BYTES, GEMMS, Kernel, code_object
@@ -310,6 +310,12 @@ def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Choice | None, li
     return (found[0] if found else None), reasons
 
 
+def host_copies(p: GemmProblem) -> list[tuple[str, str]]:
+    """Operands that are laid out anew on the host, and why."""
+    named = (("a", p.a), ("b", p.b.transposed))
+    return [(name, why) for name, x in named if x.device is None and (why := host_copy_reason(x))]
+
+
 # ---- can_use ---------------------------------------------------------------------------------------
 
 
@@ -397,6 +403,6 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     if reasons:
         return Support(None, tuple(reasons))
     best = found[0]
-    copies = tuple(f"{name}: {reason}" for name, reason in best.copies)
+    copies = tuple(f"{name}: {reason}" for name, reason in (*host_copies(problem), *best.copies))
     costs = tuple(choice.cost for choice in found)
     return Support(best.kernel.name, (), copies, costs, best.cost.splits, best.why)

@@ -14,6 +14,7 @@ from hipgemm.errors import KernelNotFoundError, UnsupportedError
 from hipgemm.formats import BF16, QUANTIZED
 from hipgemm.manifest import Kernel, load_manifest
 from hipgemm.problem import GemmProblem, Operand
+from hipgemm.scaled import ScaledArray
 from hipgemm.support import (
     CONSTRAINTS,
     PLAIN_CONSTRAINTS,
@@ -368,8 +369,16 @@ def test_can_use_says_why_the_plain_kernel_serves(monkeypatch):
 
 
 def test_can_use_names_copies():
-    answer = can_use("matmul", ones(30, 64).T, ones(30, 50), dtype=np.float32, stream=3)
-    assert answer.copies == ("a: K not contiguous", "b: K not contiguous")
+    assert can_use("matmul", ones(30, 64).T, ones(30, 50), dtype=np.float32, stream=3).copies == ()
+    answer = can_use("matmul", ones(30, 64)[:, ::2], ones(4, 32, 50)[:, ::2].repeat(2, 1))
+    assert answer.copies == ("a: no axis contiguous; copied on the host",)
+    answer = can_use("matmul", ones(4, 30, 32), ones(4, 64, 50)[:, :32])
+    assert answer.copies == ("b: matrices apart; copied on the host",)
+    x = reference.quantize_mxfp8(np.ones((30, 64), np.float32))
+    turned = ScaledArray(np.asfortranarray(x.data), x.scale, x.format)
+    answer = can_use("matmul", turned, x.T)
+    assert answer.copies == ("a: K not contiguous",)  # MX is read along K alone
+    assert str(answer).endswith("\n  copies a: K not contiguous")
 
 
 def test_can_use_gives_all_reasons():

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
+from hipgemm.formats import FORMATS, QUANTIZED
 from hipgemm.testing import assert_gemm_close, exact_grid, poison, random_matrix
 
-BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 
 
 def reversed_rows(x):
@@ -71,10 +72,11 @@ def resident(x):
 @pytest.mark.parametrize("k", [64, 52])
 def test_operands(lay_out, k, rng):
     a, b = lay_out(random_matrix((70, k), rng)), lay_out(random_matrix((k, 40), rng))
-    expected = hg.matmul(np.ascontiguousarray(a), np.ascontiguousarray(b.T).T, dtype=F32)
-    assert_gemm_close(expected, a, b)
-    np.testing.assert_array_equal(hg.matmul(a, b, dtype=F32), expected)
-    np.testing.assert_array_equal(hg.matmul(resident(a), resident(b), dtype=F32).get(), expected)
+    assert_gemm_close(hg.matmul(a, b, dtype=F32), a, b)
+    assert_gemm_close(hg.matmul(resident(a), resident(b), dtype=F32).get(), a, b)
+    a, b = lay_out(exact_grid((70, k), rng)), lay_out(exact_grid((k, 40), rng))
+    assert_gemm_close(hg.matmul(a, b, dtype=F32), a, b, exact=True)
+    assert_gemm_close(hg.matmul(resident(a), resident(b), dtype=F32).get(), a, b, exact=True)
 
 
 @layouts
@@ -128,8 +130,9 @@ def test_in_place_from_numpy(rng):
     assert copies(a, w.T) == set()
     assert copies(in_a_larger_one(a), misaligned(w).T) == set()
     assert copies(every_other_row(a), w.T) == set()
-    assert copies(a, np.ascontiguousarray(w.T)) == {("b", "K not contiguous")}
-    assert copies(np.asfortranarray(a), w.T) == {("a", "K not contiguous")}
+    assert copies(a, np.ascontiguousarray(w.T)) == set()
+    assert copies(np.asfortranarray(a), w.T) == set()
+    assert copies(misaligned(np.ascontiguousarray(a.T)).T, misaligned(np.ascontiguousarray(w.T))) == set()
     assert copies(every_third_column(a), w.T) == {("a", "no axis contiguous; copied on the host")}
     assert copies(a, w.T, np.zeros((30, 20), BF16).T) == set()
 
@@ -143,11 +146,16 @@ def test_in_place_on_the_device(rng):
         ("b", "K not a multiple of 8"),
     }
     assert copies(a[:, 1:9], w[:, :8].T) == {("a", "base not 16-byte aligned")}
-    assert copies(a[::-1], w.T) == {("a", "rows reversed or overlapping")}
-    assert copies(a[:, ::-1], w.T) == {("a", "K not contiguous")}
-    assert copies(a, hg.asarray(w.get().T.copy())) == {("b", "K not contiguous")}
+    assert {operand for operand, _ in copies(a[::-1], w.T)} == {"a"}
+    assert {operand for operand, _ in copies(a[:, ::-1], w.T)} == {"a"}
+    across = hg.asarray(random_matrix((64, 32), rng))
+    assert copies(a, across) == set()
+    assert copies(a[:, :61], across[:61, :29]) == {("a", "K not a multiple of 8")}
+    assert copies(across[:61, :29].T, across[:61]) == set()
     odd = hg.asarray(random_matrix((20, 68), rng))
     assert copies(odd[:, :64], w.T) == {("a", "row pitch not a multiple of 16 bytes")}
+    odd = hg.asarray(random_matrix((64, 20), rng))
+    assert {operand for operand, _ in copies(a, odd)} == {"b"}  # N is no whole number of 16 bytes apart
 
 
 def test_outputs_in_place_on_the_device(rng):
@@ -177,17 +185,135 @@ def test_broadcast_operands(rng):
     assert_gemm_close(hg.matmul(view, hg.asarray(w).T).get(), row, w.T)
 
 
-def test_operands_beyond_4_gib(rng):
-    """Rows 4 MiB apart, 1,100 of them: offsets that 32 bits do not hold, in a product and into one."""
+FP8 = ["fp8_e4m3", "fp8_e5m2"]
+PAIRS = [("bf16", "bf16"), ("f16", "f16"), *((a, b) for a in FP8 for b in FP8 if (a, b) != (FP8[1],) * 2)]
+
+
+def exact(rows, columns, format, turned, rng):
+    """A matrix on the device, its lines 16 bytes apart; columns are the lines if `turned`."""
+    form = FORMATS.get(format) or QUANTIZED[format]
+    x = exact_grid((columns, rows) if turned else (rows, columns), rng, dtype=form.dtype, bits=2)
+    outer = np.full((x.shape[0], -(-x.shape[1] // 16) * 16 + 16), np.nan, x.dtype)
+    outer[:, : x.shape[1]] = x
+    data = hg.asarray(outer)[:, : x.shape[1]]
+    data = data.T if turned else data
+    return data if format in FORMATS else hg.ScaledArray(data, hg.asarray(np.float32(0.5)), format)
+
+
+SHAPES = [(64, 64, 64), (1, 1, 16), (65, 33, 80), (16, 300, 208), (257, 130, 96), (130, 257, 1040)]
+
+
+@pytest.mark.parametrize("formats", PAIRS, ids="@".join)
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_layout_is_read_in_place(shape, layout, formats, rng):
+    m, n, k = shape
+    if layout == "tn":
+        k += 7  # where no operand is contiguous along it, K need not be whole pieces of 16 bytes
+    a = exact(m, k, formats[0], layout[0] == "t", rng)
+    b = exact(k, n, formats[1], layout[1] == "t", rng)
+    answer = hg.can_use("matmul", a, b)
+    hg.reset_usage()
+    for out in (None, hg.asarray(poison(np.zeros((m, n), F32))), hg.asarray(poison(np.zeros((n, m), F32))).T):
+        got = hg.matmul(a, b, out, dtype=F32).get()
+        assert_gemm_close(got, a.get(), b.get(), exact=True)
+    used = hg.usage()
+    assert not used.copies
+    if min(shape) > 1:
+        assert f"_{layout}_" in answer.kernel
+    assert answer.kernel in used.kernels
+    assert set(used.kernels) <= {name for name in used.kernels if name.startswith("gemm")} | {"split_reduce"}
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+def test_k_of_zero_in_every_layout(dtype, rng):
+    bias = np.arange(5, dtype=F32)
+    for a in (hg.zeros((3, 0), dtype), hg.zeros((0, 3), dtype).T):
+        for b in (hg.zeros((0, 5), dtype), hg.zeros((5, 0), dtype).T):
+            np.testing.assert_array_equal(hg.matmul(a, b, dtype=F32, bias=bias).get(), np.tile(bias, (3, 1)))
+
+
+# ---- beyond 4 GiB, and 2**31 elements
+
+
+@pytest.fixture(scope="module")
+def far_apart():
+    """1,100 rows 4 MiB apart: offsets that 32 bits do not hold, in memory that is mostly never touched."""
     store = hg.empty((1100, 2**21), BF16)
-    a, w = exact_grid((1100, 64), rng), exact_grid((64, 64), rng, bits=2)
-    far, eye = store[:, 64:128], hg.asarray(np.eye(64).astype(BF16))
-    hg.matmul(hg.asarray(a), eye, far)
-    np.testing.assert_array_equal(far.get(), a)
-    out = hg.matmul(far, hg.asarray(w).T, dtype=F32).get()
-    assert_gemm_close(out, a, w.T, exact=True)
-    flipped = hg.matmul(hg.asarray(w), far.T, dtype=F32).get()
-    assert_gemm_close(flipped, w, a.T, exact=True)
+    yield store
+    store.free()
+
+
+@pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_operands_beyond_4_gib(side, layout, far_apart, rng, use_kernel):
+    far = far_apart[:, 64:128]
+    numbers = exact_grid((1100, 64), rng)
+    eye = hg.asarray(np.eye(64).astype(BF16))
+    hg.matmul(hg.asarray(numbers), eye, far)  # puts them there
+    np.testing.assert_array_equal(far.get(), numbers)
+    strided = layout["ab".index(side)] == "tn"["ab".index(side)]
+    x, want = (far.T, numbers.T) if strided else (far, numbers)  # (rows, K)
+    k = x.shape[1]
+    other_strided = layout["ba".index(side)] == "tn"["ba".index(side)]
+    y = exact_grid((k, 40), rng, bits=2) if other_strided else exact_grid((40, k), rng, bits=2).T
+    if not other_strided and k % 8:
+        y = np.asfortranarray(y)
+    z = hg.asarray(y)
+    for force in (None, "plain"):
+        if force:
+            use_kernel(force)
+        hg.reset_usage()
+        if side == "a":
+            assert_gemm_close(hg.matmul(x, z, dtype=F32).get(), want, y, exact=True)
+        else:
+            assert_gemm_close(hg.matmul(z.T, x.T, dtype=F32).get(), y.T, want.T, exact=True)
+        assert all(operand != side for _, operand, _ in hg.usage().copies)
+
+
+def test_output_beyond_4_gib(far_apart, rng, use_kernel):
+    a, w = exact_grid((1100, 72), rng), exact_grid((64, 72), rng)
+    x, y = hg.asarray(a), hg.asarray(w)
+    for force in (None, "plain"):
+        if force:
+            use_kernel(force)
+        for out in (far_apart[:, 64:128], far_apart[:, 256:320]):
+            hg.matmul(x, y.T, out)
+            assert_gemm_close(out.get(), a, w.T)
+        hg.matmul(y, x.T, far_apart[:, 512:576].T)
+        assert_gemm_close(far_apart[:, 512:576].get().T, w, a.T)
+        assert not hg.usage().copies
+
+
+def test_batches_beyond_4_gib(far_apart, rng):
+    numbers = exact_grid((11, 100, 64), rng)
+    far = far_apart.reshape(11, 100, -1)[..., 64:128]
+    hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(64).astype(BF16)), far)
+    w = exact_grid((11, 64, 24), rng, bits=2)
+    assert_gemm_close(hg.matmul(far, hg.asarray(w), dtype=F32).get(), numbers, w, exact=True)
+    w = exact_grid((11, 100, 24), rng, bits=2)
+    assert_gemm_close(
+        hg.matmul(far.mT, hg.asarray(w), dtype=F32).get(), numbers.swapaxes(1, 2), w, exact=True
+    )
+    assert not hg.usage().copies
+
+
+def test_rows_reversed_beyond_4_gib(far_apart, rng):
+    numbers, w = exact_grid((1100, 64), rng), exact_grid((64, 64), rng, bits=2)
+    far = far_apart[:, 64:128]
+    hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(64).astype(BF16)), far)
     turned = hg.matmul(far[::-1], hg.asarray(w).T, dtype=F32).get()  # by way of a copy
-    np.testing.assert_array_equal(turned, out[::-1])
+    assert_gemm_close(turned, numbers[::-1], w.T, exact=True)
+
+
+def test_pitches_that_no_tile_spans(rng):
+    """64 MiB from row to row: laid out anew, or read by the plain kernel where asked."""
+    store = hg.empty((70, 2**25), BF16)
+    numbers, w = exact_grid((70, 64), rng), exact_grid((24, 64), rng, bits=2)
+    far = store[:, 64:128]
+    hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(64).astype(BF16)), far)
+    assert ("matmul", "out", "row pitch too large") in hg.usage().copies
+    got = hg.matmul(far, hg.asarray(w).T, dtype=F32).get()
+    assert_gemm_close(got, numbers, w.T, exact=True)
+    assert ("matmul", "a", "row pitch too large") in hg.usage().copies
     store.free()
