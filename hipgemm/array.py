@@ -635,7 +635,7 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
     def part(y: Any) -> Any:
         return asarray(y, device=target, copy=copy, stream=stream)
 
-    if x.device is not None or x.ndim != 2:
+    if x.device is not None or x.ndim != 2 or x.group_offsets is not None:
         data = part(packed_data(x))
     else:
         along = x if x.axis == -1 else x.T
@@ -649,7 +649,17 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
                 del kept
         data = data if along is x else data.T
     amax = None if x.amax is None else part(x.amax)
-    return ScaledArray._make(data, part(x.scale), form, x.axis, x.shape, hadamard=x.hadamard, amax=amax)
+    offsets = part(x.group_offsets) if isinstance(x.group_offsets, DeviceArray) else x.group_offsets
+    return ScaledArray._make(
+        data,
+        part(x.scale),
+        form,
+        x.axis,
+        x.shape,
+        hadamard=x.hadamard,
+        amax=amax,
+        group_offsets=offsets,
+    )
 
 
 def _plain(function: str, dtype: npt.DTypeLike) -> np.dtype[Any]:

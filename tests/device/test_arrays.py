@@ -239,3 +239,11 @@ def test_comparisons_are_refused():
     assert len({x, x, x[:]}) == 2
     assert len(x) == 3
     assert [float(row.get()) for row in x] == [0, 0, 0]
+
+
+def test_asarray_keeps_groups(rng):
+    x = rng.standard_normal((70, 48)).astype(np.float32)
+    q = hg.quantize_mxfp8(x, axis=0, group_offsets=np.array([0, 33, 64]))
+    got = hg.asarray(q)
+    np.testing.assert_array_equal(got.group_offsets, [0, 33, 64])
+    np.testing.assert_array_equal(hg.dequantize(got).get(), hg.dequantize(q))
