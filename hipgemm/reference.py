@@ -480,3 +480,59 @@ def _blocked(x: Any, axis: int, format: str, scaling: str | None, hadamard: bool
     if format == "mxfp4_e2m1":
         return quantize_mxfp4(x, axis=axis, hadamard=hadamard, **options)
     return quantize_mxfp8(x, axis=axis, format=format, **options)
+
+
+def grouped_linear_products(
+    x: Any,
+    w: Any,
+    dy: Any,
+    group_offsets: Array,
+    *,
+    recipe: str,
+    amax: tuple[Any, Any, Any] = (None, None, None),
+    format: str | None = None,
+    scaling: str | None = None,
+    hadamard: bool | None = None,
+) -> dict[str, tuple[Matrix, Matrix]]:
+    """Return the three products of grouped linear layers as operands of the functions above.
+
+    ``y`` and ``dx`` for `grouped_matmul`, ``dw`` for `grouped_wgrad`; x (M, K), w (G, N, K) and dy (M, N) as
+    for `linear_products`, of dy only may there be a pair.
+
+    Examples
+    --------
+    >>> x, w, dy = np.ones((3, 32), np.float32), np.ones((2, 4, 32), np.float32), np.ones((3, 4), np.float32)
+    >>> products = grouped_linear_products(x, w, dy, np.array([0, 1, 3]), recipe="mxfp8")
+    >>> float(grouped_wgrad(*products["dw"], np.array([0, 1, 3]))[1, 0, 0])
+    2.0
+    """
+    if recipe in ("bf16", "fp8"):
+        (a, b, g), _ = _plain_operands((x, w, dy), recipe, amax, format)
+        return {"y": (a, np.swapaxes(b, 1, 2) if recipe == "bf16" else b.mT), "dx": (g, b), "dw": (g, a)}
+    four = recipe == "mxfp4"
+    usual = "mxfp4_e2m1" if four else "mxfp8_e4m3"
+    n, k = w.shape[1:]
+    along_k = four and _transform(k, hadamard, (x, -1), (w, -1))
+    along_n = four and _transform(n, hadamard, (w, -2), (dy, -1))
+    a, b = (_blocked(q, -1, usual, scaling, along_k) for q in (x, w))
+    g = _blocked(dy, -1, format or usual, scaling, along_n)
+    across = w if four and isinstance(w, np.ndarray) else b  # mxfp4 is blocked both ways at once
+    columns = [_in_groups(q, group_offsets, form, scaling) for q, form in ((dy, format), (a, None))]
+    return {
+        "y": (a, b.mT),
+        "dx": (g, _blocked(across, -2, usual, scaling, along_n)),
+        "dw": (columns[0], columns[1]),
+    }
+
+
+def _in_groups(x: Any, offsets: Array, format: str | None, scaling: str | None) -> ScaledArray:
+    """Return x in mxfp8, blocked down the columns of each group, however it came."""
+    if isinstance(x, tuple):
+        columns: ScaledArray = x[1]
+        return columns
+    form = format or "mxfp8_e4m3"
+    if isinstance(x, ScaledArray):
+        form = x.format if x.format in MXFP8 else "mxfp8_e4m3"
+        x = dequantize(x, dtype=FORMATS["bf16"].dtype)
+    options: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
+    return quantize_mxfp8(x, axis=0, format=form, group_offsets=offsets, **options)
