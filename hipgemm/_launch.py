@@ -23,9 +23,7 @@ _GEMM = (
     f"a b c alpha_ptr col_scale bias lda ldb ldc {_BATCH} m n k batch_inner splits split_tiles alpha "
     "out_type bias_type"
 )
-_SCALES = (
-    "a_scale b_scale a_scale_step b_scale_step a_scale_outer a_scale_inner b_scale_outer b_scale_inner"
-)
+_SCALES = "a_scale b_scale a_scale_step b_scale_step a_scale_outer a_scale_inner b_scale_outer b_scale_inner"
 _MX = (
     "src row_data row_scale row_gemm_scale col_data col_scale col_gemm_scale src_row_stride src_col_stride "
     "row_pitch row_scale_pitch col_pitch col_scale_pitch rows cols in_type element rule hadamard"
@@ -119,7 +117,7 @@ class Function:
     pack_into: Callable[..., None] = field(repr=False)
 
 
-class _ArgumentBuffer:
+class ArgumentBlock:
     """One thread's argument block, and HIP's description of it. HIP copies it at the launch."""
 
     def __init__(self) -> None:
@@ -130,6 +128,12 @@ class _ArgumentBuffer:
             pointer, ctypes.addressof(self.buffer), size, ctypes.addressof(self.size), end
         )
         self.extra = _hip.launch_extra(ctypes.addressof(self.config))
+
+    def copy(self) -> ArgumentBlock:
+        """Another block with the same arguments."""
+        other = ArgumentBlock()
+        other.buffer.raw, other.size.value = self.buffer.raw, self.size.value
+        return other
 
 
 _local = threading.local()
@@ -184,12 +188,21 @@ def _load_module(device: int) -> tuple[CodeObject, Any]:
         return built, _hip.call("hipModuleLoadData", image)
 
 
+def argument_block() -> ArgumentBlock:
+    """The calling thread's argument block."""
+    try:
+        block: ArgumentBlock = _local.arguments
+    except AttributeError:
+        block = _local.arguments = ArgumentBlock()
+    return block
+
+
 def launch(kernel: Function, workgroups: int, stream: int, *values: float) -> None:
     """Launch on a stream of the current device, with the arguments in the order of `ARGUMENTS`."""
     try:
         arguments = _local.arguments
     except AttributeError:
-        arguments = _local.arguments = _ArgumentBuffer()
+        arguments = argument_block()
     kernel.pack_into(arguments.buffer, 0, *values)
     arguments.size.value = kernel.size
     _hip.launch(kernel.handle, workgroups, kernel.threads, stream, arguments.extra)

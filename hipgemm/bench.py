@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
 
-from . import _hip, emulator_bench
+from . import _hip, emulator_bench, overhead
 from .amax import AmaxState
-from .array import DeviceArray, asarray, empty
+from .array import asarray, empty
 from .counters import EmulatorCounters, emulator_counters
 from .errors import sentence
 from .gemm import matmul, only_kernel
@@ -83,9 +82,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the tables."""
     print(info())
     print()
-    kernels = [
-        k.name for k in code_object(_hip.arch(_hip.current_device())).kernels.values() if k.op == "gemm"
-    ]
+    built = code_object(_hip.arch(_hip.current_device())).kernels.values()
+    kernels = [k.name for k in built if k.op == "gemm" and k.a == k.b == "bf16" and k.layout == "nt"]
     for size in args.sizes:
         for name in kernels:
             with only_kernel(name):
@@ -96,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     print()
     _quantizers(args.sizes[-1], args.repeat)
     print()
-    _overhead()
+    overhead.run()
     if _hip.runtime().emulator is not None:
         print()
         emulator_bench.run(args.emulator_sizes, args.seconds)
@@ -175,60 +173,6 @@ def _quantizers(size: int, repeat: int) -> None:
             each = total / x.size
             line += f", {each:6.3f} bytes per number, {each / floor:5.3f} of the fewest ({floor:.3f})"
         print(line)
-
-
-def _overhead() -> None:
-    """Time Python's part of a launch: the queue takes it in, nothing waits."""
-    x = asarray(np.ones((64, 64), ml_dtypes.bfloat16))
-    w = asarray(np.ones((64, 64), ml_dtypes.bfloat16)).T
-    out = empty((64, 64), ml_dtypes.bfloat16)
-    bias = asarray(np.ones(64, np.float32))
-    print(f"launch, out= given:            {_launch_time(lambda: matmul(x, w, out)):6.2f} us of Python")
-    print(f"launch, out= and bias:         {_launch_time(lambda: matmul(x, w, out, bias=bias)):6.2f} us")
-    kept: list[DeviceArray] = []
-
-    def allocating() -> None:
-        kept[:] = [matmul(x, w)]
-
-    print(f"launch, out allocated:         {_launch_time(allocating):6.2f} us")
-    q = quantize_mxfp8(x)
-    print(f"launch, mxfp8, out= given:     {_launch_time(lambda: matmul(q, q.T, out)):6.2f} us")
-    print(f"quantize_mxfp8:                {_launch_time(lambda: quantize_mxfp8(x)):6.2f} us")
-    print(f"of which HIP's launch call:    {_hip_launch_time(lambda: matmul(x, w, out)):6.2f} us")
-
-
-def _launch_time(call: Callable[[], object], batch: int = 50, batches: int = 20) -> float:
-    """Microseconds per call, batches of calls without a wait; the median over batches."""
-    call()
-    times = []
-    for _ in range(batches):
-        _hip.synchronize()
-        start = time.perf_counter()
-        for _ in range(batch):
-            call()
-        times.append((time.perf_counter() - start) / batch)
-    _hip.synchronize()
-    return 1e6 * statistics.median(times)
-
-
-def _hip_launch_time(call: Callable[[], object]) -> float:
-    """Microseconds of each call that are spent in hip-python and below it."""
-    hip = _hip.runtime().hip
-    inner = hip.hipModuleLaunchKernel
-    spent: list[float] = []
-
-    def timed(*args: object) -> object:
-        start = time.perf_counter()
-        result = inner(*args)
-        spent.append(time.perf_counter() - start)
-        return result
-
-    hip.hipModuleLaunchKernel = timed
-    try:
-        _launch_time(call)
-    finally:
-        hip.hipModuleLaunchKernel = inner
-    return 1e6 * statistics.median(spent)
 
 
 def _best(call: Callable[[], object], repeat: int) -> float:

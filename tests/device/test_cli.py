@@ -132,7 +132,9 @@ def test_bench_prints_its_figures(capsys):
     assert main(["bench", *quick]) == 0
     text = capsys.readouterr().out
     assert re.search(r"matmul 64\^3 bf16: +[\d.]+ ms resident", text)
-    assert re.search(r"launch, out= given: +[\d.]+ us of Python", text)
+    assert re.search(r"  matmul, out= given +[\d.]+\n  hip-python alone +[\d.]+\n", text)
+    assert re.search(r"above hip-python's own launch of its kernel: [-\d.]+ \(aim: 10\)", text)
+    assert re.search(r"  matmul, out= given +0 by HIP, 0 bytes on the device, 0 pinned, \d+ objects", text)
     if info().runtime == "emulator":
         assert re.search(r"CPU features in use: \w+", text)
         rates = r"  v2 +[\d.]+ M wave-instructions/s landing late, +[\d.]+ early; late takes [\d.]+ times"
