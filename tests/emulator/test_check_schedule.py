@@ -17,13 +17,17 @@ sys.path.insert(0, str(ROOT / "tools"))
 import kernels as build  # noqa: E402
 
 Compiled = Callable[[str, list[tuple[str, str]]], bytes]
-LARGE, SMALL = "gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64"
+LARGE, SMALL, RING = (f"gemm_bf16_nt_{tile}x64" for tile in ("256x256", "64x64", "32x64"))
 
 FETCH_B0 = "      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);\n"
 READ_B1 = "      p.read_b.template read<kStage, 1>(b1);\n"
 FETCH_NEXT = """      if constexpr (kAfter != After::none) {
         p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
         p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+        if constexpr (kAfter == After::two_or_more) {
+          p.fetch_a.next();
+          p.fetch_b.next();
+        }
       }
 """
 COUNTED = "wait_dma<in_flight(kAfter, kStage, kStep)>();\n      barrier();\n"
@@ -60,6 +64,16 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
         [("      wait_dma<0>();\n      barrier();\n", "      barrier();\n")],
         ["is read by lane", "and was written by"],
     ),
+    "ring_weaker_wait": (
+        RING,
+        [("wait_dma<(kStages - 2) *", "wait_dma<(kStages - 1) *")],
+        ["is read by lane", "was written by", "In between there must be a wait for it"],
+    ),
+    "ring_too_short": (
+        RING,
+        [("fetch(stage == 0 ? kStages - 1 : stage - 1,", "fetch(stage,")],
+        ["LDS at 0x", "ds_read_b128", "buffer_load_dwordx4"],
+    ),
 }
 
 
@@ -86,23 +100,22 @@ def compile_alone(
     tile = re.fullmatch(r"gemm_bf16_nt_(\d+)x(\d+)x(\d+)", kernel)
     assert tile
     wanted = f"GEMM(bf16, nt, {', '.join(tile.groups())},"
-    lines = (sources / "instances.def").read_text().splitlines(keepends=True)
-    kept = [x for x in lines if not re.match(r"[A-Z_]+\(", x) or x.startswith(wanted)]
-    assert len(kept) < len(lines)
-    (sources / "instances.def").write_text("".join(kept))
+    (row,) = [row for row in build.read_rows(tools) if row.startswith(wanted)]
+    (folder / "one.def").write_text(row)
     schedule = (sources / "schedule.hpp").read_text()
     for old, new in replacements:
         assert schedule.count(old) == 1, f"schedule.hpp has changed: {old}"
         schedule = schedule.replace(old, new)
     (sources / "schedule.hpp").write_text(schedule)
     assembly, object_, linked = (folder / f"k.{end}" for end in ("s", "o", "co"))
-    tools.compile(sources / "kernels.hip", "gfx950", assembly)
+    flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="one.def"')
+    tools.compile(sources / "kernels.hip", "gfx950", assembly, *flags)
     tools.assemble(assembly, "gfx950", object_)
     tools.link([object_], linked)
     return linked.read_bytes()
 
 
-@pytest.mark.parametrize("kernel", [LARGE, SMALL])
+@pytest.mark.parametrize("kernel", [LARGE, SMALL, RING])
 def test_as_it_is(kernel: str, compiled: Compiled) -> None:
     assert run(compiled(kernel, []), GEMMS[kernel], "race,bounds") == ""
 
