@@ -219,14 +219,14 @@ def sharded_matmul(
     a, b : ShardedArray, numpy.ndarray or ScaledArray
         As for `matmul`. What is not sharded yet is sharded as the split wants it.
     split : str
-        ========= ============== ============== ==================== =================================
-        split     a cut along    b cut along    result cut along     bytes between devices
-        ========= ============== ============== ==================== =================================
-        ``m``     M (axis -2)    nothing        M                    none
-        ``n``     nothing        N (axis -1)    N                    none
-        ``k``     K (axis -1)    K (axis -2)    M                    4 M N (D - 1) / D for each of D
-        ``batch`` first of three first of three first of three       none
-        ========= ============== ============== ==================== =================================
+        ========= ============== ============== ================ ==============================
+        split     a cut along    b cut along    result cut along each of D devices sends
+        ========= ============== ============== ================ ==============================
+        ``m``     M (axis -2)    nothing        M                nothing
+        ``n``     nothing        N (axis -1)    N                nothing
+        ``k``     K (axis -1)    K (axis -2)    M                4 M N (D - 1) / D bytes
+        ``batch`` first of three first of three first of three   nothing
+        ========= ============== ============== ================ ==============================
 
         AᵀB over split rows is ``k``: ``sharded_matmul(dy.T, x, split="k")`` with both cut along axis 0.
         ``batch`` also takes a `b` that is whole everywhere.
@@ -282,6 +282,28 @@ def sharded_matmul(
     first, second = _sharded(function, a, b, split, devices)
     result = _split_k(first, second, epilogue) if split == "k" else _local(first, second, split, epilogue)
     return result.get() if plain else result
+
+
+def sent_bytes(m: int, n: int, devices: int) -> int:
+    """Bytes that a device sends in a product (M, N) split along K, where M is a multiple of `devices`.
+
+    Examples
+    --------
+    >>> sent_bytes(1024, 512, 4)
+    1572864
+    """
+    return 4 * m * n // devices * (devices - 1)
+
+
+def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
+    """K from which sending hides behind multiplying, in a product split along K; see docs/sharding.md.
+
+    Examples
+    --------
+    >>> least_k(1e15, 5e11, 2)
+    4000
+    """
+    return math.ceil(2 * flops / bytes_per_second * (devices - 1))
 
 
 # ---- which part goes where -------------------------------------------------------------------------

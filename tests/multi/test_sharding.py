@@ -1,5 +1,6 @@
 """Products over devices: right within the bound, the same bits on every run, whatever is cut."""
 
+import os
 from typing import Any
 
 import ml_dtypes
@@ -159,6 +160,23 @@ def test_errors_name_what_is_wrong(rng: Any, devices: list[int]) -> None:
     q = hg.quantize_mxfp8(a.astype(np.float32))
     with pytest.raises(ValueError, match=r"multiples of 32, the block of mxfp8_e4m3"):
         hg.shard(q, devices[:2], axis=1, sizes=(16, 48))
+
+
+def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    if len(devices) < 4 or os.environ.get("HIPGEMM_PEER") == "off":
+        return
+    sent = dict.fromkeys(devices, 0)
+    copy = _hip.copy_between
+
+    def counted(dst: int, dst_device: int, src: int, src_device: int, nbytes: int, stream: int) -> None:
+        sent[src_device] += nbytes
+        copy(dst, dst_device, src, src_device, nbytes, stream)
+
+    a, b = operands(64, 48, 96, rng)
+    x, y = hg.shard(a, devices[:4], axis=1), hg.shard(b, devices[:4], axis=0)
+    monkeypatch.setattr(_hip, "copy_between", counted)
+    hg.sharded_matmul(x, y, split="k")
+    assert list(sent.values())[:4] == [sharding.sent_bytes(64, 48, 4)] * 4
 
 
 def test_nothing_leaks(rng: Any, devices: list[int]) -> None:
