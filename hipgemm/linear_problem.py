@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import Reason
-from .formats import F32, QUANTIZED, SCALE_RULES, format_of
+from .formats import BF16, F32, QUANTIZED, SCALE_RULES, format_of
 from .groups import offset_reasons, same_offsets
-from .problem import OUTPUTS, Operand, _Faults, _names, dtype_name
+from .problem import OUTPUTS, GemmProblem, Operand, _Faults, _names, dtype_name
 from .scaled import HADAMARD, Resident, ScaledArray, array_hint, fnuz_hint, is_array, place_name
 
 # What each recipe multiplies, pre-quantized operands included; nothing for bf16.
@@ -106,6 +106,67 @@ def describe_linear(
     if not (x_shape and w_shape) or faults.found:
         return None, faults.found
     return Layer(faults.recipe, x_shape[:-1], w_shape[0], w_shape[1], device), faults.found
+
+
+def describe_forward(
+    x: Any,
+    w: Any,
+    *,
+    recipe: object = "bf16",
+    bias: object = None,
+    w_post_scale: object = None,
+    x_amax: object = None,
+    w_amax: object = None,
+    scaling: object = None,
+    hadamard: object = None,
+    dtype: npt.DTypeLike | None = None,
+) -> tuple[GemmProblem | None, list[Reason]]:
+    """Describe the product of a call of `linear`: what a kernel has to do.
+
+    Examples
+    --------
+    >>> x = np.ones((2, 5, 64), np.float32)
+    >>> print(describe_forward(x, x[0], recipe="mxfp8")[0])
+    (10, 64) @ (64, 5) mxfp8_e4m3 -> bf16
+    """
+    layer, reasons = describe_linear(
+        x,
+        w,
+        recipe=recipe,
+        bias=bias,
+        w_post_scale=w_post_scale,
+        x_amax=x_amax,
+        w_amax=w_amax,
+        scaling=scaling,
+        hadamard=hadamard,
+        dtype=dtype,
+    )
+    if layer is None:
+        return None, reasons
+
+    def operand(q: Any, rows: int) -> Operand:
+        q = first(q)
+        if isinstance(q, Resident) and q.dtype == BF16.dtype and len(q.shape) == 2 and recipe == "bf16":
+            return Operand(q.shape, q.strides, BF16, q.ptr, q.device, q.padded)
+        names = (q.format,) if isinstance(q, ScaledArray) else RECIPES[layer.recipe]
+        form = QUANTIZED[names[0]] if names else BF16
+        columns = -(-layer.k * form.bits // (8 * form.itemsize))
+        pitch = -(-columns * form.itemsize // 16) * 16
+        strides = (pitch, form.itemsize)
+        return Operand((rows, columns), strides, form, 0, layer.device or 0, padded=True)
+
+    problem = GemmProblem(
+        m=layer.m,
+        n=layer.n,
+        k=layer.k,
+        a=operand(x, layer.m),
+        b=operand(w, layer.n).transposed,
+        out=None,
+        out_format=format_of(dtype) or BF16 if dtype is not None else BF16,
+        col_scale=w_post_scale is not None,
+        bias=format_of(bias.dtype) if is_array(bias) else None,
+    )
+    return problem, reasons
 
 
 def describe_backward(

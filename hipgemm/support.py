@@ -12,6 +12,7 @@ from typing import Any
 from .batches import collapsed, host_copy_reason, line_pitch
 from .cost import Cost, Product, copy_clocks, estimate
 from .errors import KernelNotFoundError, Reason, UnsupportedError, sentence
+from .linear_problem import describe_forward
 from .manifest import CHUNK_BYTES, GEMMS, Kernel, code_object
 from .problem import GemmProblem, Operand, describe_matmul
 
@@ -359,13 +360,20 @@ class Support:
         return "\n".join(lines)
 
 
+# What describes the product of an operation; for linear that of the forward pass.
+DESCRIBE: dict[str, Callable[..., tuple[GemmProblem | None, list[Reason]]]] = {
+    "matmul": describe_matmul,
+    "linear": describe_forward,
+}
+
+
 def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Support:
     """Tell whether a call would run, by the same checks as the call itself. Opens no device.
 
     Parameters
     ----------
     op : str
-        The operation: ``"matmul"``.
+        The operation: ``"matmul"``, or ``"linear"`` for its forward pass.
     *args, **kwargs
         What it would be called with.
     arch : str
@@ -384,14 +392,14 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     >>> bool(answer), answer.reasons[0].code
     (False, 'dtype')
     """
-    if op != "matmul":
-        raise ValueError(f"can_use: {sentence('op must be matmul', repr(op))}")
+    if op not in DESCRIBE:
+        raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(DESCRIBE), repr(op))}")
     kwargs.pop("stream", None)
     try:
-        inspect.signature(describe_matmul).bind(*args, **kwargs)
+        inspect.signature(DESCRIBE[op]).bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"can_use: matmul: {error}") from None
-    problem, reasons = describe_matmul(*args, **kwargs)
+        raise TypeError(f"can_use: {op}: {error}") from None
+    problem, reasons = DESCRIBE[op](*args, **kwargs)
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
         return Support(None, tuple(reasons))
     try:

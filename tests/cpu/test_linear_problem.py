@@ -10,7 +10,8 @@ import pytest
 
 from hipgemm import reference
 from hipgemm.errors import message
-from hipgemm.linear_problem import Layer, describe_backward, describe_linear
+from hipgemm.linear_problem import RECIPES, Layer, describe_backward, describe_linear
+from hipgemm.support import can_use
 
 F32 = np.float32
 X, W = np.ones((4, 64), F32), np.ones((8, 64), F32)
@@ -190,3 +191,15 @@ def test_all_faults_are_listed():
 def test_quantized_dy_may_be_flat():
     assert not describe_backward(reference.quantize_mxfp8(np.ones((8, 64), F32)), layer_of())
     assert not describe_backward(reference.quantize_both(np.ones((8, 64), F32), "mxfp8_e5m2"), layer_of())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_can_use(recipe):
+    answer = can_use("linear", np.ones((2, 50, 64), F32), W, recipe=recipe, bias=np.ones(8, F32))
+    assert answer, answer
+    assert answer.kernel is not None
+    assert answer.kernel.startswith(f"gemm_{recipe}")
+    answer = can_use("linear", X, W[:, :3], recipe=recipe, x_amax="big")
+    assert [r.kind for r in answer.reasons] == [ValueError, TypeError if recipe == "fp8" else ValueError]
+    with pytest.raises(TypeError, match=r"can_use: linear: got an unexpected keyword argument 'recipes'"):
+        can_use("linear", X, W, recipes=recipe)

@@ -387,7 +387,7 @@ def test_can_use_gives_all_reasons():
 
 
 def test_can_use_knows_its_operations():
-    with pytest.raises(ValueError, match="op must be matmul; got 'attention'"):
+    with pytest.raises(ValueError, match="op must be matmul or linear; got 'attention'"):
         can_use("attention")
 
 
