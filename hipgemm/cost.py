@@ -113,6 +113,8 @@ class Product:
         How many different operands there are: 1 for one that all share. `batches` unless given.
     out_bytes : int
         Bytes of a number of the result.
+    a_bits, b_bits : int
+        Bits of a number of the operands, for a kernel that takes any.
     """
 
     m: int
@@ -122,6 +124,8 @@ class Product:
     a_matrices: int = 0
     b_matrices: int = 0
     out_bytes: int = 2
+    a_bits: int = 16
+    b_bits: int = 16
 
 
 class Term(NamedTuple):
@@ -257,13 +261,13 @@ class Load:
         self.k_tiles = max(1, -(-x.k // tk))
         self.waves = max(1, kernel.threads // 64)
         self.resident = _resident(kernel, self.waves)
-        a_bytes, b_bytes = _bytes(kernel.a), _bytes(kernel.b)
+        a_bytes, b_bytes = _bytes(kernel.a, x.a_bits), _bytes(kernel.b, x.b_bits)
         self.a_matrices = min(x.a_matrices or self.batches, self.batches)
         self.b_matrices = min(x.b_matrices or self.batches, self.batches)
         # Bytes of a K tile: asked of L2, and put into LDS (rows past the end as zeros). Scales of blocks are
         # loaded by each wave for itself: at least a line of 128 bytes for each of the 4 blocks that a load
         # takes, more if the wave has more than 64 rows.
-        a_codes, b_codes = (_bytes(name, scales=False) for name in (kernel.a, kernel.b))
+        a_codes, b_codes = _bytes(kernel.a, x.a_bits, False), _bytes(kernel.b, x.b_bits, False)
         # Of an operand across K, a load takes a run of numbers, which may be shorter than a line.
         parts = 2 if kernel.schedule == "PingPong" else 1
         a_asked = a_codes * (max(1.0, 128 * parts / (tm * a_codes)) if kernel.layout[:1] == "t" else 1.0)
@@ -271,9 +275,11 @@ class Load:
         lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
         self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * lines
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
-        self.dma_bytes = (tm * a_codes + tn * b_codes) * tk
+        self.dma_bytes = (tm + tn) * 4 * tk if self.plain else (tm * a_codes + tn * b_codes) * tk
         reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
         self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
+        if self.plain:  # a square of the tile for each thread, float32 in LDS
+            self.lds_bytes = kernel.threads * 2 * math.sqrt(tm * tn / kernel.threads) * 4 * tk
         self.bits = 32 if self.plain else kernel.bits
         rate = VECTOR.value / PLAIN_WORK.value if self.plain else MATRIX[self.bits].value
         self.peak = rate * self.chip.compute_units
@@ -336,6 +342,11 @@ class Load:
         """Bytes that the kernel stores."""
         return self.results * (4 * splits if splits > 1 else self.x.out_bytes)
 
+    def stored_bytes(self, splits: int) -> int:
+        """Bytes of the result's tile."""
+        size = 4 if splits > 1 else self.x.out_bytes
+        return min(self.tile_m, self.x.m) * min(self.tile_n, self.x.n) * size
+
     def overlapping(self, splits: int, split_tiles: int) -> tuple[float, ...]:
         """Clocks of what goes on at the same time: matrix, power, LDS, L2, fabric, memory, latency."""
         mine, steps = self.per_unit(splits), min(self.k_tiles, split_tiles)
@@ -354,12 +365,10 @@ class Load:
     def added(self, splits: int) -> tuple[float, ...]:
         """Clocks of what comes before and after: launch, start, store, sum of the parts."""
         mine, rounds = self.per_unit(splits), self.rounds(splits)
-        size = 4 if splits > 1 else self.x.out_bytes
-        tile = min(self.tile_m, self.x.m) * min(self.tile_n, self.x.n) * size
         return (
             LAUNCH.value,
             rounds * (WAVE_START.value + LATENCY.value),
-            mine * tile / L2.value + rounds * WAVE_END.value,
+            mine * self.stored_bytes(splits) / L2.value + rounds * WAVE_END.value,
             self.reduction(splits) if splits > 1 else 0.0,
         )
 
@@ -393,12 +402,13 @@ class Load:
         tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
         each = f"{mine} workgroup{'s' if mine != 1 else ''} x {steps} K tiles"
         rate = VECTOR if self.plain else MATRIX[self.bits]
-        speed = f"{rate.value:.0f}" + (f" / {PLAIN_WORK.value:.0f}" if self.plain else "")
+        speed = f"({rate.value:.0f} / {PLAIN_WORK.value:.0f})" if self.plain else f"{rate.value:.0f}"
         units = chip.compute_units
         written = self.written(splits)
-        yield Term(
-            "vector" if self.plain else "matrix", matrix, f"{each} x {tile} / {speed}", rate.source, True
-        )
+        name, formula = "vector" if self.plain else "matrix", f"{each} x {tile} / {speed}"
+        busy = min(4, self.waves * min(mine, self.resident))
+        formula += f" x 4 / {busy}, the SIMDs that have a wave" if busy < 4 else ""
+        yield Term(name, matrix, formula, rate.source, True)
         formula = f"{self.macs:.4g} multiply-adds / ({units} x {speed} x {SUSTAINED_MATRIX.value})"
         yield Term("power", power, formula, SUSTAINED_MATRIX.source, True)
         formula = f"{each} x ({self.lds_bytes:.0f} read / {LDS_READ.value:.0f}"
@@ -420,7 +430,8 @@ class Load:
         yield Term("launch", launch, f"{LAUNCH.value:.0f}", LAUNCH.source, False)
         formula = f"{rounds} x ({WAVE_START.value:.0f} + {LATENCY.value:.0f})"
         yield Term("start", start, formula, f"{WAVE_START.source}; {LATENCY.source}", False)
-        formula = f"{mine} tile{'s' if mine != 1 else ''} / {L2.value:.0f} + {rounds} x {WAVE_END.value:.0f}"
+        stored = f"{mine} tile{'s' if mine != 1 else ''} of {self.stored_bytes(splits):.0f} bytes"
+        formula = f"{stored} / {L2.value:.0f} + {rounds} x {WAVE_END.value:.0f}"
         yield Term("store", store, formula, f"{L2.source}; {WAVE_END.source}", False)
         if splits > 1:
             formula = f"a second launch, start and end; {_size(written)} read back, results stored"
@@ -436,11 +447,11 @@ def _resident(kernel: Kernel, waves: int) -> int:
     return max(1, min(by_registers, by_lds))
 
 
-def _bytes(name: str, scales: bool = True) -> float:
-    """Bytes of a number of an operand, with its share of the scales unless they count apart."""
+def _bytes(name: str, bits: int, scales: bool = True) -> float:
+    """Bytes of a number of a format, with its share of the scales; by `bits` for a kernel of no format."""
     made = FORMATS.get(name) or QUANTIZED.get(name)
     if made is None:
-        return 4.0  # the plain kernel's, whatever it is given
+        return bits / 8
     return made.bits / 8 + (1 / made.block if scales and made.block else 0)
 
 

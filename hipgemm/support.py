@@ -216,7 +216,10 @@ def _choice(p: GemmProblem, kernel: Kernel, swapped: bool) -> Choice:
             copies.append(("out", reason, p.out))
     sizes = [_matrices(x) * math.prod(x.shape[-2:]) * x.format.itemsize for _, _, x in copies]
     product = Product(
-        p.m, p.n, p.k, p.batches, _matrices(p.a), _matrices(p.b), out_bytes=p.out_format.itemsize
+        *(p.m, p.n, p.k, p.batches, _matrices(p.a), _matrices(p.b)),
+        out_bytes=p.out_format.itemsize,
+        a_bits=p.a.format.bits,
+        b_bits=p.b.format.bits,
     )
     return Choice(
         kernel,
