@@ -12,6 +12,7 @@ from .array import DeviceArray, new
 from .formats import F32, Format, format_of
 from .manifest import CHUNK_BYTES
 from .quantize import _as_rows
+from .usage import count_call
 
 SUM_ROWS = 64  # that one pass makes one of
 
@@ -65,6 +66,7 @@ def rescale(
         _type_code(out),
         divide,
     )
+    count_call("linear", "rescale", 0, x.nbytes + out.nbytes)
     return out
 
 
@@ -86,6 +88,7 @@ def sum_rows(x: DeviceArray, stream: int) -> DeviceArray:
     while True:
         left = -(-rows // SUM_ROWS)
         sums = new((left, columns), F32.dtype, x.device, stream)
+        count_call("linear", "sum_rows", 0, x.nbytes + sums.nbytes)
         x._block.reading(stream)
         code = _type_code(x)
         _launch.tiled(

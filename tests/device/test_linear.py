@@ -277,6 +277,16 @@ def test_dy_is_quantized_once_for_both_products(recipe, passes, rng):
     assert sum(n for name, n in kernels.items() if name.startswith("gemm")) == 2
 
 
+@every_recipe
+def test_nothing_is_laid_out_anew(recipe, rng):
+    """Every product reads its operands where they lie, transposed ones too."""
+    x, w, dy = (hg.asarray(a) for a in inputs(72, 48, 96, rng))
+    factors = np.linspace(1, 2, 48, dtype=F32)
+    _, saved = hg.linear(x, w, recipe=recipe, w_post_scale=factors, bias=factors)
+    hg.linear_backward(dy, saved)
+    assert not hg.usage().copies
+
+
 @pytest.mark.parametrize(
     ("recipe", "x_bytes", "w_bytes"),
     [
