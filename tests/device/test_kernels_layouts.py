@@ -218,5 +218,24 @@ def test_lds_reads_meet_no_bank_twice(memory, emulator, name):
     finally:
         counted = hipgemm.emulator_counters(addresses=False)
     assert counted.lds_conflict_clocks == 0
-    # Each wave reads its rows and its columns, and the loop's last read of B0 was for a tile beyond.
     assert counted.lds_data_clocks * 128 == counted.lds_read_bytes > 0
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if GEMMS[name].op == "gemm"])  # without scales
+def test_nothing_past_the_edges_is_fetched(memory, emulator, name):
+    """Whole chunks of 16 bytes; of the last line of a K-strided operand, only up to its last dword."""
+    kernel = GEMMS[name]
+    m, n, k = 13, 33, 2 * kernel.tile[2] + 3
+    drawn = Product.draw(kernel, m, n, k)
+    hipgemm.emulator_counters(reset=True, addresses=True)
+    try:
+        drawn.run(memory)
+    finally:
+        counted = hipgemm.emulator_counters(addresses=False)
+    expected = 0
+    for side, rows in enumerate((m, n)):
+        if kernel.layout[side] == "nt"[side]:
+            expected += rows * (-(-k // kernel.chunk) * 16)
+        else:
+            expected += (k - 1) * (-(-rows // kernel.chunk) * 16) + -(-rows // 2) * 4
+    assert counted.global_read_bytes == expected
