@@ -122,6 +122,9 @@ print(text(properties(0).gcnArchName))
     [
         ("DEVICES", "x", "a number from 0 to 64"),
         ("DEVICES", "65", "a number from 0 to 64"),
+        ("DEVICE_BYTES", "0", "a number from 1 to 309237645312 (288 GiB)"),
+        ("DEVICE_BYTES", "309237645313", "a number from 1 to 309237645312 (288 GiB)"),
+        ("DEVICE_BYTES", "1G", "a number from 1 to 309237645312 (288 GiB)"),
         ("ASYNC", "lazy", "late or eager"),
     ],
 )

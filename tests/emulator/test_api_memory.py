@@ -82,6 +82,27 @@ def test_out_of_memory_leaves_all_as_it_was() -> None:
     assert lib.hipFree(None) == 0
 
 
+def test_a_device_has_the_memory_that_it_is_given(run_python: Callable[..., Any]) -> None:
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_api_memory import *
+assert check(hip.hipMemGetInfo()) == (1 << 20, 1 << 20)
+assert check(hip.hipDeviceTotalMem(0)) == 1 << 20
+first = check(hip.hipMalloc((1 << 20) - 1000))
+assert free_bytes() == 1000
+pointer = void_p()
+assert lib.hipMalloc(ctypes.byref(pointer), size_t(1001)) == OUT_OF_MEMORY
+assert "1001 bytes asked of device 0, which has 1000 of 1048576 free" in report()
+assert lib.hipHostMalloc(ctypes.byref(pointer), size_t(1 << 21), 0) == 0  # the host's is another
+check(hip.hipHostFree(pointer))
+check(hip.hipFree(check(hip.hipMalloc(1000))))
+check(hip.hipFree(first))
+assert free_bytes() == 1 << 20
+"""
+    done = run_python(code, HIPGEMM_EMULATOR_DEVICE_BYTES=str(1 << 20), HIPGEMM_RUNTIME="emulator")
+    assert done.returncode == 0, done.stderr
+
+
 def test_huge_allocations_are_lazy() -> None:
     size = 100 << 30
     with Memory(size) as memory:

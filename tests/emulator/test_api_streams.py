@@ -488,6 +488,10 @@ with expect({ILLEGAL_ADDRESS}):
     check(hip.hipDeviceSynchronize())
 check(hip.hipMemcpyPeer(memory[2].pointer, 2, memory[1].pointer, 1, 4))
 assert memory[2].get()[0] == 11
+with expect({INVALID_VALUE}, "src: ", "is memory of device 1, not of device 0"):
+    check(hip.hipMemcpyPeer(memory[2].pointer, 2, memory[1].pointer, 0, 4))
+with expect({INVALID_VALUE}, "dst: ", "is memory of device 2, not of device 1"):
+    check(hip.hipMemcpyPeerAsync(memory[2].pointer, 1, memory[1].pointer, 1, 4, None))
 
 # A fault on one device does not stop another.
 launch(function[1], memory[0].address)
