@@ -13,7 +13,7 @@ import numpy as np
 from . import _hip, bench, choice_check, explain, reference
 from .array import asarray
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .explain import untouched
+from .explain import in_place, untouched
 from .formats import BF16, F16, F32, FORMATS, QUANTIZED, Format
 from .gemm import matmul, only_kernel
 from .info import info
@@ -143,9 +143,10 @@ def _can_use(args: argparse.Namespace) -> int:
     dtype = None if args.dtype is None else FORMATS[args.dtype].dtype
     answer = can_use(args.op, *matrices, dtype=dtype, arch=args.arch)
     print(answer)
-    if answer.costs:
+    costs = in_place(answer)
+    if costs:
         print("  by the model that chooses among kernels (estimated, not measured):")
-    for cost in answer.costs:
+    for cost in costs:
         print(f"    {cost}")
     return 0 if answer else 1
 
