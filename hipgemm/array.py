@@ -703,10 +703,8 @@ def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
             _hip.copy("DeviceToDevice", block.ptr, low, high - low, stream)
     else:
         with _hip.on_device(x.device):
-            _hip.synchronize(x._block.stream())
-        with _hip.on_device(device):
-            _hip.copy_between(block.ptr, device, low, x.device, high - low, stream)
-            _hip.synchronize(stream)  # the source may be overwritten next
+            writer = x._block.stream()
+        _staging.copy_block(block, block.ptr, stream, x._block, low, writer, high - low)
     return DeviceArray(block, block.ptr + x.ptr - low, x.shape, x.strides, x.dtype)
 
 

@@ -132,6 +132,10 @@ x, y = hg.asarray(a, device=0), hg.asarray(a, device=1)
 raises(TypeError, "must live in one place", lambda: hg.matmul(x, y))
 raises(ValueError, "can only be copied to device 1", lambda: hg.asarray(x, device=1, copy=False))
 for stream in (None, hg.Stream(1)):
+    source, side = hg.matmul(x, x, stream=hg.Stream(0)), hg.Stream(0)
+    moved = hg.asarray(source, device=1, stream=stream)  # nobody waits
+    hg.matmul(x, x, source, alpha=0.0, stream=side)  # overwritten next
+    assert (moved.get() == hg.matmul(y, y).get()).all()
     assert (hg.asarray(hg.matmul(x, x), device=1, stream=stream).get() == hg.matmul(y, y).get()).all()
 assert (hg.asarray(x.T[1:], device=1).get() == a.T[1:]).all()
 assert (hg.asarray(hg.quantize_mxfp8(x), device=1).data.get() == hg.quantize_mxfp8(y).data.get()).all()
