@@ -17,7 +17,7 @@ from .manifest import CHUNK_BYTES, GEMMS, Kernel, code_object
 from .problem import GemmProblem, Operand, describe_matmul
 
 PLAIN = "plain"  # the operation of the kernel that takes anything
-_REACH = 2**31  # bytes that a tile may span: offsets inside it are 31-bit
+REACH = 2**31  # bytes that a tile may span: offsets inside it are 31-bit
 
 # ---- operands: what a kernel reads in place --------------------------------------------------------
 
@@ -56,9 +56,11 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
         return f"batch stride not a multiple of {CHUNK_BYTES} bytes"
     if x.address % CHUNK_BYTES:
         return f"base not {CHUNK_BYTES}-byte aligned"
+    if strided and lines == 1 and along * item % 4 and not x.padded:
+        return "ends inside a word"  # of 4 bytes, which the kernel reads whole
     if not strided and along * item % CHUNK_BYTES and not x.padded:
         return f"K not a multiple of {8 * CHUNK_BYTES // x.format.bits}"
-    if lines > 1 and pitch * tile_lines >= _REACH:
+    if lines > 1 and pitch * tile_lines >= REACH:
         return "row pitch too large"
     return None
 
@@ -90,7 +92,7 @@ def direct(p: GemmProblem, kernel: Kernel) -> bool:
 
 
 def _output_fits(pitch: int, p: GemmProblem, kernel: Kernel) -> bool:
-    return kernel.tile[0] * pitch * p.out_format.itemsize < _REACH
+    return kernel.tile[0] * pitch * p.out_format.itemsize < REACH
 
 
 # ---- constraints -----------------------------------------------------------------------------------
@@ -118,9 +120,9 @@ def _size(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
 def _pitch(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
     for side, (name, x) in enumerate((("a", p.a), ("b", p.b.transposed))):
         _, lines = _lines(x, k, side)
-        if copy_reason(x, k, side) is not None and copy_pitch(x, k, side) * lines >= _REACH:
+        if copy_reason(x, k, side) is not None and copy_pitch(x, k, side) * lines >= REACH:
             axis = "MN"[side] if k_strided(k, side) else "K"
-            limit = _REACH // lines * 8 // x.format.bits
+            limit = REACH // lines * 8 // x.format.bits
             got = f"M={p.m}, N={p.n}, K={p.k}"
             return f"{axis} must be below {limit} for {name} to be laid out anew", got
     return None
@@ -129,7 +131,7 @@ def _pitch(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
 def _output(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
     if direct(p, k) or _output_fits(p.n, p, k):
         return None
-    limit = _REACH // (k.tile[0] * p.out_format.itemsize)
+    limit = REACH // (k.tile[0] * p.out_format.itemsize)
     return f"N must be below {limit} for {p.out_format.name} output", p.n
 
 
@@ -364,10 +366,14 @@ class Support:
 
 
 # What describes the product of an operation; for linear that of the forward pass.
-DESCRIBE: dict[str, Callable[..., tuple[GemmProblem | None, list[Reason]]]] = {
+DESCRIBE: dict[str, Callable[..., tuple[Any, list[Reason]]]] = {
     "matmul": describe_matmul,
     "linear": describe_forward,
 }
+
+
+# What finds the ways to compute one, for operations that have kernels of their own.
+CHOOSE: dict[str, Callable[[Any, Iterable[Kernel]], tuple[list[Any], list[Reason]]]] = {}
 
 
 def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Support:
@@ -409,11 +415,12 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         kernels = code_object(arch).kernels.values()
     except KernelNotFoundError as error:
         return Support(None, (*reasons, Reason(KernelNotFoundError, "arch", str(error))))
-    found, unsupported = choices(problem, kernels)
+    found, unsupported = CHOOSE.get(op, choices)(problem, kernels)
     reasons += unsupported
     if reasons:
         return Support(None, tuple(reasons))
     best = found[0]
-    copies = tuple(f"{name}: {reason}" for name, reason in (*host_copies(problem), *best.copies))
+    on_host = host_copies(problem) if isinstance(problem, GemmProblem) else []
+    copies = tuple(f"{name}: {reason}" for name, reason in (*on_host, *best.copies))
     costs = tuple(choice.cost for choice in found)
     return Support(best.kernel.name, (), copies, costs, best.cost.splits, best.why)

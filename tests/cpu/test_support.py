@@ -93,6 +93,8 @@ def test_copy_reason(x, reason):
         (operand(64, 4, strides=(2, 128)), None),
         (operand(63, 5, strides=(2, 128)), None),  # nothing must be whole pieces of 16 bytes
         (operand(64, 1, strides=(2, 6)), None),
+        (operand(63, 1, strides=(2, 6)), "ends inside a word"),
+        (operand(63, 1, strides=(2, 6), padded=True), None),
         (operand(1, 64, strides=(6, 16)), None),
         (operand(64, 4, strides=(8, 2)), "M not contiguous"),
         (operand(64, 4, strides=(-2, 128)), "M not contiguous"),
@@ -411,11 +413,11 @@ def test_the_manifest_s_architectures_are_those_announced():
 
 
 def test_can_use_names_architectures():
-    answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="gfx90a")
+    answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="gfx906")
     assert not answer
     assert str(answer.reasons[0]) == (
-        "no kernels for gfx90a; architectures built: gfx950; "
-        "hipgemm has kernels for gfx950 only: make kernels builds no others"
+        "no kernels for gfx906; architectures built: gfx950, gfx942, gfx90a, gfx1100, gfx1201; hipgemm has "
+        "kernels for gfx950, gfx942, gfx90a, gfx1100, gfx1201 only: make kernels builds no others"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import _dlpack, _hip
+from hipgemm.manifest import ARCHS
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -200,8 +201,9 @@ def test_refusals_are_counted():
     for _ in range(3):
         with pytest.raises(hg.UnsupportedError) as caught:
             hg.matmul(tall, hg.zeros((1, 2), BF16))
-    assert [reason.code for reason in caught.value.reasons] == ["size", "grid"]
-    assert hg.usage().refused == {("matmul", "size"): 3, ("matmul", "grid"): 3}
+    codes = [reason.code for reason in caught.value.reasons]
+    assert {"size", "grid"} <= set(codes)
+    assert hg.usage().refused == {("matmul", code): 3 for code in codes}
 
 
 def test_host_output_is_untouched_by_a_refused_call():
@@ -257,10 +259,10 @@ except hg.KernelNotFoundError as error:
 
 
 def test_unknown_architecture(run_python: Run) -> None:
-    text = in_child(run_python, CATCH, HIPGEMM_EMULATOR_ARCH="gfx90a")
+    text = in_child(run_python, CATCH, HIPGEMM_EMULATOR_ARCH="gfx906")
     assert text == (
-        "matmul: no kernels for gfx90a; architectures built: gfx950; "
-        "hipgemm has kernels for gfx950 only: make kernels builds no others"
+        f"matmul: no kernels for gfx906; architectures built: {', '.join(ARCHS)}; "
+        f"hipgemm has kernels for {', '.join(ARCHS)} only: make kernels builds no others"
     )
 
 
@@ -270,13 +272,13 @@ for function in (hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp4, hg.quant
         try:
             function(y, *(["mxfp8_e4m3"] if function is hg.quantize_both else []))
         except hg.KernelNotFoundError as error:
-            assert str(error).startswith(f"{function.__name__}: no kernels for gfx90a"), error
+            assert str(error).startswith(f"{function.__name__}: no kernels for gfx906"), error
             print(".")
 """
 
 
 def test_quantizers_name_themselves(run_python: Run) -> None:
-    assert in_child(run_python, QUANTIZERS, HIPGEMM_EMULATOR_ARCH="gfx90a").split() == ["."] * 8
+    assert in_child(run_python, QUANTIZERS, HIPGEMM_EMULATOR_ARCH="gfx906").split() == ["."] * 8
 
 
 def test_nothing_built(run_python: Run, tmp_path) -> None:
