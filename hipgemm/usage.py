@@ -65,7 +65,7 @@ class Usage:
             return "hipgemm: nothing ran"
         slower = sum(self.slower.values())
         fast = sum(row.calls for row in self.served.values()) - slower
-        lines = [f"hipgemm: {fast} calls as fast as can be, {slower + self.refused_calls} not"]
+        lines = [f"hipgemm: {fast} calls served fast, {slower + self.refused_calls} served slower or refused"]
         reasons = [
             (count, f"{op}: served by {name}: {why}") for (op, name, why), count in self.slower.items()
         ]

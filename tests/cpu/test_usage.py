@@ -32,7 +32,7 @@ def test_counts_and_prints():
     assert found.refused == {("matmul", "format"): 2, ("matmul", "grid"): 2}
     assert found.refused_calls == 2
     assert str(found).splitlines() == [
-        "hipgemm: 2 calls as fast as can be, 3 not",
+        "hipgemm: 2 calls served fast, 3 served slower or refused",
         "         2x matmul: refused (format): format must be right; got f32",
         "         2x matmul: refused (grid): grid must be right; got f32",
         "         1x matmul: served by plain: row pitch too large",

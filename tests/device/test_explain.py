@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -116,6 +117,24 @@ def test_tiles_add_up_to_the_whole(kernel):
     load = Load(Product(m, n, k), kernel)
     found = choice_check.count(replace(cost, splits=1, split_tiles=k_tiles + k_tiles % 2, load=load))
     np.testing.assert_allclose(found.total, choice_check.counted_launch(kernel, m, n, k), rtol=2e-3)
+
+
+@emulated
+def test_parts_of_k_as_counted():
+    """Both kernels of a product in parts move the bytes that the model has for them."""
+    m, n, k = 48, 256, 8192
+    a, w = (hg.asarray(np.zeros((rows, k), ml_dtypes.bfloat16)) for rows in (m, n))
+    cost = ask(m, n, k, "bf16").costs[0]
+    assert cost.splits > 1
+    hg.emulator_counters(reset=True, addresses=True)
+    hg.matmul(a, w.T)
+    first, second = hg.emulator_counters(reset=True, addresses=False).each
+    assert first.workgroups[0] == cost.tiles * cost.splits
+    assert first.counters.matrix_clocks == cost.totals.matrix_clocks
+    assert first.counters.lds_dma_bytes == cost.totals.lds_dma_bytes
+    assert first.counters.global_written_bytes == cost.totals.written_bytes == 4 * m * n * cost.splits
+    assert second.counters.global_read_bytes == 4 * m * n * cost.splits
+    assert second.counters.global_written_bytes == 2 * m * n
 
 
 @emulated
