@@ -11,7 +11,17 @@ PACKAGE = Path(hipgemm.__file__).parent
 # Each module may import from layers above its own line, and from its own where the order below allows it.
 LAYERS = [
     ["errors", "formats", "scaled", "groups"],
-    ["reference", "testing", "problem", "linear_problem", "manifest", "cost", "batches", "support", "explain"],
+    [
+        "reference",
+        "testing",
+        "problem",
+        "linear_problem",
+        "manifest",
+        "cost",
+        "batches",
+        "support",
+        "explain",
+    ],
     ["_runtime", "_hip", "_staging", "memory", "stream"],
     ["usage", "counters", "_notes", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "_plan", "gemm", "info"],
