@@ -18,36 +18,50 @@ def example(formats, tile, layout="nt"):
     return next(k for k in GEMMS if k.startswith(f"gemm_{formats}_{layout}_{tile}x"))
 
 
-EXAMPLES = [
-    example(formats, tile)
-    for tile in ("256x256", "64x64", "32x64")
-    for formats in ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
-]
+FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
+EXAMPLES = [example(formats, tile) for tile in ("256x256", "64x64", "32x64") for formats in FORMATS]
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
+each_tile = pytest.mark.parametrize(
+    "kernel", [k.name for k in GEMMS.values() if k.layout == "nt" and k.a == k.b and k.a in FORMATS]
+)
 
 
-def check(memory, kernel, m, n, k, *, batches=((1, 1), (1, 1)), rows=False, out="f32", **options):
-    """Exact products, bit for bit."""
+def check(memory, kernel, m, n, k, *runs, batches=((1, 1), (1, 1)), rows=False):
+    """Exact products, bit for bit; `runs` are the options of each launch."""
     drawn = Product.draw(GEMMS[kernel], m, n, k, a_batch=batches[0], b_batch=batches[1], row_scales=rows)
-    expected, _ = drawn.expected()
-    expected = expected * options.get("alpha", 1.0)
-    if (col_scale := options.get("col_scale")) is not None:
-        expected = expected * col_scale
-    if (bias := options.get("bias")) is not None:
-        expected = expected + bias.astype(np.float64)
-    got = drawn.run(memory, out=out, **options)
-    assert np.array_equal(got, expected.astype(TYPES[out]))
+    product, _ = drawn.expected()
+    for options in runs or ({},):
+        factor = options.get("alpha", 1.0) * np.float64(options.get("col_scale", 1.0))
+        expected = product * factor + np.asarray(options.get("bias", 0.0), np.float64)
+        with np.errstate(over="ignore"):
+            expected = expected.astype(TYPES[options.get("out", "f32")])
+        assert np.array_equal(drawn.run(memory, **options), expected), options
+
+
+@each_tile
+def test_edges(memory, kernel):
+    """One more and one less than a tile, along M and N."""
+    tile_m, tile_n, tile_k = GEMMS[kernel].tile
+    for m, n, k in (
+        (1, 1, 8),
+        (tile_m, tile_n, tile_k),
+        (tile_m + 1, tile_n - 1, 2 * tile_k - 8),
+        (tile_m - 1, tile_n + 1, 3 * tile_k),
+        (7, 2 * tile_n + 3, 4 * tile_k + 40),
+        (2 * tile_m + 5, 1, 32),
+    ):
+        check(memory, kernel, m, n, k, {}, {"out": "bf16", "gap": 0, "bias": np.arange(n, dtype=np.float32)})
 
 
 @each_kind
 @pytest.mark.parametrize("k_tiles", [1, 2, 3, 4, 5, 8, 9])
 def test_every_split(memory, kernel, k_tiles):
-    """One to five splits, an odd and an even number of tiles, the last one whole or ragged."""
+    """None to five splits, an odd and an even number of tiles, the last one whole or ragged."""
     size = GEMMS[kernel].tile[2]
-    for split_tiles in range(2, k_tiles + 2, 2):
-        for rest in (0, size - 8, 32):
-            check(memory, kernel, 37, 70, size * k_tiles - rest, split_tiles=split_tiles)
-    check(memory, kernel, 300, 17, size * k_tiles, split_tiles=2)
+    splits = [{"split_tiles": tiles} for tiles in range(0, k_tiles + 2, 2)]
+    for rest in (0, size - 8, 32):
+        check(memory, kernel, 37, 70, size * k_tiles - rest, *splits)
+    check(memory, kernel, 300, 17, size * k_tiles, splits[-1])
 
 
 @each_kind
@@ -56,12 +70,14 @@ def test_splits_are_finished_once(memory, kernel):
     rng = np.random.default_rng(1)
     n, k = 70, GEMMS[kernel].tile[2] * 5
     col_scale = np.exp2(rng.integers(-5, 6, n)).astype(np.float32)
+    runs = []
     for out in TYPES:
         for bias_type in TYPES.values():
             bias = rng.integers(-64, 65, n).astype(bias_type)
-            more = {"alpha": -0.25, "col_scale": col_scale, "bias": bias}
-            check(memory, kernel, 20, n, k, split_tiles=2, rows=True, out=out, **more)
-        check(memory, kernel, 20, n, k, split_tiles=4, out=out)
+            runs.append({"out": out, "split_tiles": 2, "alpha": -0.25, "col_scale": col_scale, "bias": bias})
+        runs.append({"out": out, "split_tiles": 4})
+    check(memory, kernel, 20, n, k, *runs, rows=True)
+    check(memory, kernel, 20, n, k, {"split_tiles": 4})
 
 
 @each_kind
@@ -76,9 +92,8 @@ def test_batches(memory, kernel):
         ((2, 3), (1, 1)),
         ((1, 3), (2, 1)),
     ):
-        for split_tiles in (0, 2):
-            check(memory, kernel, 37, 70, k, batches=(a, b), split_tiles=split_tiles)
-    check(memory, kernel, 300, 270, 64, batches=((2, 2), (1, 2)), rows=True, out="bf16", gap=0)
+        check(memory, kernel, 37, 70, k, {}, {"split_tiles": 2}, batches=(a, b))
+    check(memory, kernel, 300, 270, 64, {"out": "bf16", "gap": 0}, batches=((2, 2), (1, 2)), rows=True)
 
 
 @each_kind

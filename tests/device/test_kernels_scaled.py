@@ -14,7 +14,11 @@ from test_kernels import memory as memory
 
 from hipgemm import _launch, manifest
 
-KERNELS = {k.name: k for k in manifest.code_object("gfx950").kernels.values() if k.op == "scaled_gemm"}
+KERNELS = {
+    k.name: k
+    for k in manifest.code_object("gfx950").kernels.values()
+    if k.op == "scaled_gemm" and k.layout == "nt"
+}
 DTYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
 EXAMPLES = [
     f"gemm_{formats}_nt_{tile}x{256 if 'fp4' in formats else 128}"
