@@ -81,7 +81,7 @@ class Staging:
         """Take a buffer back that the device no longer uses."""
         with self._turn:
             self._idle.setdefault(buffer.size, []).append(buffer)
-            self._turn.notify()
+            self._turn.notify_all()
 
     def record(self, buffer: Buffer, stream: int) -> None:
         """Note that the device uses a buffer until `stream` has done what is queued on it now."""
@@ -92,7 +92,7 @@ class Staging:
         """Take a buffer back that the device uses until its event."""
         with self._turn:
             self._flying.setdefault(buffer.size, deque()).append(buffer)
-            self._turn.notify()
+            self._turn.notify_all()
 
     def trim(self) -> None:
         """Free the buffers that are idle."""
@@ -113,20 +113,27 @@ class Staging:
         if self.bytes + size > LIMIT:
             self._land()
             self._free_idle(LIMIT - size)
-        if self.bytes + size <= LIMIT or not self.bytes:
-            return self._make(size)
-        return None
+        if self.bytes and self.bytes + size > LIMIT:
+            return None
+        error, made = self._make(size)
+        if error and self.bytes:  # the host has no more: what is idle gives way
+            self._land()
+            if idle := self._idle.get(size):
+                return idle.pop()
+            self._free_idle(0)
+            error, made = self._make(size)
+        if error and not self.bytes:
+            raise _hip.failure(f"hipHostMalloc({size} bytes)", error)
+        return made  # None: there are others to wait for
 
-    def _make(self, size: int) -> Buffer | None:
+    def _make(self, size: int) -> tuple[int, Buffer | None]:
         with _hip.on_device(self.device):
             error, ptr = _hip.get_memory(lambda ptr: self._put_new(size, ptr), "hipHostMalloc", size, 0)
             if error:
-                failure = _hip.failure(f"hipHostMalloc({size} bytes)", error)
-                if not self.bytes:
-                    raise failure
-                return None  # there are others to wait for
+                _hip.runtime().hip.hipGetLastError()
+                return error, None
             self.bytes += size
-            return Buffer(ptr, size, _hip.borrow_event(self.device, False), self._lost)
+            return 0, Buffer(ptr, size, _hip.borrow_event(self.device, False), self._lost)
 
     def _put_new(self, size: int, ptr: int) -> None:
         self.bytes += size

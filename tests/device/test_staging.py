@@ -144,6 +144,23 @@ def test_pinned_memory_that_runs_out(small, monkeypatch, rng):
     assert small.bytes == 4096
 
 
+def test_idle_buffers_give_way(monkeypatch, rng):
+    """To one of another size, where the host has no more."""
+    staging = _hip.runtime().staging[0]
+    _hip.synchronize()
+    staging.trim()
+    real = _hip.get_memory
+
+    def get_memory(lost, name, *args):
+        return (2, 0) if name == "hipHostMalloc" and staging.bytes else real(lost, name, *args)
+
+    monkeypatch.setattr(_hip, "get_memory", get_memory)
+    for size in (100, 10_000, 100, 50_000):
+        x = rng.integers(0, 256, size, np.uint8)
+        np.testing.assert_array_equal(hg.asarray(x).get(), x)
+    assert staging.bytes == 2**16
+
+
 def test_faults_are_told_once_and_lose_no_buffer(small, emulator, rng):
     x = hg.asarray(np.ones((64, 64), BF16))
 
