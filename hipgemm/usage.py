@@ -92,6 +92,14 @@ _served: dict[str, list[int]] = {}  # as Served
 _refused_calls = 0
 
 
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def usage() -> Usage:
     """Return a copy of the counts.
 

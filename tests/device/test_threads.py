@@ -140,6 +140,7 @@ if pid == 0:
             print("nothing raised", call)
         except hg.RuntimeNotFoundError as error:
             told += "HIP does not survive a fork" in str(error)
+    assert hg.usage().kernels
     del x, y, stream, event, q
     gc.collect()
     import hipgemm.reference  # what needs no GPU works
