@@ -190,11 +190,6 @@ class Choice:
     copy_clocks: float = 0.0
     why: tuple[Reason, ...] = ()
 
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """What is least in the best choice: nothing is copied that need not be, then time decides."""
-        return bool(self.copies), self.cost.clocks + self.copy_clocks
-
 
 def tiles(p: GemmProblem, k: Kernel) -> int:
     """Workgroups that the kernel needs for one product."""
@@ -206,16 +201,22 @@ def _matrices(x: Operand) -> int:
     return math.prod(n for n, step in zip(x.shape[:-2], x.strides[:-2], strict=True) if step)
 
 
-def _choice(p: GemmProblem, kernel: Kernel, swapped: bool) -> Choice:
+def _copies(p: GemmProblem, kernel: Kernel, swapped: bool) -> list[tuple[str, str, Operand]]:
+    """Return what a kernel cannot take as it is: name, reason, operand."""
     assert p.out is not None
-    copies: list[tuple[str, str, Operand]] = []
-    if kernel.op != PLAIN:
-        for side, (name, x) in enumerate(zip("ba" if swapped else "ab", (p.a, p.b.transposed), strict=True)):
-            if (reason := copy_reason(x, kernel, side)) is not None:
-                copies.append((name, reason, x))
-        if not direct(p, kernel):
-            reason = "row pitch too large" if p.out.rows_contiguous else "rows not contiguous"
-            copies.append(("out", reason, p.out))
+    copies = []
+    for side, (name, x) in enumerate(zip("ba" if swapped else "ab", (p.a, p.b.transposed), strict=True)):
+        if (reason := copy_reason(x, kernel, side)) is not None:
+            copies.append((name, reason, x))
+    if not direct(p, kernel):
+        reason = "row pitch too large" if p.out.rows_contiguous else "rows not contiguous"
+        copies.append(("out", reason, p.out))
+    return copies
+
+
+def _choice(
+    p: GemmProblem, kernel: Kernel, swapped: bool = False, copies: Sequence[tuple[str, str, Operand]] = ()
+) -> Choice:
     sizes = [_matrices(x) * math.prod(x.shape[-2:]) * x.format.itemsize for _, _, x in copies]
     product = Product(
         *(p.m, p.n, p.k, p.batches, _matrices(p.a), _matrices(p.b)),
@@ -242,7 +243,9 @@ def _orientations(p: GemmProblem) -> list[tuple[GemmProblem, bool]]:
 
 
 def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
-    """Return every way to compute a product, the best first; or every reason why there is none.
+    """Return the ways to compute a product, the best first; or every reason why there is none.
+
+    Those that copy an operand count only if all do.
 
     HIPGEMM_KERNEL names the only kernel to consider, ``plain`` the one that takes anything.
     """
@@ -261,7 +264,7 @@ def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], li
             return [], [Reason(ValueError, "kernel", sentence(required, forced, hint))]
     p = collapsed(p)
     empty = not (p.m and p.n and p.batches)  # nothing to compute, so nothing to demand
-    found: list[Choice] = []
+    fit: list[tuple[GemmProblem, Kernel, bool, list[tuple[str, str, Operand]]]] = []
     if forced != PLAIN:
         served, why = _served(p, fast, plain)
         reasons: dict[str, tuple[int, Reason]] = {}
@@ -272,14 +275,17 @@ def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], li
                 if c.code not in reasons or entry[0] > reasons[c.code][0]:
                     reasons[c.code] = entry
             if not broken:
-                found.append(_choice(q, kernel, swapped))
+                fit.append((q, kernel, swapped, _copies(q, kernel, swapped)))
         why += [reason for _, reason in reasons.values()]
-    if found:
-        return sorted(found, key=lambda c: c.rank), []
+    if fit:
+        in_place = [way for way in fit if not way[3]]  # nothing is copied that need not be
+        found = [_choice(*way) for way in in_place or fit]
+        return sorted(found, key=lambda c: c.cost.clocks + c.copy_clocks), []
+    found = []
     for kernel in plain:
         broken = [] if empty else _broken(p, kernel, PLAIN_CONSTRAINTS)
         if not broken:
-            found.append(replace(_choice(p, kernel, False), why=tuple(why)))
+            found.append(replace(_choice(p, kernel), why=tuple(why)))
         known = {reason.code for reason in why}
         why += [reason for _, reason in broken if reason.code not in known]
     return found, [] if found else why
@@ -289,14 +295,15 @@ def _served(
     p: GemmProblem, fast: Sequence[Kernel], plain: Sequence[Kernel]
 ) -> tuple[list[tuple[Kernel, GemmProblem, bool]], list[Reason]]:
     """Return the kernels for a product's formats, with the product turned their way; or why there is none."""
-    served = [
-        (k, q, swapped)
-        for q, swapped in _orientations(p)
-        for k in fast
-        if (k.a, k.b) == (q.a.format.name, q.b.format.name)
-    ]
-    if served:
-        return served, []
+    for ways in (_orientations(p), [(p, False)]):  # the latter where the transpose has no kernel
+        served = [
+            (k, q, swapped)
+            for q, swapped in ways
+            for k in fast
+            if (k.a, k.b) == (q.a.format.name, q.b.format.name)
+        ]
+        if served:
+            return served, []
     op = "scaled_gemm" if p.a.format.scale_dtype else "gemm"
     known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.op == op) or dict.fromkeys(
         f"{k.a} and {k.b}" for k in fast
