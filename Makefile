@@ -40,7 +40,7 @@ MANIFEST := hipgemm/kernels/manifest.json
 kernels: $(MANIFEST)
 	@$(BUILD_PYTHON) tools/kernels.py --table
 
-$(MANIFEST): tools/kernels.py tools/units.py tools/code_object.py $(wildcard src_hip/*) | $(READY)
+$(MANIFEST): tools/kernels.py tools/archs.py tools/units.py tools/code_object.py $(wildcard src_hip/*) | $(READY)
 	$(BUILD_PYTHON) tools/kernels.py
 
 # ---- emulator ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from .formats import FORMATS, QUANTIZED, Format
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
 MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
-ARCHS = ("gfx950",)  # that there are kernels for
+ARCHS = ("gfx950", "gfx942", "gfx90a", "gfx1100", "gfx1201")  # that there are kernels for
 GEMMS = ("gemm", "scaled_gemm")  # operations of products
 CHUNK_BYTES = 16  # what one lane of a kernel loads at once
 

@@ -1,7 +1,7 @@
 // Codes and scales back to numbers, and codes to wider codes.
 #pragma once
 
-#include "epilogue.hpp"
+#include "element.hpp"
 #include "kargs.hpp"
 #include "narrow.hpp"
 #include "types.hpp"

@@ -10,11 +10,6 @@
 
 namespace hipgemm {
 
-// Kernel-wide values, read through the scalar cache.
-HIPGEMM_DEVICE f32 load_scalar(const void* p) {
-  return *(const __attribute__((address_space(4))) f32*)p;
-}
-
 template <class T, class Args>
 class Epilogue {
  public:

@@ -1,17 +1,21 @@
 // The kernels of instances.def, or of the part of it that HIPGEMM_INSTANCES names (tools/units.py).
 #include "copy.hpp"
 #include "dequantize.hpp"
-#include "gemm.hpp"
 #include "plain.hpp"
 #include "quantize.hpp"
-#include "quantize_groups.hpp"
 #include "rescale.hpp"
 #include "scale_pack.hpp"
-#include "sum_rows.hpp"
 #include "split_reduce.hpp"
+#include "sum_rows.hpp"
+
+#if HIPGEMM_MATRIX_KERNELS
+#include "gemm.hpp"
+#include "quantize_groups.hpp"
+#endif
 
 namespace hipgemm {
 
+#if HIPGEMM_MATRIX_KERNELS
 using Mfma_bf16 = Mfma16x16x32<bf16>;
 using Mfma_f16 = Mfma16x16x32<f16>;
 
@@ -27,6 +31,7 @@ using Format_mxfp8_e5m2 = Format<Narrow::e5m2, Scaling::blocks>;
 using Format_mxfp4_e2m1 = Format<Narrow::e2m1, Scaling::blocks>;
 template <class A, class B>
 using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
+#endif
 
 #define GEMM(format, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd, limit)          \
   HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                  \

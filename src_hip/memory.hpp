@@ -17,6 +17,11 @@ HIPGEMM_DEVICE Global<E>* global(u64 address) {
   return reinterpret_cast<Global<E>*>(address);
 }
 
+// Kernel-wide values, read through the scalar cache.
+HIPGEMM_DEVICE f32 load_scalar(const void* p) {
+  return *(const __attribute__((address_space(4))) f32*)p;
+}
+
 // An offset no buffer reaches: loads there give 0, stores are dropped. A tile spans less than 2^31
 // bytes (the host sees to that), so a tile-relative offset may even be added without wrapping.
 inline constexpr u32 kOutOfRange = 0x80000000u;
@@ -25,8 +30,7 @@ inline constexpr u32 kOutOfRange = 0x80000000u;
 // takes part in that check is documented one way and observed another; nothing here depends on it.
 using Buffer = __amdgpu_buffer_rsrc_t;
 HIPGEMM_DEVICE Buffer make_buffer(u64 address, u32 bytes) {
-  constexpr int kRawDwords = 0x00020000;  // word 3: untyped, no swizzle
-  return __builtin_amdgcn_make_buffer_rsrc(reinterpret_cast<void*>(address), 0, bytes, kRawDwords);
+  return __builtin_amdgcn_make_buffer_rsrc(reinterpret_cast<void*>(address), 0, bytes, kRawBuffer);
 }
 
 // The ordinary barrier: memory accesses of all waves before it are seen by all after it.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "hip_device.hpp"
+#include "small_float.hpp"
 #include "types.hpp"
 
 namespace hipgemm {
@@ -12,6 +13,7 @@ inline constexpr u32 kValues = 32;
 struct E4m3 {
   static constexpr u32 kBits = 8, kMantissaBits = 3, kMaxExponent = 8;
   static constexpr f32 kMax = 448.0f;
+#if HIPGEMM_NARROW_CASTS
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     const u32 low = __builtin_amdgcn_cvt_pk_fp8_f32(x.x, x.y, 0, false);
     return __builtin_amdgcn_cvt_pk_fp8_f32(x.z, x.w, low, true);
@@ -21,11 +23,16 @@ struct E4m3 {
     const f32x2 high = __builtin_amdgcn_cvt_pk_f32_fp8(x, true);
     return {low.x, low.y, high.x, high.y};
   }
+#else
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE4m3>(x); }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE4m3>(x); }
+#endif
 };
 
 struct E5m2 {
   static constexpr u32 kBits = 8, kMantissaBits = 2, kMaxExponent = 15;
   static constexpr f32 kMax = 57344.0f;
+#if HIPGEMM_NARROW_CASTS
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     const u32 low = __builtin_amdgcn_cvt_pk_bf8_f32(x.x, x.y, 0, false);
     return __builtin_amdgcn_cvt_pk_bf8_f32(x.z, x.w, low, true);
@@ -35,12 +42,17 @@ struct E5m2 {
     const f32x2 high = __builtin_amdgcn_cvt_pk_f32_bf8(x, true);
     return {low.x, low.y, high.x, high.y};
   }
+#else
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE5m2>(x); }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE5m2>(x); }
+#endif
 };
 
 // The first number is the low half of a byte.
 struct E2m1 {
   static constexpr u32 kBits = 4, kMantissaBits = 1, kMaxExponent = 2;
   static constexpr f32 kMax = 6.0f;
+#if HIPGEMM_NARROW_CASTS
   static HIPGEMM_DEVICE u32 pack(f32x4 low, f32x4 high) {
     u32 word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(0, low.x, low.y, 1.0f, 0);
     word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, low.z, low.w, 1.0f, 1);
@@ -55,6 +67,15 @@ struct E2m1 {
     low = {a.x, a.y, b.x, b.y};
     high = {c.x, c.y, d.x, d.y};
   }
+#else
+  static HIPGEMM_DEVICE u32 pack(f32x4 low, f32x4 high) {
+    return pack_codes<ToE2m1>(low) | pack_codes<ToE2m1>(high) << 16;
+  }
+  static HIPGEMM_DEVICE void unpack(u32 x, f32x4& low, f32x4& high) {
+    low = unpack_codes<FromE2m1>(x);
+    high = unpack_codes<FromE2m1>(x >> 16);
+  }
+#endif
 };
 
 // A thread's values, and their codes.

@@ -1,7 +1,7 @@
 // Quantizers, and the way back. A workgroup takes a tile, a thread 32 values of it.
 #pragma once
 
-#include "epilogue.hpp"
+#include "element.hpp"
 #include "kargs.hpp"
 #include "memory.hpp"
 #include "narrow.hpp"

@@ -26,15 +26,12 @@ from typing import Any
 
 import code_object
 import units
+from archs import ARCHS, Arch
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src_hip"
 OUTPUT = ROOT / "hipgemm" / "kernels"
 CACHE = ROOT / "build" / "kernels"
-ARCHS = ("gfx950",)
-
-# gfx950: registers of a SIMD lane, LDS of a CU and its granule, waves per SIMD and CU.
-VGPRS, LDS, LDS_GRANULE, MAX_WAVES, SIMDS = 512, 160 * 1024, 1280, 8, 4
 
 # Of a code object; and of processor time for a build from nothing, which two cores share.
 MAX_BYTES, MAX_BUILD_SECONDS = 8 * 2**20, 2 * 120
@@ -321,17 +318,7 @@ def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[s
     return {name: int(n) if n == int(n) else n for name, n in per.items()}
 
 
-def occupancy(vgpr: int, lds: int, threads: int) -> int:
-    """Waves that fit a SIMD by registers and by LDS."""
-    by_registers = VGPRS // max(8, (vgpr + 7) // 8 * 8)
-    by_lds = MAX_WAVES
-    if lds:
-        groups = LDS // ((lds + LDS_GRANULE - 1) // LDS_GRANULE * LDS_GRANULE)
-        by_lds = groups * (threads // 64) // SIMDS
-    return min(MAX_WAVES, by_registers, by_lds)
-
-
-def complete(kernel: dict[str, Any], built: code_object.CodeObject, assembly: str) -> None:
+def complete(kernel: dict[str, Any], arch: Arch, built: code_object.CodeObject, assembly: str) -> None:
     """Add the figures of the built kernel; the argument layout must be the code object's."""
     name = kernel["name"]
     meta = built.kernels.get(name)
@@ -344,12 +331,12 @@ def complete(kernel: dict[str, Any], built: code_object.CodeObject, assembly: st
     kernel.update(
         lds=lds,
         vgpr=vgpr,
-        agpr=meta[".agpr_count"],
+        agpr=meta.get(".agpr_count", 0),
         sgpr=meta[".sgpr_count"],
         vgpr_spills=meta[".vgpr_spill_count"],
         sgpr_spills=meta[".sgpr_spill_count"],
         scratch=meta[".private_segment_fixed_size"],
-        waves_per_simd=occupancy(vgpr, lds, kernel["threads"]),
+        waves_per_simd=arch.occupancy(vgpr, lds, kernel["threads"]),
         code_bytes=built.symbols[name].size,
     )
     if is_gemm(kernel):
@@ -386,18 +373,24 @@ def faults(kernel: dict[str, Any]) -> list[str]:
 # ---- output ---------------------------------------------------------------------------------------------
 
 
+def instances_for(tools: Toolchain, arch: Arch) -> tuple[list[str], list[dict[str, Any]]]:
+    """The rows of instances.def that an architecture builds, and the kernels they stand for."""
+    pairs = zip(read_rows(tools), read_instances(tools), strict=True)
+    chosen = [(row, kernel) for row, kernel in pairs if arch.builds(kernel)]
+    return [row for row, _ in chosen], [kernel for _, kernel in chosen]
+
+
 def build() -> tuple[dict[str, Any], dict[str, bytes]]:
     """Build every architecture; returns the manifest and the code objects by file name."""
     tools = find_toolchain()
-    rows, instances = read_rows(tools), read_instances(tools)
     manifest: dict[str, Any] = {"version": 1, "compiler": tools.version(), "archs": {}}
     files: dict[str, bytes] = {}
-    for arch in ARCHS:
+    for arch, machine in ARCHS.items():
+        rows, kernels = instances_for(tools, machine)
         assembly, content = units.build(tools, SOURCE / "kernels.hip", rows, arch, CACHE)
         built = code_object.read(content)
-        kernels = json.loads(json.dumps(instances))
         for kernel in kernels:
-            complete(kernel, built, assembly)
+            complete(kernel, machine, built, assembly)
         if extra := set(built.kernels) - {k["name"] for k in kernels}:
             raise BuildError(f"kernels that instances.def does not know: {sorted(extra)}")
         file = f"hipgemm_{arch}.co"
@@ -406,6 +399,7 @@ def build() -> tuple[dict[str, Any], dict[str, bytes]]:
             "file": file,
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
+            "wave": machine.wave,
             "kernels": kernels,
         }
     return manifest, files

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import code_object  # noqa: E402
 import kernels as build  # noqa: E402
 import units  # noqa: E402
+from archs import ARCHS, PORTABLE  # noqa: E402
 
 KERNELS = ROOT / "hipgemm" / "kernels"
 MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
@@ -54,9 +55,9 @@ def toolchain():
 @pytest.fixture(scope="module")
 def compiled(toolchain):
     """Assembly and code object by architecture, from the sources as they are."""
-    rows = build.read_rows(toolchain)
     source = build.SOURCE / "kernels.hip"
-    return {arch: units.build(toolchain, source, rows, arch, build.CACHE) for arch in MANIFEST["archs"]}
+    rows = {arch: build.instances_for(toolchain, ARCHS[arch])[0] for arch in MANIFEST["archs"]}
+    return {arch: units.build(toolchain, source, rows[arch], arch, build.CACHE) for arch in rows}
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,34 @@ def test_manifest_and_code_object_have_the_same_kernels(built):
         assert {f"{name}.kd" for name in listed} <= defined
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+def test_each_architecture_has_code_of_its_own(built, arch):
+    """What a runtime goes by: the machine in the file's flags, the target in its metadata."""
+    data, parsed = built[arch]
+    (flags,) = struct.unpack_from("<I", data, 0x30)
+    assert flags & 0xFF == ARCHS[arch].mach
+    assert parsed.metadata["amdhsa.target"] == f"amdgcn-amd-amdhsa--{arch}"
+
+
+def test_portable_kernels_are_built_for_every_architecture():
+    """The same ones with the same arguments and tiles, so that the host need not know for which it packs."""
+
+    def portable(arch):
+        kernels = MANIFEST["archs"][arch]["kernels"]
+        return {k["name"]: (k["args"], k["tile"], k["threads"]) for k in kernels if k["op"] in PORTABLE}
+
+    assert set(MANIFEST["archs"]) == set(ARCHS)
+    assert {k["op"] for k in MANIFEST["archs"]["gfx90a"]["kernels"]} == PORTABLE
+    assert all(portable(arch) == portable("gfx950") for arch in ARCHS)
+
+
+def test_no_fp8_instruction_where_it_means_another_format(assembly):
+    """gfx942's are FNUZ's: the same bits would come out half as large."""
+    assert "cvt_pk_fp8" in assembly["gfx950"]
+    for arch in set(ARCHS) - {"gfx950"}:
+        assert not re.search(r"v_cvt\w*_(fp8|bf8|fp4)", assembly[arch]), arch
+
+
 @every_kernel
 def test_arguments_agree(built, arch, kernel):
     meta = built[arch][1].kernels[kernel["name"]]
@@ -98,7 +127,9 @@ def test_resources_agree(built, arch, kernel):
     data, parsed = built[arch]
     meta = parsed.kernels[kernel["name"]]
     assert kernel["threads"] == meta[".max_flat_workgroup_size"]
-    assert meta[".wavefront_size"] == 64
+    assert meta[".wavefront_size"] == ARCHS[arch].wave == MANIFEST["archs"][arch]["wave"]
+    assert kernel["lds"] <= (160 if ARCHS[arch].matrix else 64) * 1024
+    assert kernel["waves_per_simd"] >= 1
     assert kernel["lds"] == meta[".group_segment_fixed_size"]
     assert kernel["vgpr"] == meta[".vgpr_count"]
     # The kernel descriptor, which is what the hardware obeys.
@@ -137,8 +168,8 @@ def test_build_is_current(built, toolchain, compiled):
 
 def test_build_is_reproducible(toolchain, assembly, tmp_path):
     """A unit that is compiled anew is what the cache had."""
-    part = units.split(build.read_rows(toolchain))[1]
     for arch, text in assembly.items():
+        part = units.split(build.instances_for(toolchain, ARCHS[arch])[0])[1]
         again, _ = units.build(toolchain, build.SOURCE / "kernels.hip", part, arch, tmp_path)
         assert again in text
         assert len(list(tmp_path.iterdir())) == 2

@@ -1,0 +1,62 @@
+"""The architectures there are kernels for, and what a compute unit of each has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Kernels of these operations are for any architecture. All others are made of gfx950's matrix instructions,
+# its DMA into LDS, and waves of 64 lanes.
+PORTABLE = frozenset(
+    (
+        *("plain", "copy", "split_reduce", "amax", "quantize_fp8", "quantize_mxfp8", "quantize_mxfp4"),
+        *("dequantize", "fp4_to_fp8", "rescale", "sum_rows", "mx_gemm_scale", "pack_mx_scales"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Arch:
+    """One architecture. Sources: LLVM's AMDGPUUsage and the ISA documents."""
+
+    mach: int  # its number in an ELF file's flags
+    wave: int  # lanes, as the compiler chooses
+    vgprs: int  # registers of a SIMD lane, and what they are given out in
+    vgpr_granule: int
+    lds: int  # bytes that the SIMDs below share, and what they are given out in
+    lds_granule: int
+    simds: int
+    max_waves: int  # of a SIMD
+    matrix: bool = False  # not only the portable kernels
+
+    def builds(self, kernel: Mapping[str, Any]) -> bool:
+        """Whether a kernel of instances.def is for this architecture."""
+        return self.matrix or kernel["op"] in PORTABLE
+
+    def occupancy(self, vgpr: int, lds: int, threads: int) -> int:
+        """Waves that fit a SIMD by registers and by LDS.
+
+        >>> ARCHS["gfx950"].occupancy(vgpr=200, lds=65536, threads=256)
+        2
+        """
+        waves = self.vgprs // max(self.vgpr_granule, _up(vgpr, self.vgpr_granule))
+        if lds:
+            groups = self.lds // _up(lds, self.lds_granule)
+            waves = min(waves, groups * (threads // self.wave) // self.simds)
+        return min(self.max_waves, waves)
+
+
+def _up(x: int, granule: int) -> int:
+    return -(-x // granule) * granule
+
+
+_KIB = 1024
+# RDNA: of a pair of compute units, which share 128 KiB; a workgroup gets at most half.
+ARCHS = {
+    "gfx950": Arch(0x4F, 64, 512, 8, 160 * _KIB, 1280, simds=4, max_waves=8, matrix=True),
+    "gfx942": Arch(0x4C, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8),
+    "gfx90a": Arch(0x3F, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8),
+    "gfx1100": Arch(0x41, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16),
+    "gfx1201": Arch(0x4E, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16),
+}
