@@ -90,6 +90,28 @@ def test_big_arrays_take_little_pinned_memory(rng):
     assert hg.memory_stats().pinned == 0
 
 
+def test_pieces_are_under_way_together(small, monkeypatch, rng):
+    """Up: no wait while there is room. Down: the next piece is queued before the one before is waited for."""
+    x = rng.integers(0, 256, 3 * 4096, np.uint8)
+    y = hg.empty(x.shape, np.uint8)
+    hg.synchronize()
+    seen = []
+    real = _hip.call
+    short = {"hipMemcpyAsync": "copy", "hipEventSynchronize": "wait", "hipStreamSynchronize": "end"}
+
+    def call(name, *args):
+        seen.append(short.get(name))
+        return real(name, *args)
+
+    monkeypatch.setattr(_hip, "call", call)
+    queue_upload(x, y.ptr, 0)
+    assert [name for name in seen if name] == ["copy"] * 3
+    seen.clear()
+    np.testing.assert_array_equal(y.get(), x)
+    order = ["copy", "copy", "wait", "copy", "wait", "wait", "end"]
+    assert [name for name in seen if name] == order
+
+
 def test_steady_state_pins_nothing_new(rng):
     x = rng.integers(0, 256, (300, 301), np.uint8)
     hg.asarray(x).get()
