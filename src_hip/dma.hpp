@@ -11,6 +11,8 @@ namespace hipgemm {
 // address as well. Out-of-range lanes write zeros.
 inline constexpr u32 kDmaBytes = kWaveLanes * 16;
 inline constexpr u32 kMaxDmaOffset = 4095;  // 12 bits
+// kOutOfRange for DMAs, whose buffers begin a little before the operand and so may end past 2^31.
+inline constexpr u32 kDmaOutOfRange = 0xc0000000u;
 template <u32 kOffset>
 HIPGEMM_DEVICE void dma(Buffer from, LdsByte* lds, u32 lane_offset, u32 wave_offset) {
   static_assert(kOffset <= kMaxDmaOffset, "the instruction has 12 bits");

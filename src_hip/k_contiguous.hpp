@@ -51,7 +51,7 @@ class Fetcher<T, Side, Contiguous::along_k> : DmaBlock<T, Side> {
       dma<instruction_offset(d)>(buffer, block + group_offset(d),
                                  chunk_[d] * T::kChunkElements < valid
                                      ? lane_offset_[kPart][d] + k_tile * kRowBytes
-                                     : kOutOfRange,
+                                     : kDmaOutOfRange,
                                  0);
     });
   }

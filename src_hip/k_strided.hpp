@@ -82,7 +82,7 @@ class Fetcher<T, Side, Contiguous::across_k> : DmaBlock<T, Side> {
         const u32 row_byte = part * Lines::kLineBytes + in_row;
         lane_offset_[part][d] = row_byte < row_bytes_ ? k_[d] * static_cast<u32>(pitch_) +
                                                             row_byte + kBias - instruction_offset(d)
-                                                      : kOutOfRange;
+                                                      : kDmaOutOfRange;
       }
     }
   }
@@ -106,7 +106,7 @@ class Fetcher<T, Side, Contiguous::across_k> : DmaBlock<T, Side> {
                                       valid ? last_line + (row_bytes_ + 3) / 4 * 4 + kBias : 0);
     unrolled<Side::kDmas>([&]<u32 d>() {
       dma<instruction_offset(d)>(buffer, block + group_offset(d),
-                                 k_[d] < valid ? lane_offset_[kPart][d] : kOutOfRange, 0);
+                                 k_[d] < valid ? lane_offset_[kPart][d] : kDmaOutOfRange, 0);
     });
   }
 
@@ -127,7 +127,7 @@ class Fetcher<T, Side, Contiguous::across_k> : DmaBlock<T, Side> {
   static constexpr u32 kElementBytes = T::kElementBits / 8;
 
   u64 base_, pitch_;
-  u32 bytes_ = kOutOfRange;
+  u32 bytes_ = kDmaOutOfRange;
   u32 second_, row_bytes_;
   u32 lane_offset_[T::kParts][Side::kDmas];
   u32 k_[Side::kDmas];

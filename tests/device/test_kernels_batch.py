@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gemm_launch import GEMMS, TYPES, Memory, Product
+from gemm_launch import GEMMS, TYPES, Memory, Product, launch
+
+from hipgemm import _hip
 
 
 @pytest.fixture
@@ -119,3 +121,45 @@ def test_same_bits_in_any_order(memory, kernel, emulator, monkeypatch):
             assert again.tobytes() == first.tobytes(), (threads, order)
     finally:
         emulator.hipgemm_emulator_set_waves(None)
+
+
+def test_a_tile_as_large_as_offsets_reach(memory, emulator):
+    """64 rows of almost 32 MiB. The end of K is masked although offsets beyond 2**31 lie in the buffer."""
+    rows, k = 64, 2**24 - 8
+    pitch = 2 * k
+    a, b = (int(_hip.call("hipMalloc", size)) for size in (rows * pitch, pitch))
+    memory.pointers += [a, b]
+
+    def put(address, x):
+        _hip.copy("HostToDevice", address, x.ctypes.data, x.nbytes, 0)
+        _hip.synchronize()
+
+    first, last = np.zeros(64, TYPES["bf16"]), np.ones(k % 64, TYPES["bf16"])
+    for row in range(rows):
+        put(a + row * pitch, first)
+        put(a + (row + 1) * pitch - last.nbytes, last * row)
+    put(b, first)
+    put(b + pitch - last.nbytes, last)
+    put(a + rows * pitch - 8192, np.full(4000, np.nan, TYPES["bf16"]))  # of another K tile
+    c = memory.put(np.full(rows, np.nan, np.float32))
+    # The first of many splits: the last K tile and the first one.
+    launch(
+        example("bf16", "64x64"),
+        1,
+        a=a,
+        b=b,
+        c=c,
+        lda=k,
+        ldb=k,
+        ldc=1,
+        m=rows,
+        n=1,
+        k=k,
+        alpha=1.0,
+        batch_inner=1,
+        splits=2**17,
+        split_tiles=2,
+        out_type=list(TYPES).index("f32"),
+    )
+    got = memory.get(c, np.empty(rows, np.float32))
+    assert np.array_equal(got, np.arange(rows) * len(last))
