@@ -62,6 +62,7 @@ class DeviceArray(Resident):
         "readonly",
         "shape",
         "strides",
+        "tight",
     )
 
     def __init__(
@@ -82,8 +83,10 @@ class DeviceArray(Resident):
         self.device = block.device
         self.readonly = readonly
         self.padded = padded
+        # Memory that ends inside a word of 4 bytes, which not all kernels may read then: not the pool's.
+        self.tight = (block.ptr + (block.size or block.nbytes)) & 3 != 0
         # All that the choice of kernel depends on.
-        self._key = (shape, strides, dtype, address & 15, block.device, readonly, padded)
+        self._key = (shape, strides, dtype, address & 15, block.device, readonly, padded, self.tight)
 
     @property
     def ptr(self) -> int:
@@ -118,7 +121,7 @@ class DeviceArray(Resident):
         if self.ndim < 2:
             raise ValueError(f"DeviceArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
         (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
-        return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded and self.ndim == 2)
+        return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded)
 
     def reshape(self, *shape: Any) -> DeviceArray:
         """Return the same elements in another shape; no copy.

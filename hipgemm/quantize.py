@@ -512,8 +512,6 @@ class _Rows:
         place = len(shape) + 1 + self.axis
         shape.insert(place, length)
         strides.insert(place, dtype.itemsize)
-        # What is behind a row's end can be told of matrices only.
-        padded = padded and len(shape) <= 2
         return DeviceArray(block, ptr, tuple(shape), tuple(strides), dtype, padded=padded)
 
 

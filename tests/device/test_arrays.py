@@ -247,3 +247,23 @@ def test_asarray_keeps_groups(rng):
     got = hg.asarray(q)
     np.testing.assert_array_equal(got.group_offsets, [0, 33, 64])
     np.testing.assert_array_equal(hg.dequantize(got).get(), hg.dequantize(q))
+
+
+def test_reshape():
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    y = hg.asarray(x)
+    for shape in ((6, 4), (-1, 4), (24,), (2, -1), (2, 1, 3, 2, 2), -1):
+        np.testing.assert_array_equal(y.reshape(shape).get(), x.reshape(shape))
+    assert y.reshape(6, 4).ptr == y.ptr
+    np.testing.assert_array_equal(y[:, :2].reshape(2, 8).get(), x[:, :2].reshape(2, 8))
+    np.testing.assert_array_equal(
+        y[:, ::-1].T[:, 1:].reshape(2, 2, 2, 2).get()[1, 1], x[:, 1::-1].T[3].reshape(2, 2)
+    )
+    assert hg.zeros((0, 3), np.float32).reshape(3, -1).shape == (3, 0)
+    for shape in ((5, 5), (-1, 5), (-1, -1), (-2, 12)):
+        with pytest.raises(ValueError, match="reshape: shape must hold 24 elements; got"):
+            y.reshape(shape)
+    with pytest.raises(TypeError, match="reshape: shape must be an int or a sequence of ints"):
+        y.reshape("x")
+    with pytest.raises(ValueError, match="axes that become one must lie as one in memory"):
+        y[:, :2].reshape(-1)
