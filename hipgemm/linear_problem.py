@@ -147,7 +147,7 @@ def describe_forward(
     def operand(q: Any, rows: int) -> Operand:
         q = first(q)
         if isinstance(q, Resident) and q.dtype == BF16.dtype and len(q.shape) == 2 and recipe == "bf16":
-            return Operand(q.shape, q.strides, BF16, q.ptr, q.device, q.padded)
+            return Operand(q.shape, q.strides, BF16, q.ptr, q.device, q.padded, tight=q.tight)
         names = (q.format,) if isinstance(q, ScaledArray) else RECIPES[layer.recipe]
         form = QUANTIZED[names[0]] if names else BF16
         columns = -(-layer.k * form.bits // (8 * form.itemsize))

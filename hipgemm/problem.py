@@ -37,6 +37,7 @@ class Operand:
     padded: bool = False
     row_scales: bool = False  # fp8 with a scale for each row, or for each column of the second operand
     scale_strides: tuple[int, ...] = ()  # bytes from scale to scale along the same axes, 0 where it is one
+    tight: bool = False  # in memory that may end inside a word of 4 bytes
 
     @property
     def transposed(self) -> Operand:
@@ -225,11 +226,11 @@ class _Faults:
             required = f"{name}.ndim must be at least 2"
             self.add(ValueError, "shape", required, len(shape), f"{name}.shape={shape}")
 
-    def scaled(self, name: str, q: ScaledArray, k_axis: int) -> Operand:
+    def scaled(self, name: str, q: ScaledArray, k_axis: int, *, in_groups: bool = False) -> Operand:
         """Read a quantized operand, whose scales must be constant or blocked along K."""
         form = QUANTIZED[q.format]
         self.two_axes(name, q.shape)
-        if q.group_offsets is not None:
+        if q.group_offsets is not None and not in_groups:
             required = f"{name} must be quantized without group_offsets"
             self.add(ValueError, "groups", required, f"{q.group_offsets.shape[0] - 1} groups")
         row_scales = not form.block and q.scale.shape[-2:] not in ((), (1, 1))
@@ -246,20 +247,32 @@ class _Faults:
         steps = [0] * (len(q.shape) - len(steps)) + steps
         return replace(_bytes_of(q.data), format=form, row_scales=row_scales, scale_strides=tuple(steps))
 
-    def pair(self, a: object, b: object, a_operand: Operand, b_operand: Operand) -> None:
+    def pair(
+        self,
+        a: object,
+        b: object,
+        a_operand: Operand,
+        b_operand: Operand,
+        named: tuple[str, str] = ("a", "b"),
+    ) -> None:
         """Check that the operands can be multiplied with each other."""
+        first, second = named
         kinds = [_kind(x.format) for x in (a_operand, b_operand)]
         if kinds[0] != kinds[1]:
             if not (isinstance(a, ScaledArray) or isinstance(b, ScaledArray)):
                 names = [str(x.format.dtype) for x in (a_operand, b_operand)]
-                required = "a.dtype and b.dtype must be the same"
+                required = f"{first}.dtype and {second}.dtype must be the same"
             else:
                 names = [x.format.name for x in (a_operand, b_operand)]
-                required = "a and b must be quantized alike (both fp8, both MX, or neither)"
+                required = f"{first} and {second} must be quantized alike (both fp8, both MX, or neither)"
             self.add(TypeError, "dtype", required, " and ".join(names))
         if isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.hadamard != b.hadamard:
-            required = "a and b must both carry the Hadamard transform, or neither: it cancels only then"
-            self.add(ValueError, "hadamard", required, f"a.hadamard={a.hadamard}, b.hadamard={b.hadamard}")
+            required = (
+                f"{first} and {second} must both carry the Hadamard transform, or neither: "
+                "it cancels only then"
+            )
+            got = f"{first}.hadamard={a.hadamard}, {second}.hadamard={b.hadamard}"
+            self.add(ValueError, "hadamard", required, got)
 
     def shapes(self, a: object, b: object, out: object) -> int | None:
         """Check that the matrices fit each other; return N if it is known."""
@@ -409,13 +422,13 @@ def _bytes_of(x: Any) -> Operand:
         return Operand(
             x.shape, x.strides, F32 if item == 4 else _BYTE, int(x.__array_interface__["data"][0]), None
         )
-    return Operand(x.shape, x.strides, F32 if item == 4 else _BYTE, x.ptr, x.device, x.padded)
+    return Operand(x.shape, x.strides, F32 if item == 4 else _BYTE, x.ptr, x.device, x.padded, tight=x.tight)
 
 
 def _operand(x: npt.NDArray[Any] | Resident, form: Format) -> Operand:
     if isinstance(x, np.ndarray):
         return Operand(x.shape, x.strides, form, int(x.__array_interface__["data"][0]), None)
-    return Operand(x.shape, x.strides, form, x.ptr, x.device, x.padded)
+    return Operand(x.shape, x.strides, form, x.ptr, x.device, x.padded, tight=x.tight)
 
 
 def byte_range(

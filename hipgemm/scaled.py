@@ -26,6 +26,7 @@ class Resident(ABC):
     device: int
     readonly: bool
     padded: bool
+    tight: bool
 
     @property
     @abstractmethod

@@ -56,7 +56,7 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
         return f"batch stride not a multiple of {CHUNK_BYTES} bytes"
     if x.address % CHUNK_BYTES:
         return f"base not {CHUNK_BYTES}-byte aligned"
-    if strided and lines == 1 and along * item % 4 and not x.padded:
+    if strided and x.tight and along * item % 4:
         return "ends inside a word"  # of 4 bytes, which the kernel reads whole
     if not strided and along * item % CHUNK_BYTES and not x.padded:
         return f"K not a multiple of {8 * CHUNK_BYTES // x.format.bits}"

@@ -7,6 +7,13 @@ import numpy as np
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fuzz", type=int, metavar="N", help="run so many random calls of each kind")
+    parser.addoption(
+        "--fuzz-case", type=int, action="append", metavar="SEED", help="run this random call only; repeatable"
+    )
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20260101)

@@ -19,7 +19,7 @@ class Fake(Resident):
     def __init__(self, shape, dtype=BF16, device=0, ptr=4096, strides=None):
         self.shape, self.dtype, self.device = shape, np.dtype(dtype), device
         self.strides = np.empty(shape, dtype).strides if strides is None else strides
-        self.readonly = self.padded = False
+        self.readonly = self.padded = self.tight = False
         self.address = ptr
 
     @property

@@ -93,8 +93,9 @@ def test_copy_reason(x, reason):
         (operand(64, 4, strides=(2, 128)), None),
         (operand(63, 5, strides=(2, 128)), None),  # nothing must be whole pieces of 16 bytes
         (operand(64, 1, strides=(2, 6)), None),
-        (operand(63, 1, strides=(2, 6)), "ends inside a word"),
-        (operand(63, 1, strides=(2, 6), padded=True), None),
+        (replace(operand(63, 4, strides=(2, 128)), tight=True), "ends inside a word"),
+        (replace(operand(63, 1, strides=(2, 6)), tight=True), "ends inside a word"),
+        (replace(operand(62, 4, strides=(2, 128)), tight=True), None),
         (operand(1, 64, strides=(6, 16)), None),
         (operand(64, 4, strides=(8, 2)), "M not contiguous"),
         (operand(64, 4, strides=(-2, 128)), "M not contiguous"),

@@ -1,0 +1,425 @@
+"""Calls of `matmul`, put together at random from a seed and checked: what test_fuzz.py runs.
+
+``python tests/device/fuzz.py 17 18`` runs those, and prints for each a digest of the result's bits and what
+it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import hipgemm as hg
+from hipgemm import _hip, gemm, support
+from hipgemm.formats import FORMATS, QUANTIZED, as_unsigned
+from hipgemm.manifest import GEMMS, code_object
+from hipgemm.scaled import pack_along
+from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
+
+BF16, F16, F32, U8 = (
+    np.dtype(ml_dtypes.bfloat16),
+    np.dtype(np.float16),
+    np.dtype(np.float32),
+    np.dtype(np.uint8),
+)
+FP8, MXFP8 = ("fp8_e4m3", "fp8_e5m2"), ("mxfp8_e4m3", "mxfp8_e5m2")
+EXTENTS = (
+    1,
+    1,
+    2,
+    3,
+    7,
+    8,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    48,
+    63,
+    64,
+    65,
+    100,
+    127,
+    128,
+    129,
+    130,
+    200,
+    255,
+    256,
+    257,
+)
+DEPTHS = (0, 1, 2, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 200, 256, 257, 512, 521, 1040)
+WORK = 1 << 21  # multiply-adds of the largest case
+
+
+# ---- arrays anywhere in poisoned memory --------------------------------------------------------------
+
+
+@dataclass
+class Placed:
+    """An array inside bytes that are all ones, which is NaN in every type that has one."""
+
+    memory: np.ndarray
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def host(self) -> np.ndarray:
+        return np.ndarray(self.shape, self.dtype, self.memory.data, self.offset, self.strides)
+
+    def device(self, exactly: bool = False) -> hg.DeviceArray:
+        """The same on the device; `exactly`: in an allocation of just these bytes, by another library."""
+        if exactly:
+            whole = hg.asarray(Foreign(self.memory))
+        else:
+            whole = hg.asarray(np.pad(self.memory, (0, -self.memory.size % 4), constant_values=255))
+        return hg.DeviceArray(whole._block, whole.ptr + self.offset, self.shape, self.strides, self.dtype)
+
+    def outside(self, memory: np.ndarray) -> bool:
+        """Whether all bytes around the array are as they were."""
+        memory = memory.copy()
+        np.ndarray(self.shape, (np.void, self.dtype.itemsize), memory.data, self.offset, self.strides)[
+            ...
+        ] = b"\xff" * self.dtype.itemsize
+        return bool((memory == 255).all())
+
+
+class Foreign:
+    """Memory that came from hipMalloc, without a byte to spare."""
+
+    def __init__(self, data: np.ndarray):
+        self.ptr = _hip.call("hipMalloc", max(1, data.size))
+        if data.size:
+            _hip.copy("HostToDevice", int(self.ptr), data.ctypes.data, data.size, 0)
+            _hip.synchronize()
+        self.__cuda_array_interface__ = {
+            "shape": data.shape, "typestr": "|u1", "data": (int(self.ptr), False), "version": 3
+        }  # fmt: skip
+
+    def __del__(self) -> None:
+        _hip.call("hipFree", self.ptr)
+
+
+def place(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    *,
+    output: bool = False,
+    tame: float = 0.6,
+) -> Placed:
+    """Find a place for an array: axes in any order, gaps, steps, directions and offsets of all kinds."""
+    tame_ = rng.random() < tame
+    axes = list(range(len(shape)))
+    lead, last = axes[:-2], axes[-2:]
+    rng.shuffle(lead)
+    order = lead + last[:: rng.choice([1, -1])]  # from the outermost to the innermost
+    if not tame_ and rng.random() < 0.3:
+        rng.shuffle(order)
+    item = dtype.itemsize
+    strides, low, extent = [0] * len(shape), 0, item
+    for axis in reversed(order):
+        n = max(1, shape[axis])
+        if not output and n > 1 and (axis in lead or not tame_) and rng.random() < 0.12:
+            continue  # broadcast
+        step = extent
+        if extent == item:
+            step *= 1 if tame_ else int(rng.choice([1, 1, 1, 1, 2, 3]))
+        elif tame_:
+            step = -(-step // 16) * 16 + int(rng.choice([0, 0, 16, 112]))
+        else:
+            step += item * int(rng.choice([0, 0, 1, 5, 8]))
+        extent = step * (n - 1) + extent
+        if not tame_ and rng.random() < 0.12:
+            low += step * (n - 1)
+            step = -step
+        strides[axis] = step
+    offset = 64 + (0 if tame_ else item * int(rng.choice([0, 1, 3, 8]))) + low
+    tail = int(rng.choice([0, 0, 1, 64]))
+    memory = np.full(offset - low + extent + tail, 255, np.uint8)
+    return Placed(memory, offset, shape, tuple(strides), dtype)
+
+
+# ---- a case --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Operand:
+    """A matrix operand: plain, or quantized with its scales."""
+
+    format: str
+    data: Placed
+    scale: Placed | None
+    axis: int
+    hadamard: bool = False
+
+    @property
+    def host(self) -> Any:
+        if self.format in FORMATS:
+            return self.data.host
+        assert self.scale is not None
+        return self._quantized(self.data.host, self.scale.host)
+
+    def device(self, exactly: bool = False) -> Any:
+        data = self.data.device(exactly)
+        return data if self.scale is None else self._quantized(data, self.scale.device(exactly))
+
+    def _quantized(self, data: Any, scale: Any) -> hg.ScaledArray:
+        return hg.ScaledArray(data, scale, self.format, axis=self.axis, hadamard=self.hadamard)
+
+
+def operand(
+    rng: np.random.Generator, format: str, shape: tuple[int, ...], axis: int, exact: bool, hadamard: bool
+) -> Operand:
+    """Make an operand of random numbers, K along `axis`."""
+    if format in FORMATS:
+        data = place(rng, shape, FORMATS[format].dtype)
+        data.host[...] = (exact_grid if exact else random_matrix)(shape, rng, dtype=data.dtype)
+        if not exact and rng.random() < 0.1 and data.host.size:
+            at = tuple(int(rng.integers(n)) for n in shape)
+            data.host[at] = rng.choice([np.nan, np.inf, -np.inf])
+        return Operand(format, data, None, axis)
+    form = QUANTIZED[format]
+    codes = exact_grid(shape, rng, dtype=form.dtype, bits=min(2 if exact else 3, form.mantissa_bits + 1))
+    if not exact:
+        codes = (codes.astype(F32) * np.exp2(rng.integers(-4, 1, shape))).astype(form.dtype)
+    if form.bits == 4:
+        packed = pack_along(codes, axis)
+        data = place(rng, packed.shape, U8)
+        data.host[...] = packed
+    else:
+        data = place(rng, shape, form.dtype)
+        data.host[...] = codes
+    if form.block:
+        scales = list(shape)
+        scales[axis] = -(-shape[axis] // form.block)
+        scale = place(rng, tuple(scales), U8)
+        scale.host[...] = rng.integers(126, 129, scales) if exact else rng.integers(110, 140, scales)
+        if not exact and rng.random() < 0.1 and scale.host.size:
+            scale.host[tuple(int(rng.integers(n)) for n in scales)] = rng.choice([0, 255])
+    else:
+        one = list(shape)
+        one[axis] = 1
+        wanted: list[tuple[int, ...]] = [(), tuple(one)]
+        if len(shape) == 3:
+            wanted.append((shape[0], 1, 1))
+        scales_ = wanted[rng.integers(len(wanted))]
+        scale = place(rng, scales_, F32)
+        scale.host[...] = np.exp2(rng.integers(-1, 2, scales_)) if exact else rng.uniform(1e-3, 9, scales_)
+    return Operand(format, data, scale, axis, hadamard)
+
+
+@dataclass
+class Case:
+    """One call, its arguments made and placed."""
+
+    seed: int
+    a: Operand
+    b: Operand
+    out: Placed | None
+    dtype: np.dtype[Any] | None
+    epilogue: dict[str, Any]
+    vectors: tuple[str, ...]  # arguments of the epilogue that go to the device
+    exact: bool
+    resident: bool
+    exactly: bool  # in allocations without a byte to spare
+    streamed: bool
+    kernel: str | None
+    splits: int
+
+    def __str__(self) -> str:
+        def where(x: Placed | None) -> str:
+            return (
+                "new"
+                if x is None
+                else f"{x.dtype.name}{list(x.shape)} strides {list(x.strides)} at {x.offset}"
+            )
+
+        operands = ", ".join(
+            f"{x.format} {where(x.data)}" + (f" scale {where(x.scale)}" if x.scale else "")
+            for x in (self.a, self.b)
+        )
+        extra = {name: x if np.ndim(x) == 0 else x.dtype.name for name, x in self.epilogue.items()}
+        device = ("exactly " if self.exactly else "") + "on the device" if self.resident else "from the host"
+        return (
+            f"case {self.seed}: {operands}; out {where(self.out)}, dtype {self.dtype}; {extra}, of which "
+            f"{self.vectors} on the device; {device}, {'exact, ' if self.exact else ''}"
+            f"stream {self.streamed}, {self.kernel}, {self.splits} parts"
+        )
+
+
+def make(seed: int) -> Case:
+    """Make a case of a seed."""
+    rng = np.random.default_rng(seed)
+    kind = rng.choice(["bf16", "f16", "fp8", "mx"], p=[0.35, 0.15, 0.25, 0.25])
+    if kind == "mx":
+        formats = [str(rng.choice([*MXFP8, "mxfp4_e2m1"])) for _ in "ab"]
+    else:
+        formats = [str(rng.choice(FP8)) if kind == "fp8" else str(kind) for _ in "ab"]
+    lead = tuple(
+        int(n) for n in rng.choice([1, 2, 3, 4], rng.choice([0, 1, 2, 3], p=[0.55, 0.25, 0.13, 0.07]))
+    )
+    while True:
+        m, n = (int(x) for x in rng.choice(EXTENTS, 2))
+        k = int(rng.choice(DEPTHS))
+        if m * n * max(16, k) * int(np.prod(lead)) <= WORK:
+            break
+    four = [f == "mxfp4_e2m1" for f in formats]
+    if any(four):
+        k += k % 2  # packed in pairs
+    hadamard = all(four) and k % 16 == 0 and bool(rng.integers(2))
+    exact = bool(rng.integers(2))
+    leads = [lead, lead]
+    if lead:
+        for side in (0, 1):
+            choice = rng.random()
+            if choice < 0.3:
+                leads[side] = lead[int(rng.integers(len(lead) + 1)) :]
+            elif choice < 0.5:
+                leads[side] = tuple(1 if rng.integers(2) else x for x in lead)
+    a = operand(rng, formats[0], (*leads[0], m, k), -1, exact, hadamard)
+    b = operand(rng, formats[1], (*leads[1], k, n), -2, exact, hadamard)
+    batch = np.broadcast_shapes(*leads)
+    dtype: np.dtype[Any] | None = (BF16, F16, F32)[rng.integers(3)]
+    out = place(rng, (*batch, m, n), dtype, output=True) if rng.integers(2) else None
+    if rng.random() < 0.2:
+        dtype = None
+
+    epilogue: dict[str, Any] = {}
+    if rng.random() < 0.4:
+        epilogue["alpha"] = 0.5 if exact else float(rng.standard_normal())
+    if rng.random() < 0.4:
+        epilogue["col_scale"] = (np.exp2(rng.integers(-3, 4, n)) if exact else rng.standard_normal(n)).astype(
+            F32
+        )
+    if rng.random() < 0.4:
+        epilogue["bias"] = rng.integers(-8, 9, n).astype((BF16, F16, F32)[rng.integers(3)])
+    vectors = tuple(name for name in epilogue if rng.integers(2))
+    kernel, splits = None, 0
+    way = rng.random()
+    if way < 0.12:
+        kernel = "plain"
+    elif way < 0.5:
+        wide = ["mxfp8_e4m3" if any(four) and not all(four) and f == "mxfp4_e2m1" else f for f in formats]
+        kernels = [
+            x.name for x in code_object("gfx950").kernels.values() if x.op in GEMMS and [x.a, x.b] == wide
+        ]
+        if kernels:
+            kernel = str(rng.choice(kernels))
+            splits = int(rng.integers(2, 6)) if rng.random() < 0.4 else 0
+    resident = rng.random() < 0.7
+    return Case(
+        *(seed, a, b, out, dtype, epilogue, vectors, exact, resident, rng.random() < 0.3),
+        *(rng.random() < 0.5, kernel, splits),
+    )  # fmt: skip
+
+
+# ---- running one ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def parted(splits: int) -> Iterator[None]:
+    """Cut K into about so many parts, where it is long enough, whatever the cost model says."""
+    if not splits:
+        yield
+        return
+    before = support.estimate
+
+    def estimate(x: Any, kernel: Any) -> Any:
+        cost = before(x, kernel)
+        tiles = max(1, -(-x.k // kernel.tile[2]))
+        turns = tiles + tiles % 2
+        each = -(-turns // splits)
+        each += each % 2
+        return replace(cost, splits=-(-turns // each), split_tiles=each)
+
+    support.estimate = estimate  # type: ignore[assignment]
+    gemm._plans.clear()
+    try:
+        yield
+    finally:
+        support.estimate = before
+        gemm._plans.clear()
+
+
+_streams: list[Any] = []
+
+
+def run(case: Case) -> np.ndarray:
+    """Run a case twice, hold it to everything promised, and return its result."""
+    if case.streamed and not _streams:
+        _streams.append(hg.Stream())
+    stream = _streams[0] if case.streamed else None
+    with gemm.only_kernel(case.kernel) if case.kernel else nullcontext(), parted(case.splits):
+        call = (_on_device if case.resident else _on_host)(case, stream)
+        first, second = call(), call()
+    epilogue = case.epilogue
+    assert_gemm_close(first, case.a.host, case.b.host, exact=case.exact, **epilogue)
+    same = as_unsigned(np.ascontiguousarray(first)) == as_unsigned(np.ascontiguousarray(second))
+    assert same.all(), f"other bits the second time, in {int((~same).sum())} of {same.size} elements"
+    return first
+
+
+def _on_host(case: Case, stream: Any) -> Callable[[], np.ndarray]:
+    out = case.out
+
+    def call() -> np.ndarray:
+        if out is None:
+            return hg.matmul(case.a.host, case.b.host, dtype=case.dtype, stream=stream, **case.epilogue)
+        out.memory.fill(255)
+        got = hg.matmul(case.a.host, case.b.host, out.host, dtype=case.dtype, stream=stream, **case.epilogue)
+        assert out.outside(out.memory), "bytes around the output were changed"
+        return got.copy()
+
+    return call
+
+
+def _on_device(case: Case, stream: Any) -> Callable[[], np.ndarray]:
+    out = case.out
+    a, b = case.a.device(case.exactly), case.b.device(case.exactly)
+    epilogue = dict(case.epilogue)
+    for name in case.vectors:
+        epilogue[name] = hg.asarray(np.asarray(epilogue[name], F32 if name == "alpha" else None))
+
+    def call() -> np.ndarray:
+        target = None
+        if out is None:  # what the pool hands out next was NaN before
+            for size in (1 << i for i in range(9, 18)):
+                hg.asarray(np.full(size, 255, np.uint8))
+        else:
+            out.memory.fill(255)
+            target = out.device(case.exactly)
+        want = hg.can_use("matmul", a, b, target, dtype=case.dtype, **epilogue)
+        hg.reset_usage()
+        got = hg.matmul(a, b, target, dtype=case.dtype, stream=stream, **epilogue)
+        if got.size:
+            assert want.kernel in hg.usage().kernels, f"{want.kernel} foretold; got {[*hg.usage().kernels]}"
+        if target is not None:
+            assert got is target
+            whole = hg.DeviceArray(target._block, target.ptr - out.offset, out.memory.shape, (1,), U8)
+            assert out.outside(whole.get()), "bytes around the output were changed"
+        return got.get()
+
+    return call
+
+
+def digest(x: np.ndarray) -> str:
+    """A short name of an array's bits."""
+    return hashlib.sha256(np.ascontiguousarray(as_unsigned(x)).tobytes()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    for seed in map(int, sys.argv[1:]):
+        case = make(seed)
+        print(digest(run(case)), case, flush=True)

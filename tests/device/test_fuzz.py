@@ -1,0 +1,53 @@
+"""Random calls, each from a seed; more of them by ``--fuzz N``, one by ``--fuzz-case SEED``."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import fuzz
+import pytest
+
+HERE = Path(__file__).parent
+CASES = 600  # in CI
+
+
+def pytest_generate_tests(metafunc):
+    if "seed" in metafunc.fixturenames:
+        chosen = metafunc.config.getoption("fuzz_case")
+        count = metafunc.config.getoption("fuzz") or CASES
+        metafunc.parametrize("seed", chosen or range(count))
+
+
+def test_matmul(seed):
+    case = fuzz.make(seed)
+    try:
+        fuzz.run(case)
+    except Exception as error:
+        again = f"python -m pytest tests/device/test_fuzz.py --fuzz-case {seed}"
+        raise AssertionError(f"{error}\n{case}\nagain by: {again}") from error
+
+
+# However the machine goes about it: (variables, every which case)
+MACHINES = [
+    ({"THREADS": "1", "WAVES": "forward", "MEMORY": "early"}, 9),
+    ({"THREADS": "3", "WAVES": "reverse", "MEMORY": "random:1"}, 9),
+    ({"THREADS": "2", "WAVES": "random:7", "MEMORY": "late-vm", "ASYNC": "eager"}, 23),
+    ({"THREADS": "2", "CHECK": "all"}, 23),
+]
+
+
+@pytest.mark.parametrize(
+    ("variables", "stride"), MACHINES, ids=lambda x: "-".join(x.values()) if isinstance(x, dict) else ""
+)
+def test_the_same_bits_on_any_machine(variables, stride, emulator, monkeypatch, request):
+    seeds = request.config.getoption("fuzz_case") or range(stride // 2, CASES, stride)
+    here = [fuzz.digest(fuzz.run(fuzz.make(seed))) for seed in seeds]
+    for name, value in variables.items():
+        monkeypatch.setenv(f"HIPGEMM_EMULATOR_{name}", value)
+    monkeypatch.setenv("HIPGEMM_POOL", "off")  # all memory is fresh, which the emulator poisons
+    command = [sys.executable, HERE / "fuzz.py", *map(str, seeds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    there = [line.split()[0] for line in done.stdout.splitlines()]
+    different = [seed for seed, x, y in zip(seeds, here, there, strict=True) if x != y]
+    assert not different, f"other bits in cases {different} with {variables}"
