@@ -182,6 +182,7 @@ def limit():
     hg.limit_memory()
 
 
+@pytest.mark.usefixtures("caching")
 def test_out_of_memory_says_asked_free_and_cached(limit):
     limit(3 * 2**20)
     x, y = hg.empty(2**20, np.int8), hg.empty(2**20, np.int8)
