@@ -313,8 +313,9 @@ def _served(
         return [], [
             Reason(UnsupportedError, "format", sentence(f"a and b must be {' or '.join(known)}", got))
         ]
-    what = "none but the plain one" if plain else "none"
-    return [], [Reason(UnsupportedError, "kernel", sentence("a gemm kernel must be built", what))]
+    required = f"a gemm kernel for {plain[0].arch} must be built" if plain else "a gemm kernel must be built"
+    what = "the plain one only" if plain else "none"
+    return [], [Reason(UnsupportedError, "kernel", sentence(required, what))]
 
 
 def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Choice | None, list[Reason]]:
