@@ -15,26 +15,34 @@ struct TilePosition {
 // share operands should meet in one L2, so consecutive tiles are given to the same XCD, in runs of
 // kRun; the runs are short enough that all XCDs advance through the matrix together and share the
 // memory-side cache. Within the sequence, tiles walk columns of kGroupRows tiles: a run covers
-// about a square, which needs the fewest operand bytes.
+// about a square, which needs the fewest operand bytes. Small products of a batch share a run.
 inline constexpr u32 kXcds = 8;
 inline constexpr u32 kGroupRows = 8;
 inline constexpr u32 kRun = kGroupRows * kGroupRows;
 
-// Bijective from 0 <= workgroup < tiles_m * tiles_n (< 2^32) onto the tiles.
-HIPGEMM_BOTH constexpr TilePosition tile_of_workgroup(u32 workgroup, u32 tiles_m, u32 tiles_n) {
+// The place in the sequence, for workgroups of a grid of `count` (< 2^32); bijective.
+HIPGEMM_BOTH constexpr u32 place_of_workgroup(u32 workgroup, u32 count) {
   // Within a span of kXcds runs (the last one may be short) every XCD owns one run; when the span
-  // does not divide evenly, the first XCDs get one tile more, as the dispatcher does.
+  // does not divide evenly, the first XCDs get one place more, as the dispatcher does.
   const u32 start = workgroup / (kXcds * kRun) * (kXcds * kRun);
-  const u32 span = smaller(tiles_m * tiles_n - start, kXcds * kRun);
+  const u32 span = smaller(count - start, kXcds * kRun);
   const u32 xcd = workgroup % kXcds, turn = (workgroup - start) / kXcds;
   const u32 share = span / kXcds, extra = span % kXcds;
-  const u32 tile = start + xcd * share + smaller(xcd, extra) + turn;
+  return start + xcd * share + smaller(xcd, extra) + turn;
+}
 
-  const u32 group = tile / (kGroupRows * tiles_n);
-  const u32 in_group = tile - group * (kGroupRows * tiles_n);
+// Bijective from places 0 <= place < tiles_m * tiles_n onto the tiles.
+HIPGEMM_BOTH constexpr TilePosition tile_of_place(u32 place, u32 tiles_m, u32 tiles_n) {
+  const u32 group = place / (kGroupRows * tiles_n);
+  const u32 in_group = place - group * (kGroupRows * tiles_n);
   const u32 rows = smaller(tiles_m - group * kGroupRows, kGroupRows);
   const u32 column = in_group / rows;
   return {group * kGroupRows + in_group - column * rows, column};
+}
+
+// Where the grid is the tiles of one matrix.
+HIPGEMM_BOTH constexpr TilePosition tile_of_workgroup(u32 workgroup, u32 tiles_m, u32 tiles_n) {
+  return tile_of_place(place_of_workgroup(workgroup, tiles_m * tiles_n), tiles_m, tiles_n);
 }
 
 // The loop meets K tiles in turns: first the last tile of K, which may be ragged, so that no later

@@ -256,6 +256,11 @@ def headers(tmp_path_factory):
             out[2 * i] = p.m, out[2 * i + 1] = p.n;
           }
         }
+        extern "C" u32 place(u32 workgroup, u32 count) { return place_of_workgroup(workgroup, count); }
+        extern "C" void range(u32 tiles, u32 begin, u32 end, u32* out) {
+          const KRange r = k_range(tiles, begin, end);
+          out[0] = r.tiles, out[1] = r.origin + r.first, out[2] = r.origin + r.second, out[3] = r.place;
+        }
         extern "C" u32 turn(u32 step, u32 k, u32 tile_steps) { return scale_turn(step, k, tile_steps); }
         extern "C" u32 step(u32 turn, u32 k, u32 tile_steps) { return step_of_turn(turn, k, tile_steps); }
         extern "C" u64 offset(u32 row, u32 turn, u32 block, u32 step_rows) {
@@ -307,6 +312,34 @@ def test_tile_order_keeps_operands_within_an_xcd(headers):
         for start in range(0, len(mine), 32):
             some = mine[start : start + 32]
             assert len({m for m, _ in some}) + len({n for _, n in some}) <= 12
+
+
+def test_small_products_of_a_batch_stay_within_an_xcd(headers):
+    """64 products of 16 tiles: an XCD takes whole ones, four of every span."""
+    tiles, count = 16, 64 * 16
+    places = [headers.place(i, count) for i in range(count)]
+    assert sorted(places) == list(range(count))
+    for xcd in range(8):
+        served = Counter(place // tiles for place in places[xcd::8])
+        assert set(served.values()) == {tiles}
+
+
+@pytest.mark.parametrize("k_tiles", range(1, 12))
+def test_splits_of_k_take_every_tile_once(headers, k_tiles):
+    """In the order of the loop: the last tile, then all others."""
+    in_order = [k_tiles - 1, *range(k_tiles - 1)]
+    turns = k_tiles + k_tiles % 2
+    for split_tiles in range(2, turns + 1, 2):
+        found = []
+        for begin in range(0, turns, split_tiles):
+            out = (ctypes.c_uint32 * 4)()
+            headers.range(k_tiles, begin, min(turns, begin + split_tiles), out)
+            count, first, second, place = out
+            assert place == len(found)
+            assert count > 0
+            assert (place + count + k_tiles % 2) % 2 == 0, "a split ends with an odd turn"
+            found += [first, *range(second, second + count - 1)]
+        assert found == in_order
 
 
 def test_swizzle_is_a_permutation_of_each_row(headers):
