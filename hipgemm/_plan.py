@@ -432,13 +432,13 @@ def _launch_all(
             _launch.launch(plan.reduce, plan.reduce_workgroups, stream, *values)
 
 
-def _read(side: Side, x: Operands, stream: int, temporaries: list[_hip.Block]) -> int:
+def _read(side: Side, x: Operands, stream: int, temporaries: list[_hip.Block], op: str = "matmul") -> int:
     """Return where the kernel finds an operand, laid out anew if it must be."""
     stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
     stored._block.reading(stream)
     if side.move is None:
         return stored.ptr
-    usage.count_copy("matmul", side.name, side.move.reason, side.move.nbytes)
+    usage.count_copy(op, side.name, side.move.reason, side.move.nbytes)
     return _moved(side.move, stored, stream, temporaries)
 
 
@@ -470,7 +470,9 @@ def _copy(move: Move, device: int, stream: int, source: int, target: int) -> Non
         )
 
 
-def _read_scales(side: Side, q: ScaledArray, stream: int, temporaries: list[_hip.Block]) -> int:
+def _read_scales(
+    side: Side, q: ScaledArray, stream: int, temporaries: list[_hip.Block], op: str = "matmul"
+) -> int:
     """Return where the kernel finds the scales of an operand."""
     where, scale = side.scales, q.scale
     assert where is not None
@@ -481,19 +483,19 @@ def _read_scales(side: Side, q: ScaledArray, stream: int, temporaries: list[_hip
     scale._block.reading(stream)
     if where.move is None:
         return int(scale.ptr)
-    usage.count_copy("matmul", f"{side.name}.scale", where.move.reason, where.move.nbytes)
+    usage.count_copy(op, f"{side.name}.scale", where.move.reason, where.move.nbytes)
     return _moved(where.move, scale, stream, temporaries)
 
 
 def _block_scales(where: Scales, q: ScaledArray, stream: int) -> tuple[_hip.Block, int]:
     """Return the scales in the order that kernels read, made at the first product and kept; their address."""
-    key = "gemm" if where.together else "gemm each"
+    *lead, rows, k = where.shape
+    key = "gemm" if not lead else "gemm many" if where.together else "gemm each"
     found: tuple[_hip.Block, int] | None = q._kernel_scales.get(key)
     if found is not None and found[0].ptr:
         found[0].reading(stream)
         return found
     scale = q.scale
-    *lead, rows, k = where.shape
     count = math.prod(lead)
     if where.together:
         lead, rows = [], rows * count

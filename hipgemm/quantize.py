@@ -698,7 +698,9 @@ class _MxOutput:
         width = -(-r.length * form.bits // 8)
         blocks = -(-r.length // BLOCK)
         pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
-        gemm_bytes = _launch.gemm_scale_bytes(r.rows, r.length) if len(r.lead) == 1 else 0
+        # A matrix, or several whose rows a product takes for those of one.
+        for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
+        gemm_bytes = _launch.gemm_scale_bytes(r.rows, r.length) if for_products else 0
         # One piece of memory: codes, scales in the order of products, scales.
         codes = r.rows * pitch
         block = _hip.allocate(codes + gemm_bytes + r.rows * blocks, device, stream)

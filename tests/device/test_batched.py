@@ -255,6 +255,19 @@ def test_every_block_scale_reaches_its_matrix(format, rows, rng):
         assert_gemm_close(hg.matmul(x, x.mT, dtype=F32).get(), a, a.mT)
 
 
+@pytest.mark.parametrize("format", ["mxfp8_e4m3", "mxfp4_e2m1"])
+def test_quantizers_order_scales_of_activations(format, rng):
+    """Rows of a batch times one matrix: nothing but the quantizers and the product runs."""
+    function = hg.quantize_mxfp8 if format.startswith("mxfp8") else hg.quantize_mxfp4
+    x, w = (hg.asarray(rng.standard_normal(shape).astype(BF16)) for shape in ((3, 21, 96), (40, 96)))
+    hg.reset_usage()
+    a, b = function(x), function(w)
+    got = hg.matmul(a, b.T, dtype=F32)
+    assert "mx_gemm_scale" not in hg.usage().kernels
+    assert_gemm_close(got.get(), a.get(), b.get().T)
+    assert_gemm_close(hg.matmul(a, a.mT, dtype=F32).get(), a.get(), a.get().mT)
+
+
 def test_4_bits_beside_8_in_batches(rng):
     four, eight = matrices((3, 17, 96), "mxfp4_e2m1", rng), matrices((3, 21, 96), "mxfp8_e5m2", rng)
     check(four, eight)
