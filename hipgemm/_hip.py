@@ -477,10 +477,10 @@ class Pool:
         try:
             with self._lock:
                 ptr = self._obtain(size, stream)
-        except _OutOfMemory:
+        except _OutOfMemory as first:
             gc.collect()  # arrays in cycles of references; without the lock, since finalizers run
             with self._lock:
-                ptr = self._last_resort(nbytes, size)
+                ptr = self._last_resort(nbytes, size, first.cached)
         return Block(ptr, nbytes, size, self._device, stream)
 
     def keep(self, owner: object, stream: int) -> None:
@@ -515,10 +515,11 @@ class Pool:
         else:
             ptr = self._malloc(size)
             if not ptr:
+                before = self.cached
                 self._shrink(0)
                 ptr = self._malloc(size)
                 if not ptr:
-                    raise _OutOfMemory
+                    raise _OutOfMemory(before)
         self._count()
         return ptr
 
@@ -527,9 +528,9 @@ class Pool:
         if self.bytes - self.cached > self.peak:
             self.peak = self.bytes - self.cached
 
-    def _last_resort(self, nbytes: int, size: int) -> int:
+    def _last_resort(self, nbytes: int, size: int, cached: int) -> int:
         self._drain()
-        cached = self.cached
+        cached += self.cached
         self._shrink(0)
         ptr = self._malloc(size)
         if not ptr:
@@ -565,8 +566,8 @@ class Pool:
         report = (
             f"asked: {nbytes} bytes" + (f", rounded up to {size}" if size != nbytes else "") + "\n"
             f"free: {free} of {total} on device {self._device}\n"
-            f"cached: {self.cached} by hipgemm, which holds {self.bytes - self.cached} in arrays; "
-            "what it had cached went back before the last try"
+            f"cached: {cached} by hipgemm, which went back before the last try; "
+            f"{self.bytes} bytes are in its arrays"
         )
         if self.limit is not None and self.bytes + size > self.limit:
             report += f"\nlimit: {self.limit} bytes for hipgemm"
@@ -663,7 +664,11 @@ class Pool:
 
 
 class _OutOfMemory(Exception):
-    """Before the last resort."""
+    """Before the last resort, with what was cached then."""
+
+    def __init__(self, cached: int):
+        super().__init__()
+        self.cached = cached
 
 
 def memory_info(device: int) -> tuple[int, int]:

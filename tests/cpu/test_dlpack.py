@@ -1,6 +1,8 @@
 """DLPack capsules, without a device: what goes in comes out, and everything is let go of once."""
 
+import ctypes
 import gc
+import struct
 import weakref
 
 import ml_dtypes
@@ -27,6 +29,43 @@ def test_round_trip(dtype):
     found = _dlpack.take(capsule)
     assert (found.ptr, found.device_type, found.device) == (4096, 10, 3)
     assert (found.shape, found.strides, found.dtype) == ((2, 5), strides, dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [
+        (np.int32, 0),
+        (np.uint8, 1),
+        (np.float16, 2),
+        (ml_dtypes.bfloat16, 4),
+        (np.bool_, 6),
+        (ml_dtypes.float8_e4m3fn, 10),
+        (ml_dtypes.float8_e5m2, 12),
+        (ml_dtypes.float8_e8m0fnu, 14),
+    ],
+)
+@pytest.mark.parametrize("version", [None, (1, 1)])
+def test_codes_are_those_of_the_standard(dtype, code, version):
+    """As dlpack.h of version 1.1 numbers them; and its structs, laid out by hand."""
+    dtype = np.dtype(dtype)
+    size = dtype.itemsize
+    capsule = _dlpack.export(4096, 2, (3, 5), (5 * size, size), dtype, None, max_version=version)
+    versioned = version is not None and _dlpack._NUMPY_HAS_VERSIONS
+    name = b"dltensor_versioned" if versioned else b"dltensor"
+    address = _dlpack._pointer(capsule, name)
+    if versioned:
+        major, minor, _, deleter, flags = struct.unpack("=IIQQQ", ctypes.string_at(address, 32))
+        assert (major, minor, flags) == (1, 1, 0)
+        assert deleter
+        address += 32
+    tensor = ctypes.string_at(address, 48)
+    data, kind, device, ndim, found, bits, lanes, shape, strides, offset = struct.unpack(
+        "=QiiiBBHQQQ", tensor
+    )
+    assert (data + offset, kind, device, ndim) == (4096, 10, 2, 2)
+    assert (found, bits, lanes) == (code, 8 * size, 1)
+    assert struct.unpack("=qq", ctypes.string_at(shape, 16)) == (3, 5)
+    assert struct.unpack("=qq", ctypes.string_at(strides, 16)) == (5, 1)
 
 
 @pytest.mark.parametrize("taken", [False, True])
