@@ -14,6 +14,22 @@ from pathlib import Path
 
 import pytest
 
+LIBRARY = """
+import ml_dtypes, numpy as np, hipgemm as hg
+from hipgemm.testing import assert_gemm_close
+rng = np.random.default_rng(1)
+x, w = (rng.standard_normal((rows, 96), np.float32).astype(ml_dtypes.bfloat16) for rows in (70, 45))
+bias = rng.standard_normal(45).astype(np.float32)
+on_device = [hg.asarray(y) for y in (x, w)]
+assert_gemm_close(hg.matmul(on_device[0], on_device[1].T, bias=bias).get(), x, w.T, bias=bias)
+for quantize in (
+    hg.quantize_fp8, lambda y: hg.quantize_fp8(y, axis=-1), hg.quantize_mxfp8, hg.quantize_mxfp4,
+    lambda y: hg.quantize_mxfp8(y, format="mxfp8_e5m2", scaling="rceil"),
+):
+    a, b = map(quantize, on_device)
+    assert_gemm_close(hg.matmul(a, b.T, dtype=np.float32).get(), a.get(), b.get().T)
+print(*sorted(k for k in hg.usage().kernels if "gemm" in k))
+"""
 FOLDER = Path(__file__).parent
 # gfx90a needs fewer wait states than gfx950, whose the hazard check counts.
 CHECKS = {"gfx942": "all", "gfx90a": "race,uninit,bounds"}
@@ -40,3 +56,10 @@ def test_kernels(emulator, arch, file):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize("arch", CHECKS)
+def test_the_library_takes_the_plain_kernel(emulator, run_python, arch):
+    environment = {"HIPGEMM_EMULATOR_ARCH": arch, "HIPGEMM_EMULATOR_CHECK": CHECKS[arch]}
+    done = run_python(LIBRARY, HIPGEMM_RUNTIME="emulator", **environment)
+    assert done.stdout == "plain_gemm\n", done.stdout + done.stderr
