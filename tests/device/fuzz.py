@@ -15,9 +15,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from placed import Placed, place
 
 import hipgemm as hg
-from hipgemm import _hip, gemm, support
+from hipgemm import gemm, support
 from hipgemm.formats import FORMATS, QUANTIZED, as_unsigned
 from hipgemm.manifest import GEMMS, code_object
 from hipgemm.scaled import pack_along
@@ -59,96 +60,6 @@ EXTENTS = (
 )
 DEPTHS = (0, 1, 2, 7, 8, 13, 16, 31, 32, 33, 48, 63, 64, 65, 96, 127, 128, 129, 200, 256, 257, 512, 521, 1040)
 WORK = 1 << 21  # multiply-adds of the largest case
-
-
-# ---- arrays anywhere in poisoned memory --------------------------------------------------------------
-
-
-@dataclass
-class Placed:
-    """An array inside bytes that are all ones, which is NaN in every type that has one."""
-
-    memory: np.ndarray
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    @property
-    def host(self) -> np.ndarray:
-        return np.ndarray(self.shape, self.dtype, self.memory.data, self.offset, self.strides)
-
-    def device(self, exactly: bool = False) -> hg.DeviceArray:
-        """The same on the device; `exactly`: in an allocation of just these bytes, by another library."""
-        if exactly:
-            whole = hg.asarray(Foreign(self.memory))
-        else:
-            whole = hg.asarray(np.pad(self.memory, (0, -self.memory.size % 4), constant_values=255))
-        return hg.DeviceArray(whole._block, whole.ptr + self.offset, self.shape, self.strides, self.dtype)
-
-    def outside(self, memory: np.ndarray) -> bool:
-        """Whether all bytes around the array are as they were."""
-        memory = memory.copy()
-        np.ndarray(self.shape, (np.void, self.dtype.itemsize), memory.data, self.offset, self.strides)[
-            ...
-        ] = b"\xff" * self.dtype.itemsize
-        return bool((memory == 255).all())
-
-
-class Foreign:
-    """Memory that came from hipMalloc, without a byte to spare."""
-
-    def __init__(self, data: np.ndarray):
-        self.ptr = _hip.call("hipMalloc", max(1, data.size))
-        if data.size:
-            _hip.copy("HostToDevice", int(self.ptr), data.ctypes.data, data.size, 0)
-            _hip.synchronize()
-        self.__cuda_array_interface__ = {
-            "shape": data.shape, "typestr": "|u1", "data": (int(self.ptr), False), "version": 3
-        }  # fmt: skip
-
-    def __del__(self) -> None:
-        _hip.call("hipFree", self.ptr)
-
-
-def place(
-    rng: np.random.Generator,
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    *,
-    output: bool = False,
-    tame: float = 0.6,
-) -> Placed:
-    """Find a place for an array: axes in any order, gaps, steps, directions and offsets of all kinds."""
-    tame_ = rng.random() < tame
-    axes = list(range(len(shape)))
-    lead, last = axes[:-2], axes[-2:]
-    rng.shuffle(lead)
-    order = lead + last[:: rng.choice([1, -1])]  # from the outermost to the innermost
-    if not tame_ and rng.random() < 0.3:
-        rng.shuffle(order)
-    item = dtype.itemsize
-    strides, low, extent = [0] * len(shape), 0, item
-    for axis in reversed(order):
-        n = max(1, shape[axis])
-        if not output and n > 1 and (axis in lead or not tame_) and rng.random() < 0.12:
-            continue  # broadcast
-        step = extent
-        if extent == item:
-            step *= 1 if tame_ else int(rng.choice([1, 1, 1, 1, 2, 3]))
-        elif tame_:
-            step = -(-step // 16) * 16 + int(rng.choice([0, 0, 16, 112]))
-        else:
-            step += item * int(rng.choice([0, 0, 1, 5, 8]))
-        extent = step * (n - 1) + extent
-        if not tame_ and rng.random() < 0.12:
-            low += step * (n - 1)
-            step = -step
-        strides[axis] = step
-    offset = 64 + (0 if tame_ else item * int(rng.choice([0, 1, 3, 8]))) + low
-    tail = int(rng.choice([0, 0, 1, 64]))
-    memory = np.full(offset - low + extent + tail, 255, np.uint8)
-    return Placed(memory, offset, shape, tuple(strides), dtype)
 
 
 # ---- a case --------------------------------------------------------------------------------------------

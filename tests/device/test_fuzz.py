@@ -1,29 +1,49 @@
-"""Random calls, each from a seed; more of them by ``--fuzz N``, one by ``--fuzz-case SEED``."""
+"""Random calls, each from a seed; more of them by ``--fuzz N``, one by ``--fuzz-case SEED``.
+
+Every one is held to its bound element by element, or to the reference's bits; what lies around operands is
+NaN, what lies around an output must stay as it was, and a second call must give the same bits.
+"""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import fuzz
+import fuzz_layers
 import pytest
 
 HERE = Path(__file__).parent
-CASES = 600  # in CI
+CASES = 600  # of matmul, in CI; of what stands on it, fewer
+
+
+KINDS = {
+    "matmul": (fuzz.make, fuzz.run),
+    "quantizers": (fuzz_layers.make_quantizing, fuzz_layers.run_quantizing),
+    "linear": (fuzz_layers.make_layering, fuzz_layers.run_layering),
+}
 
 
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("fuzz_case")
-        count = metafunc.config.getoption("fuzz") or CASES
-        metafunc.parametrize("seed", chosen or range(count))
+        count = metafunc.config.getoption("fuzz")
+        metafunc.parametrize(
+            ("kind", "seed"),
+            [
+                (kind, seed)
+                for kind in KINDS
+                for seed in chosen or range(count or (CASES if kind == "matmul" else CASES // 4))
+            ],
+        )
 
 
-def test_matmul(seed):
-    case = fuzz.make(seed)
+def test_calls(kind, seed):
+    make, run = KINDS[kind]
+    case = make(seed)
     try:
-        fuzz.run(case)
+        run(case)
     except Exception as error:
-        again = f"python -m pytest tests/device/test_fuzz.py --fuzz-case {seed}"
+        again = f"python -m pytest tests/device/test_fuzz.py -k {kind} --fuzz-case {seed}"
         raise AssertionError(f"{error}\n{case}\nagain by: {again}") from error
 
 
@@ -36,9 +56,7 @@ MACHINES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("variables", "stride"), MACHINES, ids=lambda x: "-".join(x.values()) if isinstance(x, dict) else ""
-)
+@pytest.mark.parametrize(("variables", "stride"), MACHINES, ids=["-".join(v.values()) for v, _ in MACHINES])
 def test_the_same_bits_on_any_machine(variables, stride, emulator, monkeypatch, request):
     seeds = request.config.getoption("fuzz_case") or range(stride // 2, CASES, stride)
     here = [fuzz.digest(fuzz.run(fuzz.make(seed))) for seed in seeds]

@@ -1,0 +1,209 @@
+"""Calls of quantizers and linear layers, put together at random from a seed and checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from placed import Placed, place
+from test_quantize import assert_bits, assert_same, wide
+
+import hipgemm as hg
+from hipgemm import reference
+from hipgemm.formats import SCALE_RULES
+from hipgemm.testing import assert_gemm_close, gamma, random_matrix
+
+BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+TYPES = (BF16, F16, F32)
+EXTENTS = (1, 1, 2, 5, 16, 17, 31, 32, 33, 63, 64, 65, 96, 100, 128, 160, 255)
+
+
+def some(rng: np.random.Generator, *among: Any) -> Any:
+    """One of several, whatever they are."""
+    return among[rng.integers(len(among))]
+
+
+def brought(x: Placed, where: str) -> Any:
+    """The array on the host, on the device, or there in memory without a byte to spare."""
+    return x.host if where == "host" else x.device(where == "exactly")
+
+
+# ---- quantizers ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Quantizing:
+    """One call of a quantizer."""
+
+    seed: int
+    function: str
+    x: Placed
+    options: dict[str, Any]
+    where: str
+    back: np.dtype[Any]
+    amax: float | None = None
+    amax_as: str = "float"
+
+    def __str__(self) -> str:
+        x = self.x
+        amax = "" if self.amax is None else f", amax {self.amax} as {self.amax_as}"
+        return (
+            f"case {self.seed}: {self.function} of {x.dtype}{list(x.shape)} strides {list(x.strides)} "
+            f"at {x.offset}, {self.where}, {self.options}{amax}; back to {self.back}"
+        )
+
+
+def make_quantizing(seed: int) -> Quantizing:
+    rng = np.random.default_rng(seed)
+    function = some(rng, "fp8", "fp8", "mxfp8", "mxfp8", "mxfp4", "both", "transpose")
+    ndim = 2 if function in ("both", "transpose") else int(rng.choice([1, 2, 3, 4], p=[0.1, 0.5, 0.3, 0.1]))
+    while True:
+        shape = tuple(int(n) for n in rng.choice((*EXTENTS, 0), ndim))
+        if math.prod(shape) <= 1 << 15:
+            break
+    x = place(rng, shape, some(rng, *TYPES))
+    x.host[...] = wide(shape, rng, x.dtype) if rng.integers(2) else rng.standard_normal(shape)
+    if x.host.size and rng.random() < 0.2:
+        for _ in range(3):
+            x.host[tuple(int(rng.integers(n)) for n in shape)] = some(rng, np.nan, np.inf, -np.inf)
+    options: dict[str, Any] = {}
+    axis = int(rng.integers(-ndim, ndim))
+    if function in ("fp8", "mxfp8", "mxfp4"):
+        options["axis"] = axis
+    if function == "fp8":
+        options |= {"format": some(rng, "fp8_e4m3", "fp8_e5m2"), "eps": some(rng, 0.0, 1e-8, 1e-8)}
+        options["axis"] = some(rng, None, axis)
+    else:
+        options["scaling"] = some(rng, *SCALE_RULES)
+    if function in ("mxfp8", "transpose"):
+        options["format"] = some(rng, "mxfp8_e4m3", "mxfp8_e5m2")
+    if function == "both":
+        options["format"] = some(rng, "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
+    if function == "mxfp4" or options.get("format") == "mxfp4_e2m1":
+        along = shape if function == "both" else (shape[axis],)
+        options["hadamard"] = not any(n % 16 for n in along) and bool(rng.integers(2))
+    made = Quantizing(seed, function, x, options, some(rng, "host", "device", "exactly"), some(rng, *TYPES))
+    if function == "fp8" and rng.integers(2):
+        made.amax = float(np.float32(rng.uniform(0, 4)))
+        made.amax_as = some(rng, "float", "array", "device", *(["state"] if options["axis"] is None else []))
+    return made
+
+
+def run_quantizing(case: Quantizing) -> None:
+    """Run a case twice; what it makes, and that taken back, must be the reference's in every bit."""
+    name = {
+        "both": "quantize_both",
+        "transpose": "transpose_quantize_mxfp8",
+    }.get(case.function, f"quantize_{case.function}")
+    x, options = brought(case.x, case.where), case.options
+    expected = {} if case.amax is None else {"amax": case.amax}
+    want = getattr(reference, name)(np.ascontiguousarray(case.x.host), **expected, **options)
+    for _ in range(2):
+        given: dict[str, Any] = {}
+        if case.amax is not None:
+            makers = {
+                "float": float,
+                "array": lambda v: np.array(v, F32),
+                "device": lambda v: hg.asarray(np.array(v, F32)),
+                "state": hg.AmaxState,
+            }
+            given["amax"] = makers[case.amax_as](case.amax)
+        got = getattr(hg, name)(x, **given, **options)
+        pairs = zip(got, want, strict=True) if isinstance(got, tuple) else [(got, want)]
+        for q, expected_q in pairs:
+            assert_same(q.get(), expected_q)
+            back = hg.dequantize(q, dtype=case.back)
+            assert_bits(
+                back if isinstance(back, np.ndarray) else back.get(),
+                reference.dequantize(expected_q, dtype=case.back),
+            )
+        if case.amax_as == "state":
+            top = np.max(np.abs(case.x.host.astype(F32)), initial=0)
+            np.testing.assert_array_equal(given["amax"].next.get(), top)
+
+
+# ---- linear layers -------------------------------------------------------------------------------------
+
+
+@dataclass
+class Layering:
+    """One linear layer, forward and backward."""
+
+    seed: int
+    recipe: str
+    x: Placed
+    w: Placed
+    dy: Placed
+    where: str
+    dtypes: tuple[Any, Any, Any]
+    vectors: dict[str, np.ndarray]
+    options: dict[str, Any] = field(default_factory=dict)
+    format: str | None = None
+
+    def __str__(self) -> str:
+        def text(x: Placed) -> str:
+            return f"{x.dtype}{list(x.shape)} strides {list(x.strides)} at {x.offset}"
+
+        return (
+            f"case {self.seed}: linear {self.recipe} of {text(self.x)}, {text(self.w)}, dy {text(self.dy)}; "
+            f"{self.where}, dtypes {self.dtypes}, {[*self.vectors]}, {self.options}, {self.format}"
+        )
+
+
+def make_layering(seed: int) -> Layering:
+    rng = np.random.default_rng(seed)
+    recipe = some(rng, "bf16", "fp8", "mxfp8", "mxfp4")
+    lead = tuple(int(n) for n in rng.choice([1, 2, 3], rng.choice([0, 1, 2], p=[0.6, 0.3, 0.1])))
+    while True:
+        m, n, k = (int(v) for v in rng.choice(EXTENTS, 3))
+        if m * n * k * math.prod(lead) <= 1 << 20:
+            break
+    made = []
+    for shape in ((*lead, m, k), (n, k), (*lead, m, n)):
+        x = place(rng, shape, some(rng, *TYPES))
+        x.host[...] = random_matrix(shape, rng, dtype=x.dtype)
+        made.append(x)
+    vectors = {}
+    if rng.integers(2):
+        vectors["bias"] = rng.standard_normal(n).astype(some(rng, *TYPES))
+    if rng.integers(2):
+        vectors["w_post_scale"] = np.exp2(rng.uniform(-3, 3, n)).astype(F32)
+    case = Layering(
+        *(seed, recipe, *made, some(rng, "host", "device", "exactly")),
+        (some(rng, None, *TYPES), some(rng, None, *TYPES), some(rng, None, *TYPES)),
+        vectors,
+    )
+    if recipe.startswith("mx") and rng.integers(2):
+        case.options["scaling"] = some(rng, *SCALE_RULES)
+    if recipe == "mxfp4":
+        case.options["hadamard"] = some(rng, None, False)
+    if recipe in ("fp8", "mxfp8"):
+        case.format = some(rng, None, f"{recipe}_e4m3", f"{recipe}_e5m2")
+    return case
+
+
+def run_layering(case: Layering) -> None:
+    """Run a case; y and each gradient must be inside the bounds of their products."""
+    x, w, dy = (brought(v, case.where) for v in (case.x, case.w, case.dy))
+    vectors = {n: v if case.where == "host" else hg.asarray(v) for n, v in case.vectors.items()}
+    dtype, dx_dtype, dw_dtype = case.dtypes
+    y, saved = hg.linear(x, w, recipe=case.recipe, dtype=dtype, **vectors, **case.options)
+    grads = hg.linear_backward(dy, saved, format=case.format, dtype=dx_dtype, dw_dtype=dw_dtype)
+    got = {"y": y, "dx": grads.dx, "dw.T": grads.dw}
+    got = {name: v if isinstance(v, np.ndarray) else v.get() for name, v in got.items()}
+    got["dw.T"] = got["dw.T"].T
+    flat = [np.ascontiguousarray(v.host).reshape(-1, v.shape[-1]) for v in (case.x, case.w, case.dy)]
+    options = {**case.options, "format": case.format, **case.vectors}
+    products = reference.linear_products(*flat, recipe=case.recipe, **options)
+    for name, (a, b, epilogue) in products.items():
+        out = got[name].reshape(-1, got[name].shape[-1])
+        assert_gemm_close(out, a, b, **epilogue)
+    if grads.dbias is not None:
+        dbias = grads.dbias if isinstance(grads.dbias, np.ndarray) else grads.dbias.get()
+        rows = flat[2].astype(np.float64)
+        roundings = 10 * max(1, math.ceil(math.log(len(rows), 64)))  # of the passes that sum 64 rows each
+        error = np.abs(dbias - rows.sum(0))
+        assert (error <= gamma(roundings) * np.abs(rows).sum(0)).all()
