@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from types import EllipsisType
@@ -16,7 +15,15 @@ from ._dlpack import contiguous_strides
 from .errors import InterchangeError, sentence
 from .formats import BF16, QUANTIZED, round_once
 from .problem import byte_range
-from .scaled import Resident, ScaledArray, array_hint, is_array, packed_data
+from .scaled import (
+    Resident,
+    ScaledArray,
+    array_hint,
+    find_ints,
+    find_shape,
+    is_array,
+    packed_data,
+)
 
 _NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
 operators: dict[str, Callable[[Any, Any], Any]] = {}  # what `@` calls, put here by the layer above
@@ -148,7 +155,7 @@ class DeviceArray(Resident):
         >>> x.reshape(-1, 4).shape
         (6, 4)
         """
-        extents = _extents("DeviceArray.reshape", shape[0] if len(shape) == 1 else shape, self.size)
+        extents = find_shape("DeviceArray.reshape", shape[0] if len(shape) == 1 else shape, self.size)
         strides = _restride(self.shape, self.strides, extents)
         if strides is None:
             required = "axes that become one must lie as one in memory"
@@ -417,26 +424,6 @@ def _expand(index: Index, ndim: int) -> list[int | slice | None]:
     return expanded if seen else expanded + rest
 
 
-def _ints(function: str, shape: Any) -> tuple[int, ...]:
-    try:
-        return tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
-    except TypeError:
-        required = "shape must be an int or a sequence of ints"
-        raise TypeError(f"{function}: {sentence(required, repr(shape))}") from None
-
-
-def _extents(function: str, shape: Any, size: int) -> tuple[int, ...]:
-    """Read a shape of a known size, in which one extent may be -1."""
-    extents = _ints(function, shape)
-    if extents.count(-1) == 1:
-        known = -math.prod(extents)
-        left = size // known if known else 0
-        extents = tuple(left if n == -1 else n for n in extents)
-    if any(n < 0 for n in extents) or math.prod(extents) != size:
-        raise ValueError(f"{function}: {sentence(f'shape must hold {size} elements', shape)}")
-    return extents
-
-
 def _restride(
     shape: tuple[int, ...], strides: tuple[int, ...], extents: tuple[int, ...]
 ) -> tuple[int, ...] | None:
@@ -520,7 +507,7 @@ def zeros(
 def _make(
     function: str, shape: int | Sequence[int], dtype: npt.DTypeLike, device: int | None, stream: Any
 ) -> DeviceArray:
-    extents = _ints(function, shape)
+    extents = find_ints(function, shape)
     if any(n < 0 for n in extents):
         raise ValueError(f"{function}: {sentence('shape must not be negative', extents)}")
     return new(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -208,6 +211,45 @@ class ScaledArray:
             turned = data.mT, scale.mT if scale.shape else scale
         return self._turned(*turned, axis, (*lead, n, m))
 
+    def reshape(self, *shape: Any) -> ScaledArray:
+        """Return the same numbers in another shape, to sum over a batch and its rows, say; no copy on a device.
+
+        The axis that shares scales keeps its length and stays the last one; with one scale for all, any
+        shape will do.
+
+        Parameters
+        ----------
+        *shape : int, or one sequence of int
+            Extent of each axis; one may be -1, for what is left.
+
+        Raises
+        ------
+        ValueError
+            For a shape of another size, one that would take a copy, or one that cuts or joins blocks.
+
+        Examples
+        --------
+        >>> import ml_dtypes
+        >>> codes = np.zeros((2, 3, 64), ml_dtypes.float8_e4m3fn)
+        >>> ScaledArray(codes, 0.5, "fp8_e4m3").reshape(-1, 64).shape
+        (6, 64)
+        """
+        function = "ScaledArray.reshape"
+        extents = find_shape(function, shape[0] if len(shape) == 1 else shape, math.prod(self.shape))
+        if not self.scale.shape:
+            scale, data_shape = self.scale, extents
+        else:
+            rows_apart = self.axis == -1 and self.scale.shape[:-1] == self.shape[:-1]
+            if not rows_apart or extents[-1:] != self.shape[-1:] or self.group_offsets is not None:
+                required = f"the last axis must be that of the scales, and stay {self.shape[-1]} long"
+                got = f"{extents} from {self.shape}, axis={self.axis}, scale.shape={self.scale.shape}"
+                raise ValueError(f"{function}: {sentence(required, got, 'or quantize after reshaping')}")
+            scale = self.scale.reshape(*extents[:-1], self.scale.shape[-1])
+            data_shape = (*extents[:-1], self.data.shape[-1])
+        made = self._turned(self.data.reshape(data_shape), scale, -1, extents)
+        made._kernel_scales = {}  # of other matrices than before
+        return made
+
     def _turned(self, data: Any, scale: Any, axis: int, shape: tuple[int, ...]) -> ScaledArray:
         return self._make(
             data,
@@ -321,6 +363,27 @@ def find_axis(function: str, axis: object, ndim: int) -> int:
     if not -ndim <= axis < ndim:
         raise ValueError(f"{function}: {sentence(f'axis must be from {-ndim} to {ndim - 1}', axis)}")
     return int(axis) - ndim if axis >= 0 else int(axis)
+
+
+def find_ints(function: str, shape: Any) -> tuple[int, ...]:
+    """Read a shape."""
+    try:
+        return tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        required = "shape must be an int or a sequence of ints"
+        raise TypeError(f"{function}: {sentence(required, repr(shape))}") from None
+
+
+def find_shape(function: str, shape: Any, size: int) -> tuple[int, ...]:
+    """Read a shape of a known size, in which one extent may be -1."""
+    extents = find_ints(function, shape)
+    if extents.count(-1) == 1:
+        known = -math.prod(extents)
+        left = size // known if known else 0
+        extents = tuple(left if n == -1 else n for n in extents)
+    if any(n < 0 for n in extents) or math.prod(extents) != size:
+        raise ValueError(f"{function}: {sentence(f'shape must hold {size} elements', shape)}")
+    return extents
 
 
 def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:

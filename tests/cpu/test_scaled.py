@@ -126,3 +126,30 @@ def test_numpy_asks_for_numbers_explicitly():
 
 def test_repr():
     assert repr(make()) == "ScaledArray(shape=(4, 70), format='mxfp8_e4m3', axis=-1, host)"
+
+
+def test_reshape(rng):
+    x = rng.standard_normal((2, 3, 96)).astype(np.float32)
+    for q in (
+        reference.quantize_mxfp8(x),
+        reference.quantize_mxfp4(x),
+        reference.quantize_fp8(x, axis=-1),
+        reference.quantize_fp8(x),
+    ):
+        flat = q.reshape(-1, 96)
+        assert (flat.shape, flat.axis, flat.hadamard) == ((6, 96), -1, q.hadamard)
+        np.testing.assert_array_equal(reference.values(flat), reference.values(q).reshape(6, 96))
+        again = flat.reshape((2, 1, 3, 96))
+        np.testing.assert_array_equal(reference.values(again), reference.values(q)[:, None])
+        with pytest.raises(
+            ValueError, match=r"ScaledArray.reshape: shape must hold 576 elements; got \(5, 96\)"
+        ):
+            q.reshape(5, 96)
+    assert reference.quantize_fp8(x).reshape(-1).shape == (576,)
+    for q, shape in (
+        (reference.quantize_mxfp8(x), (-1, 48)),
+        (reference.quantize_mxfp8(x, axis=-2), (-1, 96)),
+        (ScaledArray(np.zeros((2, 3, 96), E4M3), np.ones((2, 1, 1), np.float32), "fp8_e4m3"), (-1, 96)),
+    ):
+        with pytest.raises(ValueError, match=r"the last axis must be that of the scales.*quantize after"):
+            q.reshape(shape)
