@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-from . import _hip
+from . import _hip, _pool
 from .errors import sentence
 
 
@@ -67,7 +67,7 @@ def memory_stats(device: int | None = None) -> MemoryStats:
     4096
     """
     number = _hip.device_number("memory_stats", device)
-    pool = _hip.pool(number)
+    pool = _pool.of(number)
     pool.settle()
     free, total = _hip.memory_info(number)
     return MemoryStats(
@@ -110,7 +110,7 @@ def trim(device: int | None = None) -> int:
     numbers = range(_hip.runtime().devices) if device is None else [_hip.device_number("trim", device)]
     given = 0
     for number in numbers:
-        given += _hip.pool(number).trim()
+        given += _pool.of(number).trim()
         _hip.runtime().staging[number].trim()
     return given
 
@@ -143,7 +143,7 @@ def limit_memory(limit: int | None = None, *, cache: int | None = None, device: 
     >>> hg.limit_memory()
     """
     number = _hip.device_number("limit_memory", device)
-    pool = _hip.pool(number)
+    pool = _pool.of(number)
     limits = _number("limit", limit), _number("cache", cache)
     pool.limit, pool.cache_limit = limits
     if pool.limit is not None and pool.bytes > pool.limit:

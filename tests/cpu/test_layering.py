@@ -22,7 +22,7 @@ LAYERS = [
         "support",
         "explain",
     ],
-    ["_runtime", "_hip", "_staging", "memory", "stream"],
+    ["_runtime", "_hip", "_pool", "_staging", "memory", "stream"],
     ["usage", "counters", "_notes", "_dlpack", "_launch", "array", "amax"],
     ["quantize", "_plan", "gemm", "info"],
     ["elementwise", "linear"],

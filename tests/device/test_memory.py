@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _dlpack, _hip
+from hipgemm import _dlpack, _hip, _pool
 from hipgemm.testing import random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -310,7 +310,7 @@ def test_too_much_memory_is_an_error_and_no_more(rng):
 
 def test_sizes_of_the_pool():
     for n in [*range(0, 3000, 7), 2**20 - 1, 2**20, 2**20 + 1, 10**9]:
-        size = _hip._round_up(n)
+        size = _pool._round_up(n)
         assert size >= max(n, 512)
         assert size - n <= max(512, n / 8)
         assert size % 512 == 0
