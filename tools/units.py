@@ -6,7 +6,9 @@ reads one. So units are assembled without, and one more object carries the metad
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import inspect
 import os
 import re
 import time
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from kernels import Toolchain
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
-THIS = (Path(__file__), Path(__file__).with_name("kernels.py"))
 KEPT_SECONDS = 3600  # that a unit stays in the cache after its last use
 
 
@@ -74,7 +75,7 @@ def build(tools: Toolchain, source: Path, rows: Iterable[str], arch: str, cache:
         tools.assemble(note, arch, scratch / "metadata.o")
         tools.link([*objects, scratch / "metadata.o"], target)
         content = target.read_bytes()
-    for old in cache.glob("*.[os]"):
+    for old in cache.glob("*.*"):
         if old.stat().st_mtime < time.time() - KEPT_SECONDS:
             old.unlink(missing_ok=True)
     return "".join(unit.assembly for unit in units), content
@@ -88,20 +89,22 @@ def _unit(
     # Each unit defines a symbol with its -cuid in the name.
     name = hashlib.sha256(_subject(rows[0]).encode()).hexdigest()[:16]
     flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={name}")
-    # Everything that the code depends on, but for the compiler's flags: they are in this folder's files.
-    text = "\0".join((version, arch, tools.expand(source, arch, *flags), *map(Path.read_text, THIS)))
+    # Everything that the code depends on; the compiler's flags are in the source of the toolchain.
+    how = (inspect.getsource(type(tools)), Path(__file__).read_text())
+    text = "\0".join((version, arch, tools.expand(source, arch, *flags), *how))
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
-    assembly, code = cache / f"{key}.s", cache / f"{key}.o"
+    assembly, code = cache / f"{key}.s.gz", cache / f"{key}.o"
     if not (assembly.exists() and code.exists()):
         made, bare, target = folder / "unit.s", folder / "bare.s", folder / "unit.o"
         tools.compile(source, arch, made, *flags)
         bare.write_text(made.read_text().split(METADATA)[0])
         tools.assemble(bare, arch, target)
+        made.write_bytes(gzip.compress(made.read_bytes(), 1))
         made.replace(assembly)
         target.replace(code)
     for kept in (assembly, code):
         os.utime(kept)
-    body, note = assembly.read_text().split(METADATA)
+    body, note = gzip.decompress(assembly.read_bytes()).decode().split(METADATA)
     kernels, footer = note.split(KERNELS)[1].split(TARGET)
     return Unit(body, body.split("\t.text\n")[0], kernels, TARGET + footer, code.read_bytes())
 
