@@ -169,8 +169,8 @@ def matmul(
     summed in order, so the same call gives the same bits. The plain kernel serves what no other can, slowly;
     `usage` and `can_use` say why. HIPGEMM_KERNEL=plain forces it, the name of another one that one.
 
-    To sum over a batch as well as its rows, as for gradients of weights, flatten both: ``dy.reshape(-1, N).T
-    @ x.reshape(-1, K)``.
+    To sum over a batch as well as its rows, as for gradients of weights, flatten both:
+    ``dy.reshape(-1, N).T @ x.reshape(-1, K)``.
 
     Examples
     --------

@@ -212,7 +212,7 @@ class ScaledArray:
         return self._turned(*turned, axis, (*lead, n, m))
 
     def reshape(self, *shape: Any) -> ScaledArray:
-        """Return the same numbers in another shape, to sum over a batch and its rows, say; no copy on a device.
+        """Return the same numbers in another shape, to sum over a batch and its rows, say. No copy.
 
         The axis that shares scales keeps its length and stays the last one; with one scale for all, any
         shape will do.
