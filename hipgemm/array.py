@@ -12,6 +12,12 @@ import numpy.typing as npt
 
 from . import _dlpack, _hip, _staging
 from ._dlpack import contiguous_strides
+from ._foreign import look_at
+from ._transfer import address_of
+from ._transfer import download as download
+from ._transfer import queue_upload as queue_upload
+from ._transfer import rows_contiguous as rows_contiguous
+from ._transfer import upload as upload
 from .errors import InterchangeError, sentence
 from .formats import BF16, QUANTIZED, round_once
 from .problem import byte_range
@@ -699,107 +705,12 @@ def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
 
 
 def _take_over(x: Any, stream: int) -> DeviceArray:
-    if hasattr(x, "__dlpack_device__"):
-        kind, _ = x.__dlpack_device__()
-        if int(kind) != _dlpack.ROCM:
-            required = f"the array must be on an AMD device (DLPack type {_dlpack.ROCM})"
-            raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}')}")
-        found = _dlpack.take(_dlpack.ask(x, stream))
-        if found.device_type != _dlpack.ROCM:
-            required = f"the capsule must hold an AMD device's memory (DLPack type {_dlpack.ROCM})"
-            raise InterchangeError(f"asarray: {sentence(required, f'type {found.device_type}')}")
-        return _foreign(
-            found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found, found.readonly
-        )
-    interface = getattr(x, "__cuda_array_interface__", None)
-    if interface is None:
-        required = "x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack"
-        hint = "make an array of it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
-        raise TypeError(f"asarray: {sentence(required, type(x).__qualname__, hint)}")
-    dtype = np.dtype(interface["typestr"])
-    if dtype.isbuiltin != 1 or not dtype.isnative:
-        raise InterchangeError(
-            f"asarray: {sentence('typestr must name a type of NumPy', interface['typestr'])}"
-        )
-    if interface.get("mask") is not None:
-        raise InterchangeError("asarray: the array must have no mask, which DeviceArray does not know")
-    ptr, readonly = interface["data"]
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides")
-    strides = contiguous_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
-    device = _hip.device_of(ptr) if ptr else _hip.current_device()
-    writer = _producer_stream(interface.get("stream"), stream)
-    return _foreign(ptr or 0, shape, strides, dtype, device, writer, x, bool(readonly))
-
-
-def _producer_stream(producer: Any, stream: int) -> int:
-    """The stream that an array's producer works on: None says that there is nothing to wait for."""
-    if producer is None:
-        return stream
-    handle = int(producer)
-    if handle == 2:  # this thread's own, which no other can name
-        _hip.synchronize(2)
-        return stream
-    return _hip.stream_handle("asarray", handle)
-
-
-def _foreign(
-    ptr: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    dtype: np.dtype[Any],
-    device: int,
-    stream: int,
-    owner: object,
-    readonly: bool = False,
-) -> DeviceArray:
-    if not 0 <= device < _hip.runtime().devices:
-        required = f"the array must be in the memory of device 0 to {_hip.runtime().devices - 1}"
-        raise InterchangeError(f"asarray: {sentence(required, f'address {ptr:#x}, device {device}')}")
-    low, high = byte_range(shape, strides, dtype.itemsize, ptr)
-    _hip.require_stream(stream, device)
+    found = look_at(x, stream)
+    low, high = byte_range(found.shape, found.strides, found.dtype.itemsize, found.ptr)
     # An array without elements may have no address, which would read as freed.
-    block = _hip.Block(low or dtype.itemsize, high - low, 0, device, stream, owner)
-    return DeviceArray(block, ptr, shape, strides, dtype, readonly)
-
-
-# ---- between host and device -----------------------------------------------------------------------
-
-
-def address_of(x: npt.NDArray[Any]) -> int:
-    """Address of a NumPy array's first element. Works for ml_dtypes, which have no buffer protocol."""
-    return int(x.__array_interface__["data"][0])
-
-
-def rows_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Whether a matrix is rows of adjacent elements, and the rows follow each other upwards."""
-    if len(shape) != 2:
-        return False
-    rows, columns = shape
-    return (columns <= 1 or strides[1] == itemsize) and (rows <= 1 or strides[0] >= columns * itemsize)
-
-
-def upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
-    """Copy an array to contiguous device memory, or a matrix to rows of `pitch` bytes, and wait for it."""
-    if x.size == 0:
-        return
-    try:
-        queue_upload(x, dst, stream, pitch)
-    finally:
-        _hip.synchronize(stream)
-
-
-def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> npt.NDArray[Any]:
-    """Do so without waiting. The array may change at once: what the stream reads is a copy. Returns it."""
-    if x.size == 0:
-        return x
-    item = x.dtype.itemsize
-    if not x.flags.c_contiguous and not rows_contiguous(x.shape, x.strides, item):
-        x = np.ascontiguousarray(x)
-    rows, width = (x.shape[0], x.shape[1] * item) if x.ndim == 2 else (1, x.nbytes)
-    source_pitch = x.strides[0] if x.ndim == 2 and rows > 1 else width
-    _staging.send(dst, pitch or width, address_of(x), source_pitch, width, rows, stream)
-    return x
+    start = low or found.dtype.itemsize
+    block = _hip.Block(start, high - low, 0, found.device, found.stream, found.owner)
+    return DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
 
 
 def queue_rows(
@@ -825,26 +736,3 @@ def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
     made = new(x.shape, own.dtype, device, stream)
     queue_upload(own, made.ptr, stream)
     return made
-
-
-def download(
-    ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], out: npt.NDArray[Any], stream: int
-) -> None:
-    """Copy an array of any layout into a NumPy array of any layout, and wait for it."""
-    item = out.dtype.itemsize
-    if strides == contiguous_strides(shape, item) and out.flags.c_contiguous:
-        _staging.fetch(address_of(out), out.nbytes, ptr, out.nbytes, out.nbytes, 1, stream)
-        return
-    if rows_contiguous(shape, strides, item) and rows_contiguous(shape, out.strides, item):
-        rows, columns = shape
-        width = columns * item
-        host, device = (s[0] if rows > 1 else width for s in (out.strides, strides))
-        _staging.fetch(address_of(out), host, ptr, device, width, rows, stream)
-        return
-    # Any other layout: fetch every byte that it spans, and let NumPy pick.
-    low, high = byte_range(shape, strides, item, ptr)
-    span = np.empty(high - low, np.uint8)
-    _staging.fetch(address_of(span), span.nbytes, low, span.nbytes, span.nbytes, 1, stream)
-    plain = np.dtype((np.void, item))  # NumPy has no name for some of ml_dtypes, and here needs one
-    first = span[ptr - low : ptr - low + item].view(plain)
-    out.view(plain)[...] = np.lib.stride_tricks.as_strided(first, shape, strides)

@@ -23,7 +23,7 @@ LAYERS = [
         "explain",
     ],
     ["_runtime", "_hip", "_pool", "_staging", "memory", "stream"],
-    ["usage", "counters", "_notes", "_dlpack", "_launch", "array", "amax"],
+    ["usage", "counters", "_notes", "_dlpack", "_foreign", "_transfer", "_launch", "array", "amax"],
     ["quantize", "_plan", "gemm", "info"],
     ["elementwise", "linear"],
     ["_mpi", "sharding"],

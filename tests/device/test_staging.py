@@ -9,7 +9,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import _hip, _staging
-from hipgemm.array import queue_rows, queue_upload
+from hipgemm.array import DeviceArray, queue_rows, queue_upload
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -200,6 +200,33 @@ def test_faults_are_told_once_and_lose_no_buffer(small, emulator, rng):
         np.testing.assert_array_equal(x.get().astype(float), np.ones((64, 64)))
         del out
     assert small.bytes <= _staging.LIMIT
+
+
+def test_numbers_far_apart_come_down_alone(emulator, rng, monkeypatch):
+    """Not with the gigabytes between them."""
+    real, moved = _staging.fetch, []
+
+    def fetch(*args):
+        moved.append(args[4] * args[5])
+        real(*args)
+
+    monkeypatch.setattr(_staging, "fetch", fetch)
+    apart = 2**32
+    memory = hg.empty(3 * apart, np.uint8)
+    x = rng.integers(0, 256, (3, 4, 5), np.uint8)
+    for i in range(3):
+        queue_upload(x[i], memory.ptr + i * apart, 0)
+    view = DeviceArray(memory._block, memory.ptr, (3, 4, 5), (apart, 5, 1), memory.dtype)
+    for got, expected in (
+        (view, x),
+        (view[::-1, 1:, ::2], x[::-1, 1:, ::2]),
+        (view[:, 0, 0], x[:, 0, 0]),
+        (view.T, x.T),
+        (memory[::apart], x[:, 0, 0]),
+        (memory[apart::-apart], x[1::-1, 0, 0]),
+    ):
+        np.testing.assert_array_equal(got.get(), expected)
+    assert sum(moved) < 500
 
 
 def test_layouts_of_more_axes(small, rng):

@@ -1,0 +1,85 @@
+"""Arrays of other libraries: what they tell by DLPack and __cuda_array_interface__."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _dlpack, _hip
+from ._dlpack import contiguous_strides
+from .errors import InterchangeError, sentence
+
+
+@dataclass
+class Foreign:
+    """Device memory that another library holds."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int
+    stream: int  # on which its last work is
+    owner: object  # holds the memory
+    readonly: bool
+
+
+def look_at(x: Any, stream: int) -> Foreign:
+    """Take over an array for work on `stream`."""
+    found = _by_dlpack(x, stream) if hasattr(x, "__dlpack_device__") else _by_interface(x, stream)
+    count = _hip.runtime().devices
+    if not 0 <= found.device < count:
+        required = f"the array must be in the memory of device 0 to {count - 1}"
+        got = f"address {found.ptr:#x}, device {found.device}"
+        raise InterchangeError(f"asarray: {sentence(required, got)}")
+    _hip.require_stream(found.stream, found.device)
+    return found
+
+
+def _by_dlpack(x: Any, stream: int) -> Foreign:
+    kind, _ = x.__dlpack_device__()
+    if int(kind) != _dlpack.ROCM:
+        required = f"the array must be on an AMD device (DLPack type {_dlpack.ROCM})"
+        raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}')}")
+    found = _dlpack.take(_dlpack.ask(x, stream))
+    if found.device_type != _dlpack.ROCM:
+        required = f"the capsule must hold an AMD device's memory (DLPack type {_dlpack.ROCM})"
+        raise InterchangeError(f"asarray: {sentence(required, f'type {found.device_type}')}")
+    return Foreign(
+        found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found, found.readonly
+    )
+
+
+def _by_interface(x: Any, stream: int) -> Foreign:
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is None:
+        required = "x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack"
+        hint = "make an array of it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
+        raise TypeError(f"asarray: {sentence(required, type(x).__qualname__, hint)}")
+    dtype = np.dtype(interface["typestr"])
+    if dtype.isbuiltin != 1 or not dtype.isnative:
+        raise InterchangeError(
+            f"asarray: {sentence('typestr must name a type of NumPy', interface['typestr'])}"
+        )
+    if interface.get("mask") is not None:
+        raise InterchangeError("asarray: the array must have no mask, which DeviceArray does not know")
+    ptr, readonly = interface["data"]
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    strides = contiguous_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
+    device = _hip.device_of(ptr) if ptr else _hip.current_device()
+    writer = _producer_stream(interface.get("stream"), stream)
+    return Foreign(ptr or 0, shape, strides, dtype, device, writer, x, bool(readonly))
+
+
+def _producer_stream(producer: Any, stream: int) -> int:
+    """The stream that an array's producer works on: None says that there is nothing to wait for."""
+    if producer is None:
+        return stream
+    handle = int(producer)
+    if handle == 2:  # this thread's own, which no other can name
+        _hip.synchronize(2)
+        return stream
+    return _hip.stream_handle("asarray", handle)
