@@ -441,6 +441,9 @@ class Block:
     def __del__(self) -> None:
         self.release()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("memory of a device cannot be pickled, nor have two owners")
+
 
 def memory_info(device: int) -> tuple[int, int]:
     """Free bytes and all bytes of a device."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from types import EllipsisType
@@ -18,6 +19,7 @@ from ._transfer import download as download
 from ._transfer import queue_upload as queue_upload
 from ._transfer import rows_contiguous as rows_contiguous
 from ._transfer import upload as upload
+from .batches import line_pitch
 from .errors import InterchangeError, sentence
 from .formats import BF16, QUANTIZED, round_once
 from .problem import byte_range
@@ -188,6 +190,15 @@ class DeviceArray(Resident):
         raise TypeError("DeviceArray: arrays on a device cannot be compared by == and !=; use .get()")
 
     __hash__ = object.__hash__
+
+    def __copy__(self) -> DeviceArray:
+        return self._view(self._address, self.shape, self.strides, self.padded)
+
+    def __deepcopy__(self, memo: Any) -> DeviceArray:
+        return asarray(self, copy=True)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("DeviceArray: memory of a device cannot be pickled; use .get()")
 
     def __repr__(self) -> str:
         state = "" if self._block.ptr else ", freed"
@@ -631,19 +642,15 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
     def part(y: Any) -> Any:
         return asarray(y, device=target, copy=copy, stream=stream)
 
-    if x.device is not None or x.ndim != 2 or x.group_offsets is not None:
+    if x.device is not None or x.ndim < 2 or x.axis < -2 or x.group_offsets is not None:
         data = part(packed_data(x))
     else:
-        along = x if x.axis == -1 else x.T
+        along = x if x.axis == -1 else x.mT
         place = _hip.device_number("asarray", target)
         with _hip.on_device(place):
-            kept: list[npt.NDArray[Any]] = []
-            try:
-                data = queue_rows(np.ascontiguousarray(packed_data(along)), place, stream, kept)
-            finally:
-                _hip.synchronize(stream)
-                del kept
-        data = data if along is x else data.T
+            data = queue_rows(np.ascontiguousarray(packed_data(along)), place, stream)
+            _hip.synchronize(stream)
+        data = data if along is x else data.mT
     amax = None if x.amax is None else part(x.amax)
     offsets = part(x.group_offsets) if isinstance(x.group_offsets, DeviceArray) else x.group_offsets
     return ScaledArray._make(
@@ -713,21 +720,21 @@ def _take_over(x: Any, stream: int) -> DeviceArray:
     return DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
 
 
-def queue_rows(
-    x: npt.NDArray[Any], device: int, stream: int, kept: list[npt.NDArray[Any]] | None = None
-) -> DeviceArray:
-    """Bring a matrix of contiguous rows up without waiting, into rows padded with zeros to 16 bytes.
+def queue_rows(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Bring matrices of contiguous rows up without waiting, into rows padded with zeros to 16 bytes.
 
-    `kept` is of no use any more: the matrix may change at once.
+    They may change at once.
     """
     item = x.dtype.itemsize
-    rows, columns = x.shape
-    pitch = max(1, -(-columns * item // 16)) * 16
+    *lead, columns = x.shape
+    rows = math.prod(lead)
+    pitch = line_pitch(columns, item)
     block = _hip.allocate(rows * pitch, device, stream)
     _hip.clear_rows(block.ptr + columns * item, pitch, pitch - columns * item, rows, stream)
     if columns:
-        queue_upload(x, block.ptr, stream, pitch)
-    return DeviceArray(block, block.ptr, (rows, columns), (pitch, item), x.dtype, padded=True)
+        queue_upload(x.reshape(rows, columns), block.ptr, stream, pitch)
+    strides = (*contiguous_strides(lead, pitch), item)
+    return DeviceArray(block, block.ptr, x.shape, strides, x.dtype, padded=True)
 
 
 def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:

@@ -6,6 +6,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import deepcopy
 from numbers import Real
 from typing import Any, TypeGuard
 
@@ -263,6 +264,13 @@ class ScaledArray:
             group_offsets=self.group_offsets,
         )
 
+    def __deepcopy__(self, memo: Any) -> ScaledArray:
+        parts = (deepcopy(x, memo) for x in (self.data, self.scale, self.amax, self.group_offsets))
+        data, scale, amax, offsets = parts
+        made = self._turned(data, scale, self.axis, self.shape)
+        made._kernel_scales, made.amax, made.group_offsets = {}, amax, offsets
+        return made
+
     def get(self) -> ScaledArray:
         """Copy to the host, where each 4-bit number has a byte of its own."""
         form = QUANTIZED[self.format]
@@ -318,7 +326,7 @@ def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 def pack_along(x: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
     """Pack 4-bit numbers along an axis, an odd length filled up with zero."""
-    moved = np.moveaxis(x, axis, -1)
+    moved = np.ascontiguousarray(np.moveaxis(x, axis, -1))
     if moved.shape[-1] % 2:
         pad = np.zeros((*moved.shape[:-1], 1), moved.dtype)
         moved = np.concatenate((moved, pad), axis=-1)

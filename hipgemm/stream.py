@@ -84,6 +84,9 @@ class Stream:
     def __repr__(self) -> str:
         return f"Stream({self._handle:#x}, device={self.device})"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("Stream: streams of a device cannot be copied")
+
     def __del__(self) -> None:
         if self._handle:
             _hip.return_stream(self._handle, self.device)
@@ -180,6 +183,9 @@ class Event:
 
     def __repr__(self) -> str:
         return f"Event(device={self.device}, timing={self._timing})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("Event: events of a device cannot be copied")
 
     def __del__(self) -> None:
         if self._event is not None:

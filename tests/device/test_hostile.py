@@ -1,0 +1,74 @@
+"""What nobody should do, and somebody will: a clear error or the right answer, and nothing is broken by it."""
+
+import copy
+import gc
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm.testing import assert_gemm_close, exact_grid
+
+BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+
+
+# ---- copies by Python's own means: memory never gets two owners
+
+
+def test_copies_of_arrays(rng, free_bytes):
+    x = exact_grid((8, 48), rng)
+    ours = hg.asarray(x)[:, ::2]
+    shallow, deep = copy.copy(ours), copy.deepcopy(ours)
+    assert (shallow.ptr, shallow.strides) == (ours.ptr, ours.strides)
+    assert deep.ptr != ours.ptr
+    both = copy.deepcopy([deep, deep])
+    assert both[0] is both[1]
+    np.testing.assert_array_equal(deep.get(), x[:, ::2])
+    with pytest.raises(TypeError, match=r"DeviceArray: memory of a device cannot be pickled; use \.get\(\)"):
+        pickle.dumps(ours)
+    del shallow, deep, both
+    gc.collect()
+    for _ in range(5):  # what the copies gave back, another array may have
+        hg.asarray(np.full(x.size, np.nan, BF16))
+    np.testing.assert_array_equal(ours.get(), x[:, ::2])
+
+
+@pytest.mark.parametrize("quantize", [hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp4])
+def test_copies_of_quantized_arrays(quantize, rng):
+    x = rng.standard_normal((24, 64)).astype(BF16)
+    for q in (quantize(x), quantize(hg.asarray(x))):
+        hg.matmul(q, q.T)  # now scales in the order of kernels are kept with it
+        twice = copy.deepcopy(q)
+        assert (twice.format, twice.axis, twice.hadamard) == (q.format, q.axis, q.hadamard)
+        np.testing.assert_array_equal(
+            np.asarray(hg.dequantize(twice) if q.device is None else hg.dequantize(twice).get()),
+            hg.dequantize(q) if q.device is None else hg.dequantize(q).get(),
+        )
+        if q.device is None:
+            again = pickle.loads(pickle.dumps(q))
+            np.testing.assert_array_equal(hg.dequantize(again), hg.dequantize(q))
+        else:
+            with pytest.raises(TypeError, match="cannot be pickled"):
+                pickle.dumps(q)
+        expected = hg.matmul(q, q.T, dtype=F32)
+        del q
+        got = hg.matmul(twice, twice.T, dtype=F32)
+        for out in (expected, got):
+            assert_gemm_close(out if isinstance(out, np.ndarray) else out.get(), twice.get(), twice.get().T)
+
+
+def test_copies_of_what_holds_memory(rng):
+    state = hg.AmaxState(2.0)
+    other = copy.deepcopy(state)
+    hg.quantize_fp8(np.full((4, 4), 3, F32), other)
+    assert (state.next.get(), other.next.get()) == (0, 3)
+    _, saved = hg.linear(
+        hg.asarray(exact_grid((4, 32), rng)), hg.asarray(exact_grid((4, 32), rng)), recipe="mxfp8"
+    )
+    grads = hg.linear_backward(hg.zeros((4, 4), BF16), copy.deepcopy(saved))
+    np.testing.assert_array_equal(grads.dw.get(), np.zeros((4, 32)))
+    for made in (hg.Stream(), hg.Event()):
+        with pytest.raises(TypeError, match=f"{type(made).__name__}: .* cannot be copied"):
+            copy.copy(made)
