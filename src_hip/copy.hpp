@@ -29,19 +29,19 @@ template <class Element, u32 kSide, u32 kThreads>
 class TileWalk {
  public:
   static constexpr u32 kTurns = kSide * kSide / kThreads;
-  static_assert(kSide == kWaveLanes, "a wave covers one line of a tile");
+  static_assert(kSide % kWaveLanes == 0, "a wave stays in one line of a tile");
 
   HIPGEMM_DEVICE TileWalk(void* matrix, i64 row_stride, i64 column_stride, u32 row0, u32 column0,
                           u32 rows, u32 columns) {
     const u64 by_row = row_stride, by_column = column_stride;
     along_rows_ = magnitude(column_stride) <= magnitude(row_stride);
-    const u32 thread = __builtin_amdgcn_workitem_id_x();
-    fast_ = thread % kWaveLanes;
-    slow_ = uniform(thread / kWaveLanes);
+    const u32 thread = thread_index();
+    fast_ = thread % kSide;
+    slow_ = uniform(thread / kSide);
     const u32 row = row0 + (along_rows_ ? slow_ : fast_);
     const u32 column = column0 + (along_rows_ ? fast_ : slow_);
     address_ = reinterpret_cast<u64>(matrix) + row * by_row + column * by_column;
-    step_ = kWaves * (along_rows_ ? by_row : by_column);
+    step_ = kLines * (along_rows_ ? by_row : by_column);
     const u32 rows_left = rows - smaller(row0, rows);
     const u32 columns_left = columns - smaller(column0, columns);
     turns_end_ = along_rows_ ? rows_left : columns_left;
@@ -62,10 +62,10 @@ class TileWalk {
 
  private:
   using Global = __attribute__((address_space(1))) Element;
-  static constexpr u32 kWaves = kThreads / kWaveLanes;
+  static constexpr u32 kLines = kThreads / kSide;  // at once
 
   static HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
-  HIPGEMM_DEVICE u32 slow(u32 turn) const { return slow_ + turn * kWaves; }
+  HIPGEMM_DEVICE u32 slow(u32 turn) const { return slow_ + turn * kLines; }
   HIPGEMM_DEVICE Global* at(u32 turn) const { return (Global*)(address_ + turn * step_); }
 
   u64 address_, step_;
@@ -82,7 +82,7 @@ HIPGEMM_DEVICE void copy_strided(const CopyArgs& args) {
   static __shared__ u32 lds[kSide][kSide + 1];
 
   const u32 tiles_n = (args.pad_cols + kSide - 1) / kSide;
-  const u32 tile = __builtin_amdgcn_workgroup_id_x();
+  const u32 tile = workgroup_index();
   const u32 row = tile / tiles_n * kSide, column = tile % tiles_n * kSide;
   const Walk from(args.src, args.src_row_stride, args.src_col_stride, row, column, args.rows,
                   args.cols);

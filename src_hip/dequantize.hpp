@@ -60,7 +60,7 @@ struct BlockPlace {
 
   HIPGEMM_DEVICE explicit BlockPlace(u32 cols) {
     const u32 across = (cols + ValueTile::kCols - 1) / ValueTile::kCols;
-    const u32 tile = __builtin_amdgcn_workgroup_id_x();
+    const u32 tile = workgroup_index();
     row = tile / across * ValueTile::kRows + ValueTile::thread() / ValueTile::kRowBlocks;
     first = tile % across * ValueTile::kCols + ValueTile::row_block() * kValues;
   }

@@ -37,28 +37,121 @@
 #define HIPGEMM_KERNEL(threads, waves_per_simd)                                       \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), \
                                        amdgpu_waves_per_eu(waves_per_simd, waves_per_simd))) void
-#else
+#elif defined(__AMDGCN__)
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads))) void
+#else
+#define HIPGEMM_KERNEL(threads, waves_per_simd) \
+  extern "C" __global__ __attribute__((launch_bounds(threads))) void
 #endif
 
 #if defined(__AMDGCN__)
 namespace hipgemm {
 
-// The last word of a raw buffer's descriptor: untyped, no swizzle, offsets checked in bytes.
-#if defined(__GFX9__)
-inline constexpr int kRawBuffer = 0x00020000;
-#else
-inline constexpr int kRawBuffer = 0x31004000;
-#endif
-
 // This thread in its workgroup, and this workgroup in the grid.
 HIPGEMM_DEVICE unsigned thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 HIPGEMM_DEVICE unsigned workgroup_index() { return __builtin_amdgcn_workgroup_id_x(); }
 
+// The ordinary barrier: memory accesses of all waves before it are seen by all after it.
+HIPGEMM_DEVICE void sync_workgroup() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+// The value is the same in all lanes: keep it in a scalar register.
+HIPGEMM_DEVICE unsigned uniform(unsigned x) { return __builtin_amdgcn_readfirstlane(x); }
+
+// What the first of each four lanes has.
+HIPGEMM_DEVICE unsigned first_of_quad(unsigned x) {
+  return __builtin_amdgcn_mov_dpp(x, 0, 15, 15, true);
+}
+
 // x * 2^exponent, rounded once.
 HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_amdgcn_ldexpf(x, exponent);
+}
+
+// x between the two; of a NaN either.
+HIPGEMM_DEVICE float clamped(float x, float low, float high) {
+  return __builtin_amdgcn_fmed3f(x, low, high);
+}
+
+// Memory that no one writes while the kernel runs, read through the scalar cache.
+template <class E>
+using Constant = const __attribute__((address_space(4))) E;
+
+// A raw buffer: an access is in range when its offset lies below `bytes`. Whether the scalar offset
+// takes part in that check is documented one way and observed another; nothing here depends on it.
+using Buffer = __amdgpu_buffer_rsrc_t;
+HIPGEMM_DEVICE Buffer make_buffer(unsigned long long address, unsigned bytes) {
+#if defined(__GFX9__)
+  constexpr int kRaw = 0x00020000;  // word 3: untyped, no swizzle
+#else
+  constexpr int kRaw = 0x31004000;  // the same, and that offsets are checked in bytes
+#endif
+  return __builtin_amdgcn_make_buffer_rsrc(reinterpret_cast<void*>(address), 0, bytes, kRaw);
+}
+
+// 2, 4 or 16 bytes, or zero out of range.
+template <class T>
+HIPGEMM_DEVICE T load_buffer(Buffer from, unsigned offset) {
+  if constexpr (sizeof(T) == 2)
+    return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b16(from, offset, 0, 0));
+  else if constexpr (sizeof(T) == 4)
+    return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b32(from, offset, 0, 0));
+  else
+    return __builtin_bit_cast(T, __builtin_amdgcn_raw_buffer_load_b128(from, offset, 0, 0));
+}
+
+}  // namespace hipgemm
+#elif defined(__NVPTX__)
+namespace hipgemm {
+
+HIPGEMM_DEVICE unsigned thread_index() { return __nvvm_read_ptx_sreg_tid_x(); }
+HIPGEMM_DEVICE unsigned workgroup_index() { return __nvvm_read_ptx_sreg_ctaid_x(); }
+HIPGEMM_DEVICE void sync_workgroup() { __syncthreads(); }
+HIPGEMM_DEVICE unsigned uniform(unsigned x) { return x; }
+HIPGEMM_DEVICE unsigned first_of_quad(unsigned x) {
+  constexpr int kLanes = 32;
+  return __nvvm_shfl_sync_idx_i32(~0u, x, thread_index() % kLanes & ~3u, kLanes - 1);
+}
+HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
+  return __builtin_ldexpf(x, exponent);
+}
+HIPGEMM_DEVICE float clamped(float x, float low, float high) {
+  return __builtin_fminf(__builtin_fmaxf(x, low), high);
+}
+template <class E>
+using Constant = const __attribute__((address_space(1))) E;
+
+struct Buffer {
+  unsigned long long address;
+  unsigned bytes;
+};
+HIPGEMM_DEVICE Buffer make_buffer(unsigned long long address, unsigned bytes) {
+  return {address, bytes};
+}
+template <class T>
+HIPGEMM_DEVICE T load_buffer(Buffer from, unsigned offset) {
+  using Global = const __attribute__((address_space(1))) T;
+  return offset < from.bytes ? *reinterpret_cast<Global*>(from.address + offset) : T{};
+}
+
+}  // namespace hipgemm
+#endif
+
+#if defined(__AMDGCN__) || defined(__NVPTX__)
+namespace hipgemm {
+
+// The greatest of all that threads of a workgroup, or of the device, bring.
+template <class P>
+HIPGEMM_DEVICE void atomic_max_in_workgroup(P at, unsigned x) {
+  __scoped_atomic_fetch_max(at, x, __ATOMIC_RELAXED, __MEMORY_SCOPE_WRKGRP);
+}
+template <class P>
+HIPGEMM_DEVICE void atomic_max_in_device(P at, unsigned x) {
+  __scoped_atomic_fetch_max(at, x, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
 }
 
 }  // namespace hipgemm

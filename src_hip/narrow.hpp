@@ -109,7 +109,7 @@ HIPGEMM_DEVICE void unpack(const Codes<Element>& codes, Values& out) {
 
 template <class Element>
 HIPGEMM_DEVICE f32x4 clip(f32x4 x) {
-  for (u32 e = 0; e < 4; e++) x[e] = __builtin_amdgcn_fmed3f(x[e], -Element::kMax, Element::kMax);
+  for (u32 e = 0; e < 4; e++) x[e] = clamped(x[e], -Element::kMax, Element::kMax);
   return x;
 }
 

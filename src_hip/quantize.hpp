@@ -19,7 +19,7 @@ struct TileAt {
   u32 row, col;
   HIPGEMM_DEVICE explicit TileAt(u32 covered_cols) {
     const u32 across = (covered_cols + ValueTile::kCols - 1) / ValueTile::kCols;
-    const u32 tile = __builtin_amdgcn_workgroup_id_x();
+    const u32 tile = workgroup_index();
     row = tile / across;
     col = tile % across;
   }
@@ -37,13 +37,11 @@ HIPGEMM_DEVICE void accumulate_greatest(void* into, u32 step, const Values& x,
   const u32 thread = ValueTile::thread();
   if (thread < ValueTile::kRows) most[thread] = 0;
   sync_workgroup();
-  __hip_atomic_fetch_max(&most[step ? thread / ValueTile::kRowBlocks : 0], greatest(x),
-                         __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+  atomic_max_in_workgroup(&most[step ? thread / ValueTile::kRowBlocks : 0], greatest(x));
   sync_workgroup();
   const u32 row = tile.first_row() + thread;
   if (thread < (step ? ValueTile::kRows : 1) && row < rows)
-    __hip_atomic_fetch_max(global<u32>(address_of(into)) + (step ? row : 0), most[thread],
-                           __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    atomic_max_in_device(global<u32>(address_of(into)) + (step ? row : 0), most[thread]);
 }
 
 template <u32 kThreads>
@@ -90,12 +88,10 @@ HIPGEMM_DEVICE f32 quantize_by_amax(Values& x, f32 amax, f32 eps, Codes<Element>
 HIPGEMM_DEVICE f32 load_amax(const QuantizeFp8Args& args, u32 row) {
   if (!args.amax_step) return load_scalar(args.amax);
   static_assert(ValueTile::kRowBlocks == 4, "threads of a row are a quad");
-  constexpr u32 kFirstOfQuad = 0;
   f32 amax = 0;
   if (ValueTile::row_block() == 0 && row < args.rows)
     amax = global<f32>(address_of(args.amax))[row];
-  return __builtin_bit_cast(
-      f32, __builtin_amdgcn_mov_dpp(__builtin_bit_cast(int, amax), kFirstOfQuad, 15, 15, true));
+  return __builtin_bit_cast(f32, first_of_quad(__builtin_bit_cast(u32, amax)));
 }
 
 template <class Element>

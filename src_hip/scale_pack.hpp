@@ -25,7 +25,7 @@ struct LogicalScales {
 };
 
 HIPGEMM_DEVICE u32 global_thread(u32 threads) {
-  return __builtin_amdgcn_workgroup_id_x() * threads + __builtin_amdgcn_workitem_id_x();
+  return workgroup_index() * threads + thread_index();
 }
 HIPGEMM_DEVICE void store_word(void* dst, u32 word, u32 value) {
   reinterpret_cast<__attribute__((address_space(1))) u32*>(reinterpret_cast<u64>(dst))[word] =

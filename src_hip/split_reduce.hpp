@@ -14,7 +14,7 @@ template <u32 kThreads>
 HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
   constexpr u32 kColumns = 64, kRows = kThreads / kColumns;
   const u32 across = (args.n + kColumns - 1) / kColumns, down = (args.m + kRows - 1) / kRows;
-  const u32 tile = __builtin_amdgcn_workgroup_id_x(), thread = __builtin_amdgcn_workitem_id_x();
+  const u32 tile = workgroup_index(), thread = thread_index();
   const u32 line = tile / across, batch = line / down;
   const u32 row = (line - batch * down) * kRows + thread / kColumns;
   const u32 column = (tile - line * across) * kColumns + thread % kColumns;

@@ -15,7 +15,7 @@ HIPGEMM_DEVICE void sum_rows(const SumRowsArgs& args) {
   static __shared__ ValueTile::Lds lds;
   static __shared__ f32 lower[ValueTile::kCols];
   const u32 across = (args.cols + ValueTile::kCols - 1) / ValueTile::kCols;
-  const u32 at = __builtin_amdgcn_workgroup_id_x();
+  const u32 at = workgroup_index();
   ValueTile tile(lds, at / across, at % across);
   tile.load({reinterpret_cast<u64>(args.src), args.src_row_stride, args.src_col_stride, args.rows,
              args.cols},

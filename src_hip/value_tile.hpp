@@ -44,7 +44,7 @@ class ValueTile {
   }
 
   // The thread's row and block along it, and the same down columns; row and column of the matrix.
-  static HIPGEMM_DEVICE u32 thread() { return __builtin_amdgcn_workitem_id_x(); }
+  static HIPGEMM_DEVICE u32 thread() { return thread_index(); }
   static HIPGEMM_DEVICE u32 row_block() { return thread() % kRowBlocks; }
   static HIPGEMM_DEVICE u32 col_block() { return thread() / kCols; }
   HIPGEMM_DEVICE u32 row() const { return row0_ + thread() / kRowBlocks; }
@@ -105,8 +105,7 @@ class ValueTile {
 #pragma unroll
     for (u32 i = 0; i < kLoads; i++) {
       const u32 at = i * kThreads + thread();
-      loaded[i] = __builtin_amdgcn_raw_buffer_load_b128(
-          buffer, offset(at / kRowLoads, at % kRowLoads * kWide, kWide), 0, 0);
+      loaded[i] = load_buffer<u32x4>(buffer, offset(at / kRowLoads, at % kRowLoads * kWide, kWide));
     }
 #pragma unroll
     for (u32 i = 0; i < kLoads; i++) {
@@ -126,15 +125,8 @@ class ValueTile {
       if (row < kRows)
 #pragma unroll
         for (u32 e = 0; e < kWide; e++)
-          value(row, col + e) = From::widen(load_one<Bits>(buffer, offset(row, col + e, 1)));
+          value(row, col + e) = From::widen(load_buffer<Bits>(buffer, offset(row, col + e, 1)));
     }
-  }
-  template <class Bits>
-  static HIPGEMM_DEVICE u32 load_one(Buffer from, u32 offset) {
-    if constexpr (sizeof(Bits) == 2)
-      return __builtin_amdgcn_raw_buffer_load_b16(from, offset, 0, 0);
-    else
-      return __builtin_amdgcn_raw_buffer_load_b32(from, offset, 0, 0);
   }
 
   // One value at once, lanes along the smaller stride. No branches: what does not exist is read

@@ -110,6 +110,22 @@ def test_no_fp8_instruction_where_it_means_another_format(assembly):
         assert not re.search(r"v_cvt\w*_(fp8|bf8|fp4)", assembly[arch]), arch
 
 
+def test_portable_kernels_are_cuda_too(toolchain, tmp_path):
+    """The same sources make PTX; what differs is in hip_device.hpp."""
+    rows, kernels = build.instances_for(toolchain, ARCHS["gfx90a"])
+    (tmp_path / "unit.def").write_text("\n".join(rows))
+    cuda = ("-x", "cuda", "--cuda-gpu-arch=sm_90a", "--cuda-device-only", "-nocudainc", "-nocudalib")
+    # Where it may, CUDA's compiler fuses what the rules round apart.
+    flags = ("-std=c++20", "-O3", "-ffp-contract=on", f"-I{tmp_path}", '-DHIPGEMM_INSTANCES="unit.def"')
+    command = [*toolchain.clang, *cuda, *flags, "-S", "kernels.hip", "-o", tmp_path / "k.ptx"]
+    done = subprocess.run(command, cwd=build.SOURCE, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "k.ptx").read_text()
+    assert set(re.findall(r"\.entry (\w+)", text)) == {k["name"] for k in kernels}
+    assert ".local" not in text, "arrays in memory"
+    assert not re.search(r"\b(add|sub|mul)\.f32", text), "free to be fused"
+
+
 @every_kernel
 def test_arguments_agree(built, arch, kernel):
     meta = built[arch][1].kernels[kernel["name"]]
