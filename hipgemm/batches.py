@@ -38,8 +38,9 @@ def lies_turned(x: Operand) -> bool:
     return not x.rows_contiguous and x.transposed.rows_contiguous
 
 
-def host_copy_reason(x: Operand) -> str | None:
+def host_copy_reason(x: Operand, k: int) -> str | None:
     """Say why an operand of the host is laid out anew there, before it goes up line by line; None if not."""
+    x = _packed(x, k)
     lines = x.transposed if lies_turned(x) else x
     if not lines.rows_contiguous:
         return "no axis contiguous; copied on the host"
@@ -48,10 +49,14 @@ def host_copy_reason(x: Operand) -> str | None:
     return "matrices apart; copied on the host" if len(levels) > 1 and 0 not in levels else None
 
 
-def uploaded(x: Operand) -> Operand:
-    """Describe an operand (.., rows, K) of the host as it will lie on a device: lines padded to 16 bytes."""
+def uploaded(x: Operand, k: int = -1) -> Operand:
+    """Describe an operand (.., rows, K) of the host as it will lie on a device: lines padded to 16 bytes.
+
+    `k` is K in numbers, to tell those of 4 bits that are yet to be packed.
+    """
     if x.device is not None:
         return x
+    x = _packed(x, k)
     turned = lies_turned(x)
     lines, along = x.shape[:-3:-1] if turned else x.shape[-2:]
     pitch = line_pitch(along, x.format.itemsize)
@@ -62,6 +67,15 @@ def uploaded(x: Operand) -> Operand:
         step *= n if stride else 1
     last = (x.format.itemsize, pitch) if turned else (pitch, x.format.itemsize)
     return replace(x, strides=(*steps, *last), address=0, device=0, padded=True)
+
+
+def _packed(x: Operand, k: int) -> Operand:
+    """Describe numbers of 4 bits on the host as what they are packed into: rows one behind the other."""
+    if x.format.bits != 4 or x.shape[-1] != k:
+        return x
+    shape = (*x.shape[:-1], -(-k // 2))
+    strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    return replace(x, shape=shape, strides=strides)
 
 
 def line_pitch(along: int, itemsize: int) -> int:
@@ -75,7 +89,7 @@ def collapsed(p: GemmProblem) -> GemmProblem:
     Axes that lie in memory as one become one. Where all products share `b`, and the rows of `a` go on
     from one to the next, so does M.
     """
-    a, b = uploaded(p.a), uploaded(p.b.transposed)
+    a, b = uploaded(p.a, p.k), uploaded(p.b.transposed, p.k)
     out = p.out
     if out is None or out.device is None:
         out = _new_output(p)

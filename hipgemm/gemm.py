@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _hip, usage
-from ._dlpack import contiguous_strides
 from ._plan import Operands, Plan, build, execute
 from .array import DeviceArray, download, lend, new, operators, queue_rows, rows_contiguous
 from .errors import UnsupportedError, raise_reasons, told_by
@@ -364,10 +362,9 @@ def _on_host(
     for name, reason in host_copies(problem):
         usage.count_copy("matmul", name, reason)
     with _hip.on_device(device):
-        kept: list[Host] = []  # what the stream still has to read
         try:
-            a_device = _bring_up_operand(a, device, stream, kept)
-            b_device = _bring_up_operand(_turn(b), device, stream, kept).mT
+            a_device = _bring_up_operand(a, device, stream)
+            b_device = _bring_up_operand(_turn(b), device, stream).mT
             if isinstance(a_device, ScaledArray) and a_device.format != b_device.format:
                 a_device, b_device = _alike(a_device, b_device, stream)
             arguments = _Arguments(None, problem.out_format.dtype, alpha, col_scale, bias)
@@ -376,9 +373,8 @@ def _on_host(
             execute(plan, a_device, b_device, out_device, alpha, col_scale, bias, stream)
             download(out_device.ptr, out_device.shape, out_device.strides, result, stream)
         except BaseException:
-            _hip.quiesce(stream)  # or it would read arrays that are gone
+            _hip.quiesce(stream)  # nothing is pending when this returns
             raise
-        del kept
     return result
 
 
@@ -387,33 +383,26 @@ def _turn(x: Any) -> Any:
     return x.mT if isinstance(x, ScaledArray) else np.asarray(x).swapaxes(-1, -2)
 
 
-def _bring_up_operand(x: Any, device: int, stream: int, kept: list[Host]) -> Any:
+def _bring_up_operand(x: Any, device: int, stream: int) -> Any:
     """Queue the upload of matrices (.., rows, K), quantized or not."""
     if not isinstance(x, ScaledArray):
-        return _bring_up(np.asarray(x), device, stream, kept)
+        return _bring_up(np.asarray(x), device, stream)
     form = QUANTIZED[x.format]
-    data = _bring_up(packed_data(x), device, stream, kept)
+    data = _bring_up(packed_data(x), device, stream)
     scale = lend(x.scale, device, stream)
     return ScaledArray._make(data, scale, form, -1, x.shape, hadamard=x.hadamard)
 
 
-def _bring_up(x: Host, device: int, stream: int, kept: list[Host]) -> DeviceArray:
+def _bring_up(x: Host, device: int, stream: int) -> DeviceArray:
     """Queue the upload of an operand (.., rows, K), in the layout that `uploaded` tells."""
     item, shape = x.dtype.itemsize, x.shape
-    x = x[tuple(slice(0, 1) if n > 1 and step == 0 else slice(None) for n, step in _lead(x)) or ...]
+    broadcast = [n > 1 and step == 0 for n, step in zip(shape[:-2], x.strides, strict=False)]
+    x = x[tuple(slice(0, 1) if once else slice(None) for once in broadcast) or ...]
     turned = False
     if not rows_contiguous(x.shape[-2:], x.strides[-2:], item):
         turned = rows_contiguous(x.shape[:-3:-1], x.strides[:-3:-1], item)
         x = x.swapaxes(-1, -2) if turned else np.ascontiguousarray(x)
-    made = queue_rows(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]), device, stream, kept)
-    pitch = made.strides[0]
-    matrix = x.shape[-2] * pitch
-    steps = contiguous_strides(x.shape[:-2], matrix)
-    lead = tuple(0 if own == 1 else step for own, step in zip(x.shape[:-2], steps, strict=True))
-    last = (item, pitch) if turned else (pitch, item)
+    made = queue_rows(x, device, stream)
+    lead = (0 if once else step for once, step in zip(broadcast, made.strides, strict=False))
+    last = made.strides[:-3:-1] if turned else made.strides[-2:]
     return DeviceArray(made._block, made.ptr, shape, (*lead, *last), x.dtype, padded=True)
-
-
-def _lead(x: Host) -> list[tuple[int, int]]:
-    """Extents and strides of the axes before the last two."""
-    return list(zip(x.shape[:-2], x.strides[:-2], strict=True))

@@ -327,7 +327,7 @@ def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Choice | None, li
 def host_copies(p: GemmProblem) -> list[tuple[str, str]]:
     """Operands that are laid out anew on the host, and why."""
     named = (("a", p.a), ("b", p.b.transposed))
-    return [(name, why) for name, x in named if x.device is None and (why := host_copy_reason(x))]
+    return [(name, why) for name, x in named if x.device is None and (why := host_copy_reason(x, p.k))]
 
 
 # ---- can_use ---------------------------------------------------------------------------------------

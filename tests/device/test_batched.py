@@ -202,6 +202,54 @@ def test_any_strides(lay_out, rng):
         assert_gemm_close(out.get(), a, b, exact=True, bias=bias)
 
 
+def foretold(a, b, out=None, **epilogue):
+    """Whether `can_use` says what then happens: the kernel, the parts of K, every copy."""
+    answer = hg.can_use("matmul", a, b, out, **epilogue)
+    hg.reset_usage()
+    hg.matmul(a, b, out, **epilogue)
+    used = hg.usage()
+    assert [name for name, row in used.served.items() if row.calls] == [answer.kernel]
+    assert (answer.splits > 1) == ("split_reduce" in used.kernels)
+    copies = {f"{operand}: {why}" for _, operand, why in used.copies if operand in ("a", "b", "out")}
+    assert copies == set(answer.copies)
+    return copies
+
+
+@pytest.mark.parametrize("lay_out", LAYOUTS, ids=str)
+def test_can_use_foretells(lay_out, rng):
+    a, b = exact_grid((3, 17, 48), rng), exact_grid((3, 48, 1500), rng).swapaxes(-1, -2)[:, :24, :48]
+    b = b.swapaxes(-1, -2)
+    x, y = resident(a, lay_out), resident(b, lay_out)
+    out = resident(np.zeros((3, 17, 24), BF16), lay_out)
+    foretold(x, y)
+    foretold(x, y, out)
+    foretold(x, y, out, bias=np.zeros(24, F32))
+    foretold(y.mT, x.mT, out.mT)
+    host = [np.lib.stride_tricks.as_strided(z, w.shape, w.strides) for z, w in host_views(x, y, lay_out)]
+    foretold(*host)
+
+
+def host_views(x, y, lay_out):
+    """Memory of the host for arrays of the same strides."""
+    return [
+        (np.zeros(sum(n * abs(s) for n, s in zip(w.shape, w.strides, strict=True)), BF16), w) for w in (x, y)
+    ]
+
+
+@pytest.mark.parametrize("format", ["mxfp8_e4m3", "mxfp4_e2m1", "fp8_e4m3"])
+def test_can_use_foretells_quantized(format, rng):
+    a, b = matrices((3, 17, 3000), format, rng), matrices((3, 24, 3000), format, rng)
+    assert not foretold(a, b.mT)
+    assert not foretold(hg.asarray(a), hg.asarray(b).mT)
+    for order in ((0, 2, 1), (2, 1, 0), (1, 2, 0)):
+        back = np.argsort(order)
+        data = np.ascontiguousarray(a.data.transpose(order)).transpose(back)
+        turned = hg.ScaledArray(data, a.scale, format)
+        foretold(turned, b.mT)
+        if format != "mxfp4_e2m1":
+            foretold(hg.ScaledArray(hg.asarray(data), hg.asarray(a.scale), format), hg.asarray(b).mT)
+
+
 def test_host_arrays_of_any_strides(rng):
     big_a, big_b = exact_grid((7, 4, 40, 60), rng), exact_grid((7, 2, 48, 60), rng)
     for a, b in (
