@@ -52,6 +52,7 @@ class AmaxState:
             raise TypeError(f"AmaxState: {sentence(required, type(value).__qualname__)}")
         if number is not None and not 0 <= float(number) <= F32.maximum:
             raise ValueError(f"AmaxState: {sentence('value must be finite and not negative', number)}")
+        device = _hip.device_number("AmaxState", device)
         self._primed = number is not None
         if number is None:
             self._values = zeros(2, np.float32, device=device)

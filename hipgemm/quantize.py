@@ -420,6 +420,8 @@ def _check_mx(function: str, x: Input, scaling: str, hadamard: bool, axes: tuple
     if scaling not in SCALE_RULES:
         fault = sentence(f"scaling must be one of {', '.join(SCALE_RULES)}", repr(scaling))
         raise (ValueError if isinstance(scaling, str) else TypeError)(f"{function}: {fault}")
+    if not isinstance(hadamard, (bool, np.bool_)):
+        raise TypeError(f"{function}: {sentence('hadamard must be True or False', repr(hadamard))}")
     for axis in axes:
         if hadamard and x.shape[axis] % HADAMARD:
             required = f"x.shape[{axis}] must be a multiple of {HADAMARD} for the Hadamard transform"

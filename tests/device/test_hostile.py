@@ -1,4 +1,4 @@
-"""What nobody should do, and somebody will: a clear error or the right answer, and nothing is broken by it."""
+"""What nobody should do, and somebody will: a clear error or the right answer, and nothing is broken."""
 
 import copy
 import gc
@@ -12,6 +12,7 @@ import hipgemm as hg
 from hipgemm.testing import assert_gemm_close, exact_grid
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 
 
 # ---- copies by Python's own means: memory never gets two owners
@@ -72,3 +73,30 @@ def test_copies_of_what_holds_memory(rng):
     for made in (hg.Stream(), hg.Event()):
         with pytest.raises(TypeError, match=f"{type(made).__name__}: .* cannot be copied"):
             copy.copy(made)
+
+
+# ---- arguments of the wrong kind
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda x: hg.quantize_mxfp4(x, hadamard="yes"),
+            TypeError,
+            "hadamard must be True or False; got 'yes'",
+        ),
+        (lambda x: hg.quantize_mxfp8(x, scaling=[]), TypeError, "scaling must be one of"),
+        (
+            lambda x: hg.ScaledArray(x.astype("u1").view(E4M3), 1e39, "fp8_e4m3"),
+            ValueError,
+            "scale must fit float32",
+        ),
+        (lambda x: hg.AmaxState(device=7), ValueError, "AmaxState: device must be 0 to"),
+        (lambda x: hg.can_use("matmul", x, x.T, arch=[]), TypeError, "arch must be a name"),
+        (lambda x: hg.can_use([], x, x.T), ValueError, r"op must be matmul or .*; got \[\]"),
+    ],
+)
+def test_wrong_kinds(call, error, text):
+    with pytest.raises(error, match=text):
+        call(np.ones((16, 16), BF16))
