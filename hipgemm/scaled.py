@@ -436,8 +436,9 @@ def _check_scale(scale: Any, form: Format, shape: tuple[int, ...], axis: int) ->
         required = f"scale must be {form.scale_dtype} of shape {want}"
         raise TypeError(f"ScaledArray: {sentence(required, None, f'{form.name} means nothing without it')}")
     if isinstance(scale, (Real, np.generic)) and not form.block:
+        number: Any = scale
         with np.errstate(over="ignore"):
-            number, scale = scale, np.asarray(scale, np.float32)
+            scale = np.asarray(number, np.float32)
         if np.isinf(scale) and not np.isinf(number):
             raise ValueError(f"ScaledArray: {sentence('scale must fit float32', number)}")
     if not is_array(scale):

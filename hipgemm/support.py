@@ -409,8 +409,10 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     >>> bool(answer), answer.reasons[0].code
     (False, 'dtype')
     """
-    if op not in DESCRIBE:
+    if not isinstance(op, str) or op not in DESCRIBE:
         raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(DESCRIBE), repr(op))}")
+    if not isinstance(arch, str):
+        raise TypeError(f"can_use: {sentence('arch must be a name such as gfx950', repr(arch))}")
     kwargs.pop("stream", None)
     try:
         inspect.signature(DESCRIBE[op]).bind(*args, **kwargs)
