@@ -4,7 +4,7 @@
 #   make test       the whole test suite
 #   make kernels    HIP kernels -> hipgemm/kernels/, and a table of their registers and main loops
 #   make emulator   the emulated HIP runtime -> hipgemm/_emulator/libamdhip64.so
-#   make bridge     HIP over the CUDA driver -> hipgemm/_bridge/libamdhip64.so
+#   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
 #   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
 #   make wheel      a wheel in dist/                   make fuzz    damaged code objects, at length
 #                                                      make clean   what was built; .venv stays
@@ -103,7 +103,12 @@ $(foreach level,$(LEVELS),$(eval $(call LEVEL_RULE,$(level))))
 
 # ---- bridge: HIP over the CUDA driver, which it opens at run time ----------------------------------
 BRIDGE := hipgemm/_bridge/libamdhip64.so
-bridge: $(BRIDGE)
+BRIDGE_KERNELS := hipgemm/kernels/bridge.json
+bridge: $(BRIDGE) $(BRIDGE_KERNELS)
+
+$(BRIDGE_KERNELS): $(wildcard tools/*.py) $(wildcard src_hip/*) | $(READY)
+	$(BUILD_PYTHON) tools/ptx.py
+
 $(BRIDGE): $(wildcard bridge/*) emulator/hip/hip_types.hpp emulator/hip/errors.def | $(READY)
 	@mkdir -p $(@D)
 	$(EMU_CXX) $(filter-out -MMD -MP -Iemulator,$(EMU_FLAGS)) -Ibridge -Iemulator -shared -s $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so \
@@ -139,4 +144,4 @@ wheel: $(READY)
 	$(BUILD_PYTHON) -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf build dist $(EMULATOR) $(BRIDGE) hipgemm/kernels/*.co $(MANIFEST)
+	rm -rf build dist $(EMULATOR) $(BRIDGE) hipgemm/kernels/*.co hipgemm/kernels/*.ptx $(MANIFEST) $(BRIDGE_KERNELS)

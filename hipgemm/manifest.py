@@ -74,9 +74,9 @@ class CodeObject:
     kernels: dict[str, Kernel]
 
 
-def load_manifest(directory: Path | None = None) -> dict[str, CodeObject]:
-    """Read the manifest; empty where nothing was built."""
-    path = (directory or KERNEL_DIR) / "manifest.json"
+def load_manifest(directory: Path | None = None, name: str = "manifest.json") -> dict[str, CodeObject]:
+    """Read a manifest; empty where nothing was built."""
+    path = (directory or KERNEL_DIR) / name
     try:
         stamp = path.stat().st_mtime_ns
     except OSError:
@@ -124,6 +124,13 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
 
 def code_object(arch: str, directory: Path | None = None) -> CodeObject:
     """Return what was built for an architecture, or say what was found, what is built, and what to run."""
+    if arch.startswith("sm_"):  # under the bridge
+        built = load_manifest(directory, "bridge.json")
+        if arch not in built:
+            raise KernelNotFoundError(
+                f"no kernels for {arch}; built for the bridge: {', '.join(built) or 'none'}; run: make bridge"
+            )
+        return built[arch]
     built = load_manifest(directory)
     if arch not in built:
         raise KernelNotFoundError(no_kernels(arch, built))

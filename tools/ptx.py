@@ -1,0 +1,59 @@
+"""Build the portable kernels for NVIDIA GPUs: src_hip/ -> hipgemm/kernels/hipgemm_sm_90a.ptx and bridge.json.
+
+The driver compiles the text when it is loaded. Registers and spills are its affair, so there are no limits here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import kernels as amd
+from archs import ARCHS
+
+CHIP, WAVE = "sm_90a", 32
+
+
+def build(tools: amd.Toolchain) -> tuple[dict[str, Any], bytes]:
+    """The manifest and the text."""
+    rows, kernels = amd.instances_for(tools, ARCHS["gfx90a"])  # as any that has only portable ones
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "unit.def").write_text("\n".join(rows) + "\n")
+        text = Path(scratch) / "kernels.ptx"
+        cuda = ("-x", "cuda", f"--cuda-gpu-arch={CHIP}", "--cuda-device-only", "-nocudainc", "-nocudalib")
+        # Nothing is fused but what is written as one operation.
+        flags = ("-std=c++20", "-O3", "-ffp-contract=on", "-Wno-unknown-cuda-version")
+        unit = (f"-I{scratch}", '-DHIPGEMM_INSTANCES="unit.def"')
+        amd._run([*tools.clang, *cuda, *flags, *unit, "-S", "kernels.hip", "-o", str(text)])
+        content = text.read_bytes() + b"\0"  # the driver looks for the end
+    entry = {
+        "file": f"hipgemm_{CHIP}.ptx",
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "wave": WAVE,
+        "kernels": kernels,
+    }
+    return {"version": 1, "compiler": tools.version(), "archs": {CHIP: entry}}, content
+
+
+def main() -> int:
+    """Command line."""
+    try:
+        manifest, content = build(amd.find_toolchain())
+    except amd.BuildError as error:
+        print(f"tools/ptx.py: {error}", file=sys.stderr)
+        return 1
+    entry = manifest["archs"][CHIP]
+    amd.OUTPUT.mkdir(parents=True, exist_ok=True)
+    amd._write(amd.OUTPUT / entry["file"], content)
+    amd._write(amd.OUTPUT / "bridge.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    print(f"{CHIP}: {len(entry['kernels'])} kernels, {len(content)} bytes of PTX; {manifest['compiler']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
