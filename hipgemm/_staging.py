@@ -256,11 +256,8 @@ def fetch(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: 
         while coming:
             finish()
         _hip.synchronize(stream)  # nothing is left to wait for, but faults to be told
-    except BaseException:
-        _hip.quiesce(stream)  # so that what failed is told once, however many pieces were lost with it
-        raise
     finally:
-        while coming:  # after an error; their events have come, or are on the way
+        while coming:  # after an error; their events are on the way
             staging.fly(coming.popleft()[0])
 
 

@@ -14,6 +14,7 @@ namespace rt {
 // makes sure that a thread hears of its own failure even if another one synchronized first.
 struct Mailbox {
   std::unordered_map<Device*, Report> reports;
+  std::unordered_map<Device*, Report> told;  // the last; what it took with it is known to be lost
 };
 
 namespace {
@@ -118,8 +119,8 @@ void Stream::run_oldest(std::unique_lock<std::mutex>& lock) {
   running_ = true;
   const Report report = run(item, lock);
   if (report) {
-    if (!report_) report_ = report;
-    item.owner->reports.try_emplace(&device, report);
+    if (!report_ && report != device.queues.last_fault) report_ = report;
+    if (item.owner->told[&device] != report) item.owner->reports.try_emplace(&device, report);
   }
   running_ = false;
   ++done_;
@@ -200,6 +201,7 @@ Report take_report(Stream& stream) {
   const Report report = own != mail.end() ? own->second : stream.report_;
   if (!report) return nullptr;
   if (own != mail.end()) mail.erase(own);
+  own_mailbox()->told[&stream.device] = report;
   for_each_stream(queues, [&](Stream& other) {
     if (other.report_ == report) other.report_.reset();
   });

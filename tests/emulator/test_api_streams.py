@@ -330,6 +330,25 @@ def test_each_kind_of_wait_reports(kernel: Kernel, how: str) -> None:
         assert memory.get()[0] == 0
 
 
+def test_work_lost_behind_the_one_waited_for_is_no_news(kernel: Kernel) -> None:
+    """A fault is told once, though some of the work that went with it is dropped only later."""
+    host = np.zeros(1, np.int32)
+    with Memory(4, np.ones(1, np.int32)) as memory, streams(0) as (stream,), events(2) as (first, second):
+        for _ in range(3):
+            launch(kernel("store"), memory.address + 400, i32(1), stream=stream)
+            check(hip.hipEventRecord(first, stream))
+            check(hip.hipMemcpyAsync(host, memory.pointer, 4, kind(D2H), stream))
+            check(hip.hipEventRecord(second, stream))
+            with fails(ILLEGAL_ADDRESS, "kernel store"):
+                check(hip.hipEventSynchronize(first))
+            check(hip.hipEventSynchronize(second))
+            check(hip.hipStreamSynchronize(stream))
+            assert host[0] == 0
+        check(hip.hipMemcpyAsync(host, memory.pointer, 4, kind(D2H), stream))
+        check(hip.hipStreamSynchronize(stream))
+        assert host[0] == 1
+
+
 def test_memory_freed_before_a_copy_runs() -> None:
     host = np.zeros(1, np.int32)
     with streams(NON_BLOCKING) as (stream,):
