@@ -14,7 +14,7 @@ import numpy.typing as npt
 from . import _hip, usage
 from ._plan import Operands, Plan, build, execute
 from .array import DeviceArray, download, lend, new, operators, queue_rows, rows_contiguous
-from .errors import UnsupportedError, raise_reasons, told_by
+from .errors import Reason, UnsupportedError, raise_reasons, told_by
 from .formats import QUANTIZED
 from .manifest import code_object
 from .problem import GemmProblem, describe_matmul
@@ -198,11 +198,11 @@ def matmul(
     arguments = _Arguments(out, dtype, number, col_scale, bias)
     plan = _plan(a, b, arguments)
     if type(number) is float and abs(number) >= _BEYOND_FLOAT32:
-        _make_plan(a, b, arguments)  # raises unless it is an infinity
+        _check(a, b, arguments)  # raises unless it is an infinity
     if out is None:
         out = new(plan.shape, plan.out_format.dtype, x.device, handle)
-    elif plan.may_overlap(x, y, out, col_scale, bias) or (x is not a and _on_scales(out, a, b)):
-        _make_plan(a, b, arguments)  # raises if they do
+    elif plan.may_overlap(x, y, out, number, col_scale, bias) or (x is not a and _on_scales(out, a, b)):
+        _check(a, b, arguments)  # raises if they do
     if _hip.runtime().devices == 1:
         execute(plan, a, b, out, number, col_scale, bias, handle)
     else:
@@ -310,10 +310,17 @@ def _vector_key(x: Any) -> Any:
     return x._key if type(x) is DeviceArray else (x.shape, x.dtype)
 
 
+def _describe(a: Operands, b: Operands, x: _Arguments) -> tuple[GemmProblem | None, list[Reason]]:
+    return describe_matmul(a, b, x.out, dtype=x.dtype, alpha=x.alpha, col_scale=x.col_scale, bias=x.bias)
+
+
+def _check(a: Operands, b: Operands, x: _Arguments) -> None:
+    """Raise what stands against a call for which there is a plan already: where arrays lie, and values."""
+    raise_reasons("matmul", _describe(a, b, x)[1])
+
+
 def _make_plan(a: Operands, b: Operands, x: _Arguments) -> Plan:
-    problem, reasons = describe_matmul(
-        a, b, x.out, dtype=x.dtype, alpha=x.alpha, col_scale=x.col_scale, bias=x.bias
-    )
+    problem, reasons = _describe(a, b, x)
     device = a.device
     assert device is not None
     problem, choice = _choose(problem, reasons, _hip.arch(device))
@@ -325,7 +332,7 @@ def _make_plan(a: Operands, b: Operands, x: _Arguments) -> Plan:
     return plan
 
 
-def _choose(problem: GemmProblem | None, reasons: list[Any], arch: str) -> tuple[GemmProblem, Choice]:
+def _choose(problem: GemmProblem | None, reasons: list[Reason], arch: str) -> tuple[GemmProblem, Choice]:
     """Return how a product is computed, or raise what stands against it; the same checks as `can_use`."""
     choice = None
     try:

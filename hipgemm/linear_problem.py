@@ -494,7 +494,7 @@ class LinearFaults(_Faults):
         }
         self.places(**known)
         first_known = next(iter(known.values()), None)
-        self.epilogue_places(first_known, **vectors)
+        self.epilogue_places(first_known, like="x", **vectors)
         return None if first_known is None else first_known.device
 
 

@@ -347,13 +347,13 @@ class _Faults:
             advice = f"move {what} with hipgemm.asarray(x, device={device})"
             self.add(TypeError, "residency", f"{', '.join(known)} must live in one place", got, advice)
 
-    def epilogue_places(self, a: Operand | None, **arguments: object) -> None:
+    def epilogue_places(self, a: Operand | None, like: str = "a", **arguments: object) -> None:
         """Check that device arguments of the epilogue are on the device of the matrices."""
         if a is None or a.device is None:
             return
         for name, x in arguments.items():
             if isinstance(x, Resident) and x.device != a.device:
-                required = f"{name} must be on {place_name(a.device)} like a"
+                required = f"{name} must be on {place_name(a.device)} like {like}"
                 self.add(TypeError, "residency", required, place_name(x.device))
 
     def output(self, out: object, operand: Operand, **inputs: Operand | None) -> None:

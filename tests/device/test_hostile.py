@@ -100,3 +100,31 @@ def test_copies_of_what_holds_memory(rng):
 def test_wrong_kinds(call, error, text):
     with pytest.raises(error, match=text):
         call(np.ones((16, 16), BF16))
+
+
+# ---- outputs over inputs, where a call like it was planned before
+
+
+@pytest.mark.parametrize("name", ["a", "b", "alpha", "col_scale", "bias"])
+def test_output_over_an_input_of_a_planned_call(name):
+    memory = hg.zeros(2**16, np.uint8)
+
+    def at(offset, shape, dtype):
+        return memory[offset : offset + int(np.prod(shape)) * dtype.itemsize].view(dtype).reshape(*shape)
+
+    def call(**places):
+        at_0 = {"a": 0, "b": 4096, "out": 8192, "alpha": 12288, "col_scale": 16384, "bias": 20480} | places
+        shapes = {
+            "a": (16, 32),
+            "b": (32, 16),
+            "out": (16, 16),
+            "alpha": (),
+            "col_scale": (16,),
+            "bias": (16,),
+        }
+        x = {n: at(at_0[n], shapes[n], BF16 if n in "ab" else F32) for n in shapes}
+        return hg.matmul(x.pop("a"), x.pop("b"), x.pop("out"), **x)
+
+    call()
+    with pytest.raises(ValueError, match=f"out must not overlap {name}; got arrays that share memory"):
+        call(**{name: 8192 + 512})
