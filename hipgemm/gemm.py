@@ -303,11 +303,11 @@ def _key(a: Operands, b: Operands, x: _Arguments) -> Any:
 def _operand_key(x: Any) -> Any:
     if type(x) is DeviceArray:
         return x._key
-    return x.data._key, x.scale._key, x.shape, x.format, x.axis, x.hadamard
+    return x.data._key, x.scale._key, x.shape, x.format, x.axis, x.hadamard, x.group_offsets is None
 
 
 def _vector_key(x: Any) -> Any:
-    return x._key if type(x) is DeviceArray else (x.shape, x.dtype)
+    return x._key if type(x) is DeviceArray else (type(x), x.shape, x.dtype)
 
 
 def _describe(a: Operands, b: Operands, x: _Arguments) -> tuple[GemmProblem | None, list[Reason]]:

@@ -128,3 +128,28 @@ def test_output_over_an_input_of_a_planned_call(name):
     call()
     with pytest.raises(ValueError, match=f"out must not overlap {name}; got arrays that share memory"):
         call(**{name: 8192 + 512})
+
+
+def test_planned_calls_are_checked_like_new_ones(rng):
+    """What looks alike may not be: vectors with a mask, scales of groups."""
+    a, b, bias = hg.zeros((4, 8), BF16), hg.zeros((8, 4), BF16), np.ones(4, F32)
+    hg.matmul(a, b, bias=bias, col_scale=bias)
+    for name in ("bias", "col_scale"):
+        with pytest.raises(TypeError, match=f"{name} must be .*; got MaskedArray; masks are not heeded"):
+            hg.matmul(a, b, **{"bias": bias, "col_scale": bias, name: np.ma.masked_array(bias, [1, 0, 0, 0])})
+
+    class Likeness:
+        shape, dtype = bias.shape, bias.dtype
+
+    with pytest.raises(TypeError, match=r"bias must be .*Likeness"):
+        hg.matmul(a, b, bias=Likeness(), col_scale=bias)
+
+    x = hg.asarray(rng.standard_normal((100, 32)).astype(BF16))
+    whole, offsets = hg.quantize_mxfp8(x, axis=0), np.array([0, 50, 100], np.int32)
+    groups = hg.quantize_mxfp8(x, axis=0, group_offsets=offsets)
+    assert whole.scale.shape == groups.scale.shape
+    hg.matmul(whole.T, whole)
+    with pytest.raises(ValueError, match="b must be quantized without group_offsets; got 2 groups"):
+        hg.matmul(whole.T, groups)
+    with pytest.raises(ValueError, match="a must be quantized without group_offsets; got 2 groups"):
+        hg.matmul(groups.T, whole)
