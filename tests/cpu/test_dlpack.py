@@ -49,7 +49,7 @@ def test_codes_are_those_of_the_standard(dtype, code, version):
     """As dlpack.h of version 1.1 numbers them; and its structs, laid out by hand."""
     dtype = np.dtype(dtype)
     size = dtype.itemsize
-    capsule = _dlpack.export(4096, 2, (3, 5), (5 * size, size), dtype, None, max_version=version)
+    capsule = _dlpack.export(4096, 2, (3, 5), (6 * size, size), dtype, None, max_version=version)
     versioned = version is not None and _dlpack._NUMPY_HAS_VERSIONS
     name = b"dltensor_versioned" if versioned else b"dltensor"
     address = _dlpack._pointer(capsule, name)
@@ -65,7 +65,7 @@ def test_codes_are_those_of_the_standard(dtype, code, version):
     assert (data + offset, kind, device, ndim) == (4096, 10, 2, 2)
     assert (found, bits, lanes) == (code, 8 * size, 1)
     assert struct.unpack("=qq", ctypes.string_at(shape, 16)) == (3, 5)
-    assert struct.unpack("=qq", ctypes.string_at(strides, 16)) == (5, 1)
+    assert struct.unpack("=qq", ctypes.string_at(strides, 16)) == (6, 1)
 
 
 @pytest.mark.parametrize("taken", [False, True])
