@@ -21,6 +21,7 @@ from .errors import (
 )
 from .formats import pack_fp4, unpack_fp4
 from .gemm import matmul
+from .grouped import grouped_matmul, grouped_wgrad
 from .info import Info, info
 from .linear import LinearGrads, LinearSaved, linear, linear_backward
 from .memory import MemoryStats, limit_memory, memory_stats, trim
@@ -68,6 +69,8 @@ __all__ = [
     "dequantize",
     "empty",
     "emulator_counters",
+    "grouped_matmul",
+    "grouped_wgrad",
     "info",
     "limit_memory",
     "linear",

@@ -24,6 +24,8 @@ _GEMM = (
     "out_type bias_type"
 )
 _SCALES = "a_scale b_scale a_scale_step b_scale_step a_scale_outer a_scale_inner b_scale_outer b_scale_inner"
+_GROUPED = "a b c offsets status lda ldb ldc group_stride m n k groups out_type accumulate"
+_GROUP_SCALES = "a_scale b_scale a_scale_step b_scale_step scale_group_stride"
 _MX = (
     "src row_data row_scale row_gemm_scale col_data col_scale col_gemm_scale src_row_stride src_col_stride "
     "row_pitch row_scale_pitch col_pitch col_scale_pitch rows cols in_type element rule hadamard"
@@ -33,6 +35,10 @@ ARGUMENTS: dict[str, list[str]] = {
     for op, names in {
         "gemm": _GEMM,
         "scaled_gemm": f"{_GEMM} {_SCALES}",
+        "grouped_matmul": _GROUPED,
+        "grouped_wgrad": _GROUPED,
+        "scaled_grouped_matmul": f"{_GROUPED} {_GROUP_SCALES}",
+        "scaled_grouped_wgrad": f"{_GROUPED} {_GROUP_SCALES}",
         "split_reduce": (
             "src dst alpha_ptr col_scale bias a_scale b_scale src_ld split_stride src_batch ldc c_outer "
             "c_inner a_scale_outer a_scale_inner b_scale_outer b_scale_inner m n batch_inner splits "
@@ -52,6 +58,7 @@ ARGUMENTS: dict[str, list[str]] = {
         ),
         "quantize_mxfp8": _MX,
         "quantize_mxfp4": _MX,
+        "mx_group_scale": "src dst offsets status src_row_stride src_col_stride rows cols groups by_group",
         "quantize_mxfp8_groups": (
             "src data scale offsets status src_row_stride src_col_stride data_pitch scale_pitch rows cols "
             "groups in_type element rule"

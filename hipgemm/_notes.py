@@ -43,12 +43,15 @@ def _open() -> None:
 
 def _look() -> None:
     assert _notes is not None
+    told = ""
     for i, function in enumerate(FUNCTIONS):
         if _notes[i * _WORDS]:
             where, offset, before, rows = _notes[i * _WORDS : (i + 1) * _WORDS]
             _notes[i * _WORDS] = 0
-            told = message(function, [_fault(where - 1, offset, before, rows)])
-            raise HipError("hipStreamSynchronize", 1, "hipErrorInvalidValue", told)
+            # One fault may be met several times on its way.
+            told = told or message(function, [_fault(where - 1, offset, before, rows)])
+    if told:
+        raise HipError("hipStreamSynchronize", 1, "hipErrorInvalidValue", told)
 
 
 def _fault(i: int, offset: int, before: int, rows: int) -> str:

@@ -24,13 +24,13 @@ class Epilogue {
     scale(acc);
     switch (static_cast<ElementType>(args_.out_type)) {
       case ElementType::bf16:
-        store<OutBf16>(acc);
+        finish<OutBf16, FromBf16>(acc);
         break;
       case ElementType::f16:
-        store<OutF16>(acc);
+        finish<OutF16, FromF16>(acc);
         break;
       case ElementType::f32:
-        store<OutF32>(acc);
+        finish<OutF32, FromF32>(acc);
         break;
     }
   }
@@ -132,18 +132,85 @@ class Epilogue {
       }
   }
 
-  template <class Out>
+  template <class Out, class From>
+  HIPGEMM_DEVICE void finish(Accumulators<T>& acc) {
+    if (work_.accumulate)  // false at compile time, but for the walk that sets it
+      store<Out, AddTo<From>>(acc);
+    else
+      store<Out, Overwrite>(acc);
+  }
+
+  // What C holds is left, or added to.
+  struct Overwrite {
+    static constexpr bool kReads = false;
+  };
+  template <class From>
+  struct AddTo {
+    static constexpr bool kReads = true;
+    using Bits = typename From::Bits;
+    static HIPGEMM_DEVICE f32 widen(u32 bits) { return From::widen(bits); }
+  };
+
+  template <class Out, class Onto>
   HIPGEMM_DEVICE void store(Accumulators<T>& acc) {
-    constexpr u32 kVector = 16 / Out::kBytes;  // elements of one store
+    constexpr u32 kVector = 16 / Out::kBytes;
+    const Buffer to = stored_rows<Out>();
+    for_each_piece<Out, Onto::kReads>(
+        acc,
+        [&](auto at, u32 v, u32 at_byte) {
+          f32x4 quads[kVector / 4];
+          for (u32 q = 0; q < kVector / 4; q++) quads[q] = at(v * (kVector / 4) + q);
+          if constexpr (Onto::kReads) {
+            const auto old =
+                __builtin_bit_cast(Vector<typename Onto::Bits, kVector>,
+                                   __builtin_amdgcn_raw_buffer_load_b128(to, at_byte, 0, 0));
+            for (u32 e = 0; e < kVector; e++) quads[e / 4][e % 4] += Onto::widen(old[e]);
+          }
+          __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(quads), to, at_byte, 0, 0);
+        },
+        [&](auto at, u32 c, u32 at_byte) {
+          const f32x4 quad = at(c / 4);
+          f32 x = quad[c % 4];
+          if constexpr (Out::kBytes == 4) {
+            if constexpr (Onto::kReads)
+              x += Onto::widen(__builtin_amdgcn_raw_buffer_load_b32(to, at_byte, 0, 0));
+            __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(u32, x), to, at_byte, 0, 0);
+          } else {
+            if constexpr (Onto::kReads)
+              x += Onto::widen(__builtin_amdgcn_raw_buffer_load_b16(to, at_byte, 0, 0));
+            __builtin_amdgcn_raw_buffer_store_b16(static_cast<u16>(Out::pack({x, x})), to, at_byte,
+                                                  0, 0);
+          }
+        });
+  }
+
+  // The tile's rows of C that are to be stored. Rows skipped at its top lie before, where offsets
+  // turn negative, which is out of range as well.
+  template <class Out>
+  HIPGEMM_DEVICE Buffer stored_rows() const {
+    const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
+    return make_buffer(
+        work_.c + (area_.row + work_.skipped) * pitch +
+            static_cast<u64>(area_.column) * Out::kBytes,
+        (area_.rows - work_.skipped - 1) * static_cast<u32>(pitch) + area_.columns * Out::kBytes);
+  }
+
+  // The lane's share of C: wide(the row's accumulators, v, offset) for its v-th 16 bytes of a row,
+  // narrow(the same, c, offset) for its c-th column. Wide accesses need addresses of whole dwords,
+  // and all their columns inside C. What they leave goes element by element. Where these are read
+  // as well, there are registers for a few rows at once.
+  template <class Out, bool kReads, class Wide, class Narrow>
+  HIPGEMM_DEVICE void for_each_piece(Accumulators<T>& acc, Wide wide, Narrow narrow) {
+    constexpr u32 kVector = 16 / Out::kBytes;  // elements of one access
     constexpr u32 kVectors = T::kLaneColumns / kVector;
     const auto vector_column = [&](u32 v) { return column_of(v * kVector / 4); };
     const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
-    const u64 base = work_.c + area_.row * pitch + static_cast<u64>(area_.column) * Out::kBytes;
     const u32 row_bytes = static_cast<u32>(pitch);
-    const Buffer to = make_buffer(base, (area_.rows - 1) * row_bytes + area_.columns * Out::kBytes);
-
-    // Wide stores need addresses of whole dwords, and all their columns inside C. What they leave
-    // goes element by element.
+    constexpr u32 kRowsAtOnce = 2;
+    u32 rows = 0;
+    const auto next_row = [&] {
+      if (kReads && ++rows % kRowsAtOnce == 0) pin();
+    };
     const bool aligned = (work_.c % 4 | pitch % 4) == 0;
     const auto is_wide = [&](u32 v) {
       return aligned && vector_column(v) + kVector <= area_.columns;
@@ -154,8 +221,8 @@ class Epilogue {
         offset[v] = is_wide(v) ? vector_column(v) * Out::kBytes : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 v = 0; v < kVectors; v++)
-          __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(at, v), to, row * row_bytes + offset[v],
-                                                 0, 0);
+          wide(at, v, (row - work_.skipped) * row_bytes + offset[v]);
+        next_row();
       });
     }
     if (!aligned || area_.columns % kVector != 0) {
@@ -165,27 +232,20 @@ class Epilogue {
                         ? (column_of(c / 4) + c % 4) * Out::kBytes
                         : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
-        for (u32 c = 0; c < T::kLaneColumns; c++) {
-          const u32 at_byte = row * row_bytes + offset[c];
-          const u32x4 bits = pack<Out>(at, c / kVector);
-          const u32 e = c % kVector;
-          if constexpr (Out::kBytes == 4)
-            __builtin_amdgcn_raw_buffer_store_b32(bits[e], to, at_byte, 0, 0);
-          else
-            __builtin_amdgcn_raw_buffer_store_b16(static_cast<u16>(bits[e / 2] >> (e % 2 * 16)), to,
-                                                  at_byte, 0, 0);
-        }
+        for (u32 c = 0; c < T::kLaneColumns; c++)
+          narrow(at, c, (row - work_.skipped) * row_bytes + offset[c]);
+        next_row();
       });
     }
   }
 
-  // The lane's v-th 16 bytes of a row.
-  template <class Out, class At>
-  static HIPGEMM_DEVICE u32x4 pack(At at, u32 v) {
+  // 16 bytes of a row.
+  template <class Out, u32 N>
+  static HIPGEMM_DEVICE u32x4 pack(const f32x4 (&quads)[N]) {
     if constexpr (Out::kBytes == 4) {
-      return __builtin_bit_cast(u32x4, at(v));
+      return __builtin_bit_cast(u32x4, quads[0]);
     } else {
-      const f32x4 low = at(2 * v), high = at(2 * v + 1);
+      const f32x4 low = quads[0], high = quads[1];
       return {Out::pack(low.xy), Out::pack(low.zw), Out::pack(high.xy), Out::pack(high.zw)};
     }
   }

@@ -15,8 +15,9 @@ HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const Work<T>& work, cons
   if constexpr (T::kScaling == Scaling::blocks) {
     // An odd number of steps leaves the first half of unit 0 unused.
     const u32 unit = (work.range.place * T::kSteps + kUnitSteps - 1) / kUnitSteps;
-    return {{work.a_scale, args.a_scale_step, work.area.row, work.k, unit, place},
-            {work.b_scale, args.b_scale_step, work.area.column, work.k, unit, place}};
+    const TileArea<T>& at = work.area;
+    return {{work.a_scale, args.a_scale_step, at.row, at.rows, work.k, unit, place},
+            {work.b_scale, args.b_scale_step, at.column, at.columns, work.k, unit, place}};
   } else {
     return {};
   }
@@ -45,7 +46,7 @@ HIPGEMM_DEVICE void compute(const Args& args, const Work<T>& work, const Place<T
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
   if constexpr (!T::B::kAlongK) acc.join_quads();
-  Epilogue<T, Args>(args, work, place).run(acc);
+  Epilogue<T, Args>(args, work, Place<T>::again()).run(acc);
 }
 
 template <class T, class Args>

@@ -106,7 +106,8 @@ class Groups {
     return larger(before, scan(offset, larger));
   }
   HIPGEMM_DEVICE u32 end(u32 group, u32 begin) const {
-    return group == count_ ? rows_ : larger(begin, inside(load(group + 1)));
+    return group == count_ ? rows_
+                           : larger(begin, inside(static_cast<int>(uniform(load(group + 1)))));
   }
   HIPGEMM_DEVICE u32 inside(int offset) const {
     return offset < 0 ? 0 : smaller(static_cast<u32>(offset), rows_);

@@ -50,6 +50,19 @@
   X(u32, m) S X(u32, n) S X(u32, k) S X(u32, batch_inner) S X(u32, batches) S X(f32, alpha) S \
   X(u32, a_format) S X(u32, b_format) S X(u32, out_type) S X(u32, bias_type)
 
+// Products of groups of rows (groups.hpp). Matrices of one group each, b or c, lie group_stride bytes
+// apart. status: an OffsetFault, for offsets that are wrong.
+//   matmul: m rows of a and c; k and n as above.
+//   wgrad: m and n of each c, from k rows in all of a and b. accumulate: add to what c holds.
+#define HIPGEMM_GROUPED_ARGS(X, S)                                                   \
+  X(ptr, a) S X(ptr, b) S X(ptr, c) S X(ptr, offsets) S X(ptr, status) S             \
+  X(i64, lda) S X(i64, ldb) S X(i64, ldc) S X(i64, group_stride) S X(u32, m) S       \
+  X(u32, n) S X(u32, k) S X(u32, groups) S X(u32, out_type) S X(u32, accumulate)
+// After these, as above; those of b, one set for each group, scale_group_stride bytes apart.
+#define HIPGEMM_GROUPED_SCALE_ARGS(X, S)                                             \
+  X(ptr, a_scale) S X(ptr, b_scale) S X(u32, a_scale_step) S X(u32, b_scale_step) S  \
+  X(i64, scale_group_stride)
+
 // Strides are bytes and may be negative. Columns cols .. pad_cols - 1 of dst are set to zero.
 #define HIPGEMM_COPY_ARGS(X, S)                                                      \
   X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
@@ -60,6 +73,13 @@
 #define HIPGEMM_MX_GEMM_SCALE_ARGS(X, S)                                             \
   X(ptr, src) S X(ptr, dst) S X(i64, src_row_stride) S X(i64, src_col_stride) S      \
   X(u32, rows) S X(u32, k) S X(u32, step) S X(u32, bits)
+
+// Scales of blocks down columns, a row of them for each block, to the order of products across K, unit
+// by unit of each group of rows (groups.hpp). by_group: blocks begin anew with each group.
+#define HIPGEMM_MX_GROUP_SCALE_ARGS(X, S)                                            \
+  X(ptr, src) S X(ptr, dst) S X(ptr, offsets) S X(ptr, status) S                     \
+  X(i64, src_row_stride) S X(i64, src_col_stride) S X(u32, rows) S X(u32, cols) S    \
+  X(u32, groups) S X(u32, by_group)
 
 // Logical scales to words of four along K, rows side by side.
 #define HIPGEMM_PACK_MX_SCALES_ARGS(X, S)                                            \
@@ -131,6 +151,19 @@ using ptr = void*;
 struct GemmArgs {
   HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, ;);
 };
+// With nothing but scales for an epilogue.
+struct BareArgs {
+  static constexpr ptr alpha_ptr = nullptr, col_scale = nullptr, bias = nullptr;
+  static constexpr f32 alpha = 1.0f;
+  static constexpr u32 bias_type = 0;
+};
+struct GroupedArgs : BareArgs {
+  HIPGEMM_GROUPED_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct ScaledGroupedArgs : BareArgs {
+  HIPGEMM_GROUPED_ARGS(HIPGEMM_DECLARE, ;);
+  HIPGEMM_GROUPED_SCALE_ARGS(HIPGEMM_DECLARE, ;);
+};
 struct ScaledGemmArgs {
   HIPGEMM_GEMM_ARGS(HIPGEMM_DECLARE, ;);
   HIPGEMM_SCALE_ARGS(HIPGEMM_DECLARE, ;);
@@ -146,6 +179,9 @@ struct CopyArgs {
 };
 struct ScaleOrderArgs {
   HIPGEMM_MX_GEMM_SCALE_ARGS(HIPGEMM_DECLARE, ;);
+};
+struct GroupScaleArgs {
+  HIPGEMM_MX_GROUP_SCALE_ARGS(HIPGEMM_DECLARE, ;);
 };
 struct ScalePackArgs {
   HIPGEMM_PACK_MX_SCALES_ARGS(HIPGEMM_DECLARE, ;);

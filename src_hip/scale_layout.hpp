@@ -25,10 +25,24 @@ inline constexpr u32 kStepBlocks = 4;
 inline constexpr u32 kStepNumbers = kScaleBlock * kStepBlocks;
 inline constexpr u32 kUnitSteps = 2;
 inline constexpr u32 kScaleRows = 16;
+inline constexpr u32 kUnitNumbers = kUnitSteps * kStepNumbers;
+inline constexpr u32 kUnitRowBytes = kUnitSteps * kStepBlocks;
 
 // Its own inverse.
 HIPGEMM_BOTH constexpr u32 scale_position(u32 row) {
   return (row & ~(kScaleRows - 1)) | (row & 3) << 2 | (row >> 2 & 3);
+}
+
+// Operands that are contiguous across K: a lane's fragments are rows 16 apart, so rows are padded
+// to 64 and dealt out by sixteens, 0 16 32 48 1 17 .. 63. Such scales come in groups of rows along
+// K (groups.hpp): each begins a unit of its own, the one numbered as its first slot of
+// kUnitNumbers.
+inline constexpr u32 kAcrossScaleRows = 64;
+HIPGEMM_BOTH constexpr u32 across_scale_position(u32 row) {
+  return (row & ~(kAcrossScaleRows - 1)) | (row & 15) << 2 | (row >> 4 & 3);
+}
+HIPGEMM_BOTH constexpr u32 across_scale_row(u32 position) {
+  return (position & ~(kAcrossScaleRows - 1)) | (position & 3) << 4 | (position >> 2 & 15);
 }
 
 // Tiles of K as the GEMM counts them: no K is one empty tile.

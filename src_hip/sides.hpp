@@ -15,8 +15,17 @@ template <class T>
 struct Place {
   u32 wave, lane, wave_m, wave_n;
 
-  HIPGEMM_DEVICE Place() {
-    const u32 thread = __builtin_amdgcn_workitem_id_x();
+  HIPGEMM_DEVICE Place() : Place(__builtin_amdgcn_workitem_id_x()) {}
+
+  // The same, worked out anew: the compiler does not keep it in registers meanwhile.
+  static HIPGEMM_DEVICE Place again() {
+    u32 thread = __builtin_amdgcn_workitem_id_x();
+    asm volatile("" : "+v"(thread));
+    return Place(thread);
+  }
+
+ private:
+  explicit HIPGEMM_DEVICE Place(u32 thread) {
     wave = uniform(thread / kWaveLanes);
     lane = thread % kWaveLanes;
     wave_m = wave / T::kWavesN;
@@ -36,12 +45,13 @@ HIPGEMM_DEVICE TileArea<T> tile_area(TilePosition tile, u32 m, u32 n) {
 }
 
 // Operand A of T; wave_m picks the rows. Rows of the parts are tile rows, unless there are block
-// scales: then a lane's fragments are the rows whose scales are neighbours, over both parts.
+// scales along K: then a lane's fragments are the rows whose scales are neighbours, over both parts.
 template <class T>
 struct SideA : T::A {
   static constexpr u32 kBlockOffset = 0;
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
-    if constexpr (T::kScaling != Scaling::blocks) return part * T::A::kPartRows + row;
+    if constexpr (T::kScaling != Scaling::blocks || !T::A::kAlongK)
+      return part * T::A::kPartRows + row;
     constexpr u32 kWaveRows = T::A::kFragments * kFragmentRows;
     const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
               i = row % kFragmentRows;

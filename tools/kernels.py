@@ -140,7 +140,7 @@ def _lld_beside(clang: Path) -> str:
 
 def read_rows(tools: Toolchain) -> list[str]:
     """The rows of instances.def, its own macros expanded."""
-    names = ("GEMM", "SCALED_GEMM", "PLAIN", "COPY", "PASS")
+    names = ("GEMM", "SCALED_GEMM", "GROUPED", "SCALED_GROUPED", "PLAIN", "COPY", "PASS")
     # A macro is not expanded again inside itself.
     kept = "".join(f"#define {name}(...) {name}(__VA_ARGS__)\n" for name in names)
     return re.findall(r"\w+\([^()]*\)", tools.preprocess(f'{kept}#include "instances.def"\n'))
@@ -158,12 +158,20 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
           ["gemm", #format, #layout, M, N, K, waves_m, waves_n, #schedule, waves_per_simd, limit]
         #define SCALED_GEMM(formats, a, b, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
           ["scaled_gemm", #formats, #a, #b, #layout, M, N, K, waves_m, waves_n, #schedule, per_simd, limit]
+        #define GROUPED(walk, format, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
+          ["grouped", #walk, #format, #layout, M, N, K, waves_m, waves_n, #schedule, per_simd, limit]
+        #define SCALED_GROUPED( \\
+          walk, formats, a, b, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
+          ["scaled_grouped", #walk, #formats, #a, #b, #layout, M, N, K, waves_m, waves_n, \\
+           #schedule, per_simd, limit]
         #define PLAIN(M, N, K, threads) ["plain", [M, N, K], threads]
         #define COPY(bytes, side, threads) ["copy", bytes, side, threads]
         #define PASS(name, ARGS, Args, threads, ...) \\
           ["pass", #name, threads, [__VA_ARGS__], [HIPGEMM_##ARGS##_ARGS(ROW, COMMA)]]
         ["gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA)]
         ["scaled_gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA), HIPGEMM_SCALE_ARGS(ROW, COMMA)]
+        ["grouped_args", HIPGEMM_GROUPED_ARGS(ROW, COMMA)]
+        ["scaled_grouped_args", HIPGEMM_GROUPED_ARGS(ROW, COMMA), HIPGEMM_GROUPED_SCALE_ARGS(ROW, COMMA)]
         ["plain_args", HIPGEMM_PLAIN_ARGS(ROW, COMMA)]
         ["copy_args", HIPGEMM_COPY_ARGS(ROW, COMMA)]
         """
@@ -178,6 +186,12 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
             kernels.append(_gemm(op, element, element, element, *rest) | {"args": args[op]})
         elif op == "scaled_gemm":
             kernels.append(_gemm(op, *row) | {"args": args[op]})
+        elif op == "grouped":
+            walk, element, *rest = row
+            kernels.append(_gemm(f"grouped_{walk}", element, element, element, *rest) | {"args": args[op]})
+        elif op == "scaled_grouped":
+            walk, *rest = row
+            kernels.append(_gemm(f"scaled_grouped_{walk}", *rest) | {"args": args[op]})
         elif op == "plain":
             tile, threads = row
             kernels.append(
@@ -219,7 +233,7 @@ def _gemm(
     limit: int,
 ) -> dict[str, Any]:
     return {
-        "name": f"gemm_{formats}_{layout}_{m}x{n}x{k}",
+        "name": f"{op.removeprefix('scaled_')}_{formats}_{layout}_{m}x{n}x{k}",
         "op": op,
         "a": a,
         "b": b,
@@ -238,7 +252,7 @@ def _gemm(
 
 def is_gemm(kernel: dict[str, Any]) -> bool:
     """Whether a kernel has a main loop with matrix instructions."""
-    return str(kernel["op"]).endswith("gemm")
+    return "schedule" in kernel
 
 
 def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
