@@ -6,6 +6,8 @@ import pytest
 
 import hipgemm as hg
 from hipgemm.formats import FORMATS, QUANTIZED
+from hipgemm.manifest import code_object
+from hipgemm.support import k_strided
 from hipgemm.testing import assert_gemm_close, exact_grid, poison, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
@@ -316,4 +318,49 @@ def test_pitches_that_no_tile_spans(rng):
     got = hg.matmul(far, hg.asarray(w).T, dtype=F32).get()
     assert_gemm_close(got, numbers, w.T, exact=True)
     assert ("matmul", "a", "row pitch too large") in hg.usage().copies
+    store.free()
+
+
+def kernels_at_their_limits():
+    """One kernel for each tile of bf16, the layouts in turn."""
+    gemms = [k for k in code_object("gfx950").kernels.values() if k.op == "gemm" and k.a == "bf16"]
+    tiles = sorted({k.tile for k in gemms})
+    layouts = ["nt", "nn", "tn", "tt"]
+    found = [k for i, tile in enumerate(tiles) for k in gemms if (k.tile, k.layout) == (tile, layouts[i % 4])]
+    assert len(found) == len(tiles) >= 6
+    return found
+
+
+@pytest.mark.parametrize("kernel", kernels_at_their_limits(), ids=lambda k: k.name)
+def test_the_farthest_lines_that_a_tile_spans(kernel, rng, use_kernel):
+    store = hg.empty(5 * 2**30, np.uint8)  # mostly never touched
+
+    def far(lines, along, tile_lines):
+        """Lines as far apart as the kernel reads them in place, on both sides of the edge of a tile."""
+        pitch = (2**31 - 1) // tile_lines // 16 * 16
+        return hg.DeviceArray(store._block, store.ptr, (lines, along), (pitch, 2), BF16)
+
+    for side in (0, 1):
+        strided = k_strided(kernel, side)
+        lines, along = (kernel.tile[2], 40) if strided else (kernel.tile[side], 64)
+        numbers, x = exact_grid((lines + 3, along), rng, bits=2), far(lines + 3, along, lines)
+        use_kernel("plain")
+        hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(along).astype(BF16)), x)  # puts them there
+        x, want = (x.T, numbers.T) if strided else (x, numbers)
+        other = exact_grid((24, x.shape[1]), rng, bits=2)
+        y = hg.asarray(np.asfortranarray(other) if k_strided(kernel, 1 - side) else other)
+        use_kernel(kernel.name)
+        hg.reset_usage()
+        if side == 0:
+            assert_gemm_close(hg.matmul(x, y.T, dtype=F32).get(), want, other.T, exact=True)
+        else:
+            assert_gemm_close(hg.matmul(y, x.T, dtype=F32).get(), other, want.T, exact=True)
+        assert all(operand != "ab"[side] for _, operand, _ in hg.usage().copies)
+    rows = kernel.tile[0]
+    a, b = exact_grid((rows + 3, 64), rng, bits=2), exact_grid((64, 24), rng, bits=2)
+    out = far(rows + 3, 24, rows)
+    hg.matmul(hg.asarray(a), hg.asarray(b), out)
+    assert_gemm_close(out.get(), a, b, exact=True)
+    assert all(operand != "out" for _, operand, _ in hg.usage().copies)
+    assert hg.usage().kernels[kernel.name] == 2
     store.free()
