@@ -1,0 +1,84 @@
+"""Kernels for groups of rows under the sanitizers, in every order of memory and waves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from subprocess import CompletedProcess
+
+import pytest
+
+CLEAN = """
+import numpy as np, ml_dtypes, hipgemm as hg
+from hipgemm.gemm import only_kernel
+from hipgemm.manifest import load_manifest
+rng = np.random.default_rng(5)
+o = np.array([0, 33, 33, 70, 70], np.int32)
+there = hg.asarray(o)
+
+def operand(shape, format, axis, **options):
+    x = hg.asarray(rng.standard_normal(shape).astype(np.float16 if format == "f16" else ml_dtypes.bfloat16))
+    if format.startswith("fp8"):
+        return hg.quantize_fp8(x, format=format)
+    if format.startswith("mxfp8"):
+        return hg.quantize_mxfp8(x, axis=axis, format=format, **options)
+    return hg.quantize_mxfp4(x, axis=axis, hadamard=False) if format.startswith("mxfp4") else x
+
+kernels = [k for k in load_manifest()["gfx950"].kernels.values() if "grouped" in k.op]
+for kernel in kernels:
+    with only_kernel(kernel.name):
+        if kernel.op.endswith("matmul"):
+            k = kernel.tile[2] * 3 // 2
+            x, w = operand((75, k), kernel.a, -1), operand((4, 80, k), kernel.b, -1).mT
+            if kernel.layout == "nn":
+                w = operand((4, k, 80), kernel.b, -2)
+            results = [hg.grouped_matmul(x, w, o), hg.grouped_matmul(x, w, there, dtype=np.float32)]
+        else:
+            dy = operand((75, 80), kernel.a, 0, group_offsets=there)
+            x = operand((75, 33), kernel.b, 0, group_offsets=there)
+            out = hg.zeros((4, 80, 33), np.float32)
+            results = [hg.grouped_wgrad(dy, x, there), hg.grouped_wgrad(dy, x, there, out, accumulate=True)]
+        for result in results:
+            assert np.isfinite(result.get().astype(np.float32)).all()
+    print("clean", kernel.name)
+"""
+
+
+@pytest.mark.parametrize("memory", ["late", "early", "random:3"])
+def test_clean(memory: str, run_python: Callable[..., CompletedProcess[str]]) -> None:
+    done = run_python(
+        CLEAN,
+        HIPGEMM_RUNTIME="emulator",
+        HIPGEMM_EMULATOR_CHECK="all",
+        HIPGEMM_EMULATOR_MEMORY=memory,
+        HIPGEMM_EMULATOR_WAVES="random:3" if memory.startswith("random") else "reverse",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("clean grouped_") >= 60
+
+
+WRONG = """
+import numpy as np, ml_dtypes, hipgemm as hg
+x = hg.asarray(np.ones((70, 40), ml_dtypes.bfloat16))
+w = hg.asarray(np.ones((4, 40, 24), ml_dtypes.bfloat16))
+for wrong in ([5, 9, 9, 70, 70], [0, 70, 0, 70, 0], [0, -3, 99, 2**31 - 1, -(2**31)]):
+    o = hg.asarray(np.array(wrong, np.int32))
+    for call in (
+        lambda: hg.grouped_matmul(x, w, o),
+        lambda: hg.grouped_wgrad(x, x, o),
+        lambda: hg.grouped_wgrad(x, x, o, recipe="mxfp8"),
+    ):
+        made = call()
+        try:
+            made.get()
+        except hg.HipError as error:
+            assert "group_offsets" in str(error), error
+            print("told")
+        made.get()
+"""
+
+
+def test_wrong_offsets_touch_nothing_outside(run_python: Callable[..., CompletedProcess[str]]) -> None:
+    """Groups neither overlap nor leave their matrix, whatever offsets on the device say."""
+    done = run_python(WRONG, HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_CHECK="all")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("told") == 9
