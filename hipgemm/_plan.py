@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,10 @@ class Scales:
     shape: Axes  # of the operand, in numbers, without axes that are broadcast
     strides: Axes  # of the scales, along the same axes
     bits: int
-    blocked: bool
-    together: bool
-    step: int
-    move: Move | None
+    step: int = 0  # between scales of neighbouring rows, in the kernel's terms
+    blocked: bool = False
+    together: bool = True
+    move: Move | None = None
 
 
 @dataclass(frozen=True)
@@ -187,45 +187,42 @@ def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
     extents = (p.m, p.n, kernel_k(p.k, kernel), levels.inner)
     scale_rows = tuple(side.scales.step if side.scales else 0 for side in sides)
     scale_layout = (*scale_rows, *levels.pair(scale_steps[0]), *levels.pair(scale_steps[1]))
-    splits = cost.splits
-    workspace: dict[str, Any] = {}
-    out_type, bias_type = _launch.TYPE_CODES[p.out_format.name], _bias_type(p)
-    if splits > 1:
-        ld = -(-p.n // 4) * 4  # rows that begin at 16 bytes
-        matrix = 4 * p.m * ld
-        split = matrix * levels.count
-        layout = (
-            *leadings, ld, *strides, levels.inner * matrix, matrix, split, *extents, splits, cost.split_tiles,
-        )  # fmt: skip
-        reduce = _launch.function(device, "split_reduce")
-        rows, columns = reduce.tile
-        # Blocked scales go into the sums, others onto them.
-        blocked = sides[0].scales is not None and sides[0].scales.blocked
-        zeros = (0,) * 6
-        outer_scales = zeros if blocked else scale_layout
-        scale_layout = scale_layout if blocked else zeros
-        workspace = {
-            "workspace": split * splits,
-            "reduce": reduce,
-            "reduce_workgroups": -(-p.m // rows) * -(-p.n // columns) * levels.count,
-            "reduce_layout": (
-                ld, split, matrix, ldc, *levels.pair(out_steps), *outer_scales[2:],
-                p.m, p.n, levels.inner, splits, *outer_scales[:2],
-            ),
-        }  # fmt: skip
-    else:
-        layout = (*leadings, ldc, *strides, *levels.pair(out_steps), 0, *extents, 1, cost.split_tiles)
-    return Plan(
+    made = Plan(
         **known,
-        workgroups=tiles(p, kernel) * levels.count * splits,
+        workgroups=tiles(p, kernel) * levels.count,
         first=sides[0],
         second=sides[1],
-        layout=layout,
-        types=(out_type, bias_type),
+        layout=(*leadings, ldc, *strides, *levels.pair(out_steps), 0, *extents, 1, cost.split_tiles),
+        types=(_launch.TYPE_CODES[p.out_format.name], _bias_type(p)),
         scale_layout=scale_layout if sides[0].scales else (),
         offsets=levels.offsets(*steps, out_steps, *scale_steps),
         out_move=out_move,
-        **workspace,
+    )
+    if cost.splits == 1:
+        return made
+    # Each part stores its sums, and a second kernel does what otherwise the first one does at its end.
+    ld = -(-p.n // 4) * 4  # rows that begin at 16 bytes
+    matrix = 4 * p.m * ld
+    part = matrix * levels.count
+    sums = (levels.inner * matrix, matrix, part)
+    reduce = _launch.function(device, "split_reduce")
+    rows, columns = reduce.tile
+    # Blocked scales go into the sums, others onto them.
+    blocked = sides[0].scales is not None and sides[0].scales.blocked
+    none = (0,) * len(scale_layout)
+    inner, outer = (scale_layout, none) if blocked else (none, scale_layout)
+    return replace(
+        made,
+        workgroups=made.workgroups * cost.splits,
+        layout=(*leadings, ld, *strides, *sums, *extents, cost.splits, cost.split_tiles),
+        scale_layout=inner if sides[0].scales else (),
+        reduce=reduce,
+        reduce_workgroups=-(-p.m // rows) * -(-p.n // columns) * levels.count,
+        reduce_layout=(
+            *(ld, part, matrix, ldc, *levels.pair(out_steps), *outer[2:]),
+            *(p.m, p.n, levels.inner, cost.splits, *outer[:2]),
+        ),
+        workspace=part * cost.splits,
     )
 
 
@@ -283,12 +280,10 @@ def _scales(x: Operand, k: int) -> tuple[Scales, Axes]:
     shape, steps = (*lead, rows, k), (*(strides[axis] for axis in own), *strides[-2:])
     if not x.format.block:
         if rows <= 1 or row in (0, 4):
-            return Scales(
-                shape, steps, x.format.bits, False, True, int(rows > 1 and row == 4), None
-            ), strides[:-2]
+            return Scales(shape, steps, x.format.bits, int(rows > 1 and row == 4)), strides[:-2]
         move = _move("not contiguous", 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
         apart = _spread(move.target[:-2], _moving(strides), len(x.shape) - 2)
-        return Scales(shape, steps, x.format.bits, False, True, 1, move), apart
+        return Scales(shape, steps, x.format.bits, 1, move=move), apart
     merged, _ = merge((*lead, rows), steps[:-1])
     together = not lead or (len(merged) <= 1 and rows % _launch.SCALE_ROWS == 0)
     if together:
@@ -296,7 +291,7 @@ def _scales(x: Operand, k: int) -> tuple[Scales, Axes]:
     else:
         step, matrix = _launch.gemm_scale_step(rows), _launch.gemm_scale_bytes(rows, k)
     apart = _spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
-    return Scales(shape, steps, x.format.bits, True, together, step, None), apart
+    return Scales(shape, steps, x.format.bits, step, blocked=True, together=together), apart
 
 
 def _plain(choice: Choice, known: dict[str, Any]) -> Plan:
@@ -311,7 +306,7 @@ def _plain(choice: Choice, known: dict[str, Any]) -> Plan:
         layout += [*x.strides[-2:], *levels.pair(x.strides[:-2])]
         scale_layout += [*scales[-2:], *levels.pair(scales[:-2])]
         form = x.format
-        where = Scales(x.shape, scales, form.bits, False, True, 0, None) if x.scale_strides else None
+        where = Scales(x.shape, scales, form.bits) if x.scale_strides else None
         sides.append(Side(name, None, where))
         parts.append((x.strides[:-2], scales[:-2]))
     layout += [*p.out.strides[-2:], *levels.pair(p.out.strides[:-2]), *scale_layout]
