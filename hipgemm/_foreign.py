@@ -34,8 +34,20 @@ def look_at(x: Any, stream: int) -> Foreign:
         required = f"the array must be in the memory of device 0 to {count - 1}"
         got = f"address {found.ptr:#x}, device {found.device}"
         raise InterchangeError(f"asarray: {sentence(required, got)}")
+    if fault := misaligned(found.ptr, found.shape, found.strides, found.dtype):
+        raise InterchangeError(f"asarray: {fault}")
     _hip.require_stream(found.stream, found.device)
     return found
+
+
+def misaligned(ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Say what is wrong with where numbers lie; kernels read words, and halves, only in their places."""
+    word = min(dtype.alignment, 4)
+    steps = [step for n, step in zip(shape, strides, strict=True) if n > 1]
+    if 0 in shape or not any(at % word for at in (ptr, *steps)):
+        return ""
+    required = f"numbers of {dtype} must lie at multiples of {word} bytes"
+    return sentence(required, f"address {ptr:#x}, strides {strides}")
 
 
 def _by_dlpack(x: Any, stream: int) -> Foreign:

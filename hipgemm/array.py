@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import _dlpack, _hip, _staging
 from ._dlpack import contiguous_strides
-from ._foreign import look_at
+from ._foreign import look_at, misaligned
 from ._transfer import address_of
 from ._transfer import download as download
 from ._transfer import queue_upload as queue_upload
@@ -249,7 +249,7 @@ class DeviceArray(Resident):
         Raises
         ------
         ValueError
-            If the last axis cannot be cut so.
+            If the last axis cannot be cut so, or numbers would lie across words of 4 bytes.
 
         Examples
         --------
@@ -268,6 +268,8 @@ class DeviceArray(Resident):
                 required = f"the last axis must be a multiple of {to.itemsize} bytes"
                 raise ValueError(f"DeviceArray.view: {sentence(required, shape[-1] * item)}")
             shape, strides = (*shape[:-1], count), (*strides[:-1], to.itemsize)
+        if fault := misaligned(self.ptr, shape, strides, to):
+            raise ValueError(f"DeviceArray.view: {fault}")
         return DeviceArray(self._block, self.ptr, shape, strides, to, self.readonly)
 
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:

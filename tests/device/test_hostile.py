@@ -153,3 +153,37 @@ def test_planned_calls_are_checked_like_new_ones(rng):
         hg.matmul(whole.T, groups)
     with pytest.raises(ValueError, match="a must be quantized without group_offsets; got 2 groups"):
         hg.matmul(groups.T, whole)
+
+
+# ---- memory that kernels cannot read
+
+
+def test_numbers_between_their_places(rng):
+    """A byte too far: kernels would read what lies before."""
+    memory = hg.asarray(np.zeros((4, 72), np.uint8))
+    assert memory[:, 1:].view(E4M3).shape == (4, 71)
+    assert memory[:1, 4:].view(F32).shape == (1, 17)
+    for view, dtype in ((memory[0, 1:65], BF16), (memory[0, 2:66], F32), (memory[:, 2:66], np.float64)):
+        with pytest.raises(ValueError, match=r"DeviceArray\.view: .* multiple"):
+            view.view(dtype)
+    odd = hg.asarray(np.zeros((4, 66), np.uint8))
+    assert odd[:, :64].view(BF16).strides == (66, 2)
+    with pytest.raises(
+        ValueError, match=r"view: numbers of float32 must lie at multiples of 4 bytes; .*\(66, 4\)"
+    ):
+        odd[:, :64].view(F32)
+
+    class Shifted:
+        def __init__(self, x):
+            interface = {"shape": (8,), "typestr": "<f4", "data": (x.ptr + 2, False)}
+            self.__cuda_array_interface__ = {**x.__cuda_array_interface__, **interface}
+
+    with pytest.raises(BufferError, match="asarray: numbers of float32 must lie at multiples of 4 bytes"):
+        hg.asarray(Shifted(memory))
+    x = np.ndarray(
+        (3, 8), np.float16, np.zeros(99, np.uint8).data, 1, (27, 2)
+    )  # NumPy's may: they are copied
+    x[...] = rng.integers(-3, 4, (3, 8))
+    out = np.ndarray((3, 3), F32, np.zeros(99, np.uint8).data, 1, (21, 4))
+    assert_gemm_close(hg.matmul(x, x.T, out), x, x.T, exact=True)
+    np.testing.assert_array_equal(hg.asarray(x).get(), x)
