@@ -289,8 +289,8 @@ def classify(line: str) -> str | None:
     return exact.get(name) or {"v_": "valu", "s_": "salu"}.get(name[:2], "other")
 
 
-def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[str, float]:
-    """Instructions per wave and K tile of the loop that holds the most MFMAs."""
+def main_loop(assembly: str, kernel: str) -> list[str]:
+    """The assembly of the loop that holds the most MFMAs."""
     body = assembly[assembly.index(f"\n{kernel}:") : assembly.index(f"\n\t.size\t{kernel},")].splitlines()
     labels = {line.split(":")[0]: i for i, line in enumerate(body) if line.startswith(".L")}
     loops = []
@@ -302,7 +302,12 @@ def main_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[s
     # A branch back may also lead to code that was moved out of line: only the innermost are surely loops.
     inner = [x for x in loops if not any(x[1] <= y[1] and y[2] <= x[2] for y in loops if y != x)]
     _, start, end = max(inner, default=(0, 0, 0))
-    loop = body[start:end]
+    return body[start:end]
+
+
+def count_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[str, float]:
+    """Instructions of the main loop per wave and K tile."""
+    loop = main_loop(assembly, kernel)
     counts = Counter(filter(None, map(classify, loop)))
     if not counts["mfma"]:
         raise BuildError(f"{kernel}: no loop with MFMA in the assembly")
@@ -354,7 +359,7 @@ def complete(kernel: dict[str, Any], arch: Arch, built: code_object.CodeObject, 
         code_bytes=built.symbols[name].size,
     )
     if is_gemm(kernel):
-        kernel["main_loop"] = main_loop(assembly, name, kernel["tile"], kernel["waves"])
+        kernel["main_loop"] = count_loop(assembly, name, kernel["tile"], kernel["waves"])
 
 
 def faults(kernel: dict[str, Any]) -> list[str]:

@@ -227,13 +227,27 @@ def test_instructions_stay_in_their_phase(assembly, arch, kernel):
         assert {phase["ds_read"] for phase in phases} == {0, loop["ds_read"]}
 
 
+def vector_waits(loop):
+    """How many loads each wait of a loop leaves on their way."""
+    return [int(n) for n in re.findall(r"vmcnt\((\d+)\)", "\n".join(loop))]
+
+
+@pytest.mark.parametrize(
+    ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k["schedule"] == "Ring4"], ids=name_of
+)
+def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
+    """Two beside the one it waits for; scales that are wanted one tile later cost no more than one tile."""
+    waits = vector_waits(build.main_loop(assembly[arch], kernel["name"]))
+    fetches = int(kernel["main_loop"]["dma"])
+    assert waits.count(2 * fetches) >= 2
+    assert min(waits) >= 2 * fetches
+
+
 @pytest.mark.parametrize(
     ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k["schedule"] == "PingPong"], ids=name_of
 )
 def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
-    text = assembly[arch]
-    loop = re.search(r"Inner Loop Header.*?s_cbranch", text[text.index(f"\n{kernel['name']}:") :], re.S)
-    waits = [int(n) for n in re.findall(r"vmcnt\((\d+)\)", loop.group())]
+    waits = vector_waits(build.main_loop(assembly[arch], kernel["name"]))
     # Two tiles of four steps; all fetches of the last four steps may be on their way. So may the scales
     # loaded in the first step of a tile, though not beyond it.
     loads = int(2 * kernel["main_loop"]["vmem"])

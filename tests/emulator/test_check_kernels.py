@@ -18,9 +18,7 @@ from checked import checks
 FOLDER = Path(__file__).parents[2] / "hipgemm" / "kernels"
 ENTRY = json.loads((FOLDER / "manifest.json").read_text())["archs"]["gfx950"]
 GEMMS = {
-    k["name"]: k
-    for k in ENTRY["kernels"]
-    if k["op"] == "gemm" and k["a"] == "bf16" and k["layout"] == "nt"
+    k["name"]: k for k in ENTRY["kernels"] if k["op"] == "gemm" and k["a"] == "bf16" and k["layout"] == "nt"
 }
 DEVICE_TESTS = Path(__file__).parents[1] / "device"
 
