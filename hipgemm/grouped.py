@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,9 @@ import numpy.typing as npt
 
 from . import _hip, _launch, _notes, _plan
 from .array import DeviceArray, download, lend, new, queue_upload
-from .errors import UnsupportedError, raise_reasons, told_by
-from .formats import QUANTIZED
-from .gemm import _bring_up_operand, _turn
+from .errors import Reason, UnsupportedError, raise_reasons, told_by
+from .formats import BLOCK, QUANTIZED, Format
+from .gemm import _bring_up_operand, _operand_key, _turn
 from .grouped_problem import (
     GroupedProblem,
     describe_grouped_matmul,
@@ -23,8 +24,9 @@ from .grouped_problem import (
     operands,
     workgroups,
 )
-from .groups import group_slots
+from .groups import group_slots, in_order, same_offsets
 from .manifest import code_object
+from .problem import byte_range
 from .quantize import quantize_mxfp8
 from .scaled import ScaledArray
 from .support import leading
@@ -92,7 +94,7 @@ def grouped_matmul(
            [13., 17., 21.],
            [ 0.,  0.,  0.]], dtype=float32)
     """
-    return _run("grouped_matmul", describe_grouped_matmul, x, w, group_offsets, out, stream, {"dtype": dtype})
+    return _run("grouped_matmul", x, w, group_offsets, out, stream, {"dtype": dtype})
 
 
 def grouped_wgrad(
@@ -157,46 +159,78 @@ def grouped_wgrad(
            [1., 1.]], dtype=float32)
     """
     options = {"dtype": dtype, "recipe": recipe, "accumulate": accumulate}
-    return _run("grouped_wgrad", describe_grouped_wgrad, dy, x, group_offsets, out, stream, options)
+    return _run("grouped_wgrad", dy, x, group_offsets, out, stream, options)
 
 
-Describe = Callable[..., tuple[GroupedProblem | None, list[Any]]]
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call, as it was made."""
+
+    function: str
+    a: Any
+    b: Any
+    offsets: Any
+    out: Any
+    options: dict[str, Any]
+
+    @property
+    def resident(self) -> bool:
+        """Whether its matrices are on a device."""
+        return isinstance(self.a, DeviceArray) or (
+            isinstance(self.a, ScaledArray) and self.a.device is not None
+        )
+
+    def describe(self) -> tuple[GroupedProblem | None, list[Reason]]:
+        """Describe it, every fault included."""
+        return _DESCRIBE[self.function](self.a, self.b, self.offsets, self.out, **self.options)
 
 
-def _run(
-    function: str, describe: Describe, a: Any, b: Any, offsets: Any, out: Any, stream: Any, options: Any
-) -> Any:
-    """Check, choose, and queue; for arrays on the host, bring them up and the result down."""
+_DESCRIBE: dict[str, Callable[..., tuple[GroupedProblem | None, list[Reason]]]] = {
+    "grouped_matmul": describe_grouped_matmul,
+    "grouped_wgrad": describe_grouped_wgrad,
+}
+
+
+def _run(function: str, a: Any, b: Any, offsets: Any, out: Any, stream: Any, options: dict[str, Any]) -> Any:
+    """Check, choose, and queue."""
     handle = 0 if stream is None else _hip.stream_handle(function, stream)
-    resident = isinstance(a, DeviceArray) or (isinstance(a, ScaledArray) and a.device is not None)
-    if not resident and isinstance(offsets, DeviceArray):
-        offsets = offsets.get()
-    problem, reasons = describe(a, b, offsets, out, **options)
+    call = _Call(function, a, b, offsets, out, options)
+    if not call.resident:
+        return _on_host(call, handle)
+    plan = _plan_of(call)
+    if out is None:
+        out = new(plan.shape, plan.out_format.dtype, a.device, handle)
+    if _hip.runtime().devices == 1:
+        _execute(plan, *_quantized(a, b, call, handle), offsets, out, handle)
+    else:
+        with _hip.on_device(out.device):
+            _execute(plan, *_quantized(a, b, call, handle), offsets, out, handle)
+    return out
+
+
+def _on_host(call: _Call, stream: int) -> Host:
+    """Bring operands up and the result down; nothing is pending when this returns."""
+    if isinstance(call.offsets, DeviceArray):
+        call = replace(call, offsets=call.offsets.get())
+    problem, reasons = call.describe()
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
-        raise_reasons(function, reasons)  # before any device is opened
+        raise_reasons(call.function, reasons)  # before any device is opened
     assert problem is not None
-    device = _hip.current_device() if problem.device is None else problem.device
+    device = _hip.current_device()
     plan = _make_plan(problem, reasons, device)
+    result: Host = np.empty(plan.shape, plan.out_format.dtype) if call.out is None else call.out
+    if result.size == 0:
+        return result
     with _hip.on_device(device):
-        if resident:
-            if out is None:
-                out = new(problem.shape, problem.out_format.dtype, device, handle)
-            _execute(plan, *_quantized(a, b, offsets, options, handle), offsets, out, handle)
-            return out
-        result = np.empty(problem.shape, problem.out_format.dtype) if out is None else out
-        if result.size == 0:
-            return result
         try:
-            first, second = (
-                _up(x, turned, device, handle) for x, turned in zip((a, b), plan.turned, strict=True)
-            )
-            there = new(problem.shape, problem.out_format.dtype, device, handle)
-            if problem.accumulate:
-                queue_upload(result.reshape(-1), there.ptr, handle)
-            _execute(plan, *_quantized(first, second, offsets, options, handle), offsets, there, handle)
-            download(there.ptr, there.shape, there.strides, result, handle)
+            a, b = _up(call.a, plan.turned[0], device, stream), _up(call.b, plan.turned[1], device, stream)
+            there = new(plan.shape, plan.out_format.dtype, device, stream)
+            if plan.accumulate:
+                queue_upload(result.reshape(-1), there.ptr, stream)
+            _execute(plan, *_quantized(a, b, call, stream), call.offsets, there, stream)
+            download(there.ptr, there.shape, there.strides, result, stream)
         except BaseException:
-            _hip.quiesce(handle)  # or it would write into an array that is gone
+            _hip.quiesce(stream)  # or it would write into an array that is gone
             raise
     return result
 
@@ -212,10 +246,11 @@ def _up(x: Any, turned: bool, device: int, stream: int) -> Any:
     return _bring_up_operand(_turn(x), device, stream).mT
 
 
-def _quantized(a: Any, b: Any, offsets: Any, options: dict[str, Any], stream: int) -> tuple[Any, Any]:
-    if options.get("recipe") != "mxfp8":
+def _quantized(a: Any, b: Any, call: _Call, stream: int) -> tuple[Any, Any]:
+    """Quantize in groups first, if that is the recipe."""
+    if call.options.get("recipe") != "mxfp8":
         return a, b
-    one, other = (quantize_mxfp8(x, axis=0, group_offsets=offsets, stream=stream) for x in (a, b))
+    one, other = (quantize_mxfp8(x, axis=0, group_offsets=call.offsets, stream=stream) for x in (a, b))
     return one, other
 
 
@@ -224,62 +259,150 @@ def _quantized(a: Any, b: Any, offsets: Any, options: dict[str, Any], stream: in
 
 @dataclass(frozen=True)
 class _GroupedPlan:
-    """What is launched, over what."""
+    """All about a call but addresses and offsets: what is launched, over what."""
 
-    problem: GroupedProblem
+    function: str
+    shape: tuple[int, ...]  # of the result
+    out_format: Format
+    rows: int
+    groups: int
+    accumulate: bool
+    whole_blocks: bool  # whether groups must begin at a block of operands that do not heed them
     kernel: _launch.Function
     workgroups: int
-    sides: tuple[_plan.Side, ...]
+    sides: tuple[_plan.Side, _plan.Side]
     turned: tuple[bool, bool]  # operands that the call names the other way round
-    leading: tuple[int, int]
+    empty: bool  # nothing is read
+    layout: tuple[int, ...]  # of operands: leading dimensions
     group_stride: int  # bytes between the matrices of groups in b
-    scale_steps: tuple[int, int]
-    scale_group_stride: int
-    scaled: bool
+    extents: tuple[int, ...]
+    scales: tuple[int, ...]  # that follow their addresses; empty without scales
     flop: int
     moved: int
+    ranges: tuple[tuple[int, int], ...]  # bytes that a, b and out span, from their addresses
+
+    def may_overlap(self, a: DeviceArray, b: DeviceArray, out: DeviceArray) -> bool:
+        """Whether what `out` spans meets what an operand spans."""
+        low, high = self.ranges[2]
+        low, high = out.ptr + low, out.ptr + high
+        return any(
+            x.ptr + first < high and low < x.ptr + last
+            for x, (first, last) in zip((a, b), self.ranges, strict=False)
+        )
 
 
-def _make_plan(p: GroupedProblem, reasons: list[Any], device: int) -> _GroupedPlan:
-    choice = None
+_plans: dict[Any, _GroupedPlan] = {}
+_MAX_PLANS = 4096
+
+
+def _plan_of(call: _Call) -> _GroupedPlan:
+    """Return the plan for a call on a device: the one kept from a call like it, or a new one."""
+    out, offsets = call.out, call.offsets
+    key: Any = None
+    plan = None
+    try:
+        key = (
+            call.function,
+            _operand_key(call.a),
+            _operand_key(call.b),
+            None if out is None else out._key,
+            tuple(call.options.values()),
+            offsets._key if type(offsets) is DeviceArray else (type(offsets), offsets.shape, offsets.dtype),
+            os.environ.get("HIPGEMM_KERNEL"),
+        )
+        plan = _plans.get(key)
+    except (AttributeError, TypeError):  # wrong in a way that the description will tell
+        pass
+    if plan is not None and _still_right(plan, call):
+        return plan
+    problem, reasons = call.describe()
+    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
+        raise_reasons(call.function, reasons)
+    assert problem is not None
+    plan = _make_plan(problem, reasons, call.a.device)
+    if len(_plans) >= _MAX_PLANS:
+        _plans.clear()
+    if key is not None:
+        _plans[key] = plan
+    return plan
+
+
+def _still_right(plan: _GroupedPlan, call: _Call) -> bool:
+    """Whether what no plan remembers is right as well: offsets, and where arrays lie."""
+    offsets = call.offsets
+    known = type(offsets) is not DeviceArray
+    if known and not in_order(offsets, plan.rows):
+        return False
+    for q in (call.a, call.b):
+        if type(q) is ScaledArray:
+            if q.group_offsets is not None:
+                if not same_offsets(q.group_offsets, offsets):
+                    return False
+            elif (
+                plan.function == "grouped_wgrad"
+                and known
+                and q.format[:2] == "mx"
+                and (offsets % BLOCK).any()
+            ):
+                return False
+    if call.out is None:
+        return True
+    parts = [q.data if type(q) is ScaledArray else q for q in (call.a, call.b)]
+    beside = [q.scale for q in (call.a, call.b) if type(q) is ScaledArray]
+    if not known:
+        beside.append(offsets)
+    if any(x._block.ptr == call.out._block.ptr for x in beside):
+        return False
+    return not plan.may_overlap(parts[0], parts[1], call.out)
+
+
+def _make_plan(p: GroupedProblem, reasons: list[Reason], device: int) -> _GroupedPlan:
     try:
         with told_by(p.op):
             kernels = code_object(_hip.arch(device)).kernels.values()
         found, unsupported = grouped_choices(p, kernels)
         raise_reasons(p.op, reasons + unsupported)
-        choice = found[0]
     except UnsupportedError as error:
         count_refused(p.op, error.reasons)
         raise
-    kernel = choice.kernel
+    kernel = found[0].kernel
     forward = p.op == "grouped_matmul"
+    empty = not (p.rows and p.n and p.k and p.groups)
     sides, steps, scale_steps, leadings = [], [], [], []
     for at, (name, x) in enumerate(zip(("x", "w") if forward else ("dy", "x"), operands(p), strict=True)):
-        move, apart, ld = None, (0,) * (len(x.shape) - 2), leading(x, kernel, at)
-        if p.rows and p.n and p.k and p.groups:
-            move, apart, ld = _plan._operand(x, kernel, at)
-        scales, scale_apart = None, apart
-        if p.groups and x.scale_strides and not (x.format.block and not forward):
+        lead = (0,) * (len(x.shape) - 2)
+        move, apart, ld = (None, lead, leading(x, kernel, at)) if empty else _plan._operand(x, kernel, at)
+        scales, scale_apart = None, lead
+        if x.scale_strides and not empty and (forward or not x.format.block):
             scales, scale_apart = _plan._scales(x, p.k if forward else p.rows)
         sides.append(_plan.Side(name, move, scales))
         steps.append(apart)
         scale_steps.append(scale_apart)
         leadings.append(ld)
     item = p.out_format.itemsize
-    operand_bytes = sum(math.prod(x.shape) * x.format.itemsize for x in (p.a, p.b))
+    scales_of_groups = scale_steps[1][0] if forward and scale_steps[1] else 0
+    spans = [byte_range(x.shape, x.strides, x.format.itemsize, 0) for x in (p.a, p.b)]
+    spans.append((0, 0) if p.out is None else byte_range(p.out.shape, p.out.strides, item, 0))
     return _GroupedPlan(
-        problem=p,
+        function=p.op,
+        shape=p.shape,
+        out_format=p.out_format,
+        rows=p.rows,
+        groups=0 if forward and empty else p.groups,
+        accumulate=p.accumulate,
+        whole_blocks=not forward and p.a.format.block > 0,
         kernel=_launch.function(device, kernel.name),
         workgroups=workgroups(p, kernel),
-        sides=tuple(sides),
+        sides=(sides[0], sides[1]),
         turned=(not forward, True),
-        leading=(leadings[0], leadings[1]),
+        empty=empty,
+        layout=tuple(leadings),
         group_stride=steps[1][0] if forward else 0,
-        scale_steps=_scale_rows(p, sides),
-        scale_group_stride=scale_steps[1][0] if forward and p.groups and p.b.scale_strides else 0,
-        scaled=p.a.format.scale_dtype is not None,
+        extents=(p.rows, p.n, p.k) if forward else (p.n, p.k, p.rows),
+        scales=(*_scale_rows(p, sides), scales_of_groups) if p.a.format.scale_dtype else (),
         flop=2 * p.rows * p.n * p.k,
-        moved=operand_bytes + math.prod(p.shape) * item,
+        moved=sum(math.prod(x.shape) * x.format.itemsize for x in (p.a, p.b)) + math.prod(p.shape) * item,
+        ranges=tuple(spans),
     )
 
 
@@ -301,62 +424,54 @@ def _across_rows(rows: int) -> int:
 
 def _execute(plan: _GroupedPlan, a: Any, b: Any, offsets: Any, out: DeviceArray, stream: int) -> None:
     """Queue the product. The device of all arrays is current."""
-    p = plan.problem
     if out.size == 0:
         return
-    device, item = out.device, p.out_format.itemsize
-    temporaries: list[_hip.Block] = []
-    if isinstance(offsets, DeviceArray):
-        offsets._block.reading(stream)
-        offsets_ptr = offsets.ptr
-    else:
-        lent = lend(np.asarray(offsets, np.int32), device, stream)
-        temporaries.append(lent._block)
-        offsets_ptr = lent.ptr
-    empty = not (p.rows and p.k and p.groups)
-    pointers = [0, 0] if empty else [
-        _plan._read(side, x, stream, temporaries, p.op) for side, x in zip(plan.sides, (a, b), strict=True)
-    ]  # fmt: skip
-    scales: tuple[int, ...] = ()
-    if plan.scaled:
-        scales = (0, 0) if empty else tuple(
-            _scales_of(plan, side, x, offsets_ptr, stream, temporaries)
-            for side, x in zip(plan.sides, (a, b), strict=True)
-        )  # fmt: skip
-        scales = (*scales, *plan.scale_steps, plan.scale_group_stride)
+    device, item = out.device, plan.out_format.itemsize
+    if type(offsets) is not DeviceArray:
+        offsets = lend(np.asarray(offsets, np.int32), device, stream)
+    offsets._block.reading(stream)
+    temporaries: list[_hip.Block] = [offsets._block]
+    pointers, scales = (0, 0), plan.scales
+    sides = list(zip(plan.sides, (a, b), strict=True))
+    if not plan.empty:
+        first, second = (_plan._read(side, x, stream, temporaries, plan.function) for side, x in sides)
+        pointers = first, second
+    if scales:
+        at = (
+            (0, 0)
+            if plan.empty
+            else tuple(_scales_of(plan, *s, offsets.ptr, stream, temporaries) for s in sides)
+        )
+        scales = (*at, *scales)
     out._block.writing(stream)
-    target, whole = out, out
+    target = out
     if not _rows_direct(out, plan):
-        whole = new(out.shape, out.dtype, device, stream)
-        target = whole
-        temporaries.append(whole._block)
-        if p.accumulate:
-            _copy_matrices(out, whole, stream)
+        target = new(out.shape, out.dtype, device, stream)
+        temporaries.append(target._block)
+        if plan.accumulate:
+            _copy_matrices(out, target, stream)
     rows, columns = out.shape[-2:]
-    ldc = target.strides[-2] // item if rows > 1 else columns
-    forward = p.op == "grouped_matmul"
-    groups = 0 if forward and empty else p.groups
     _launch.launch(
         plan.kernel,
         plan.workgroups,
         stream,
         *pointers,
         target.ptr,
-        offsets_ptr,
-        _notes.place(p.op),
-        *plan.leading,
-        ldc,
-        plan.group_stride if forward else target.strides[0],
-        *((p.rows, p.n, p.k) if forward else (p.n, p.k, p.rows)),
-        groups,
-        _launch.TYPE_CODES[p.out_format.name],
-        p.accumulate,
+        offsets.ptr,
+        _notes.place(plan.function),
+        *plan.layout,
+        target.strides[-2] // item if rows > 1 else columns,
+        plan.group_stride if plan.function == "grouped_matmul" else target.strides[0],
+        *plan.extents,
+        plan.groups,
+        _launch.TYPE_CODES[plan.out_format.name],
+        plan.accumulate,
         *scales,
     )
-    count_call(p.op, plan.kernel.name, plan.flop, plan.moved, "")
+    count_call(plan.function, plan.kernel.name, plan.flop, plan.moved)
     if target is not out:
-        count_copy(p.op, "out", "rows not contiguous", out.nbytes)
-        _copy_matrices(whole, out, stream)
+        count_copy(plan.function, "out", "rows not contiguous", out.nbytes)
+        _copy_matrices(target, out, stream)
 
 
 def _rows_direct(out: DeviceArray, plan: _GroupedPlan) -> bool:
@@ -397,9 +512,8 @@ def _scales_of(
     temporaries: list[_hip.Block],
 ) -> int:
     """Return where the kernel finds the scales of an operand."""
-    p = plan.problem
-    if p.op == "grouped_matmul" or not QUANTIZED[q.format].block:
-        return _plan._read_scales(side, q, stream, temporaries, p.op)
+    if plan.function == "grouped_matmul" or not QUANTIZED[q.format].block:
+        return _plan._read_scales(side, q, stream, temporaries, plan.function)
     kept: tuple[_hip.Block, int] | None = q._kernel_scales.get("groups")
     if kept is not None and kept[0].ptr:
         kept[0].reading(stream)
@@ -408,7 +522,7 @@ def _scales_of(
     rows, columns = q.shape
     scale = q.scale
     step = _across_rows(columns)
-    slots = group_slots(rows, p.groups, UNIT)
+    slots = group_slots(rows, plan.groups, UNIT)
     block = _hip.allocate(slots * step * 8, scale.device, stream)
     temporaries.append(block)
     scale._block.reading(stream)
@@ -421,11 +535,11 @@ def _scales_of(
         scale.ptr,
         block.ptr,
         offsets,
-        _notes.place(p.op),
+        _notes.place(plan.function),
         *scale.strides,
         rows,
         columns,
-        p.groups,
+        plan.groups,
         q.group_offsets is not None,
     )
     if q.group_offsets is not None:  # others may come with other offsets next time

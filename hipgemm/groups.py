@@ -46,7 +46,7 @@ def offset_reasons(
     elif resident and shape[0] > 1 and offsets.strides[0] != INT32.itemsize:
         required = "group_offsets on a device must be contiguous"
         found.append(Reason(ValueError, "stride", sentence(required, f"strides={offsets.strides}")))
-    if found or isinstance(offsets, Resident):
+    if found or isinstance(offsets, Resident) or (rows is not None and in_order(offsets, rows)):
         return found
     return _order_reasons(offsets, rows)
 
@@ -66,6 +66,17 @@ def _order_reasons(offsets: npt.NDArray[Any], rows: int | None) -> list[Reason]:
         required = f"group_offsets must be at most {rows}, the number of rows"
         return [Reason(ValueError, "offsets", sentence(required, f"group_offsets[{i}]={values[i]}"))]
     return []
+
+
+def in_order(offsets: npt.NDArray[Any], rows: int) -> bool:
+    """Whether offsets on the host are right, without words for what is wrong.
+
+    Examples
+    --------
+    >>> in_order(np.array([0, 3, 3, 8]), 8), in_order(np.array([0, 5, 3]), 8)
+    (True, False)
+    """
+    return bool(offsets[0] == 0 and (offsets[1:] >= offsets[:-1]).all() and offsets[-1] <= rows)
 
 
 def same_offsets(x: Any, y: Any) -> bool:
