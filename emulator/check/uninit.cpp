@@ -328,16 +328,16 @@ class Uninit final : public Check {
     const int rows = (part.bytes + 3) / 4;
     // Lanes that load anything undefined: rare.
     uint64_t bad = unknown(w, part);
-    if (std::strstr(side.op->name, "_tr_") && bad)  // sixteen lanes exchange their data
-      for (int group = 0; group < kLanes; group += 16)
-        if (bad >> group & 0xffff) bad |= uint64_t{0xffff} << group;
     Planes row[4];
     for (Planes& r : row) r = Planes::lanes(~bad);
     uint32_t origin = 0;
     if (bad) {
       const int l = __builtin_ctzll(bad & part.lanes);
       if (const uint8_t* from = shadow(w, part, l)) origin = memory_origin(side, part, l, from);
-      if (!std::strstr(side.op->name, "_tr_")) spread(w, side, part, bad, row);
+      if (std::strstr(side.op->name, "_tr_"))
+        transpose(w, side, part, bad, row);
+      else
+        spread(w, side, part, bad, row);
     }
     for (int j = 0; j < rows && part.first_row + j < to->count; ++j) {
       const uint32_t r = to->first + part.first_row + j;
@@ -395,6 +395,26 @@ class Uninit final : public Check {
         if (at >= part.bytes && sign) known = !from || from[part.bytes - 1] == 255;
         row[b / 4].byte[b % 4] = (row[b / 4].byte[b % 4] & ~lane) | (known ? lane : 0);
       }
+    }
+  }
+
+  // Sixteen lanes exchange their data: with their memory side by side, element e of all of them is
+  // a run of sixteen. Elements of less than a byte are not told apart.
+  void transpose(Wave& w, const Side& side, const AccessPart& part, uint64_t bad, Planes* row) {
+    const char* const name = side.op->name;
+    const int size = std::strstr(name, "_tr_b16") ? 2 : std::strstr(name, "_tr_b8") ? 1 : 0;
+    for (int group = 0; group < kLanes; group += 16) {
+      if (!(bad >> group & 0xffff)) continue;
+      for (int l = group; l < group + 16; ++l)
+        for (int b = 0; b < part.bytes; ++b) {
+          const int at = size ? (b / size * 16 + l - group) * size + b % size : 0;
+          const int from = group + at / part.bytes;
+          const uint8_t* const p = shadow(w, part, from);
+          const int byte = at % part.bytes;
+          const bool known = size && (!p || byte >= part.good[from] || p[byte] == 255);
+          const uint64_t lane = uint64_t{1} << l;
+          row[b / 4].byte[b % 4] = (row[b / 4].byte[b % 4] & ~lane) | (known ? lane : 0);
+        }
     }
   }
 

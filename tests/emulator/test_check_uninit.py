@@ -24,6 +24,10 @@ NO_RECORDS = "s_mov_b64 s[8:9], 0\ns_mov_b32 s10, 0\ns_mov_b32 s11, 0x20000\n"
 DPP = "row_mask:0xf bank_mask:0xf"
 # v9 is known in lane 0 only.
 ONE_LANE = "s_mov_b64 exec, 1\nv_mov_b32 v9, 0\n"
+TRANSPOSED = (
+    "v_lshlrev_b32 v6, 3, v0\nv_mov_b32 v3, 0\ns_mov_b64 exec, -3\nds_write_b64 v6, v[2:3]\n"
+    "s_mov_b64 exec, -1\nds_read_b64_tr_b16 v[4:5], v6\ns_waitcnt lgkmcnt(0)\nv_mov_b32 v5, v4\n"
+)
 MFMA = "v_mfma_f32_16x16x32_bf16 v[20:23], v[24:27], v[28:31], 0\ns_nop 15"
 ZERO_A, ZERO_B = ("\n".join(f"v_mov_b32 v{r}, 0" for r in range(n, n + 4)) + "\ns_nop 1\n" for n in (24, 28))
 
@@ -50,6 +54,11 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"ds_write_b32 v1, v9\nds_read_b32 v5, v1\ns_waitcnt lgkmcnt(0)\n{STORE}",
         f"ds_write_b32 v1, v9\nds_write_b32 v1, v0\nds_read_b32 v5, v1\ns_waitcnt lgkmcnt(0)\n{STORE}",
         "v9, which nothing has written; it was read by",
+    ),
+    "lds_transposed": (  # what lane 1 should have written goes to lanes 4 to 7
+        f"{TRANSPOSED}s_mov_b64 exec, 0x10\n{STORE}",
+        f"{TRANSPOSED}s_andn2_b64 exec, exec, 0xf0\n{STORE}",
+        "LDS at 0x8, which nothing has written; it was read by",
     ),
     "lds_atomic": (
         f"ds_add_rtn_u32 v5, v1, v0\ns_waitcnt lgkmcnt(0)\n{STORE}",
