@@ -38,6 +38,7 @@ class Operand:
     row_scales: bool = False  # fp8 with a scale for each row, or for each column of the second operand
     scale_strides: tuple[int, ...] = ()  # bytes from scale to scale along the same axes, 0 where it is one
     tight: bool = False  # in memory that may end inside a word of 4 bytes
+    widens: bool = False  # 4-bit numbers that are yet to become the 8-bit ones described here
 
     @property
     def transposed(self) -> Operand:
@@ -184,8 +185,8 @@ def describe_matmul(
         m=a.shape[-2],
         n=b.shape[-1],
         k=a.shape[-1],
-        a=_broadcast(_beside(a_operand, b_operand, a.shape, -1), batch),
-        b=_broadcast(_beside(b_operand, a_operand, b.shape, -2), batch),
+        a=_broadcast(_beside(a, a_operand, b_operand, -1), batch),
+        b=_broadcast(_beside(b, b_operand, a_operand, -2), batch),
         out=out_operand,
         out_format=out_format,
         alpha=alpha_value,
@@ -371,15 +372,24 @@ class _Faults:
 Shaped = (np.ndarray, Resident, ScaledArray)
 
 
-def _beside(x: Operand, other: Operand, shape: tuple[int, ...], k_axis: int) -> Operand:
+def _beside(q: Any, x: Operand, other: Operand, k_axis: int) -> Operand:
     """Describe 4-bit numbers beside 8-bit ones: widened to e4m3, which holds them all."""
     if not (x.format.bits == 4 and other.format.bits == 8):
         return x
+    shape = q.shape
     pitch = -(-shape[k_axis] // 16) * 16
     matrix = pitch * shape[-3 - k_axis]
     lead = [matrix * math.prod(shape[i + 1 : -2]) for i in range(len(shape) - 2)]
     strides = (*lead, *((pitch, 1) if k_axis == -1 else (1, pitch)))
-    return replace(x, shape=shape, strides=strides, format=QUANTIZED["mxfp8_e4m3"], address=0, padded=True)
+    return replace(
+        x,
+        shape=shape,
+        strides=strides,
+        format=QUANTIZED["mxfp8_e4m3"],
+        address=0,
+        padded=True,
+        widens="mxfp8" not in q._kernel_scales,
+    )
 
 
 def _broadcast(x: Operand, batch: tuple[int, ...]) -> Operand:

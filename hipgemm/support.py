@@ -430,7 +430,11 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     if reasons:
         return Support(None, tuple(reasons))
     best = found[0]
-    on_host = host_copies(problem) if isinstance(problem, GemmProblem) else []
-    copies = tuple(f"{name}: {reason}" for name, reason in (*on_host, *best.copies))
+    before: list[tuple[str, str]] = []
+    if isinstance(problem, GemmProblem):
+        before = host_copies(problem)
+        named = (("a", problem.a), ("b", problem.b))
+        before += [(name, "4 bits beside 8") for name, x in named if x.widens]
+    copies = tuple(f"{name}: {reason}" for name, reason in (*before, *best.copies))
     costs = tuple(choice.cost for choice in found)
     return Support(best.kernel.name, (), copies, costs, best.cost.splits, best.why)
