@@ -227,7 +227,8 @@ def _on_host(call: _Call, stream: int) -> Host:
             there = new(plan.shape, plan.out_format.dtype, device, stream)
             if plan.accumulate:
                 queue_upload(result.reshape(-1), there.ptr, stream)
-            _execute(plan, *_quantized(a, b, call, stream), call.offsets, there, stream)
+            resident = replace(call, a=a, b=b, out=there)  # scales lie otherwise there than on the host
+            _execute(_plan_of(resident), *_quantized(a, b, call, stream), call.offsets, there, stream)
             download(there.ptr, there.shape, there.strides, result, stream)
         except BaseException:
             _hip.quiesce(stream)  # or it would write into an array that is gone

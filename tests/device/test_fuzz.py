@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import fuzz
+import fuzz_groups
 import fuzz_layers
 import pytest
 
@@ -20,6 +21,7 @@ KINDS = {
     "matmul": (fuzz.make, fuzz.run),
     "quantizers": (fuzz_layers.make_quantizing, fuzz_layers.run_quantizing),
     "linear": (fuzz_layers.make_layering, fuzz_layers.run_layering),
+    "groups": (fuzz_groups.make, fuzz_groups.run),
 }
 
 

@@ -1,0 +1,132 @@
+"""Products of groups of rows, put together at random from a seed and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from fuzz import Operand, operand
+from fuzz_layers import EXTENTS, some
+from placed import Placed, place
+from test_grouped import KERNELS, assert_wgrad, sections
+
+import hipgemm as hg
+from hipgemm.formats import QUANTIZED, as_unsigned
+from hipgemm.testing import assert_gemm_close
+
+BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+TYPES = (BF16, F16, F32)
+FORMATS_OF = {
+    op: sorted({(k.a, k.b) for k in KERNELS if k.op.removeprefix("scaled_") == op})
+    for op in ("grouped_matmul", "grouped_wgrad")
+}
+
+
+@dataclass
+class Grouping:
+    """One product of groups."""
+
+    seed: int
+    op: str
+    a: Operand
+    b: Operand
+    offsets: np.ndarray
+    there: bool  # offsets on the device
+    out: Placed | None
+    dtype: np.dtype[Any]
+    accumulate: bool
+    exact: bool
+    where: str
+
+    def __str__(self) -> str:
+        def text(x: Operand) -> str:
+            return f"{x.format} {list(x.data.shape)} strides {list(x.data.strides)} at {x.data.offset}"
+
+        out = self.out and f"{list(self.out.shape)} strides {list(self.out.strides)} at {self.out.offset}"
+        return (
+            f"case {self.seed}: {self.op} of {text(self.a)}, {text(self.b)}, {self.offsets.dtype} offsets "
+            f"{self.offsets.tolist()}, {'there' if self.there else 'here'}; out {out} {self.dtype}, {self.where}"
+            f"{', accumulate' if self.accumulate else ''}{', exact' if self.exact else ''}"
+        )
+
+
+def make(seed: int) -> Grouping:
+    """Make a case of a seed."""
+    rng = np.random.default_rng(seed)
+    op = some(rng, *FORMATS_OF)
+    forward = op == "grouped_matmul"
+    formats = some(rng, *FORMATS_OF[op])
+    groups = some(rng, 1, 2, 3, 5, 9, 70)
+    m, n, k = int(rng.choice((*EXTENTS, 300))), *(int(v) for v in rng.choice(EXTENTS[:14], 2))
+    blocked = not forward and QUANTIZED.get(formats[0]) is not None and bool(QUANTIZED[formats[0]].block)
+    cuts = rng.integers(0, m + 1, groups)
+    if rng.random() < 0.3:
+        cuts[rng.integers(groups) :] = cuts[0]  # many empty ones
+    if blocked:
+        cuts = cuts // 32 * 32
+    offsets = np.concatenate(([0], np.sort(cuts))).astype(some(rng, np.int32, np.int32, np.int64, np.uint16))
+    exact = bool(rng.integers(2))
+    four = "mxfp4_e2m1" in formats
+    k += k % 2 if four else 0
+    hadamard = four and k % 16 == 0 and bool(rng.integers(2))
+    if forward:
+        a = operand(rng, formats[0], (m, k), -1, exact, hadamard)
+        b = operand(rng, formats[1], (groups, k, n), -2, exact, hadamard)
+        shape: tuple[int, ...] = (m, n)
+    else:
+        a, b = (operand(rng, f, (m, v), -2, exact, False) for f, v in zip(formats, (n, k), strict=True))
+        shape = (groups, n, k)
+    dtype = some(rng, *TYPES)
+    out = place(rng, shape, dtype, output=True) if rng.integers(2) else None
+    accumulate = not forward and out is not None and bool(rng.integers(2))
+    where = some(rng, "host", "device", "device", "exactly")
+    there = bool(rng.integers(2))
+    return Grouping(seed, op, a, b, offsets, there, out, dtype, accumulate, exact, where)
+
+
+def run(case: Grouping) -> None:
+    """Run a case twice; each group must be inside the bound of its own product."""
+    exactly, out = case.where == "exactly", case.out
+    a, b = (x.host if case.where == "host" else x.device(exactly) for x in (case.a, case.b))
+    offsets = hg.asarray(case.offsets.astype(np.int32)) if case.there else case.offsets
+    onto = None
+    if case.accumulate:
+        onto = np.random.default_rng(case.seed).integers(-8, 9, out.shape).astype(case.dtype)
+    results = []
+    for _ in range(2):
+        target = None
+        if out is not None:
+            out.memory.fill(255)
+            if onto is not None:
+                out.host[...] = onto
+            target = out.host if case.where == "host" else out.device(exactly)
+        options = {} if case.op == "grouped_matmul" else {"accumulate": case.accumulate}
+        got = getattr(hg, case.op)(a, b, offsets, target, dtype=case.dtype, **options)
+        if target is not None:
+            memory = out.memory
+            if isinstance(got, hg.DeviceArray):
+                at = target.ptr - out.offset
+                memory = hg.DeviceArray(target._block, at, memory.shape, (1,), np.dtype(np.uint8)).get()
+            assert out.outside(memory), "bytes around the output were changed"
+        results.append((got if isinstance(got, np.ndarray) else got.get()).copy())
+    first, second = (as_unsigned(np.ascontiguousarray(r)) for r in results)
+    np.testing.assert_array_equal(first, second)
+    if case.op == "grouped_matmul":
+        for g, rows in enumerate(sections(case.offsets)):
+            one, other = part(case.a.host, rows), part(case.b.host, g)
+            assert_gemm_close(results[0][rows], one, other, exact=case.exact)
+        assert not results[0][int(case.offsets[-1]) :].astype(F32).any()
+    else:
+        assert_wgrad(results[0], case.a.host, case.b.host, case.offsets, exact=case.exact, onto=onto)
+
+
+def part(q: Any, index: Any) -> Any:
+    """Rows of x, or one of the matrices of w."""
+    if not isinstance(q, hg.ScaledArray):
+        return q[index]
+    scale = q.scale[index] if q.scale.shape else q.scale
+    if not QUANTIZED[q.format].block and q.scale.shape[1:] == (1, 1):
+        scale = scale.reshape(())  # one for a matrix
+    return hg.ScaledArray(q.data[index], scale, q.format, axis=q.axis, hadamard=q.hadamard)
