@@ -76,7 +76,7 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
   }
 
 #define PLAIN(M, N, K, threads)                                                               \
-  HIPGEMM_KERNEL(threads, 3)                                                                  \
+  HIPGEMM_KERNEL(threads, 4)                                                                  \
   plain_gemm(HIPGEMM_PLAIN_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                            \
     static_assert(M == PlainTile::kRows && N == PlainTile::kRows && K == PlainTile::kK, "");  \
     hipgemm::plain_gemm<threads>(PlainArgs{HIPGEMM_PLAIN_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \

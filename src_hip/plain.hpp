@@ -65,40 +65,59 @@ class PlainWalk {
     load_stride_ = along_k_ ? kRowStep * row_stride : kKStep / per_unit * k_stride;
     step_stride_ = PlainTile::kK / per_unit * k_stride;
     scale_ = from.scale + (tile_row + thread) * static_cast<u64>(from.scale_row_stride);
-    if (thread < PlainTile::kRows) set_scale(thread, kBias);
   }
 
-  // The next step; zero outside the operand.
-  HIPGEMM_DEVICE void load() {
+  // The next step into registers; zero outside the operand.
+  HIPGEMM_DEVICE void fetch() {
     switch (from_.format) {
-      case PlainFormat::bf16:
-        load_as<FromBf16>();
-        break;
-      case PlainFormat::f16:
-        load_as<FromF16>();
-        break;
       case PlainFormat::f32:
-        load_as<FromF32>();
+        fetch_as<u32>();
         break;
-      case PlainFormat::fp8_e4m3:
-      case PlainFormat::mxfp8_e4m3:
-        load_as<FromE4m3>();
+      case PlainFormat::bf16:
+      case PlainFormat::f16:
+        fetch_as<u16>();
         break;
-      case PlainFormat::fp8_e5m2:
-      case PlainFormat::mxfp8_e5m2:
-        load_as<FromE5m2>();
-        break;
-      case PlainFormat::mxfp4_e2m1:
-        load_as<FromE2m1>();
+      default:
+        fetch_as<u8>();
         break;
     }
     const u32 thread = thread_index() % kPlainLoaders;
-    if (scaling_of(from_.format) == Scaling::blocks &&
+    if (scaling_of(from_.format) == Scaling::blocks && k_left_ != 0 &&
         thread < smaller(rows_left_, PlainTile::kRows))
-      set_scale(thread, *global<u8>(scale_));
+      scale_byte_ = *global<u8>(scale_);
     scale_ += from_.scale_block_stride;
     address_ += step_stride_;
     k_left_ -= smaller(k_left_, PlainTile::kK);
+  }
+
+  // What was fetched, into LDS.
+  HIPGEMM_DEVICE void put() const {
+    switch (from_.format) {
+      case PlainFormat::bf16:
+        put_as<FromBf16>();
+        break;
+      case PlainFormat::f16:
+        put_as<FromF16>();
+        break;
+      case PlainFormat::f32:
+        put_as<FromF32>();
+        break;
+      case PlainFormat::fp8_e4m3:
+      case PlainFormat::mxfp8_e4m3:
+        put_as<FromE4m3>();
+        break;
+      case PlainFormat::fp8_e5m2:
+      case PlainFormat::mxfp8_e5m2:
+        put_as<FromE5m2>();
+        break;
+      case PlainFormat::mxfp4_e2m1:
+        put_as<FromE2m1>();
+        break;
+    }
+    const u32 thread = thread_index() % kPlainLoaders;
+    if (thread >= PlainTile::kRows) return;
+    to_.exponent[thread] = static_cast<int>(scale_byte_) - static_cast<int>(kBias);
+    to_.start[thread] = scale_byte_ == kNanByte ? __builtin_nanf("") : 0.0f;
   }
 
  private:
@@ -109,11 +128,6 @@ class PlainWalk {
   static_assert(kKStep % 2 == 0, "a thread takes the same half of all its pairs");
   static constexpr u32 kNanByte = 255, kBias = 127;
 
-  HIPGEMM_DEVICE void set_scale(u32 row, u32 byte) const {
-    to_.exponent[row] = static_cast<int>(byte) - static_cast<int>(kBias);
-    to_.start[row] = byte == kNanByte ? __builtin_nanf("") : 0.0f;
-  }
-
   // How many of the thread's numbers exist.
   HIPGEMM_DEVICE u32 count() const {
     if (row_ >= rows_left_ || k_ >= k_left_) return 0;
@@ -121,23 +135,33 @@ class PlainWalk {
                     : (k_left_ - k_ + kKStep - 1) / kKStep;
   }
 
-  template <class From>
-  HIPGEMM_DEVICE void load_as() const {
-    const u32 exist = count();
-    u32 bits[kLoads];
+  template <class Bits>
+  HIPGEMM_DEVICE void fetch_as() {
+    if (rows_left_ >= PlainTile::kRows && k_left_ >= PlainTile::kK)
+      fetch_first<Bits>([](u32) { return true; });
+    else
+      fetch_first<Bits>([exist = count()](u32 i) { return i < exist; });
+  }
+  template <class Bits, class Exists>
+  HIPGEMM_DEVICE void fetch_first(Exists exists) {
     u64 at = address_;
 #pragma unroll
     for (u32 i = 0; i < kLoads; i++) {
-      bits[i] = 0;
-      if (i < exist) bits[i] = *global<typename From::Bits>(at);
+      bits_[i] = 0;
+      if (exists(i)) bits_[i] = *global<Bits>(at);
       at += load_stride_;
     }
+  }
+
+  template <class From>
+  HIPGEMM_DEVICE void put_as() const {
+    // A pair's second number lies in the high half.
+    const u32 shift = __is_same(From, FromE2m1) ? k_ % 2 * 4 : 0;
     f32* to = &to_.value[k_][row_];
     const u32 to_stride = along_k_ ? kRowStep : kKStep * PlainTile::kPitch;
 #pragma unroll
     for (u32 i = 0; i < kLoads; i++) {
-      if constexpr (__is_same(From, FromE2m1)) bits[i] >>= k_ % 2 * 4;
-      *to = From::widen(bits[i]);
+      *to = From::widen(bits_[i] >> shift);
       to += to_stride;
     }
   }
@@ -149,6 +173,7 @@ class PlainWalk {
   bool along_k_;
   u32 row_, k_, rows_left_, k_left_;
   u64 address_, load_stride_, step_stride_, scale_;
+  u32 bits_[kLoads], scale_byte_ = kBias;
 };
 
 // One thread's part of a tile of C: a square.
@@ -260,9 +285,11 @@ HIPGEMM_DEVICE void plain_gemm(const PlainArgs& args) {
   const PlainOperand mine = operand(args, loads_b, entry);
   PlainWalk walk(mine, loads_b ? column : row, loads_b ? tile_b : tile_a);
   PlainSquare square;
+  walk.fetch();
   for (u64 k = 0; k < args.k; k += PlainTile::kK) {
-    walk.load();
+    walk.put();
     sync_workgroup();
+    walk.fetch();  // lands while this step is added up
     square.add(tile_a, tile_b);
     sync_workgroup();
   }

@@ -25,7 +25,7 @@ FORMATS = {
     "mxfp8_e5m2": 19,
     "mxfp4_e2m1": 20,
 }
-LAYOUTS = ("row", "column", "reversed", "stepped")
+LAYOUTS = ("row", "column", "reversed", "stepped", "tight")
 TILE = KERNELS["plain_gemm"].tile
 
 
@@ -80,13 +80,16 @@ def draw(
 
 
 def layouts(shape: tuple[int, ...], dtype: np.dtype, layout: str) -> tuple[np.ndarray, np.ndarray]:
-    """A view (outer, inner, rows, columns) into a larger array of NaN, and that array as bytes."""
+    """A view (outer, inner, rows, columns) into a larger array of NaN, and that array as bytes. Tight: the
+    array is no larger, so that nothing behind the numbers can be read."""
     outer, inner, rows, columns = shape
     if layout == "column":
         full = (outer, inner + 1, columns + 2, rows + 3)
         place = np.s_[:, :inner, 1 : columns + 1, 2 : rows + 2]
     elif layout == "stepped":
         full, place = (inner, outer, 2 * rows, 3 * columns), np.s_[:, :, ::2, 1::3]
+    elif layout == "tight":
+        full, place = shape, np.s_[...]
     else:
         full, place = (outer, inner + 1, rows + 1, columns + 3), np.s_[:, :inner, :rows, 3 : columns + 3]
     size = int(np.prod(full)) * dtype.itemsize
@@ -299,7 +302,7 @@ def test_ragged_shapes(memory, k):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_strides(memory, form, layout):
     rng = np.random.default_rng(8)
-    for other, to in zip(LAYOUTS, ("stepped", "reversed", "column", "row"), strict=True):
+    for other, to in zip(LAYOUTS, ("stepped", "reversed", "tight", "column", "row"), strict=True):
         a, b = draw(form, rng, 67, 45, row_scales=True), draw(form, rng, 70, 45)
         check(memory, a, b, layout=(layout, other, to))
         check(memory, b, a, layout=(other, layout, layout), out="bf16")
