@@ -156,3 +156,33 @@ def test_poison_and_surround():
     inner = surround(np.ones((3, 5), BFLOAT16))
     assert np.isnan(inner.base).sum() == inner.base.size - 15
     assert (inner == 1).all()
+
+
+def test_batches_are_held_to_their_bounds(rng):
+    a, b = random_matrix((3, 4, 40), rng), random_matrix((3, 40, 5), rng)
+    out = reference.matmul(a, b, dtype=np.float32)
+    assert out.shape == (3, 4, 5)
+    assert_gemm_close(out, a, b)
+    shared = reference.matmul(a, b[0], dtype=np.float16)
+    assert_gemm_close(shared, a, b[0])
+    wrong = out.copy()
+    wrong[1, 2:, 3] += 1
+    with pytest.raises(AssertionError) as caught:
+        assert_gemm_close(wrong, a, b)
+    assert re.search(
+        r"2 of 60 elements are wrong .*K=40.*\n  worst out\[1, [23], 3\].*\n"
+        r"  products 1, rows 2\.\.3, columns 3\.\.3; wrong by row: \{2: 1, 3: 1\}",
+        str(caught.value),
+    )
+
+
+def test_float16_has_its_own_bound(rng):
+    """Half a unit in the last place, of 11 bits, and half a subnormal."""
+    a = np.full((1, 1), 1, np.float16)
+    for x, off in ((1.0, 2.0**-11), (2.0**-24, 2.0**-25)):
+        b = np.full((1, 1), x, np.float16)
+        bound = float(gemm_bound(a, b, dtype=np.float16)[0, 0])
+        assert off <= bound < 1.01 * off + 2.0**-25
+    q = exact_grid((3, 4, 8), rng, dtype=np.float16)
+    wide, turned = q.astype(np.float32), q.swapaxes(1, 2)
+    assert_gemm_close((wide @ wide.swapaxes(1, 2)).astype(np.float16), q, turned, exact=True)
