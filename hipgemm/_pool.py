@@ -24,7 +24,7 @@ class Pool:
     def __init__(self, device: int):
         self._device = device
         self.caching = os.environ.get("HIPGEMM_POOL", "on").lower() not in ("off", "0")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler or a finalizer may call in its midst
         self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
         self._kept: list[tuple[list[Any], object]] = []
         self._met: set[int] = {0}  # streams that are known to be of this device
@@ -76,8 +76,11 @@ class Pool:
             self._met.add(stream)
         sizes = self._free.get(stream)
         cached = (sizes.get(size) if sizes else None) or self._inherit(stream, size)
-        if cached:
-            ptr = cached.pop()
+        try:
+            ptr = cached.pop() if cached else 0
+        except IndexError:  # a signal handler was here
+            ptr = 0
+        if ptr:
             self.cached -= size
         else:
             ptr = self._malloc(size)
@@ -152,9 +155,12 @@ class Pool:
             return
         found = [(size, stream) for stream, sizes in self._free.items() for size in sizes]
         for size, stream in sorted(found, reverse=True):
-            blocks = self._free[stream][size]
-            while blocks and self.cached > keep:
-                ptr = blocks.pop()
+            blocks = self._free.get(stream, {}).get(size, [])
+            while self.cached > keep:
+                try:
+                    ptr = blocks.pop()
+                except IndexError:
+                    break
                 self.cached -= size
                 self._hip_free(ptr, size)
         self._free = {
@@ -164,7 +170,10 @@ class Pool:
 
     def _drain(self) -> None:
         while self.returned:
-            ptr, size, home, streams, owner = self.returned.popleft()
+            try:
+                ptr, size, home, streams, owner = self.returned.popleft()
+            except IndexError:  # a signal handler was here
+                break
             if size == 0:
                 self._keep(owner, streams)
             elif self.caching:
@@ -203,7 +212,7 @@ class Pool:
             _hip.call("hipDeviceSynchronize")
         mine = self._free.setdefault(stream, {})
         for other in gone:
-            for other_size, pointers in self._free.pop(other).items():
+            for other_size, pointers in self._free.pop(other, {}).items():
                 mine.setdefault(other_size, []).extend(pointers)
         self._met.difference_update(gone)
         return mine.get(size)

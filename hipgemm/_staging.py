@@ -10,11 +10,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _hip
 from .errors import HipError
@@ -24,7 +23,7 @@ LIMIT = 64 << 20  # bytes of pinned memory for each device
 _SMALLEST = 4096
 _DEPTH = 2  # pieces on their way down at once
 
-Bytes = npt.NDArray[np.uint8]
+T = TypeVar("T")
 
 
 class Buffer:
@@ -47,7 +46,8 @@ class Staging:
     """The pinned buffers of a device: sizes are powers of two, and all of them together are bounded.
 
     A buffer is idle, in somebody's hands, or in flight until its event has come. Nobody waits for one
-    with another in hand, so whoever waits will be served.
+    with another in hand, so whoever waits will be served. Signal handlers may call in the midst of it
+    all: what is taken from a list is taken at once.
     """
 
     def __init__(self, device: int):
@@ -70,8 +70,9 @@ class Staging:
                 if not queues:
                     self._turn.wait()
                     continue
-                queue = self._flying.get(size) or queues[0]
-                earliest = queue.popleft()
+                earliest = _taken((self._flying.get(size) or queues[0]).popleft)
+            if earliest is None:
+                continue
             try:
                 _hip.call("hipEventSynchronize", earliest.event)
             finally:
@@ -104,12 +105,9 @@ class Staging:
     def _find(self, size: int) -> Buffer | None:
         if self._lost:
             self._free_lost()
-        idle = self._idle.get(size)
-        if idle:
-            return idle.pop()
-        flying = self._flying.get(size)
-        if flying and _hip.event_done(flying[0].event):
-            return flying.popleft()
+        found = self._idle_one(size) or self._landed_one(self._flying.get(size))
+        if found is not None:
+            return found
         if self.bytes + size > LIMIT:
             self._land()
             self._free_idle(LIMIT - size)
@@ -118,8 +116,8 @@ class Staging:
         error, made = self._make(size)
         if error and self.bytes:  # the host has no more: what is idle gives way
             self._land()
-            if idle := self._idle.get(size):
-                return idle.pop()
+            if found := self._idle_one(size):
+                return found
             self._free_idle(0)
             error, made = self._make(size)
         if error and not self.bytes:
@@ -139,27 +137,51 @@ class Staging:
         self.bytes += size
         self._lost.append((ptr, size))
 
+    def _idle_one(self, size: int) -> Buffer | None:
+        idle = self._idle.get(size)
+        return _taken(idle.pop) if idle else None
+
+    def _landed_one(self, queue: deque[Buffer] | None) -> Buffer | None:
+        """The earliest buffer of those in flight, if its event has come."""
+        buffer = _taken(queue.popleft) if queue else None
+        if queue is None or buffer is None:
+            return None
+        done = False
+        try:
+            done = _hip.event_done(buffer.event)
+        finally:
+            if not done:
+                queue.appendleft(buffer)
+        return buffer if done else None
+
     def _land(self) -> None:
-        for size, queue in self._flying.items():
-            while queue and _hip.event_done(queue[0].event):
-                self._idle.setdefault(size, []).append(queue.popleft())
+        for size, queue in list(self._flying.items()):
+            while buffer := self._landed_one(queue):
+                self._idle.setdefault(size, []).append(buffer)
 
     def _free_idle(self, keep: int) -> None:
-        for idle in self._idle.values():
-            while idle and self.bytes > keep:
-                buffer = idle.pop()
+        for size in list(self._idle):
+            while self.bytes > keep and (buffer := self._idle_one(size)):
                 _hip.return_event(buffer.event, self.device, False)
                 ptr, buffer.ptr = buffer.ptr, 0
                 self._free(ptr, buffer.size)
 
     def _free_lost(self) -> None:
-        while self._lost:
-            self._free(*self._lost.popleft())
+        while lost := _taken(self._lost.popleft):
+            self._free(*lost)
 
     def _free(self, ptr: int, size: int) -> None:
         self.bytes -= size
         with _hip.on_device(self.device):
             _hip.call("hipHostFree", ptr)  # waits for the device
+
+
+def _taken(take: Callable[[], T]) -> T | None:
+    """What there is to take, if anything."""
+    try:
+        return take()
+    except IndexError:
+        return None
 
 
 class _Memory:

@@ -100,7 +100,7 @@ class Allocations:
 
 
 class _Counted:
-    """hip-python, counting calls by name."""
+    """hip-python, or the library by ctypes, counting calls by name."""
 
     def __init__(self, hip: Any, counts: Counter[str]):
         self._hip, self._counts = hip, counts
@@ -121,12 +121,13 @@ def allocations(call: Call, calls: int = 1000) -> Allocations:
     for _ in range(200):
         call()
     _hip.synchronize()
-    hip, rt.hip = rt.hip, _Counted(rt.hip, counts)
+    hip, handle = rt.hip, rt.handle
+    rt.hip, rt.handle = _Counted(hip, counts), _Counted(handle, counts)
     try:
         for _ in range(calls):
             call()
     finally:
-        rt.hip = hip
+        rt.hip, rt.handle = hip, handle
     _hip.synchronize()
     before = memory_stats()
     blocks = sys.getallocatedblocks()

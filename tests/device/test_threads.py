@@ -171,6 +171,39 @@ def test_a_child_of_a_process_without_gpu_may_use_it(run_python: Run) -> None:
     assert done.stdout.split("\n")[0] == "0 [0. 0.]", done.stderr
 
 
+HANDLER = """
+sum_, calls = np.zeros(3, F32), 0
+def handler(number, frame):
+    global calls
+    calls += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    sum_[:] += hg.asarray(np.ones(3, F32)).get()
+    signal.setitimer(signal.ITIMER_REAL, 2e-4)
+signal.signal(signal.SIGALRM, handler)
+x = np.arange(1000, dtype=F32)
+hg.asarray(x).get()
+signal.setitimer(signal.ITIMER_REAL, 2e-4)
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    for size in range(1000, 60000, 2000):
+        hg.empty(size, np.int8).free()
+    assert (hg.asarray(x).get() == x).all()
+    hg.trim()
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert sum_.tolist() == [calls] * 3
+stats = hg.memory_stats()
+assert stats.used == 0, stats
+print("handled", calls)
+"""
+
+
+def test_signal_handlers_may_call(run_python: Run) -> None:
+    """Python runs them anywhere in the main thread, also while the pool is at work."""
+    done = run_python(HEAD + HANDLER, HIPGEMM_RUNTIME="emulator")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) > 100
+
+
 INTERRUPT = """
 a = random_matrix((1024, 1024), rng)
 x = hg.asarray(a)
