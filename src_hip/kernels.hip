@@ -62,17 +62,17 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
         GroupedArgs{{}, HIPGEMM_GROUPED_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});                      \
   }
 
-#define SCALED_GROUPED(walk, name, a, b, layout, M, N, K, waves_m, waves_n, schedule,          \
-                       waves_per_simd, limit)                                                  \
-  HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                               \
-  grouped_##walk##_##name##_##layout##_##M##x##N##x##K(                                        \
-      HIPGEMM_GROUPED_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA),                                    \
-      HIPGEMM_GROUPED_SCALE_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                            \
-    grouped_##walk<GemmTraits<MfmaOf<Format_##a, Format_##b>, schedule, M, N, K, waves_m,      \
-                              waves_n, Layout_##layout>>(                                      \
-        ScaledGroupedArgs{{},                                                                  \
-                          HIPGEMM_GROUPED_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA),                   \
-                          HIPGEMM_GROUPED_SCALE_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});           \
+#define SCALED_GROUPED(walk, name, a, b, layout, M, N, K, waves_m, waves_n, schedule,              \
+                       waves_per_simd, limit)                                                      \
+  HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                   \
+  grouped_##walk##_##name##_##layout##_##M##x##N##x##K(                                            \
+      HIPGEMM_GROUPED_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA),                                        \
+      HIPGEMM_GROUPED_SCALE_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                                \
+    grouped_##walk<GemmTraits<MfmaOf<Format_##a, Format_##b>, schedule, M, N, K, waves_m, waves_n, \
+                              Layout_##layout>>(                                                   \
+        ScaledGroupedArgs{{},                                                                      \
+                          HIPGEMM_GROUPED_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA),                       \
+                          HIPGEMM_GROUPED_SCALE_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});               \
   }
 
 #define PLAIN(M, N, K, threads)                                                               \
