@@ -11,8 +11,10 @@ from fuzz import Operand, operand
 from fuzz_layers import EXTENTS, some
 from placed import Placed, place
 from test_grouped import KERNELS, assert_wgrad, sections
+from test_quantize import assert_same
 
 import hipgemm as hg
+from hipgemm import reference
 from hipgemm.formats import QUANTIZED, as_unsigned
 from hipgemm.testing import assert_gemm_close
 
@@ -39,6 +41,7 @@ class Grouping:
     accumulate: bool
     exact: bool
     where: str
+    recipe: str | None = None  # "quantizer": quantized in groups before the call, "mxfp8": by it
 
     def __str__(self) -> str:
         def text(x: Operand) -> str:
@@ -47,7 +50,8 @@ class Grouping:
         out = self.out and f"{list(self.out.shape)} strides {list(self.out.strides)} at {self.out.offset}"
         return (
             f"case {self.seed}: {self.op} of {text(self.a)}, {text(self.b)}, {self.offsets.dtype} offsets "
-            f"{self.offsets.tolist()}, {'there' if self.there else 'here'}; out {out} {self.dtype}, {self.where}"
+            f"{self.offsets.tolist()}, {'there' if self.there else 'here'}; out {out} {self.dtype}, "
+            f"{self.where}, {self.recipe}"
             f"{', accumulate' if self.accumulate else ''}{', exact' if self.exact else ''}"
         )
 
@@ -64,8 +68,10 @@ def make(seed: int) -> Grouping:
     cuts = rng.integers(0, m + 1, groups)
     if rng.random() < 0.3:
         cuts[rng.integers(groups) :] = cuts[0]  # many empty ones
+    recipe = None
     if blocked:
-        cuts = cuts // 32 * 32
+        recipe = some(rng, None, "quantizer", "mxfp8")
+        cuts = cuts if recipe else cuts // 32 * 32
     offsets = np.concatenate(([0], np.sort(cuts))).astype(some(rng, np.int32, np.int32, np.int64, np.uint16))
     exact = bool(rng.integers(2))
     four = "mxfp4_e2m1" in formats
@@ -76,14 +82,17 @@ def make(seed: int) -> Grouping:
         b = operand(rng, formats[1], (groups, k, n), -2, exact, hadamard)
         shape: tuple[int, ...] = (m, n)
     else:
+        if recipe:
+            formats = (some(rng, "bf16", "f16"),) * 2
         a, b = (operand(rng, f, (m, v), -2, exact, False) for f, v in zip(formats, (n, k), strict=True))
+        exact = exact and not recipe
         shape = (groups, n, k)
     dtype = some(rng, *TYPES)
     out = place(rng, shape, dtype, output=True) if rng.integers(2) else None
     accumulate = not forward and out is not None and bool(rng.integers(2))
     where = some(rng, "host", "device", "device", "exactly")
     there = bool(rng.integers(2))
-    return Grouping(seed, op, a, b, offsets, there, out, dtype, accumulate, exact, where)
+    return Grouping(seed, op, a, b, offsets, there, out, dtype, accumulate, exact, where, recipe)
 
 
 def run(case: Grouping) -> None:
@@ -91,6 +100,15 @@ def run(case: Grouping) -> None:
     exactly, out = case.where == "exactly", case.out
     a, b = (x.host if case.where == "host" else x.device(exactly) for x in (case.a, case.b))
     offsets = hg.asarray(case.offsets.astype(np.int32)) if case.there else case.offsets
+    if case.there and case.where == "host" and case.recipe:
+        offsets = case.offsets  # where a quantizer has them
+    host = case.a.host, case.b.host
+    if case.recipe:
+        host = tuple(reference.quantize_mxfp8(x, axis=0, group_offsets=case.offsets) for x in host)
+    if case.recipe == "quantizer":
+        a, b = (hg.quantize_mxfp8(x, axis=0, group_offsets=offsets) for x in (a, b))
+        for made, want in zip((a, b), host, strict=True):
+            assert_same(made.get(), want)
     onto = None
     if case.accumulate:
         onto = np.random.default_rng(case.seed).integers(-8, 9, out.shape).astype(case.dtype)
@@ -102,7 +120,9 @@ def run(case: Grouping) -> None:
             if onto is not None:
                 out.host[...] = onto
             target = out.host if case.where == "host" else out.device(exactly)
-        options = {} if case.op == "grouped_matmul" else {"accumulate": case.accumulate}
+        options: dict[str, Any] = {} if case.op == "grouped_matmul" else {"accumulate": case.accumulate}
+        if case.recipe == "mxfp8":
+            options["recipe"] = "mxfp8"
         got = getattr(hg, case.op)(a, b, offsets, target, dtype=case.dtype, **options)
         if target is not None:
             memory = out.memory
@@ -119,7 +139,7 @@ def run(case: Grouping) -> None:
             assert_gemm_close(results[0][rows], one, other, exact=case.exact)
         assert not results[0][int(case.offsets[-1]) :].astype(F32).any()
     else:
-        assert_wgrad(results[0], case.a.host, case.b.host, case.offsets, exact=case.exact, onto=onto)
+        assert_wgrad(results[0], *host, case.offsets, exact=case.exact, onto=onto)
 
 
 def part(q: Any, index: Any) -> Any:
