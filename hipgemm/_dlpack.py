@@ -11,7 +11,7 @@ import numpy as np
 
 from .errors import InterchangeError, sentence
 
-CPU, ROCM = 1, 10  # kDLCPU, kDLROCM
+CPU, CUDA, ROCM = 1, 2, 10  # kDLCPU, kDLCUDA, kDLROCM
 VERSION = (1, 1)  # the first with codes for fp8
 
 _CODES: dict[np.dtype[Any], int] = {np.dtype(ml_dtypes.bfloat16): 4, np.dtype(np.bool_): 6}
@@ -162,8 +162,10 @@ class Imported:
             deleter(ctypes.cast(self._managed, ctypes.c_void_p))
 
 
-def ask(x: Any, stream: int | None) -> Any:
+def ask(x: Any, kind: int, stream: int) -> Any:
     """Ask an array of another library for a capsule, with a version if it knows of them."""
+    if kind == CUDA and stream == 0:
+        stream = 1  # its name there for the default stream; DLPack lets ROCm call it 0
     try:
         return x.__dlpack__(stream=stream, max_version=VERSION)
     except TypeError:

@@ -26,6 +26,11 @@ class Foreign:
     readonly: bool
 
 
+def device_kind() -> int:
+    """What DLPack calls the devices of this process."""
+    return _dlpack.CUDA if _hip.runtime().kind == "bridge" else _dlpack.ROCM
+
+
 def look_at(x: Any, stream: int) -> Foreign:
     """Take over an array for work on `stream`."""
     found = _by_dlpack(x, stream) if hasattr(x, "__dlpack_device__") else _by_interface(x, stream)
@@ -52,12 +57,14 @@ def misaligned(ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype
 
 def _by_dlpack(x: Any, stream: int) -> Foreign:
     kind, _ = x.__dlpack_device__()
-    if int(kind) != _dlpack.ROCM:
-        required = f"the array must be on an AMD device (DLPack type {_dlpack.ROCM})"
+    ours = device_kind()
+    maker = "an AMD" if ours == _dlpack.ROCM else "a CUDA"
+    if int(kind) != ours:
+        required = f"the array must be on {maker} device (DLPack type {ours})"
         raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}')}")
-    found = _dlpack.take(_dlpack.ask(x, stream))
-    if found.device_type != _dlpack.ROCM:
-        required = f"the capsule must hold an AMD device's memory (DLPack type {_dlpack.ROCM})"
+    found = _dlpack.take(_dlpack.ask(x, ours, stream))
+    if found.device_type != ours:
+        required = f"the capsule must hold {maker} device's memory (DLPack type {ours})"
         raise InterchangeError(f"asarray: {sentence(required, f'type {found.device_type}')}")
     return Foreign(
         found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found, found.readonly

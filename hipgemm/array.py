@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from . import _dlpack, _hip, _staging
 from ._dlpack import contiguous_strides
-from ._foreign import look_at, misaligned
+from ._foreign import device_kind, look_at, misaligned
 from ._transfer import address_of
 from ._transfer import download as download
 from ._transfer import queue_upload as queue_upload
@@ -330,7 +330,7 @@ class DeviceArray(Resident):
     # ---- interchange ----
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _dlpack.ROCM, self.device
+        return device_kind(), self.device
 
     def __dlpack__(
         self,
@@ -364,6 +364,7 @@ class DeviceArray(Resident):
             lent.strides,
             lent.dtype,
             _Export(lent._block),
+            kind=device_kind(),
             max_version=max_version,
             readonly=lent.readonly,
             copied=bool(copy),

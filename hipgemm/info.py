@@ -48,6 +48,10 @@ class Info:
         return "\n".join(lines)
 
 
+def _built(manifest: str) -> dict[str, tuple[str, ...]]:
+    return {arch: tuple(built.kernels) for arch, built in load_manifest(name=manifest).items()}
+
+
 def info() -> Info:
     """Tell which runtime, devices and kernels are in use. Opens the runtime; never raises for want of one.
 
@@ -64,7 +68,7 @@ def info() -> Info:
         version = ""
     kernels: dict[str, tuple[str, ...]] = {}
     try:
-        kernels = {arch: tuple(built.kernels) for arch, built in load_manifest().items()}
+        kernels = _built("manifest.json")
     except KernelNotFoundError as error:
         problems.append(str(error))
     if not kernels:
@@ -73,6 +77,8 @@ def info() -> Info:
     try:
         found = _hip.runtime()
         runtime, library = found.kind, found.library
+        if runtime == "bridge":
+            kernels = _built("bridge.json")
         for device in range(found.devices):
             name = _hip.properties(device).name
             text = name.decode() if isinstance(name, bytes) else str(name)

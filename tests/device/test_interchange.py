@@ -10,6 +10,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import _dlpack, _hip
+from hipgemm._foreign import device_kind
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -17,15 +18,16 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 class Foreign:
     """An array of another library, in memory that is ours for the test."""
 
-    def __init__(self, x, kind=10):
-        self.x, self.kind, self.streams = x, kind, []
+    def __init__(self, x, kind=None):
+        self.x, self.kind, self.streams = x, kind or device_kind(), []
 
     def __dlpack_device__(self):
         return self.kind, 0
 
     def __dlpack__(self, *, stream=None):
         self.streams.append(stream)
-        return _dlpack.export(self.x.ptr, 0, self.x.shape, self.x.strides, self.x.dtype, self)
+        x = self.x
+        return _dlpack.export(x.ptr, 0, x.shape, x.strides, x.dtype, self, kind=self.kind)
 
 
 class ForeignInterface:
@@ -39,7 +41,7 @@ def test_dlpack_both_ways(dtype):
     x = np.arange(12).reshape(3, 4).astype(dtype)
     ours = hg.asarray(x)
     for view, expected in ((ours, x), (ours.T, x.T), (ours[::-1, 1:3], x[::-1, 1:3])):
-        assert view.__dlpack_device__() == (10, 0)
+        assert view.__dlpack_device__() == (device_kind(), 0)
         taken = hg.asarray(Foreign(view))
         assert (taken.ptr, taken.shape, taken.strides) == (view.ptr, view.shape, view.strides)
         np.testing.assert_array_equal(taken.get(), expected)
@@ -49,7 +51,7 @@ def test_dlpack_tells_the_stream(streams):
     source, stream = Foreign(hg.zeros(4, np.float32)), streams()
     hg.asarray(source)
     hg.asarray(source, stream=stream)
-    assert source.streams == [0, stream]
+    assert source.streams == [1 if device_kind() == _dlpack.CUDA else 0, stream]
 
 
 def test_the_owner_lives_while_it_is_used():
@@ -88,14 +90,16 @@ def test_copies_leave_the_source():
 
 
 def test_host_memory_is_refused():
-    with pytest.raises(BufferError, match=r"must be on an AMD device \(DLPack type 10\); got type 1"):
+    text = rf"must be on an? \w+ device \(DLPack type {device_kind()}\); got type 1"
+    with pytest.raises(BufferError, match=text):
         hg.asarray(Foreign(hg.zeros(4, np.float32), kind=1))
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"dl_device": (2, 0)}, r"dl_device must be \(10, 0\) or the host, \(1, 0\); got \(2, 0\)"),
+        ({"dl_device": (8, 0)}, r"dl_device must be \(\d+, 0\) or the host, \(1, 0\); got \(8, 0\)"),
+        ({"dl_device": (2, 1)}, "dl_device must be"),
         ({"dl_device": (10, 1)}, "dl_device must be"),
         ({"dl_device": (1, 0), "copy": False}, "the host can only get a copy; got copy=False"),
     ],
@@ -117,9 +121,9 @@ def test_dlpack_refuses_streams():
 @pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 1), (2, 3)], ids=str)
 def test_dlpack_accepts_what_protocols_pass(version):
     x = hg.asarray(np.arange(3, dtype=np.float32))
-    capsule = x.__dlpack__(stream=-1, max_version=version, dl_device=(10, 0), copy=False)
+    capsule = x.__dlpack__(stream=-1, max_version=version, dl_device=(device_kind(), 0), copy=False)
     found = _dlpack.take(capsule)
-    assert (found.ptr, found.shape, found.device_type, found.readonly) == (x.ptr, (3,), 10, False)
+    assert (found.ptr, found.shape, found.device_type, found.readonly) == (x.ptr, (3,), device_kind(), False)
     versioned = version is not None and version >= (1, 0) and hasattr(np, "unstack")  # NumPy from 2.1 on
     if versioned:
         content = found._managed.contents
@@ -136,7 +140,7 @@ def test_copies_by_dlpack():
 
     class Again:
         def __dlpack_device__(self):
-            return 10, 0
+            return device_kind(), 0
 
         def __dlpack__(self, **kwargs):
             return hg.asarray(np.arange(6, dtype=np.float32).reshape(2, 3)).T.__dlpack__(copy=True, **kwargs)

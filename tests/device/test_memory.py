@@ -10,6 +10,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import _dlpack, _hip, _pool
+from hipgemm._foreign import device_kind
 from hipgemm.testing import random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -79,10 +80,10 @@ class Beyond:
         self.x = x
 
     def __dlpack_device__(self):
-        return 10, 0
+        return device_kind(), 0
 
     def __dlpack__(self, *, stream):
-        return _dlpack.export(self.x.ptr, 0, (2**12, 36), (72, 2), BF16, self)
+        return _dlpack.export(self.x.ptr, 0, (2**12, 36), (72, 2), BF16, self, kind=device_kind())
 
 
 def test_steady_state_allocates_nothing(rng):
