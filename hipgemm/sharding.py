@@ -184,6 +184,9 @@ def shard(
     if not (is_array(x) or isinstance(x, ScaledArray)):
         required = "x must be a numpy.ndarray, a DeviceArray or a ScaledArray"
         raise TypeError(f"shard: {sentence(required, type(x).__qualname__, array_hint(x))}")
+    if isinstance(x, ScaledArray) and x.group_offsets is not None:
+        required, got = "x must be quantized without group_offsets", f"{x.group_offsets.shape[0] - 1} groups"
+        raise ValueError(f"shard: {sentence(required, got)}")
     comm = devices if _mpi.is_communicator(devices) else None
     places = (_mpi.device(comm, timeout),) if comm is not None else _places("shard", devices)
     count = len(places) if comm is None else comm.Get_size()
@@ -418,7 +421,7 @@ def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
     scale = x.scale
     if along and form.block:
         scale = _sliced(scale, axis, start // form.block, -(-stop // form.block))
-    elif scale.shape and not along:
+    elif scale.shape and not along and scale.shape[axis] == x.shape[axis]:  # else parts share it
         scale = _sliced(scale, axis, start, stop)
     return ScaledArray._make(data, scale, form, x.axis, tuple(shape), hadamard=x.hadamard)
 

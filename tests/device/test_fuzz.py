@@ -11,6 +11,7 @@ from pathlib import Path
 import fuzz
 import fuzz_groups
 import fuzz_layers
+import fuzz_shards
 import pytest
 
 HERE = Path(__file__).parent
@@ -22,6 +23,7 @@ KINDS = {
     "quantizers": (fuzz_layers.make_quantizing, fuzz_layers.run_quantizing),
     "linear": (fuzz_layers.make_layering, fuzz_layers.run_layering),
     "groups": (fuzz_groups.make, fuzz_groups.run),
+    "shards": (fuzz_shards.make, fuzz_shards.run),
 }
 
 

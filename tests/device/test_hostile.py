@@ -187,3 +187,10 @@ def test_numbers_between_their_places(rng):
     out = np.ndarray((3, 3), F32, np.zeros(99, np.uint8).data, 1, (21, 4))
     assert_gemm_close(hg.matmul(x, x.T, out), x, x.T, exact=True)
     np.testing.assert_array_equal(hg.asarray(x).get(), x)
+
+
+def test_groups_cannot_be_sharded(rng):
+    x = rng.standard_normal((64, 32)).astype(BF16)
+    q = hg.quantize_mxfp8(x, axis=0, group_offsets=np.array([0, 3, 64], np.int32))
+    with pytest.raises(ValueError, match="shard: x must be quantized without group_offsets; got 2 groups"):
+        hg.shard(q, [0], axis=1)
