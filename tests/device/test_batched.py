@@ -403,7 +403,7 @@ def test_plain_kernel(format, rng, use_kernel):
         check(a, matrices((*lead, n, 90), format, rng, rows=True))
     check(matrices((4, 0), format, rng), matrices((n, 0), format, rng), bias=bias)
     used = hg.usage()
-    assert not launches()
+    assert not [name for name in used.kernels if name.startswith("gemm")]
     assert {why for _, name, why in used.slower if name == "plain_gemm"} == {"HIPGEMM_KERNEL=plain"}
     assert sum(row.calls for row in used.served.values()) == sum(used.slower.values())
 
