@@ -45,10 +45,11 @@ ARGUMENTS: dict[str, list[str]] = {
             "a_scale_step b_scale_step alpha out_type bias_type"
         ),
         "plain": (
-            "a b c alpha_ptr col_scale bias a_scale b_scale a_row a_k a_outer a_inner b_col b_k b_outer b_inner "
-            "c_row c_col c_outer c_inner a_scale_row a_scale_block a_scale_outer a_scale_inner "
-            "b_scale_col b_scale_block b_scale_outer b_scale_inner m n k batch_inner batches alpha "
-            "a_format b_format out_type bias_type"
+            "a b c alpha_ptr col_scale bias a_scale b_scale a_row a_k a_outer a_inner "
+            "b_col b_k b_outer b_inner c_row c_col c_outer c_inner "
+            "a_scale_row a_scale_block a_scale_outer a_scale_inner "
+            "b_scale_col b_scale_block b_scale_outer b_scale_inner "
+            "m n k batch_inner batches alpha a_format b_format out_type bias_type"
         ),
         "copy": ("src dst src_row_stride src_col_stride dst_row_stride dst_col_stride rows cols pad_cols"),
         "amax": "src amax src_row_stride src_col_stride rows cols amax_step in_type",
@@ -125,7 +126,7 @@ class Function:
 
 
 class ArgumentBlock:
-    """One thread's argument block, and HIP's description of it. HIP copies it at the launch."""
+    """A block of arguments, and HIP's description of it. HIP copies it at the launch."""
 
     def __init__(self) -> None:
         self.buffer = (ctypes.c_char * _MAX_ARGUMENT_BYTES)()
@@ -143,10 +144,18 @@ class ArgumentBlock:
         return other
 
 
-_local = threading.local()
+class _Blocks(threading.local):
+    """A thread's argument blocks: one, or more where signal handlers or finalizers launch during a launch."""
+
+    def __init__(self) -> None:
+        self.free: list[ArgumentBlock] = []
+        self.used: ArgumentBlock | None = None  # the latest
+
+
+_blocks = _Blocks()
 _functions: dict[tuple[int, str], Function] = {}
 _modules: dict[int, tuple[CodeObject, Any]] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def function(device: int, name: str) -> Function:
@@ -195,24 +204,22 @@ def _load_module(device: int) -> tuple[CodeObject, Any]:
         return built, _hip.call("hipModuleLoadData", image)
 
 
-def argument_block() -> ArgumentBlock:
-    """The calling thread's argument block."""
-    try:
-        block: ArgumentBlock = _local.arguments
-    except AttributeError:
-        block = _local.arguments = ArgumentBlock()
-    return block
+def latest_arguments() -> ArgumentBlock:
+    """The arguments of the calling thread's latest launch, which the next one overwrites."""
+    assert _blocks.used is not None
+    return _blocks.used
 
 
 def launch(kernel: Function, workgroups: int, stream: int, *values: float) -> None:
     """Launch on a stream of the current device, with the arguments in the order of `ARGUMENTS`."""
-    try:
-        arguments = _local.arguments
-    except AttributeError:
-        arguments = argument_block()
-    kernel.pack_into(arguments.buffer, 0, *values)
-    arguments.size.value = kernel.size
-    _hip.launch(kernel.handle, workgroups, kernel.threads, stream, arguments.extra)
+    blocks = _blocks
+    free = blocks.free
+    block = free.pop() if free else ArgumentBlock()
+    kernel.pack_into(block.buffer, 0, *values)
+    block.size.value = kernel.size
+    blocks.used = block
+    _hip.launch(kernel.handle, workgroups, kernel.threads, stream, block.extra)
+    free.append(block)
     usage.count_kernel(kernel.name)
 
 

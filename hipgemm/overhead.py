@@ -43,7 +43,7 @@ def recorded(call: Call) -> Launches:
     inner = hip.hipModuleLaunchKernel
 
     def launch(*arguments: Any) -> Any:
-        blocks.append(_launch.argument_block().copy())  # the next launch overwrites it
+        blocks.append(_launch.latest_arguments().copy())
         seen.append((*arguments[:-1], blocks[-1].extra))
         return inner(*arguments)
 

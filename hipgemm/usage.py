@@ -86,7 +86,7 @@ class Usage:
 
 
 _NONE = Served()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may call in its midst
 _counts = Usage()
 _served: dict[str, list[int]] = {}  # as Served
 _refused_calls = 0
@@ -94,7 +94,7 @@ _refused_calls = 0
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()  # another thread may have held it
+    _lock = threading.RLock()  # another thread may have held it
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -178,21 +178,31 @@ def handler(number, frame):
     calls += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
     sum_[:] += hg.asarray(np.ones(3, F32)).get()
+    assert (hg.matmul(eye, eye).get() == eye_host).all()
     signal.setitimer(signal.ITIMER_REAL, 2e-4)
 signal.signal(signal.SIGALRM, handler)
 x = np.arange(1000, dtype=F32)
+eye_host = np.eye(8).astype(BF16)
+eye = hg.asarray(eye_host)
+a, w = hg.asarray(random_matrix((40, 24), rng)), hg.asarray(random_matrix((9, 24), rng))
+out, expected = hg.empty((40, 9), F32), hg.matmul(a, w.T, dtype=F32).get()
+hg.matmul(eye, eye)
+used = hg.memory_stats().used
 hg.asarray(x).get()
 signal.setitimer(signal.ITIMER_REAL, 2e-4)
 end = time.monotonic() + 2
 while time.monotonic() < end:
     for size in range(1000, 60000, 2000):
         hg.empty(size, np.int8).free()
+    for _ in range(20):
+        hg.matmul(a, w.T, out)
+        assert (out.get() == expected).all()
     assert (hg.asarray(x).get() == x).all()
     hg.trim()
-signal.setitimer(signal.ITIMER_REAL, 0)
+signal.signal(signal.SIGALRM, signal.SIG_IGN)
 assert sum_.tolist() == [calls] * 3
 stats = hg.memory_stats()
-assert stats.used == 0, stats
+assert stats.used == used, stats
 print("handled", calls)
 """
 
