@@ -9,7 +9,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from . import _hip, emulator_bench, overhead
+from . import _hip, emulator_bench, overhead, timing
 from .amax import AmaxState
 from .array import asarray, empty
 from .counters import EmulatorCounters, emulator_counters
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=2.0,
         help="how long to measure each rate and ratio of the section on the emulator (default: 2)",
     )
+    timing.add_arguments(parser)
 
 
 def _sizes(text: str) -> list[int]:
@@ -79,7 +80,9 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables."""
+    """Print the tables; with ``--op``, one of that operation."""
+    if args.op:
+        return timing.run(args)
     print(info())
     print()
     built = code_object(_hip.arch(_hip.current_device())).kernels.values()

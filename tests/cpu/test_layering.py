@@ -28,7 +28,7 @@ LAYERS = [
     ["quantize", "_plan", "gemm", "grouped", "info"],
     ["elementwise", "linear"],
     ["_mpi", "sharding"],
-    ["emulator_bench", "overhead", "bench", "choice_check", "__main__"],
+    ["emulator_bench", "overhead", "timing", "bench", "choice_check", "__main__"],
     ["__init__"],
 ]
 ORDER = {name: (layer, place) for layer, names in enumerate(LAYERS) for place, name in enumerate(names)}

@@ -1,5 +1,7 @@
 """The command line."""
 
+import argparse
+import json
 import os
 import re
 import subprocess
@@ -7,7 +9,8 @@ import sys
 
 import pytest
 
-from hipgemm import info
+import hipgemm as hg
+from hipgemm import info, timing
 from hipgemm.__main__ import main
 
 
@@ -147,3 +150,50 @@ def test_bench_prints_its_figures(capsys):
         assert re.search(r"HIPGEMM_EMULATOR_CHECK=hazard +[\d.]+ times the time", text)
         assert re.search(r"  mfma +[\d.]+ % of the time, +[\d.]+ % of the instructions", text)
         assert re.search(r"  128\^3 bf16 +[\d.]+ ms, .*; grows as size\^", text)
+
+
+@pytest.mark.parametrize("op", timing.OPS)
+def test_bench_of_one_operation(op, tmp_path, capsys):
+    table, record, plot = tmp_path / "t.csv", tmp_path / "t.json", tmp_path / "t.png"
+    command = ["bench", "--op", op, "--shapes", "70x64x96", "--groups", "3", "--calls", "3", "--refcheck"]
+    assert main([*command, "--csv", str(table), "--json", str(record), "--plot", str(plot)]) == 0
+    out = capsys.readouterr().out
+    assert " ok " in out
+    rows = json.loads(record.read_text())
+    assert rows["about"]["hipgemm"] == hg.__version__
+    (row,) = rows["rows"]
+    assert row["check"] == "ok"
+    assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]
+    assert row["kernel"] in out
+    assert table.read_text().splitlines()[0].startswith("op,format,name,m,n,k")
+    assert plot.read_bytes()[1:4] == b"PNG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--shapes", "12"], "--shapes must be MxNxK or a set"),
+        (["--shapes", "1x2x0"], "sizes must be positive numbers; got '0'"),
+        (["--format", "bf16"], "--format of quantize_mxfp8 must be mxfp8_e4m3, mxfp8_e5m2; got bf16"),
+        (["--calls", "0"], "--calls and --groups must be positive; got 0 and 8"),
+    ],
+)
+def test_bench_says_what_is_wrong(arguments, told):
+    with pytest.raises(SystemExit, match=re.escape(told)):
+        main(["bench", "--op", "quantize_mxfp8", *arguments])
+
+
+def test_bench_finds_what_is_wrong(monkeypatch, capsys):
+    right = timing.matmul
+    monkeypatch.setattr(
+        timing, "matmul", lambda a, b, out, stream: right(a, b, out, alpha=1.1, stream=stream)
+    )
+    assert main(["bench", "--op", "matmul", "--shapes", "8x8x8", "--calls", "1", "--refcheck"]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_shape_sets():
+    asked = argparse.Namespace(op="matmul", format="bf16", shapes="llama3-8b,cubes", tokens="1,16", groups=8)
+    cases = list(timing._cases(asked))
+    assert (cases[0].m, cases[0].n, cases[0].k) == (1, 6144, 4096)
+    assert len(cases) == 4 * 2 + 6
