@@ -28,13 +28,15 @@ hipError_t record(const char* function, const Error& error);
 // Throws unless the driver succeeded. Not ready is an answer, and passes.
 hipError_t check(cuda::Result result);
 
-// Devices are opened at their first use. Each thread has a current one.
+// Devices are opened at their first use. Each thread's current one is that of the driver's current
+// context, so that whoever else uses CUDA in this process means the same device.
 struct Devices {
   std::vector<cuda::Device> ids;
 };
 const Devices& devices();
 int current_device();
 void set_current_device(int device);
+void need_context();  // the first device's, where a thread has none
 cuda::Context context(int device);
 void check_device(int device);
 
@@ -43,7 +45,7 @@ template <class Body>
 hipError_t api(const char* function, Body&& body, bool with_context = true) noexcept {
   try {
     if (!cuda::driver().problem.empty()) fail(hipErrorNoDevice, cuda::driver().problem);
-    if (with_context) check(cuda::driver().context_set(context(current_device())));
+    if (with_context) need_context();
     if constexpr (std::is_void_v<decltype(body())>) {
       body();
       return hipSuccess;
@@ -57,7 +59,7 @@ hipError_t api(const char* function, Body&& body, bool with_context = true) noex
   }
 }
 
-// Streams and events by handle: the driver crashes on one that is gone, HIP answers.
+// A stream by its handle: the driver may crash on one that is gone, HIP answers.
 cuda::Stream stream_of(hipStream_t handle);
 inline cuda::Pointer address(const void* pointer) {
   return reinterpret_cast<cuda::Pointer>(pointer);

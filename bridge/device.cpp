@@ -1,4 +1,5 @@
 // Devices: choosing one, what it is, peers.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -7,8 +8,6 @@
 
 namespace bridge {
 namespace {
-
-thread_local int current = 0;
 
 std::vector<cuda::Context>& contexts() {
   static std::vector<cuda::Context> all(devices().ids.size());
@@ -35,10 +34,20 @@ void check_device(int device) {
     fail(hipErrorInvalidDevice,
          "device " + std::to_string(device) + " of " + std::to_string(devices().ids.size()));
 }
-int current_device() { return current; }
-void set_current_device(int device) {
-  check_device(device);
-  current = device;
+int current_device() {
+  cuda::Context current = nullptr;
+  check(cuda::driver().context_get(&current));
+  if (!current) return 0;
+  cuda::Device found = 0;
+  check(cuda::driver().context_device(&found));
+  const auto& ids = devices().ids;
+  return static_cast<int>(std::find(ids.begin(), ids.end(), found) - ids.begin());
+}
+void set_current_device(int device) { check(cuda::driver().context_set(context(device))); }
+void need_context() {
+  cuda::Context current = nullptr;
+  check(cuda::driver().context_get(&current));
+  if (!current) set_current_device(0);
 }
 
 // The primary context, which the CUDA runtime of other libraries uses as well.
@@ -280,6 +289,7 @@ HIP_API hipError_t hipDeviceCanAccessPeer(int* can, int device, int peer) {
       false);
 }
 HIP_API hipError_t hipDeviceEnablePeerAccess(int peer, unsigned flags) {
+  // Context by context, which is device by device here.
   return api("hipDeviceEnablePeerAccess",
              [&] { check(driver().enable_peer(bridge::context(peer), flags)); });
 }

@@ -54,6 +54,7 @@ static_assert(sizeof(Copy2D) == 128);
   X(context_reset, "cuDevicePrimaryCtxReset_v2", (Device))                                      \
   X(context_set, "cuCtxSetCurrent", (Context))                                                  \
   X(context_get, "cuCtxGetCurrent", (Context*))                                                 \
+  X(context_device, "cuCtxGetDevice", (Device*))                                                \
   X(context_synchronize, "cuCtxSynchronize", ())                                                \
   X(context_priorities, "cuCtxGetStreamPriorityRange", (int*, int*))                            \
   X(enable_peer, "cuCtxEnablePeerAccess", (Context, unsigned))                                  \
@@ -81,7 +82,9 @@ static_assert(sizeof(Copy2D) == 128);
   X(set_32, "cuMemsetD32Async", (Pointer, unsigned, size_t, Stream))                            \
   X(set_rows_8, "cuMemsetD2D8Async", (Pointer, size_t, unsigned char, size_t, size_t, Stream))  \
   X(stream_create, "cuStreamCreateWithPriority", (Stream*, unsigned, int))                      \
-  X(stream_destroy, "cuStreamDestroy_v2", (Stream))                                             \
+  X(stream_flags, "cuStreamGetFlags", (Stream, unsigned*))                                      \
+  X(stream_priority, "cuStreamGetPriority", (Stream, int*))                                     \
+  X(stream_context, "cuStreamGetCtx", (Stream, Context*))                                       \
   X(stream_query, "cuStreamQuery", (Stream))                                                    \
   X(stream_synchronize, "cuStreamSynchronize", (Stream))                                        \
   X(stream_wait, "cuStreamWaitEvent", (Stream, Event, unsigned))                                \

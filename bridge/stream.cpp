@@ -1,7 +1,13 @@
 // Streams, events and host functions.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "api.hpp"
 
@@ -17,20 +23,57 @@ struct StreamInfo {
   unsigned flags;
   int device;
   int priority;
+  friend bool operator==(const StreamInfo&, const StreamInfo&) = default;
 };
 std::mutex mutex;
 std::map<hipStream_t, StreamInfo> streams;
+// Streams that were destroyed, the earliest first. The driver keeps them, for the next that are
+// like them: so a handle that is in here is known to be of none, and never one of another library.
+std::deque<std::pair<hipStream_t, StreamInfo>> parked;
 std::set<hipEvent_t> events;
 
 // 0: the null stream; 1 and 2 mean the same to both runtimes, legacy and per thread.
 bool is_default(hipStream_t handle) { return reinterpret_cast<uintptr_t>(handle) <= 2; }
 
+[[noreturn]] void fail_unknown() {
+  fail(hipErrorInvalidHandle, "no such stream; was it destroyed?");
+}
+
+// The driver reads from a handle without a look; so none goes there that points to no memory.
+bool is_mapped(const void* address) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  unsigned char resident = 0;
+  return at % alignof(void*) == 0 &&
+         mincore(reinterpret_cast<void*>(at & ~(page - 1)), page, &resident) == 0;
+}
+
+// A stream that another library has made.
+StreamInfo foreign(hipStream_t handle) {
+  const auto stream = reinterpret_cast<cuda::Stream>(handle);
+  StreamInfo found{};
+  cuda::Context owner = nullptr, before = nullptr;
+  if (!is_mapped(handle) || driver().stream_flags(stream, &found.flags) != 0 ||
+      driver().stream_context(stream, &owner) != 0)
+    fail_unknown();
+  check(driver().stream_priority(stream, &found.priority));
+  check(driver().context_get(&before));
+  check(driver().context_set(owner));
+  found.device = bridge::current_device();
+  check(driver().context_set(before));
+  return found;
+}
+
 StreamInfo info(hipStream_t handle) {
   if (is_default(handle)) return {0, bridge::current_device(), 0};
-  const std::lock_guard lock(mutex);
-  const auto found = streams.find(handle);
-  if (found == streams.end()) fail(hipErrorInvalidHandle, "no such stream; was it destroyed?");
-  return found->second;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = streams.find(handle);
+    if (found != streams.end()) return found->second;
+    for (const auto& [gone, _] : parked)
+      if (gone == handle) fail_unknown();
+  }
+  return foreign(handle);
 }
 
 cuda::Event event_of(hipEvent_t handle) {
@@ -44,10 +87,7 @@ cuda::Event event_of(hipEvent_t handle) {
 namespace bridge {
 
 cuda::Stream stream_of(hipStream_t handle) {
-  const StreamInfo found = info(handle);
-  // Work needs the context that the stream was made in.
-  if (!is_default(handle) && found.device != current_device())
-    check(driver().context_set(context(found.device)));
+  info(handle);
   return reinterpret_cast<cuda::Stream>(handle);
 }
 
@@ -58,11 +98,21 @@ using bridge::stream_of;
 HIP_API hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned flags, int priority) {
   return api("hipStreamCreate", [&] {
     need(stream, "stream");
-    cuda::Stream made = nullptr;
-    check(driver().stream_create(&made, flags, priority));
-    *stream = reinterpret_cast<hipStream_t>(made);
+    const StreamInfo wanted{flags, bridge::current_device(), priority};
     const std::lock_guard lock(mutex);
-    streams[*stream] = {flags, bridge::current_device(), priority};
+    const auto idle = std::find_if(parked.begin(), parked.end(), [&](const auto& entry) {
+      return entry.second == wanted &&
+             driver().stream_query(reinterpret_cast<cuda::Stream>(entry.first)) == 0;
+    });
+    if (idle != parked.end()) {
+      *stream = idle->first;
+      parked.erase(idle);
+    } else {
+      cuda::Stream made = nullptr;
+      check(driver().stream_create(&made, flags, priority));
+      *stream = reinterpret_cast<hipStream_t>(made);
+    }
+    streams[*stream] = wanted;
   });
 }
 HIP_API hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned flags) {
@@ -74,12 +124,11 @@ HIP_API hipError_t hipStreamCreate(hipStream_t* stream) {
 HIP_API hipError_t hipStreamDestroy(hipStream_t stream) {
   return api("hipStreamDestroy", [&] {
     if (is_default(stream)) fail(hipErrorInvalidHandle, "a default stream cannot be destroyed");
-    const cuda::Stream found = stream_of(stream);
-    {
-      const std::lock_guard lock(mutex);
-      streams.erase(stream);
-    }
-    check(driver().stream_destroy(found));
+    const std::lock_guard lock(mutex);
+    const auto found = streams.find(stream);
+    if (found == streams.end()) fail_unknown();  // nor is another library's ours to destroy
+    parked.push_back(*found);
+    streams.erase(found);
   });
 }
 HIP_API hipError_t hipStreamQuery(hipStream_t stream) {
