@@ -22,6 +22,7 @@ from .errors import (
 from .formats import pack_fp4, unpack_fp4
 from .gemm import matmul
 from .grouped import grouped_matmul, grouped_wgrad
+from .grouped_linear import GroupedSaved, grouped_linear, grouped_linear_backward
 from .info import Info, info
 from .linear import LinearGrads, LinearSaved, linear, linear_backward
 from .memory import MemoryStats, limit_memory, memory_stats, trim
@@ -48,6 +49,7 @@ __all__ = [
     "EmulatorCounters",
     "EmulatorLaunch",
     "Event",
+    "GroupedSaved",
     "HipError",
     "Info",
     "InterchangeError",
@@ -69,6 +71,8 @@ __all__ = [
     "dequantize",
     "empty",
     "emulator_counters",
+    "grouped_linear",
+    "grouped_linear_backward",
     "grouped_matmul",
     "grouped_wgrad",
     "info",

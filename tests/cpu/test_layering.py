@@ -26,7 +26,7 @@ LAYERS = [
     ["_runtime", "_hip", "_pool", "_staging", "memory", "stream"],
     ["usage", "counters", "_notes", "_dlpack", "_foreign", "_transfer", "_launch", "array", "amax"],
     ["quantize", "_plan", "gemm", "grouped", "info"],
-    ["elementwise", "linear"],
+    ["elementwise", "linear", "grouped_linear"],
     ["_mpi", "sharding"],
     ["emulator_bench", "overhead", "timing", "bench", "choice_check", "__main__"],
     ["__init__"],

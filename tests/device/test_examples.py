@@ -40,6 +40,20 @@ def test_train_mlp(tmp_path: Path) -> None:
     assert curves.read_bytes().startswith(b"\x89PNG")
 
 
+def test_moe_layer() -> None:
+    """Experts at once are as good as one after the other, but for the rounding of their recipe."""
+    out = run("moe_layer.py", "--tokens", "200")
+    rows = dict(re.findall(r"^(bf16|fp8|mxfp8|mxfp4) +(\S.*)$", out, re.MULTILINE))
+    assert list(rows) == ["bf16", "fp8", "mxfp8", "mxfp4"], out
+    least = {"bf16": 45, "fp8": 23, "mxfp8": 23, "mxfp4": 10}
+    for recipe, row in rows.items():
+        y, dx, d_up, d_down, d_router, _ = map(float, row.split())
+        assert min(y, d_down, d_router) > least[recipe], out
+        assert min(dx, d_up) > 6, out  # with some ReLUs on their other side
+    assert "bf16: every element of 48 products inside its bound" in out
+    assert "grouped_wgrad_mxfp8" in out
+
+
 def test_sentence_embeddings() -> None:
     """bf16 linear layers hardly change the embeddings; the last line says how much."""
     out = run("sentence_embeddings.py")
