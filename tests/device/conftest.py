@@ -6,11 +6,28 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import _hip, gemm
+from hipgemm.manifest import GEMMS, code_object
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("matrix") and not has_matrix_kernels():
+        pytest.skip("needs the matrix kernels")
+
+
+def has_matrix_kernels() -> bool:
+    """Whether the device has more than the kernels that all architectures have."""
+    built = code_object(_hip.arch(0)).kernels.values()
+    return any(kernel.op in GEMMS for kernel in built)
 
 
 @pytest.fixture(autouse=True)
 def fresh_counts() -> None:
     hg.reset_usage()
+
+
+@pytest.fixture
+def matrix_kernels() -> bool:
+    return has_matrix_kernels()
 
 
 @pytest.fixture

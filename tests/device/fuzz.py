@@ -179,7 +179,7 @@ def make(seed: int) -> Case:
     else:
         formats = [str(rng.choice(FP8)) if kind == "fp8" else str(kind) for _ in "ab"]
     lead = tuple(
-        int(n) for n in rng.choice([1, 2, 3, 4], rng.choice([0, 1, 2, 3], p=[0.55, 0.25, 0.13, 0.07]))
+        int(n) for n in rng.choice([0, 1, 2, 2, 3, 3, 4, 4], rng.choice([0, 1, 2, 3], p=[0.55, 0.25, 0.13, 0.07]))
     )
     while True:
         m, n = (int(x) for x in rng.choice(EXTENTS, 2))

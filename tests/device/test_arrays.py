@@ -241,6 +241,7 @@ def test_comparisons_are_refused():
     assert [float(row.get()) for row in x] == [0, 0, 0]
 
 
+@pytest.mark.matrix
 def test_asarray_keeps_groups(rng):
     x = rng.standard_normal((70, 48)).astype(np.float32)
     q = hg.quantize_mxfp8(x, axis=0, group_offsets=np.array([0, 33, 64]))

@@ -73,6 +73,7 @@ def test_explain_without_a_product(capsys, arguments):
     assert capsys.readouterr().out.startswith("error: explain takes M, N and K")
 
 
+@pytest.mark.matrix
 def test_the_chosen_kernel_is_the_one_that_runs():
     rng = np.random.default_rng(0)
     for m, n, k in ((1, 300, 2000), (70, 70, 70), (300, 300, 64)):
@@ -86,6 +87,7 @@ def test_the_chosen_kernel_is_the_one_that_runs():
         assert ("split_reduce" in hg.usage().kernels) == (answer.splits > 1)
 
 
+@pytest.mark.matrix
 @emulated
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_the_model_expects_what_is_counted(kernel):
@@ -105,6 +107,7 @@ def test_the_model_expects_what_is_counted(kernel):
     assert counted[WRITTEN_BYTES] == m * n * 2
 
 
+@pytest.mark.matrix
 @emulated
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_tiles_add_up_to_the_whole(kernel):
@@ -119,6 +122,7 @@ def test_tiles_add_up_to_the_whole(kernel):
     np.testing.assert_allclose(found.total, choice_check.counted_launch(kernel, m, n, k), rtol=2e-3)
 
 
+@pytest.mark.matrix
 @emulated
 def test_parts_of_k_as_counted():
     """Both kernels of a product in parts move the bytes that the model has for them."""
@@ -137,6 +141,7 @@ def test_parts_of_k_as_counted():
     assert second.counters.global_written_bytes == 2 * m * n
 
 
+@pytest.mark.matrix
 @emulated
 def test_the_check_prints_its_table(capsys):
     cubes = [s for s in choice_check.SHAPES if s.what == "cube"]

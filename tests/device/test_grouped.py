@@ -15,6 +15,7 @@ BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np
 KERNELS = [k for k in load_manifest()["gfx950"].kernels.values() if "grouped" in k.op]
 FORWARD = [k.name for k in KERNELS if k.op.endswith("matmul")]
 WGRAD = [k.name for k in KERNELS if k.op.endswith("wgrad")]
+pytestmark = pytest.mark.matrix
 LENGTHS = [
     [0],
     [1],

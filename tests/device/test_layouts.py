@@ -139,6 +139,7 @@ def test_in_place_from_numpy(rng):
     assert copies(a, w.T, np.zeros((30, 20), BF16).T) == set()
 
 
+@pytest.mark.matrix
 def test_in_place_on_the_device(rng):
     a, w = hg.asarray(random_matrix((20, 64), rng)), hg.asarray(random_matrix((30, 64), rng))
     assert copies(a, w.T) == set()
@@ -160,6 +161,7 @@ def test_in_place_on_the_device(rng):
     assert {operand for operand, _ in copies(a, odd)} == {"b"}  # N is no whole number of 16 bytes apart
 
 
+@pytest.mark.matrix
 def test_outputs_in_place_on_the_device(rng):
     a, w = hg.asarray(random_matrix((20, 64), rng)), hg.asarray(random_matrix((30, 64), rng)).T
     store = hg.zeros((40, 40), BF16)
@@ -205,6 +207,7 @@ def exact(rows, columns, format, turned, rng):
 SHAPES = [(64, 64, 64), (1, 1, 16), (65, 33, 80), (16, 300, 208), (257, 130, 96), (130, 257, 1040)]
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("formats", PAIRS, ids="@".join)
 @pytest.mark.parametrize("layout", ["nt", "nn", "tn", "tt"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -308,6 +311,7 @@ def test_rows_reversed_beyond_4_gib(far_apart, rng):
     assert_gemm_close(turned, numbers[::-1], w.T, exact=True)
 
 
+@pytest.mark.matrix
 def test_pitches_that_no_tile_spans(rng):
     """64 MiB from row to row: laid out anew, or read by the plain kernel where asked."""
     store = hg.empty((70, 2**25), BF16)

@@ -274,7 +274,7 @@ def test_dy_is_quantized_once_for_both_products(recipe, passes, rng):
     hg.linear_backward(dy, saved)
     kernels = hg.usage().kernels
     assert {name: n for name, n in kernels.items() if name.startswith("quantize")} == passes
-    assert sum(n for name, n in kernels.items() if name.startswith("gemm")) == 2
+    assert sum(n for name, n in kernels.items() if "gemm" in name) == 2
 
 
 @every_recipe

@@ -10,6 +10,7 @@ from hipgemm.formats import SCALE_RULES
 from hipgemm.testing import surround
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+pytestmark = pytest.mark.matrix
 LENGTHS = [
     [0],
     [1],

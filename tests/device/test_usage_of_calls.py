@@ -22,6 +22,7 @@ def operands():
     return hg.asarray(random_matrix((300, 512), rng)), hg.asarray(random_matrix((200, 512), rng)).T
 
 
+@pytest.mark.matrix
 def test_products(operands):
     a, b = operands
     kernel, flop = can_use("matmul", a, b).kernel, 2 * 300 * 200 * 512
@@ -47,6 +48,7 @@ def test_operands_count_once_however_they_are_shared(operands):
     assert row == (1, 4 * 2 * 300 * 200 * 512, 2 * (4 * 300 * 512 + 512 * 200 + 4 * 300 * 200))
 
 
+@pytest.mark.matrix
 def test_parts_of_k_are_one_call():
     a, b = (hg.asarray(np.zeros((16, 8192), BF16)) for _ in range(2))
     answer = can_use("matmul", a, b.T)
@@ -58,6 +60,7 @@ def test_parts_of_k_are_one_call():
     assert used.served == {answer.kernel: Served(1, 2 * 16 * 16 * 8192, 2 * (2 * 16 * 8192 + 16 * 16))}
 
 
+@pytest.mark.matrix
 def test_copies_for_layout(operands):
     a, b = operands
     reversed_rows = a[::-1]
@@ -102,6 +105,7 @@ def test_the_report_at_exit(run_python: Callable[..., "subprocess.CompletedProce
         "x = np.ones((64, 64), ml_dtypes.bfloat16)\n"
         "hg.matmul(x, x.T); hg.matmul(x, x.T)\n"
     )
-    lines = run_python(code, HIPGEMM_REPORT="1", HIPGEMM_RUNTIME="emulator").stderr.splitlines()
+    machine = {"HIPGEMM_RUNTIME": "emulator", "HIPGEMM_EMULATOR_ARCH": "gfx950"}
+    lines = run_python(code, HIPGEMM_REPORT="1", **machine).stderr.splitlines()
     assert lines[0] == "hipgemm: 2 calls served fast, 0 served slower or refused"
     assert lines[2].split()[:4] == ["2", "2", "0.001", "0.047"]
