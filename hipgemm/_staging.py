@@ -266,13 +266,11 @@ def fetch(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: 
                 finish()
                 buffer = staging.take(count * each, wait=not coming)
             source = src + row * src_pitch + at
-            queued = False
             try:
-                queued = True
                 _hip.copy_rows("DeviceToHost", buffer.ptr, each, source, src_pitch, each, count, stream)
                 staging.record(buffer, stream)
             except BaseException:
-                _leave(staging, buffer, stream, queued)
+                _leave(staging, buffer, stream, queued=True)
                 raise
             coming.append((buffer, dst + row * dst_pitch + at, count, each))
         while coming:
@@ -313,7 +311,7 @@ def between(
             with _hip.on_device(dst_device):
                 _hip.copy("HostToDevice", dst + at, buffer.ptr, each, dst_stream)
         finally:
-            _leave(staging, buffer, dst_stream, True)
+            _leave(staging, buffer, dst_stream, queued=True)
 
 
 def _leave(staging: Staging, buffer: Buffer, stream: int, queued: bool) -> None:
