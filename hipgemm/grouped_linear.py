@@ -13,7 +13,7 @@ from .amax import AmaxState
 from .array import DeviceArray, asarray, new
 from .elementwise import as_type, flat, rescale
 from .errors import raise_reasons, told_by
-from .formats import BF16
+from .formats import BF16, BLOCK, QUANTIZED
 from .grouped import grouped_matmul, grouped_wgrad
 from .linear import Kept, LinearGrads, Operand, _Maker
 from .linear_problem import (
@@ -253,10 +253,23 @@ class _GroupedMaker(_Maker):
         if self.recipe == "fp8":
             q = quantize_fp8(w, amax, stream=self.stream)
             return q, q
-        q = self.quantize(w, -1, RECIPES[self.recipe][0], along_k)
         if self.recipe == "mxfp8":
+            q = self.quantize(w, -1, "mxfp8_e4m3", False)
             return q, q
-        return q, self.quantize(w, -2, "mxfp4_e2m1", hadamard_along(w.shape[1], self.hadamard))
+        groups, n, _ = w.shape
+        along_n = hadamard_along(n, self.hadamard)
+        if n % BLOCK == 0:
+            rows, columns = self.both(flat(w, self.stream), "mxfp4_e2m1", along_k, along_n)
+            return stacked(rows, groups), stacked(columns, groups)
+        return self.quantize(w, -1, "mxfp4_e2m1", along_k), self.quantize(w, -2, "mxfp4_e2m1", along_n)
+
+    def blocked(self, q: ScaledArray, axis: int, hadamard: bool) -> ScaledArray:
+        """Return weights blocked along an axis: themselves, or made anew from their numbers in bfloat16."""
+        if q.axis == axis or q.shape[1] % BLOCK:
+            return super().blocked(q, axis, hadamard)
+        # No block of all rows one below the other straddles two experts.
+        numbers = flat(dequantize(q, dtype=BF16.dtype, stream=self.stream), self.stream)
+        return stacked(self.quantize(numbers, axis, q.format, hadamard), q.shape[0])
 
     def gradients(
         self, g: Any, saved: GroupedSaved, amax: Any, format: str | None
@@ -289,3 +302,16 @@ class _GroupedMaker(_Maker):
         rule: dict[str, Any] = {} if self.scaling is None else {"scaling": self.scaling}
         format = format or RECIPES["mxfp8"][0]
         return quantize_mxfp8(x, axis=0, format=format, group_offsets=offsets, stream=self.stream, **rule)
+
+
+def stacked(q: ScaledArray, count: int) -> ScaledArray:
+    """View a quantized matrix as `count` matrices, one below the other."""
+
+    def view(x: DeviceArray) -> DeviceArray:
+        (rows, columns), (row, column) = x.shape, x.strides
+        rows //= max(1, count)
+        return x._view(x._address, (count, rows, columns), (rows * row, row, column))
+
+    shape = (count, q.shape[0] // max(1, count), q.shape[1])
+    form = QUANTIZED[q.format]
+    return ScaledArray._make(view(q.data), view(q.scale), form, q.axis, shape, hadamard=q.hadamard)
