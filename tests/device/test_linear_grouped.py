@@ -13,7 +13,7 @@ import hipgemm as hg
 from hipgemm import reference
 from hipgemm.formats import QUANTIZED
 from hipgemm.scaled import group_blocks
-from hipgemm.testing import assert_gemm_close, random_matrix
+from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 RECIPES = ("bf16", "fp8", "mxfp8", "mxfp4")
@@ -96,6 +96,41 @@ def test_odd_shapes(recipe, shape, rng):
     y, saved = hg.grouped_linear(x, w, offsets, recipe=recipe, dtype=F32)
     grads = hg.grouped_linear_backward(dy, saved, dtype=F32, dw_dtype=F32)
     check(y, grads, x, w, dy, offsets, recipe=recipe)
+
+
+@every_recipe
+def test_exact_grids_are_bit_equal(recipe, rng):
+    """Minus one, zero and one are exact in every format, and so are their sums."""
+    offsets = np.array([0, 33, 33, 96, 100], np.int32)
+    x, w, dy = (exact_grid(s, rng, dtype=F32, bits=1) for s in ((110, 64), (4, 32, 64), (110, 32)))
+    amax = 448 / 256 if recipe == "fp8" else None
+    options = {"hadamard": False} if recipe == "mxfp4" else {}
+    y, saved = hg.grouped_linear(x, w, offsets, recipe=recipe, dtype=F32, x_amax=amax, w_amax=amax, **options)
+    grads = hg.grouped_linear_backward(dy, saved, dtype=F32, dw_dtype=F32, dy_amax=amax)
+    np.testing.assert_array_equal(y, reference.grouped_matmul(x, w.swapaxes(1, 2), offsets))
+    np.testing.assert_array_equal(grads.dx, reference.grouped_matmul(dy, w, offsets))
+    np.testing.assert_array_equal(grads.dw, reference.grouped_wgrad(dy, x, offsets))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "offsets"),
+    [
+        (0, 4, 32, [0, 0, 0]),
+        (3, 4, 32, [0]),
+        (3, 0, 32, [0, 1, 3]),
+        (3, 4, 0, [0, 1, 3]),
+        (3, 32, 32, [0, 0]),
+    ],
+)
+@every_recipe
+def test_nothing_to_do(recipe, m, n, k, offsets):
+    x, w, dy = np.ones((m, k), F32), np.ones((len(offsets) - 1, n, k), F32), np.ones((m, n), F32)
+    y, saved = hg.grouped_linear(x, w, np.array(offsets, np.int32), recipe=recipe)
+    dx, dw = hg.grouped_linear_backward(dy, saved)
+    assert (y.shape, dx.shape, dw.shape) == (dy.shape, x.shape, w.shape)
+    assert not y.any()
+    assert not dw.any()
+    assert np.isfinite(dx.astype(F32)).all()
 
 
 def test_delayed_scaling(rng):
