@@ -61,7 +61,8 @@ def _by_dlpack(x: Any, stream: int) -> Foreign:
     maker = "an AMD" if ours == _dlpack.ROCM else "a CUDA"
     if int(kind) != ours:
         required = f"the array must be on {maker} device (DLPack type {ours})"
-        raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}')}")
+        hint = "memory of the host comes as a numpy.ndarray" if int(kind) == _dlpack.CPU else ""
+        raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}', hint)}")
     found = _dlpack.take(_dlpack.ask(x, ours, stream))
     if found.device_type != ours:
         required = f"the capsule must hold {maker} device's memory (DLPack type {ours})"
