@@ -19,7 +19,7 @@ from .groups import group_slots, offset_reasons, same_offsets, straddling
 from .manifest import Kernel
 from .problem import INPUTS, OUTPUTS, Operand, _bytes_of, _Faults, _names, _operand, dtype_name
 from .scaled import Resident, ScaledArray, is_array
-from .support import CHOOSE, DESCRIBE, REACH, copy_pitch, copy_reason
+from .support import CHOOSE, DESCRIBE, PLAIN, REACH, copy_pitch, copy_reason
 
 RECIPES = ("bf16", "mxfp8")
 
@@ -286,10 +286,13 @@ class GroupedChoice:
 def grouped_choices(p: GroupedProblem, kernels: Iterable[Kernel]) -> tuple[list[GroupedChoice], list[Reason]]:
     """Return every way to compute a product of groups, the best first; or every reason why there is none.
 
-    HIPGEMM_KERNEL names the only kernel to consider.
+    HIPGEMM_KERNEL names the only kernel to consider; there is no plain one.
     """
     served = [k for k in kernels if k.op.removeprefix("scaled_") == p.op]
     forced = os.environ.get("HIPGEMM_KERNEL")
+    if forced == PLAIN:
+        text = "HIPGEMM_KERNEL=plain: there is no plain kernel for groups of rows"
+        return [], [Reason(UnsupportedError, "forced", text)]
     if forced:
         served = [k for k in served if k.name == forced]
         if not served:
