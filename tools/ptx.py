@@ -1,6 +1,6 @@
 """Build the portable kernels for NVIDIA GPUs: src_hip/ -> hipgemm/kernels/hipgemm_sm_90a.ptx and bridge.json.
 
-The driver compiles the text when it is loaded. Registers and spills are its affair, so there are no limits here.
+The driver compiles the text when it is loaded. Registers and spills are its affair: no limits here.
 """
 
 from __future__ import annotations
