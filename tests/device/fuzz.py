@@ -32,6 +32,7 @@ BF16, F16, F32, U8 = (
 )
 FP8, MXFP8 = ("fp8_e4m3", "fp8_e5m2"), ("mxfp8_e4m3", "mxfp8_e5m2")
 EXTENTS = (
+    0,
     1,
     1,
     2,
@@ -178,9 +179,8 @@ def make(seed: int) -> Case:
         formats = [str(rng.choice([*MXFP8, "mxfp4_e2m1"])) for _ in "ab"]
     else:
         formats = [str(rng.choice(FP8)) if kind == "fp8" else str(kind) for _ in "ab"]
-    lead = tuple(
-        int(n) for n in rng.choice([0, 1, 2, 2, 3, 3, 4, 4], rng.choice([0, 1, 2, 3], p=[0.55, 0.25, 0.13, 0.07]))
-    )
+    levels = rng.choice([0, 1, 2, 3], p=[0.55, 0.25, 0.13, 0.07])
+    lead = tuple(int(n) for n in rng.choice([0, 1, 2, 2, 3, 3, 4, 4], levels))
     while True:
         m, n = (int(x) for x in rng.choice(EXTENTS, 2))
         k = int(rng.choice(DEPTHS))

@@ -62,11 +62,11 @@ def make(seed: int) -> Grouping:
     op = some(rng, *FORMATS_OF)
     forward = op == "grouped_matmul"
     formats = some(rng, *FORMATS_OF[op])
-    groups = some(rng, 1, 2, 3, 5, 9, 70)
-    m, n, k = int(rng.choice((*EXTENTS, 300))), *(int(v) for v in rng.choice(EXTENTS[:14], 2))
+    groups = some(rng, 0, 1, 2, 3, 5, 9, 70)
+    m, n, k = int(rng.choice((*EXTENTS, 300, 0))), *(int(v) for v in rng.choice((*EXTENTS[:14], 0), 2))
     blocked = not forward and QUANTIZED.get(formats[0]) is not None and bool(QUANTIZED[formats[0]].block)
     cuts = rng.integers(0, m + 1, groups)
-    if rng.random() < 0.3:
+    if groups and rng.random() < 0.3:
         cuts[rng.integers(groups) :] = cuts[0]  # many empty ones
     recipe = None
     if blocked:

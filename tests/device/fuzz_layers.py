@@ -158,7 +158,7 @@ def make_layering(seed: int) -> Layering:
     recipe = some(rng, "bf16", "fp8", "mxfp8", "mxfp4")
     lead = tuple(int(n) for n in rng.choice([1, 2, 3], rng.choice([0, 1, 2], p=[0.6, 0.3, 0.1])))
     while True:
-        m, n, k = (int(v) for v in rng.choice(EXTENTS, 3))
+        m, n, k = (int(v) for v in rng.choice((*EXTENTS, 0), 3))
         if m * n * k * math.prod(lead) <= 1 << 20:
             break
     made = []
@@ -195,15 +195,20 @@ def run_layering(case: Layering) -> None:
     got = {"y": y, "dx": grads.dx, "dw.T": grads.dw}
     got = {name: v if isinstance(v, np.ndarray) else v.get() for name, v in got.items()}
     got["dw.T"] = got["dw.T"].T
-    flat = [np.ascontiguousarray(v.host).reshape(-1, v.shape[-1]) for v in (case.x, case.w, case.dy)]
+    flat = [
+        np.ascontiguousarray(v.host).reshape(math.prod(v.shape[:-1]), v.shape[-1])
+        for v in (case.x, case.w, case.dy)
+    ]
     options = {**case.options, "format": case.format, **case.vectors}
     products = reference.linear_products(*flat, recipe=case.recipe, **options)
     for name, (a, b, epilogue) in products.items():
-        out = got[name].reshape(-1, got[name].shape[-1])
+        out = got[name].reshape(a.shape[0], b.shape[1])
         assert_gemm_close(out, a, b, **epilogue)
     if grads.dbias is not None:
         dbias = grads.dbias if isinstance(grads.dbias, np.ndarray) else grads.dbias.get()
         rows = flat[2].astype(np.float64)
-        roundings = 10 * max(1, math.ceil(math.log(len(rows), 64)))  # of the passes that sum 64 rows each
+        roundings = 10 * max(
+            1, math.ceil(math.log(max(1, len(rows)), 64))
+        )  # of the passes that sum 64 rows each
         error = np.abs(dbias - rows.sum(0))
         assert (error <= gamma(roundings) * np.abs(rows).sum(0)).all()
