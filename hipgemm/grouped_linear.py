@@ -156,7 +156,7 @@ def grouped_linear_backward(
 
     Parameters
     ----------
-    dy : numpy.ndarray, DeviceArray, ScaledArray or a pair of these
+    dy : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
         Gradient of y (M, N), where x was; bfloat16, float16 or float32, or quantized. A pair is blocked along
         its rows, and down its columns with the same `group_offsets`.
     saved : GroupedSaved

@@ -111,9 +111,9 @@ def linear(
 
     Parameters
     ----------
-    x : numpy.ndarray, DeviceArray, ScaledArray or a pair of these
+    x : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
         Activations (.., M, K), of two axes or more: bfloat16, float16 or float32, or quantized already.
-    w : numpy.ndarray, DeviceArray, ScaledArray or a pair of these
+    w : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
         Weights (N, K), likewise.
     recipe : str
         ``"bf16"``, ``"fp8"`` (one scale for a tensor), ``"mxfp8"`` or ``"mxfp4"`` (one for 32 numbers).
@@ -212,7 +212,7 @@ def linear_backward(
 
     Parameters
     ----------
-    dy : numpy.ndarray, DeviceArray, ScaledArray or a pair of these
+    dy : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
         Of the shape of y, where x and w were; bfloat16, float16 or float32. One that is quantized already
         counts as `g`, and may have its leading axes flattened.
     saved : LinearSaved
