@@ -34,7 +34,7 @@ FOLDER = Path(__file__).parent
 # gfx90a needs fewer wait states than gfx950, whose the hazard check counts.
 CHECKS = {"gfx942": "all", "gfx90a": "race,uninit,bounds"}
 TESTS = {
-    "test_kernels_plain.py": "not clean_under",
+    "test_kernels_plain.py": "not clean_under",  # which starts processes of its own
     "test_kernels_quantize.py": "",
     "test_kernels_rescale.py": "",
     "test_kernels.py": "test_copy",
@@ -45,7 +45,7 @@ TESTS = {
 @pytest.mark.parametrize("file", TESTS)
 @pytest.mark.parametrize("arch", CHECKS)
 def test_kernels(emulator, arch, file):
-    environment = {"HIPGEMM_EMULATOR_ARCH": arch, "HIPGEMM_EMULATOR_CHECK": CHECKS[arch]}
+    environment = {"HIPGEMM_EMULATOR_ARCH": arch}
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*pytest_, FOLDER / file, "-k", TESTS[file]],
@@ -60,6 +60,7 @@ def test_kernels(emulator, arch, file):
 
 @pytest.mark.parametrize("arch", CHECKS)
 def test_the_library_takes_the_plain_kernel(emulator, run_python, arch):
+    """Under the checks, which the kernels' own tests go without: they would take minutes."""
     environment = {"HIPGEMM_EMULATOR_ARCH": arch, "HIPGEMM_EMULATOR_CHECK": CHECKS[arch]}
     done = run_python(LIBRARY, HIPGEMM_RUNTIME="emulator", **environment)
     assert done.stdout == "plain_gemm\n", done.stdout + done.stderr
