@@ -114,6 +114,12 @@ $(BRIDGE): $(wildcard bridge/*) emulator/hip/hip_types.hpp emulator/hip/errors.d
 	$(EMU_CXX) $(filter-out -MMD -MP -Iemulator,$(EMU_FLAGS)) -Ibridge -Iemulator -shared -s $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so \
 	  -o $@.new bridge/*.cpp -ldl && mv $@.new $@
 
+# A CUDA driver whose machine is the emulator, for tests of the bridge.
+build/bridge/libcuda.so.1: tests/bridge/cuda_on_emulator.cpp bridge/driver.hpp emulator/hip/hip_types.hpp | $(READY)
+	@mkdir -p $(@D)
+	$(EMU_CXX) $(filter-out -MMD -MP -Iemulator,$(EMU_FLAGS)) -Ibridge -Iemulator -shared -s $(STATIC_RUNTIME) -Wl,-soname,libcuda.so.1 \
+	  -o $@.new $< -ldl && mv $@.new $@
+
 # ---- what people run -----------------------------------------------------------------------------
 demo: $(READY) emulator kernels
 	$(BUILD_PYTHON) examples/quickstart.py
@@ -130,11 +136,11 @@ lint: $(READY) kernels
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
+	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
 
 format: $(READY)
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
-	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format -i
+	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format -i
 
 bench: $(READY) emulator kernels
 	$(BUILD_PYTHON) -m hipgemm bench

@@ -1,0 +1,90 @@
+"""The bridge from HIP to the CUDA driver, on a driver that is the emulator: its machine runs anywhere."""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = "build/bridge/libcuda.so.1"
+# Under names that hip-python gives them, and of structs that it fills in.
+NOT_FUNCTIONS = {"hipDeviceProp_t", "hipMemcpyKind", "hipPointerAttribute_t", "ihipStream_t"}
+RENAMED = {"hipGetDeviceProperties": "hipGetDevicePropertiesR0600"}
+TESTS = ("test_streams.py", "test_interchange.py", "test_kernels_rescale.py")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables of a process on the bridge, which is built if need be."""
+    done = subprocess.run(
+        ["make", "-s", "bridge", DRIVER, f"BUILD_PYTHON={sys.executable}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    machine = tmp_path_factory.mktemp("machine") / "machine.so"  # not a second library of HIP's name
+    shutil.copy(ROOT / "hipgemm/_emulator/libamdhip64.so", machine)
+    return {
+        "HIPGEMM_RUNTIME": "bridge",
+        "LD_LIBRARY_PATH": str(ROOT / DRIVER.rpartition("/")[0]),
+        "HIPGEMM_TEST_MACHINE": str(machine),
+        "HIPGEMM_TEST_CODE": str(ROOT / "hipgemm/kernels/hipgemm_gfx942.co"),
+        "HIPGEMM_EMULATOR_ARCH": "gfx942",
+    }
+
+
+def test_every_function_that_is_used_is_exported(environment, run_python):
+    used = set()
+    for path in (ROOT / "hipgemm").glob("*.py"):
+        used |= set(re.findall(r"(?:\.|[\"'])(i?hip[A-Z]\w+)", path.read_text()))
+    used = {name for name in used - NOT_FUNCTIONS if not re.match("hip(Error|MemcpyDevice)", name)}
+    names = sorted(RENAMED.get(name, name) for name in used)
+    assert len(names) > 30
+    code = (
+        "import ctypes, sys\n"
+        f"library = ctypes.CDLL({str(ROOT / 'hipgemm/_bridge/libamdhip64.so')!r})\n"
+        f"print([name for name in {names} if not hasattr(library, name)])\n"
+    )
+    done = run_python(code)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+@pytest.mark.skipif(bool(ctypes.util.find_library("cuda")), reason="there is a driver")
+def test_without_a_driver(environment, run_python):
+    code = (
+        "import hipgemm as hg\n"
+        "try:\n    hg.zeros(1, 'f4')\n"
+        "except hg.RuntimeNotFoundError as error:\n    print(error)\n"
+        "print(hg.info().runtime)\n"
+    )
+    done = run_python(code, HIPGEMM_RUNTIME="bridge", LD_LIBRARY_PATH=None)
+    said, runtime = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"\S*_bridge/libamdhip64\.so reports no device \(hipErrorNoDevice: hipGetDeviceCount: "
+        r"libcuda\.so\.1: cannot open shared object file: No such file or directory\)",
+        said,
+    )
+    assert runtime == "None"
+
+
+@pytest.mark.parametrize("file", TESTS)
+def test_on_a_driver(environment, file):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/device/{file}"],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout
