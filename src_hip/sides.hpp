@@ -45,7 +45,7 @@ HIPGEMM_DEVICE TileArea<T> tile_area(TilePosition tile, u32 m, u32 n) {
 }
 
 // Operand A of T; wave_m picks the rows. Rows of the parts are tile rows, unless there are block
-// scales along K: then a lane's fragments are the rows whose scales are neighbours, over both parts.
+// scales along K: then a lane's fragments are rows whose scales are neighbours, over both parts.
 template <class T>
 struct SideA : T::A {
   static constexpr u32 kBlockOffset = 0;
