@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import fuzz
+import fuzz_experts
 import fuzz_groups
 import fuzz_layers
 import fuzz_shards
@@ -23,6 +24,7 @@ KINDS = {
     "quantizers": (fuzz_layers.make_quantizing, fuzz_layers.run_quantizing),
     "linear": (fuzz_layers.make_layering, fuzz_layers.run_layering),
     "groups": (fuzz_groups.make, fuzz_groups.run),
+    "experts": (fuzz_experts.make, fuzz_experts.run),
     "shards": (fuzz_shards.make, fuzz_shards.run),
 }
 
