@@ -65,6 +65,11 @@ HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
                    {row + skipped, column, area.rows - skipped, area.columns});
     return;
   }
+  // All of K. The compiler must not know: it would keep more of mxfp4's loop in registers than
+  // fits.
+  const u32 k_tiles = count_k_tiles(args.k, T::kK);
+  u32 first_turn = 0;
+  asm("" : "+s"(first_turn));
   Work<T> work{
       .area = area,
       .a = reinterpret_cast<u64>(args.a),
@@ -73,7 +78,7 @@ HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
       .a_scale = 0,
       .b_scale = 0,
       .k = args.k,
-      .range = whole_k(count_k_tiles(args.k, T::kK)),
+      .range = k_range(k_tiles, first_turn, count_turns(k_tiles)),
       .skipped = skipped,
   };
   if constexpr (T::kScaling != Scaling::none) {
