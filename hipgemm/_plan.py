@@ -407,7 +407,8 @@ def _launch_all(
     workspace = _hip.allocate(plan.workspace, device, stream) if plan.reduce else None
     for offsets in plan.offsets or ((0,) * 5,):
         a, b, c = (ptr + offset for ptr, offset in zip(operands, offsets, strict=False))
-        at = tuple(ptr + offset for ptr, offset in zip(scales, offsets[3:], strict=False))
+        # A list first: a tuple cut to size leaves memory behind, at each of the first calls.
+        at = tuple([ptr + offset for ptr, offset in zip(scales, offsets[3:], strict=False)])
         if plan.plain:
             codes = at or (0, 0)
             values = (a, b, c, *vectors, *codes, *plan.layout, alpha, *plan.types)

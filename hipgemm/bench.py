@@ -86,7 +86,9 @@ def run(args: argparse.Namespace) -> int:
     print(info())
     print()
     built = code_object(_hip.arch(_hip.current_device())).kernels.values()
-    kernels = [k.name for k in built if k.op == "gemm" and k.a == k.b == "bf16" and k.layout == "nt"]
+    kernels = [k.name for k in built if k.op == "gemm" and k.a == k.b == "bf16" and k.layout == "nt"] or [
+        "plain"
+    ]
     for size in args.sizes:
         for name in kernels:
             with only_kernel(name):
@@ -98,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     _quantizers(args.sizes[-1], args.repeat)
     print()
     overhead.run()
-    if _hip.runtime().emulator is not None:
+    if kernels != ["plain"] and _hip.runtime().emulator is not None:  # it is timed on the main loop of one
         print()
         emulator_bench.run(args.emulator_sizes, args.seconds)
     return 0

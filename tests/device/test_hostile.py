@@ -130,6 +130,7 @@ def test_output_over_an_input_of_a_planned_call(name):
         call(**{name: 8192 + 512})
 
 
+@pytest.mark.matrix
 def test_planned_calls_are_checked_like_new_ones(rng):
     """What looks alike may not be: vectors with a mask, scales of groups."""
     a, b, bias = hg.zeros((4, 8), BF16), hg.zeros((8, 4), BF16), np.ones(4, F32)
@@ -189,8 +190,50 @@ def test_numbers_between_their_places(rng):
     np.testing.assert_array_equal(hg.asarray(x).get(), x)
 
 
+@pytest.mark.matrix
 def test_groups_cannot_be_sharded(rng):
     x = rng.standard_normal((64, 32)).astype(BF16)
     q = hg.quantize_mxfp8(x, axis=0, group_offsets=np.array([0, 3, 64], np.int32))
     with pytest.raises(ValueError, match="shard: x must be quantized without group_offsets; got 2 groups"):
         hg.shard(q, [0], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda x: hg.sharded_matmul(x, x, split=[]),
+            ValueError,
+            r"split must be m, n, k or batch; got \[\]",
+        ),
+        (
+            lambda x: hg.sharded_matmul(x, x, split="m", devices=[0.5]),
+            TypeError,
+            "devices must be a sequence of int",
+        ),
+        (
+            lambda x: hg.shard(x, [0, 0], axis=0, sizes=16),
+            TypeError,
+            "shard: sizes must be a sequence of ints; got 16",
+        ),
+        (
+            lambda x: hg.shard(x, [0, 0], axis=0, sizes=[7.5, 8.5]),
+            TypeError,
+            "sizes must be a sequence of ints",
+        ),
+        (lambda x: np.asarray(hg.shard(x, [0, 0], axis=0)), TypeError, r"must be asked for; use \.get\(\)"),
+        *(
+            (
+                lambda x, split=split: hg.sharded_matmul(
+                    x, x, split=split, devices=[0, 0], bias=hg.zeros(16, F32)
+                ),
+                TypeError,
+                "sharded_matmul: bias must be on the host, from where each device gets it; got an array on device 0",
+            )
+            for split in "mnk"
+        ),
+    ],
+)
+def test_wrong_kinds_for_shards(call, error, text):
+    with pytest.raises(error, match=text):
+        call(np.ones((16, 16), BF16))

@@ -18,7 +18,9 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = {"bf16": BF16, "f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
 GEMMS = ("gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64")
 
-every_gemm = pytest.mark.parametrize("kernel", GEMMS)
+
+def every_gemm(test):
+    return pytest.mark.matrix(pytest.mark.parametrize("kernel", GEMMS)(test))
 
 
 @dataclass
@@ -221,10 +223,12 @@ def test_overflow_becomes_infinity_and_ties_go_to_even(memory, kernel):
         assert got.astype(np.float64)[0, 0] == expected, (out, value)
 
 
+@pytest.mark.matrix
 def test_more_workgroups_than_a_span_of_runs(memory):
     check(memory, "gemm_bf16_nt_64x64x64", 64 * 27 - 3, 64 * 21 - 5, 8, exact=True, out="f32")
 
 
+@pytest.mark.matrix
 @pytest.mark.skipif("HIPGEMM_EMULATOR_MEMORY" in os.environ, reason="runs the tests of this file itself")
 def test_loads_may_land_at_once():
     """The emulator lets loads land as late as waits allow; the hardware may be as early as their issue."""

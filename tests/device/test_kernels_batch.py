@@ -21,6 +21,7 @@ def example(formats, tile, layout="nt"):
 
 
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
+pytestmark = pytest.mark.matrix
 EXAMPLES = [example(formats, tile) for tile in ("256x256", "64x64", "32x64") for formats in FORMATS]
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
 each_tile = pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import hipgemm
 from hipgemm import _hip
 from hipgemm.manifest import Kernel
 
+pytestmark = pytest.mark.matrix
 KERNELS = [name for name, k in GEMMS.items() if k.layout != "nt" or k.a == "f16"]
 every_kernel = pytest.mark.parametrize("name", KERNELS)
 # One of each layout and element size.

@@ -335,6 +335,7 @@ def kernels_at_their_limits():
     return found
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kernel", kernels_at_their_limits(), ids=lambda k: k.name)
 def test_the_farthest_lines_that_a_tile_spans(kernel, rng, use_kernel):
     store = hg.empty(5 * 2**30, np.uint8)  # mostly never touched
