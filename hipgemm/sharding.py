@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -131,6 +132,9 @@ class ShardedArray:
         if self.comm is not None:
             host = _mpi.all_gather(self.comm, host[0], self.axis, self.offsets, self.timeout)
         return np.concatenate(host, axis=self.axis)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
+        raise TypeError("ShardedArray: a copy to the host must be asked for; use .get()")
 
     def __repr__(self) -> str:
         where = f"devices={list(self.devices)}"
@@ -267,7 +271,7 @@ def sharded_matmul(
            [8., 8., 8.]], dtype=float32)
     """
     function = "sharded_matmul"
-    if split not in _CUTS:
+    if not isinstance(split, str) or split not in _CUTS:
         raise ValueError(f"{function}: {sentence('split must be m, n, k or batch', repr(split))}")
     for name, x in (("a", a), ("b", b)):
         if not (isinstance(x, (ShardedArray, ScaledArray)) or is_array(x)):
@@ -278,6 +282,10 @@ def sharded_matmul(
     if a.shape[-1] != b.shape[-2]:
         got = f"{a.shape[-1]} and {b.shape[-2]}; a.shape={a.shape}, b.shape={b.shape}"
         raise ValueError(f"{function}: {sentence('a.shape[-1] (K) must equal b.shape[-2] (K)', got)}")
+    for name, x in (("alpha", alpha), ("col_scale", col_scale), ("bias", bias)):
+        if isinstance(x, DeviceArray):
+            required = f"{name} must be on the host, from where each device gets it"
+            raise TypeError(f"{function}: {sentence(required, f'an array on device {x.device}')}")
     plain = not (isinstance(a, ShardedArray) or isinstance(b, ShardedArray))
     epilogue = _Epilogue(dtype, alpha, col_scale, bias)
     if plain and split != "k" and not _mpi.is_communicator(devices) and not _resident(a, b):
@@ -365,7 +373,7 @@ def _places(function: str, devices: Any) -> tuple[int, ...]:
             raise ValueError(f"{function}: {sentence(f'devices must be 1 to {count}', devices)}")
         return tuple(range(int(devices)))
     try:
-        places = tuple(int(d) for d in devices)
+        places = tuple(map(operator.index, devices))
     except (TypeError, ValueError):
         required = "devices must be a sequence of ints, an int, or an mpi4py communicator"
         raise TypeError(f"{function}: {sentence(required, repr(devices))}") from None
@@ -393,7 +401,12 @@ def _offsets(length: int, count: int, step: int) -> tuple[int, ...]:
 
 
 def _given(sizes: Sequence[int], count: int, x: Any, axis: int, step: int) -> tuple[int, ...]:
-    found = np.cumsum([0, *map(int, sizes)]).tolist()
+    try:
+        sizes = tuple(map(operator.index, sizes))
+    except TypeError:
+        required = "sizes must be a sequence of ints"
+        raise TypeError(f"shard: {sentence(required, repr(sizes))}") from None
+    found = np.cumsum([0, *sizes]).tolist()
     if len(sizes) != count or min(sizes) < 0 or found[-1] != x.shape[axis]:
         required = f"sizes must be {count} lengths that add up to {x.shape[axis]}"
         raise ValueError(f"shard: {sentence(required, list(sizes))}")
