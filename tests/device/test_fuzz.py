@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(
             ("kind", "seed"),
             [
-                (kind, seed)
+                pytest.param(kind, seed, marks=pytest.mark.matrix if kind in ("groups", "experts") else ())
                 for kind in KINDS
                 for seed in chosen or range(count or (CASES if kind == "matmul" else CASES // 4))
             ],
