@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from . import _hip, usage
 from ._plan import Operands, Plan, build, execute
+from ._quantizing import as_mxfp8
 from .array import DeviceArray, download, lend, new, operators, queue_rows, rows_contiguous
 from .errors import Reason, UnsupportedError, raise_reasons, told_by
 from .formats import QUANTIZED
 from .manifest import code_object
 from .problem import GemmProblem, describe_matmul
-from .quantize import as_mxfp8
 from .scaled import ScaledArray, packed_data
 from .support import Choice, host_copies, select
 
@@ -297,6 +297,7 @@ def _key(a: Operands, b: Operands, x: _Arguments) -> Any:
         None if type(x.alpha) is float else x.alpha._key,
         None if x.col_scale is None else _vector_key(x.col_scale),
         None if x.bias is None else _vector_key(x.bias),
+        os.environ.get("HIPGEMM_KERNEL"),
     )
 
 

@@ -237,3 +237,23 @@ def test_groups_cannot_be_sharded(rng):
 def test_wrong_kinds_for_shards(call, error, text):
     with pytest.raises(error, match=text):
         call(np.ones((16, 16), BF16))
+
+
+def test_kernel_forced_between_calls(rng, monkeypatch):
+    """A notebook sets HIPGEMM_KERNEL after the first product, and takes it back."""
+    x, w = exact_grid((16, 32), rng), exact_grid((8, 32), rng)
+    a, b = hg.asarray(x), hg.asarray(w).T
+    usual = hg.can_use("matmul", a, b).kernel
+    for forced, served in ((None, usual), ("plain", "plain_gemm"), (None, usual)):
+        if forced:
+            monkeypatch.setenv("HIPGEMM_KERNEL", forced)
+        else:
+            monkeypatch.delenv("HIPGEMM_KERNEL", raising=False)
+        hg.reset_usage()
+        assert_gemm_close(hg.matmul(a, b, dtype=F32).get(), x, w.T, exact=True)
+        assert hg.usage().kernels == {served: 1}
+    monkeypatch.setenv("HIPGEMM_KERNEL", "nonsense")
+    with pytest.raises(
+        ValueError, match="HIPGEMM_KERNEL must be plain or the name of a gemm kernel; got nonsense"
+    ):
+        hg.matmul(a, b, dtype=F32)
