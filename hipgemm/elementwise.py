@@ -8,10 +8,10 @@ import numpy as np
 
 from . import _hip, _launch
 from ._dlpack import contiguous_strides
+from ._rows import as_rows
 from .array import DeviceArray, new
 from .formats import F32, Format, format_of
 from .manifest import CHUNK_BYTES
-from .quantize import _as_rows
 from .usage import count_call
 
 SUM_ROWS = 64  # that one pass makes one of
@@ -109,7 +109,7 @@ def flat(x: DeviceArray, stream: int) -> DeviceArray:
     """View (.., K) as a matrix (rows, K); a copy where no view will do."""
     if x.ndim == 2:
         return x
-    r = _as_rows(x, -1, stream)
+    r = as_rows(x, -1, stream)
     return DeviceArray(r.array._block, r.array.ptr, (r.rows, r.length), (r.row_stride, r.stride), x.dtype)
 
 

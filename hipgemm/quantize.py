@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _hip, _launch, _notes, formats, reference
-from ._dlpack import contiguous_strides
+from . import _hip, _launch, formats, reference
+from ._quantizing import (
+    MxOutput,
+    dequantize_codes,
+    launch_mx,
+    quantize_both_ways,
+    quantize_by_amax,
+    quantize_groups,
+)
+from ._rows import as_rows
 from .amax import AmaxState
-from .array import DeviceArray, asarray, lend, new
+from .array import DeviceArray, asarray, new
 from .errors import raise_reasons, sentence, told_by
 from .formats import (
-    BLOCK,
     F32,
     FORMATS,
     MXFP4_E2M1,
-    QUANTIZED,
     SCALE_RULES,
     Format,
     format_of,
 )
-from .groups import group_slots, most_blocks, offset_reasons
-from .manifest import CHUNK_BYTES
+from .groups import offset_reasons
 from .problem import dtype_name
 from .scaled import (
     HADAMARD,
@@ -36,11 +39,10 @@ from .scaled import (
     find_axis,
     find_format,
     fnuz_hint,
-    group_blocks,
     is_array,
     scale_shape,
 )
-from .usage import count_call, count_copy
+from .usage import count_call
 
 Input = npt.NDArray[Any] | DeviceArray
 FP8 = ("fp8_e4m3", "fp8_e5m2")
@@ -108,7 +110,9 @@ def quantize_fp8(
     number = _check_eps(function, eps)
     given = _check_amax(function, amax, x, axis)
     place = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
-    return _on_device(function, x, stream, lambda d, s: _fp8(d, s, form, axis, number, given), place)
+    return _on_device(
+        function, x, stream, lambda d, s: quantize_by_amax(d, s, form, axis, number, given), place
+    )
 
 
 def quantize_mxfp8(
@@ -266,7 +270,7 @@ def quantize_both(
     transform = form is MXFP4_E2M1 and hadamard is not False
     rule = ("even" if form is MXFP4_E2M1 else "unit") if scaling is None else scaling
     _check_mx(function, x, rule, transform, (-1, -2))
-    return _on_device(function, x, stream, lambda d, s: _both(d, s, form, rule, transform))
+    return _on_device(function, x, stream, lambda d, s: quantize_both_ways(d, s, form, rule, transform))
 
 
 def transpose_quantize_mxfp8(
@@ -346,7 +350,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
         return reference.dequantize(q, dtype=to.dtype)
     handle = _hip.stream_handle(function, stream)
     with told_by(function), _hip.on_device(q.device):
-        made = _back(q, handle, to)
+        made = dequantize_codes(q, handle, to)
         count_call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes)
         return made
 
@@ -472,102 +476,7 @@ def _check_amax(function: str, amax: object, x: Input, axis: int | None) -> Any:
     return amax
 
 
-# ---- layout: any array as rows along the axis that shares scales -----------------------------------
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A view of an array as a matrix (rows, length), and the way back."""
-
-    array: DeviceArray
-    rows: int
-    length: int
-    row_stride: int  # bytes
-    stride: int  # bytes along the axis
-    lead: tuple[int, ...]  # the other axes
-    axis: int  # of the original, from the end
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the original."""
-        shape = list(self.lead)
-        shape.insert(len(shape) + 1 + self.axis, self.length)
-        return tuple(shape)
-
-    @property
-    def matrix(self) -> tuple[int, int, int]:
-        """Address and strides, as kernels take them."""
-        return self.array.ptr, self.row_stride, self.stride
-
-    def shaped(
-        self,
-        block: _hip.Block,
-        ptr: int,
-        dtype: np.dtype[Any],
-        length: int,
-        pitch: int,
-        padded: bool = False,
-    ) -> DeviceArray:
-        """Return rows of results, `pitch` bytes apart, with the axes of the original."""
-        shape = list(self.lead)
-        strides = [n * pitch for n in contiguous_strides(self.lead, 1)]
-        place = len(shape) + 1 + self.axis
-        shape.insert(place, length)
-        strides.insert(place, dtype.itemsize)
-        return DeviceArray(block, ptr, tuple(shape), tuple(strides), dtype, padded=padded)
-
-
-def _as_rows(x: DeviceArray, axis: int, stream: int) -> _Rows:
-    """View an array as rows along an axis; a copy where no view will do."""
-    place = len(x.shape) + axis
-    length, stride = x.shape[place], x.strides[place]
-    lead = x.shape[:place] + x.shape[place + 1 :]
-    steps = x.strides[:place] + x.strides[place + 1 :]
-    rows = math.prod(lead)
-    step = _one_step(lead, steps)
-    if step is None:
-        count_copy("quantize", "x", "axes cannot be merged")
-        x, step, stride = _gather(x, lead, steps, length, stride, stream)
-    return _Rows(x, rows, length, step, stride, lead, axis)
-
-
-def _one_step(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """Return the one stride that walks through several axes; None if there is none.
-
-    Examples
-    --------
-    >>> _one_step((2, 3), (24, 8)), _one_step((2, 3), (32, 8)), _one_step((1, 3), (0, -8)), _one_step((), ())
-    (8, None, -8, 0)
-    """
-    step: int | None = None
-    extent = 1
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 1:
-            continue
-        if step is None:
-            step = stride
-        elif stride != step * extent:
-            return None
-        extent *= n
-    return step or 0
-
-
-def _gather(
-    x: DeviceArray, lead: tuple[int, ...], steps: tuple[int, ...], length: int, stride: int, stream: int
-) -> tuple[DeviceArray, int, int]:
-    """Copy to contiguous rows."""
-    item = x.dtype.itemsize
-    dense = new((*lead, length), x.dtype, x.device, stream)
-    x._block.reading(stream)
-    row = length * item
-    inner = lead[-1]
-    for i, index in enumerate(np.ndindex(*lead[:-1])):
-        source = x.ptr + sum(n * s for n, s in zip(index, steps[:-1], strict=True))
-        target = dense.ptr + i * inner * row
-        _launch.copy_strided(
-            x.device, stream, item, (source, steps[-1], stride), (target, row, item), inner, length
-        )
-    return dense, row, item
+# ---- on the device ----------------------------------------------------------------------------------
 
 
 T = TypeVar("T", ScaledArray, tuple[ScaledArray, ScaledArray])
@@ -592,11 +501,8 @@ def _on_device(
 
 def _count(function: str, x: DeviceArray, *made: ScaledArray) -> None:
     kernel = f"quantize_{made[0].format.split('_')[0]}"
-    kernel += "_groups" if made[0].group_offsets is not None else ""
+    kernel += "quantize_groups" if made[0].group_offsets is not None else ""
     count_call(function, kernel, 0, x.nbytes + sum(q.data.nbytes + q.scale.nbytes for q in made))
-
-
-# ---- execution: everything is queued on the stream, in order ---------------------------------------
 
 
 def _mx(
@@ -610,9 +516,9 @@ def _mx(
     _check_mx(function, x, scaling, hadamard, (axis,))
 
     def work(d: DeviceArray, handle: int) -> ScaledArray:
-        along = _as_rows(d, axis, handle)
-        made = _MxOutput(along, form, hadamard, handle)
-        _launch_mx(along, made, None, form, scaling, hadamard, handle)
+        along = as_rows(d, axis, handle)
+        made = MxOutput(along, form, hadamard, handle)
+        launch_mx(along, made, None, form, scaling, hadamard, handle)
         return made.array
 
     return _on_device(function, x, stream, work)
@@ -630,359 +536,4 @@ def _mx_groups(x: Input, axis: int, scaling: str, form: Format, offsets: Input, 
         offsets = offsets.get()
     place = x.device if isinstance(x, DeviceArray) else None
     raise_reasons(function, offset_reasons(offsets, x.shape[0], place=place))
-    return _on_device(function, x, stream, lambda d, s: _groups(d, s, form, scaling, offsets))
-
-
-def _groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
-    assert form.scale_dtype is not None
-    device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
-    if isinstance(offsets, DeviceArray):
-        resident, blocks = offsets, most_blocks(rows, groups)
-    else:
-        offsets = offsets.astype(np.int32)
-        offsets.flags.writeable = False
-        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
-    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
-    pitch = _round_up(max(1, columns), CHUNK_BYTES)
-    block = _hip.allocate(rows * pitch + blocks * columns, device, stream)
-    scale = block.ptr + rows * pitch
-    if resident is offsets:
-        _hip.clear(scale, blocks * columns, stream)
-    if rows and columns:
-        x._block.reading(stream)
-        resident._block.reading(stream)
-        kernel = _launch.function(device, "quantize_mxfp8_groups")
-        tile_rows, tile_columns = kernel.tile
-        _launch.launch(
-            kernel,
-            group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
-            stream,
-            x.ptr,
-            block.ptr,
-            scale,
-            resident.ptr,
-            _notes.place("quantize_mxfp8"),
-            *x.strides,
-            pitch,
-            columns,
-            rows,
-            columns,
-            groups,
-            _type_code(x),
-            _launch.ELEMENT_CODES[form.name],
-            _launch.RULE_CODES[scaling],
-        )
-    return ScaledArray._make(
-        DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
-        DeviceArray(block, scale, (blocks, columns), (columns, 1), form.scale_dtype),
-        form,
-        -2,
-        x.shape,
-        group_offsets=offsets,
-    )
-
-
-def _both(
-    x: DeviceArray, stream: int, form: Format, scaling: str, hadamard: bool
-) -> tuple[ScaledArray, ScaledArray]:
-    along, across = _as_rows(x, -1, stream), _as_rows(x, -2, stream)
-    rows, columns = (_MxOutput(r, form, hadamard, stream) for r in (along, across))
-    _launch_mx(along, rows, columns, form, scaling, hadamard, stream)
-    return rows.array, columns.array
-
-
-class _MxOutput:
-    """Memory for codes and scales along one axis, and the arguments that name it."""
-
-    def __init__(self, r: _Rows, form: Format, hadamard: bool, stream: int):
-        assert form.scale_dtype is not None
-        device = r.array.device
-        width = -(-r.length * form.bits // 8)
-        blocks = -(-r.length // BLOCK)
-        pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
-        # A matrix, or several whose rows a product takes for those of one.
-        for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
-        gemm_bytes = _launch.gemm_scale_bytes(r.rows, r.length) if for_products else 0
-        # One piece of memory: codes, scales in the order of products, scales.
-        codes = r.rows * pitch
-        block = _hip.allocate(codes + gemm_bytes + r.rows * blocks, device, stream)
-        data = block.ptr
-        scale = data + codes + gemm_bytes
-        if r.length == 0:
-            _hip.clear(data, codes, stream)
-        kept = {"gemm": (block, data + codes)} if gemm_bytes else {}
-        self.pointers = (data, scale, data + codes if gemm_bytes else 0)
-        self.pitches = (pitch, blocks)
-        dtype = np.dtype(np.uint8) if form.bits == 4 else form.dtype
-        self.array = ScaledArray._make(
-            r.shaped(block, data, dtype, width, pitch, padded=True),
-            r.shaped(block, scale, form.scale_dtype, blocks, blocks),
-            form,
-            r.axis,
-            r.shape,
-            hadamard=hadamard,
-            kernel_scales=kept,
-        )
-
-
-_NOTHING = (0, 0, 0), (0, 0)
-_SPAN = 256  # rows or columns that scales in the order of products cover at least
-
-
-def _launch_mx(
-    r: _Rows,
-    along: _MxOutput,
-    across: _MxOutput | None,
-    form: Format,
-    scaling: str,
-    hadamard: bool,
-    stream: int,
-) -> None:
-    """Quantize along the rows of `r` and, if asked for, across them."""
-    ptr, row_stride, stride = r.matrix
-    rows, columns = r.rows, r.length
-    outputs = [
-        (along.pointers, along.pitches),
-        (across.pointers, across.pitches) if across else _NOTHING,
-    ]
-    if rows > 1 and abs(row_stride) < abs(stride):  # the kernel reads fastest along what lies together
-        rows, columns, row_stride, stride = columns, rows, stride, row_stride
-        outputs.reverse()
-    (row_pointers, row_pitches), (column_pointers, column_pitches) = outputs
-    r.array._block.reading(stream)
-    device = r.array.device
-    _launch.tiled(
-        device,
-        f"quantize_{form.name.split('_')[0]}",
-        _round_up(rows, _SPAN) if column_pointers[0] else rows,
-        _round_up(columns, _SPAN) if row_pointers[0] else columns,
-        stream,
-        ptr,
-        *row_pointers,
-        *column_pointers,
-        row_stride,
-        stride,
-        *row_pitches,
-        *column_pitches,
-        rows,
-        columns,
-        _type_code(r.array),
-        _launch.ELEMENT_CODES[form.name],
-        _launch.RULE_CODES[scaling],
-        hadamard,
-    )
-
-
-def _type_code(x: DeviceArray) -> int:
-    form = format_of(x.dtype)
-    assert form is not None
-    return _launch.TYPE_CODES[form.name]
-
-
-def _round_up(n: int, step: int) -> int:
-    return -(-n // step) * step
-
-
-def _fp8(x: DeviceArray, stream: int, form: Format, axis: int | None, eps: float, amax: Any) -> ScaledArray:
-    device, item = x.device, F32.itemsize
-    r = _as_rows(x, _storage_axis(x) if axis is None else axis, stream)
-    step, count = (0, 1) if axis is None else (1, r.rows)
-    pitch = _round_up(max(1, r.length), CHUNK_BYTES)
-    # One piece of memory: codes, greatest magnitudes, scales.
-    block = _hip.allocate(r.rows * pitch + 2 * count * item, device, stream)
-    data, own = block.ptr, block.ptr + r.rows * pitch
-    scale = own + count * item
-    _hip.clear(own, count * item, stream)
-    x._block.reading(stream)
-    source, rows, columns, target = r.matrix, r.rows, r.length, data
-    temporaries = []
-    if rows == 0 or columns == 0:  # scales are due all the same, as for a zero
-        _hip.clear(data, r.rows * pitch, stream)
-        rows, columns = (r.rows if axis is not None else 1), 1
-        spare = _hip.allocate((1 + rows) * CHUNK_BYTES, device, stream)
-        _hip.clear(spare.ptr, item, stream)
-        source, target, pitch = (spare.ptr, 0, 0), spare.ptr + CHUNK_BYTES, CHUNK_BYTES
-        temporaries.append(spare)
-    kind = _type_code(x)
-
-    if amax is None or (isinstance(amax, AmaxState) and not amax._primed):
-        _launch.tiled(
-            device, "amax", rows, columns, stream, source[0], own, *source[1:], rows, columns, step, kind
-        )
-        used, next_ptr = own, 0
-    else:
-        given = amax.current if isinstance(amax, AmaxState) else amax
-        lent, used = _amax_values(given, r.rows if step else 1, axis, device, stream)
-        temporaries.append(lent)
-        next_ptr = own
-    _launch.tiled(
-        device,
-        "quantize_fp8",
-        rows,
-        columns,
-        stream,
-        source[0],
-        target,
-        used,
-        scale,
-        next_ptr,
-        *source[1:],
-        pitch,
-        rows,
-        columns,
-        step,
-        eps,
-        kind,
-        _launch.ELEMENT_CODES[form.name],
-    )
-    if isinstance(amax, AmaxState):
-        amax._take(own, stream)
-
-    def small(ptr: int) -> DeviceArray:
-        if axis is None:
-            return DeviceArray(block, ptr, (), (), F32.dtype)
-        return r.shaped(block, ptr, F32.dtype, 1, item)
-
-    width = _round_up(max(1, r.length), CHUNK_BYTES)
-    codes = r.shaped(block, data, form.dtype, r.length, width, padded=True)
-    return ScaledArray._make(
-        codes, small(scale), form, -1 if axis is None else axis, x.shape, amax=small(own)
-    )
-
-
-def _storage_axis(x: DeviceArray) -> int:
-    """The axis along which codes of one scale lie together: as in the source, where that is a matrix."""
-    if x.ndim == 2 and abs(x.strides[0]) < abs(x.strides[1]) and x.shape[0] > 1 and x.shape[1] > 1:
-        return -2
-    return -1
-
-
-def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:
-    """Return where `count` float32 lie side by side; one given number serves all."""
-    x = amax if isinstance(amax, DeviceArray) else lend(amax, device, stream)
-    x._block.reading(stream)
-    item = F32.itemsize
-    if axis is None:
-        return x._block, x.ptr
-    if x.shape == ():
-        row_stride = 0
-    else:
-        r = _as_rows(x, axis, stream)
-        x, row_stride = r.array, r.row_stride
-    if row_stride == item or count <= 1:
-        return x._block, x.ptr
-    block = _hip.allocate(count * item, device, stream)
-    _launch.copy_strided(device, stream, item, (x.ptr, row_stride, item), (block.ptr, item, item), count, 1)
-    return block, block.ptr
-
-
-def _back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
-    """Dequantize on the device of `q`, the current one."""
-    if q.group_offsets is not None:
-        return _groups_back(q, stream, to)
-    form, device = QUANTIZED[q.format], q.data.device
-    axis = q.axis if form.block or q.scale.shape else _storage_axis(q.data)
-    data = _as_rows(q.data, axis, stream)
-    length = q.shape[axis]
-    item = to.itemsize
-    out = _hip.allocate(data.rows * length * item, device, stream)
-    result = data.shaped(out, out.ptr, to.dtype, length, length * item)
-    if result.size == 0:
-        return result
-    data.array._block.reading(stream)
-    temporaries, ptr, pitch = _chunks("dequantize", data, stream)
-    if form.block:
-        scale = _as_rows(q.scale, q.axis, stream)
-        scale.array._block.reading(stream)
-        scales = scale.matrix
-    elif q.scale.shape == ():
-        q.scale._block.reading(stream)
-        scales = (q.scale.ptr, 0, 0)
-    else:
-        block, at = _amax_values(q.scale, data.rows, q.axis, device, stream)
-        temporaries.append(block)
-        scales = (at, F32.itemsize, 0)
-    _launch.tiled(
-        device,
-        "dequantize",
-        data.rows,
-        length,
-        stream,
-        ptr,
-        scales[0],
-        out.ptr,
-        pitch,
-        *scales[1:],
-        length * item,
-        data.rows,
-        length,
-        _launch.FORMAT_CODES[form.name],
-        _launch.TYPE_CODES[to.name],
-        q.hadamard,
-    )
-    return result
-
-
-def _groups_back(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
-    """Dequantize group by group; for that, offsets must come to the host."""
-    if q.axis == -1:
-        return _groups_back(q.T, stream, to).T
-    form, device, item = QUANTIZED[q.format], q.data.device, to.itemsize
-    offsets = q.group_offsets if isinstance(q.group_offsets, np.ndarray) else q.group_offsets.get()
-    blocks = group_blocks(offsets)
-    result = new(q.shape, to.dtype, device, stream)
-    _hip.clear(result.ptr, result.nbytes, stream)
-    for g in np.flatnonzero(np.diff(offsets)):
-        begin, end = int(offsets[g]), int(offsets[g + 1])
-        rows, scale = q.data[begin:end], q.scale[int(blocks[g]) : int(blocks[g + 1])]
-        part = _back(ScaledArray._make(rows, scale, form, -2, rows.shape), stream, to)
-        row, column = part.strides
-        into = result[begin:end].ptr, q.shape[1] * item, item
-        source = part.ptr, row, column
-        _launch.copy_strided(device, stream, item, source, into, end - begin, q.shape[1])
-    return result
-
-
-def _chunks(function: str, data: _Rows, stream: int) -> tuple[list[_hip.Block], int, int]:
-    """Return where codes lie in rows of whole 16 bytes, and their pitch; copied there if they must be."""
-    if _chunked(data):
-        return [], data.array.ptr, data.row_stride
-    device = data.array.device
-    pitch = _round_up(data.length, CHUNK_BYTES)
-    block = _hip.allocate(data.rows * pitch, device, stream)
-    count_copy(function, "data", "not in rows of 16 bytes")
-    target = (block.ptr, pitch, 1)
-    _launch.copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
-    return [block], block.ptr, pitch
-
-
-def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
-    """Return an mxfp4 matrix as mxfp8, number for number. Made once and kept; its device is current."""
-    kept: ScaledArray | None = q._kernel_scales.get("mxfp8")
-    if kept is None or not kept.data._block.ptr:
-        form, device = QUANTIZED["mxfp8_e4m3"], q.data.device
-        source = _as_rows(q.data, q.axis, stream)
-        length = q.shape[q.axis]
-        pitch = _round_up(max(1, length), CHUNK_BYTES)
-        block = _hip.allocate(source.rows * pitch, device, stream)
-        if source.rows and length:
-            source.array._block.reading(stream)
-            temporaries, ptr, from_pitch = _chunks("matmul", source, stream)
-            rows = source.rows
-            _launch.tiled(
-                device, "fp4_to_fp8", rows, length, stream, ptr, block.ptr, from_pitch, pitch, rows, length
-            )
-            del temporaries
-        data = source.shaped(block, block.ptr, form.dtype, length, pitch, padded=True)
-        kept = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
-        q._kernel_scales["mxfp8"] = kept
-    return kept if kept.axis == q.axis else kept.mT
-
-
-def _chunked(data: _Rows) -> bool:
-    """Whether a kernel can read codes where they lie: rows of whole 16 bytes."""
-    if data.length > 1 and data.stride != 1:
-        return False
-    if data.array.ptr % CHUNK_BYTES or (data.length % CHUNK_BYTES and not data.array.padded):
-        return False
-    return data.rows <= 1 or (data.row_stride >= data.length and data.row_stride % CHUNK_BYTES == 0)
+    return _on_device(function, x, stream, lambda d, s: quantize_groups(d, s, form, scaling, offsets))

@@ -25,7 +25,7 @@ LAYERS = [
     ],
     ["_runtime", "_hip", "_pool", "_staging", "memory", "stream"],
     ["usage", "counters", "_notes", "_dlpack", "_foreign", "_transfer", "_launch", "array", "amax"],
-    ["quantize", "_plan", "gemm", "grouped", "info"],
+    ["_rows", "_quantizing", "quantize", "_plan", "gemm", "grouped", "info"],
     ["elementwise", "linear", "grouped_linear"],
     ["_mpi", "sharding"],
     ["emulator_bench", "overhead", "timing", "bench", "choice_check", "__main__"],
