@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from . import _hip, _launch, _mpi
+from . import _hip, _launch, _mpi, _staging
 from ._dlpack import contiguous_strides
-from .array import DeviceArray, asarray, lend, new, upload
+from .array import DeviceArray, asarray, lend, new
 from .errors import raise_reasons, sentence
 from .formats import QUANTIZED, format_of
 from .gemm import matmul
@@ -609,14 +608,13 @@ def _rows(x: Part, low: int, high: int) -> Part:
 
 
 def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> list[DeviceArray]:
-    """For each device the sums of all ranges for its rows. Peers that reach each other do not wait."""
+    """For each device the sums of all ranges for its rows. Queued; nothing is waited for."""
     count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
-    planes, ready = [], []
+    planes = []
     for i, device in enumerate(a.devices):
         with _hip.on_device(device):
             planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), _F32, device, 0))
-            ready.append(Event(device, timing=False).record())
-    staged: list[tuple[DeviceArray, DeviceArray]] = []
+            _copies(device).arriving.wait(Event(device, timing=False).record())
     for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True)):
         with _hip.on_device(a.devices[i]):
             # Its own rows last: what others wait for goes first.
@@ -626,44 +624,39 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
                 slot, part = planes[owner][i], _rows(x, rows[owner], rows[owner + 1])
                 if a.devices[owner] == a.devices[i]:
                     _multiply(part, y, slot)
-                    continue
-                sums = _multiply(part, y, dtype=_F32)
-                if _peers(a.devices[i], a.devices[owner]):
-                    _send(sums, slot, ready[owner])
                 else:
-                    staged.append((sums, slot))
-    for sums, slot in staged:
-        host = sums.get()
-        with _hip.on_device(slot.device):
-            upload(host, slot.ptr, 0)
+                    _send(_multiply(part, y, dtype=_F32), slot)
+    for device in set(a.devices):
+        with _hip.on_device(device):
+            Event(device, timing=False).record(_copies(device).arriving).wait()
     return planes
 
 
-def _peers(source: int, target: int) -> bool:
-    """Whether to copy from device to device; HIPGEMM_PEER=off goes through the host, for tests."""
-    return os.environ.get("HIPGEMM_PEER", "on") != "off" and _hip.peer_access(source, target)
+@dataclass(frozen=True)
+class _Copies:
+    """Streams of a device for copies to and from others, beside the products."""
+
+    leaving: Stream
+    arriving: Stream
 
 
-def _send(source: DeviceArray, target: DeviceArray, ready: Event) -> None:
-    """Queue a copy to another device beside the products; what comes next there waits for it."""
-    stream = _copy_stream(source.device)
-    source._block.reading(int(stream))
-    ready.wait(stream)
-    _hip.copy_between(target.ptr, target.device, source.ptr, source.device, source.nbytes, int(stream))
-    arrived = Event(source.device, timing=False).record(stream)
-    with _hip.on_device(target.device):
-        arrived.wait()
+_all_copies: dict[int, _Copies] = {}
 
 
-_copy_streams: dict[int, Stream] = {}
-
-
-def _copy_stream(device: int) -> Stream:
-    """The stream of a device for copies to others, made once."""
-    found = _copy_streams.get(device)
+def _copies(device: int) -> _Copies:
+    found = _all_copies.get(device)
     if found is None:
-        found = _copy_streams.setdefault(device, Stream(device))
+        found = _all_copies.setdefault(device, _Copies(Stream(device), Stream(device)))
     return found
+
+
+def _send(source: DeviceArray, target: DeviceArray) -> None:
+    """Queue a copy to another device, behind the product that makes the source."""
+    leaving, arriving = _copies(source.device).leaving, _copies(target.device).arriving
+    source._block.reading(int(leaving))
+    target._block.readers.add(int(arriving))  # should it be dropped before all have arrived
+    ends = (target.ptr, target.device, int(arriving)), (source.ptr, source.device, int(leaving))
+    _staging.between(*ends[0], *ends[1], source.nbytes)
 
 
 def _exchange_ranks(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> list[DeviceArray]:

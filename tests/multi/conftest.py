@@ -11,6 +11,16 @@ if not MANY:
     collect_ignore_glob = ["test_sharding*.py"]
 
 
+@pytest.fixture(autouse=True)
+def peers() -> None:
+    """HIPGEMM_TEST_PEERS=off: no device reaches another's memory."""
+    from hipgemm import _hip
+
+    rt = _hip.runtime()
+    if os.environ.get("HIPGEMM_TEST_PEERS") == "off":
+        rt.peers.update({(i, j): False for i in range(rt.devices) for j in range(rt.devices)})
+
+
 @pytest.fixture
 def devices() -> list[int]:
     from hipgemm import _hip

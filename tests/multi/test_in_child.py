@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 @pytest.mark.skipif("HIPGEMM_EMULATOR_DEVICES" in os.environ, reason="has several devices already")
 @pytest.mark.parametrize("peers", ["on", "off"])
 def test_with_eight_devices(peers: str) -> None:
-    environment = {**os.environ, "HIPGEMM_EMULATOR_DEVICES": "8", "HIPGEMM_PEER": peers}
+    environment = {**os.environ, "HIPGEMM_EMULATOR_DEVICES": "8", "HIPGEMM_TEST_PEERS": peers}
     files = sorted(map(str, HERE.glob("test_sharding*.py")))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)

@@ -163,7 +163,7 @@ def test_errors_name_what_is_wrong(rng: Any, devices: list[int]) -> None:
 
 
 def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    if len(devices) < 4 or os.environ.get("HIPGEMM_PEER") == "off":
+    if len(devices) < 4 or os.environ.get("HIPGEMM_TEST_PEERS") == "off":
         return
     sent = dict.fromkeys(devices, 0)
     copy = _hip.copy_between
