@@ -253,12 +253,13 @@ def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], li
     fast = [k for k in kernels if k.op in GEMMS]
     plain = [k for k in kernels if k.op == PLAIN]
     forced = os.environ.get("HIPGEMM_KERNEL")
+    forced = PLAIN if forced in [k.name for k in plain] else forced
     why: list[Reason] = []
     if forced == PLAIN:
         fast, why = [], [Reason(UnsupportedError, "forced", "HIPGEMM_KERNEL=plain")]
     elif forced:
-        fast, plain = [k for k in fast if k.name == forced], [k for k in plain if k.name == forced]
-        if not fast and not plain:
+        fast, plain = [k for k in fast if k.name == forced], []
+        if not fast:
             required = "HIPGEMM_KERNEL must be plain or the name of a gemm kernel"
             hint = "python -m hipgemm info lists them"
             return [], [Reason(ValueError, "kernel", sentence(required, forced, hint))]
@@ -266,7 +267,7 @@ def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], li
     empty = not (p.m and p.n and p.batches)  # nothing to compute, so nothing to demand
     fit: list[tuple[GemmProblem, Kernel, bool, list[tuple[str, str, Operand]]]] = []
     if forced != PLAIN:
-        served, why = _served(p, fast, plain)
+        served, why = _served(p, fast, plain, f"HIPGEMM_KERNEL={forced}" if forced else "")
         reasons: dict[str, tuple[int, Reason]] = {}
         for kernel, q, swapped in served:
             broken = [] if empty else _broken(q, kernel, CONSTRAINTS)
@@ -292,7 +293,7 @@ def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], li
 
 
 def _served(
-    p: GemmProblem, fast: Sequence[Kernel], plain: Sequence[Kernel]
+    p: GemmProblem, fast: Sequence[Kernel], plain: Sequence[Kernel], forced: str
 ) -> tuple[list[tuple[Kernel, GemmProblem, bool]], list[Reason]]:
     """Return the kernels for a product's formats, with the product turned their way; or why there is none."""
     for ways in (_orientations(p), [(p, False)]):  # the latter where the transpose has no kernel
@@ -310,9 +311,8 @@ def _served(
     )
     if known:
         got = f"{p.a.format.name} and {p.b.format.name}"
-        return [], [
-            Reason(UnsupportedError, "format", sentence(f"a and b must be {' or '.join(known)}", got))
-        ]
+        required = f"a and b must be {' or '.join(known)}"
+        return [], [Reason(UnsupportedError, "format", sentence(required, got, forced))]
     required = f"a gemm kernel for {plain[0].arch} must be built" if plain else "a gemm kernel must be built"
     what = "the plain one only" if plain else "none"
     return [], [Reason(UnsupportedError, "kernel", sentence(required, what))]

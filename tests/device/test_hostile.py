@@ -257,3 +257,13 @@ def test_kernel_forced_between_calls(rng, monkeypatch):
         ValueError, match="HIPGEMM_KERNEL must be plain or the name of a gemm kernel; got nonsense"
     ):
         hg.matmul(a, b, dtype=F32)
+
+
+@pytest.mark.matrix
+def test_forced_kernel_that_does_not_serve(use_kernel):
+    x = hg.zeros((4, 64), BF16)
+    use_kernel("gemm_f16_nt_64x64x64")
+    with pytest.raises(hg.UnsupportedError, match=r"got bf16 and bf16; HIPGEMM_KERNEL=gemm_f16_nt_64x64x64$"):
+        hg.matmul(x, x.T)
+    use_kernel("plain_gemm")
+    assert [str(reason) for reason in hg.can_use("matmul", x, x.T).why] == ["HIPGEMM_KERNEL=plain"]
