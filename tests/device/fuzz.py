@@ -15,7 +15,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from placed import Placed, place
+from placed import Placed, place, snug
 
 import hipgemm as hg
 from hipgemm import _hip, gemm, support
@@ -307,7 +307,8 @@ def _on_device(case: Case, stream: Any) -> Callable[[], np.ndarray]:
     a, b = case.a.device(case.exactly), case.b.device(case.exactly)
     epilogue = dict(case.epilogue)
     for name in case.vectors:
-        epilogue[name] = hg.asarray(np.asarray(epilogue[name], F32 if name == "alpha" else None))
+        vector = np.asarray(epilogue[name], F32 if name == "alpha" else None)
+        epilogue[name] = snug(vector) if case.exactly and vector.size else hg.asarray(vector)
 
     def call() -> np.ndarray:
         target = None

@@ -58,6 +58,12 @@ class Foreign:
         _hip.call("hipFree", self.ptr)
 
 
+def snug(x: np.ndarray) -> hg.DeviceArray:
+    """An array on the device, in an allocation of just its bytes."""
+    memory = hg.asarray(Foreign(np.ascontiguousarray(x).reshape(-1).view(np.uint8)))
+    return memory.view(x.dtype).reshape(x.shape)
+
+
 def place(
     rng: np.random.Generator,
     shape: tuple[int, ...],
