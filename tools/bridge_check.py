@@ -1,0 +1,331 @@
+"""Run, check and time hipgemm on a real GPU in one go.
+
+``python tools/bridge_check.py --record FILE`` on the emulator writes what the quantizers make of every class
+of input; ``python tools/bridge_check.py --codes FILE --out FOLDER`` does all the rest where the GPU is. Each
+section is a process of its own with a time limit, so none spoils another. The table is printed, and written
+to FOLDER with logs and JSON. The runtime is the bridge unless HIPGEMM_RUNTIME says otherwise: on the emulator
+this is a rehearsal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMITS = {  # seconds, in the order of running
+    "device": 120,  # the driver compiles the kernels the first time
+    "codes": 60,
+    "overhead": 40,
+    "bandwidth": 60,
+    "sanitizer": 150,
+    "sharding": 60,
+    "interop": 60,
+    "suite": 280,
+}
+ENOUGH = 470  # seconds for all together
+AIM = 0.85  # of a copy's bytes a second
+Result = dict[str, Any]
+
+
+# ---- sections, each in a process of its own ----------------------------------------------------------
+
+
+def device(args: argparse.Namespace) -> Result:
+    """What runs here, and how long the kernels take to load."""
+    import hipgemm as hg
+    from hipgemm import _hip, _launch
+    from hipgemm.manifest import code_object
+
+    start = time.perf_counter()
+    about = hg.info()
+    opened = time.perf_counter()
+    for name in code_object(_hip.arch(0)).kernels:
+        _launch.function(0, name)
+    loaded = time.perf_counter()
+    free, total = _hip.memory_info(0)
+    return {
+        "about": str(about).splitlines()[:3],
+        "devices": len(about.devices),
+        "memory": f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free",
+        "seconds to open": round(opened - start, 3),
+        "seconds to load the kernels": round(loaded - opened, 3),
+    }
+
+
+def codes(args: argparse.Namespace) -> Result:
+    """The quantizers' bits against the emulator's."""
+    import bridge_codes
+
+    if not args.codes:
+        return {"ok": False, "why": "no recording was given (--codes)"}
+    different = bridge_codes.compare(args.codes)
+    return {"ok": not different, "cases": sum(1 for _ in bridge_codes.quantizers()), "different": different}
+
+
+def overhead(args: argparse.Namespace) -> Result:
+    """Microseconds of Python for a launch, by hipgemm and by hip-python alone."""
+    from hipgemm import overhead as measured
+
+    calls = measured.resident()
+    first = next(iter(calls))
+    calls[first]()
+    raw = measured.recorded(calls[first])
+    found = measured.microseconds({first: calls[first], "hip-python alone": raw.repeat, **calls})
+    return {
+        "microseconds": found,
+        "above": round(found[first] - found["hip-python alone"], 2),
+        "aim": measured.AIM,
+    }
+
+
+def bandwidth(args: argparse.Namespace) -> Result:
+    """Each pass over memory beside a plain copy: the fewest bytes that would do, over the median time."""
+    import ml_dtypes
+    import numpy as np
+
+    import hipgemm as hg
+    from hipgemm import _hip
+
+    columns = 32768 if args.bytes >= 2**26 else 1024
+    rows = max(64, args.bytes // 2 // columns)
+    x = hg.empty((rows, columns), ml_dtypes.bfloat16)
+    seed = np.random.default_rng(0).standard_normal((min(rows, 64), columns), dtype=np.float32)
+    _hip.copy("DeviceToDevice", x.ptr, hg.asarray(seed.astype(x.dtype)).ptr, 2 * seed.size, 0)
+    filled = len(seed)
+    while filled < rows:
+        step = min(filled, rows - filled)
+        _hip.copy("DeviceToDevice", x.ptr + 2 * filled * columns, x.ptr, 2 * step * columns, 0)
+        filled += step
+    target = hg.empty(x.shape, x.dtype)
+    state, scale, bf16 = hg.AmaxState(4.0), 1 / 32, x.dtype
+
+    def on(made: Any) -> Callable[[], Any]:
+        return lambda: hg.dequantize(made, dtype=bf16)
+
+    calls: dict[str, tuple[float, Callable[[], Any]]] = {
+        "quantize_fp8, own amax": (2 + 2 + 1, lambda: hg.quantize_fp8(x)),
+        "quantize_fp8, rows": (2 + 2 + 1, lambda: hg.quantize_fp8(x, axis=-1)),
+        "quantize_fp8, AmaxState": (2 + 1, lambda: hg.quantize_fp8(x, state)),
+        "quantize_mxfp8": (2 + 1 + scale, lambda: hg.quantize_mxfp8(x)),
+        "quantize_mxfp8, axis=0": (2 + 1 + scale, lambda: hg.quantize_mxfp8(x, axis=0)),
+        "quantize_both, mxfp8": (2 + 2 * (1 + scale), lambda: hg.quantize_both(x, "mxfp8_e4m3")),
+        "transpose_quantize_mxfp8": (2 + 1 + scale, lambda: hg.transpose_quantize_mxfp8(x)),
+        "quantize_mxfp4, Hadamard": (2 + 0.5 + scale, lambda: hg.quantize_mxfp4(x)),
+        "quantize_mxfp4": (2 + 0.5 + scale, lambda: hg.quantize_mxfp4(x, hadamard=False)),
+        "dequantize, fp8": (1 + 2, on(hg.quantize_fp8(x))),
+        "dequantize, mxfp8": (1 + scale + 2, on(hg.quantize_mxfp8(x))),
+        "dequantize, mxfp4": (0.5 + scale + 2, on(hg.quantize_mxfp4(x, hadamard=False))),
+    }
+
+    def copy() -> None:
+        _hip.copy("DeviceToDevice", target.ptr, x.ptr, x.nbytes, 0)
+
+    def seconds(call: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(args.calls + 2):
+            start = hg.Event().record()
+            made = call()
+            end = hg.Event().record()
+            times.append(start.elapsed(end))
+            del made
+        return 1e-3 * statistics.median(times[2:])
+
+    found = {}
+    for name, (floor, call) in calls.items():
+        plain = 2 * x.nbytes / seconds(copy)  # beside each, for clocks drift
+        rate = floor * x.size / seconds(call)
+        found[name] = {"TB/s": rate / 1e12, "copy TB/s": plain / 1e12, "ratio": rate / plain}
+    return {"ok": all(row["ratio"] >= AIM for row in found.values()), "bytes": x.nbytes, "rates": found}
+
+
+def sanitizer(args: argparse.Namespace) -> Result:
+    """Every portable kernel under compute-sanitizer; under the emulator's checks where that runs."""
+    program = [sys.executable, str(ROOT / "tools/bridge_small.py")]
+    found: Result = {}
+    tools: dict[str, tuple[list[str], dict[str, str]]]
+    if os.environ["HIPGEMM_RUNTIME"] == "emulator":
+        tools = {check: ([], {"HIPGEMM_EMULATOR_CHECK": check}) for check in ("bounds", "race", "uninit")}
+    elif path := shutil.which("compute-sanitizer"):
+        tools = {
+            tool: ([path, "--tool", tool, "--error-exitcode", "9"], {})
+            for tool in ("memcheck", "racecheck", "initcheck")
+        }
+    else:
+        return {"ok": False, "why": "no compute-sanitizer", **_sanitized("none", program, {}, args, 60)}
+    for tool, (prefix, variables) in tools.items():
+        found[tool] = _sanitized(tool, [*prefix, *program], variables, args, LIMITS["sanitizer"] / len(tools))
+    return {"ok": all(entry["ok"] for entry in found.values()), "tools": found}
+
+
+def _sanitized(
+    tool: str, command: Sequence[str], variables: dict[str, str], args: argparse.Namespace, limit: float
+) -> Result:
+    log = args.out / f"sanitizer_{tool}.log"
+    code = _run(command, log, limit, variables)
+    text = log.read_text(errors="replace")
+    summary = re.findall(r"ERROR SUMMARY: .*|RACECHECK SUMMARY: .*", text)
+    ran = re.findall(r"kernels run: (.*)", text)
+    return {"ok": code == 0 and bool(ran), "code": code, "summary": summary, "kernels run": ran}
+
+
+def sharding(args: argparse.Namespace) -> Result:
+    """Products over several devices, where there are."""
+    from hipgemm import _hip
+
+    if _hip.runtime().devices < 2:
+        return {"ok": None, "why": "one device"}
+    return _pytest("sharding", ["tests/multi/test_sharding.py"], args, {"HIPGEMM_TEST_DEVICES": "all"})
+
+
+def interop(args: argparse.Namespace) -> Result:
+    """PyTorch and CuPy as partners."""
+    return _pytest("interop", ["tests/bridge"], args)
+
+
+def suite(args: argparse.Namespace) -> Result:
+    """The tests of devices."""
+    return _pytest("suite", ["tests/device"], args)
+
+
+def _pytest(
+    name: str, paths: Sequence[str], args: argparse.Namespace, variables: dict[str, str] | None = None
+) -> Result:
+    log = args.out / f"{name}.log"
+    options = ["-v", "--tb=short", "-p", "no:cacheprovider", f"--junitxml={args.out / f'{name}.xml'}"]
+    more = shlex.split(os.environ.get("PYTEST_ARGS", ""))
+    command = [sys.executable, "-m", "pytest", *options, *paths, *more]
+    code = _run(command, log, args.limit - 5, variables or {})
+    # By lines: they are there also if the time was not enough.
+    verdicts = re.findall(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", log.read_text(), re.MULTILINE)
+    counts = {
+        word.lower(): sum(v == word for _, v in verdicts) for word in ("PASSED", "FAILED", "ERROR", "SKIPPED")
+    }
+    failed = [test for test, verdict in verdicts if verdict in ("FAILED", "ERROR")]
+    nothing = code == 5
+    return {"ok": None if nothing else code == 0, "code": code, **counts, "failed tests": failed}
+
+
+# ---- running them ------------------------------------------------------------------------------------
+
+
+def _run(command: Sequence[str], log: Path, limit: float, variables: dict[str, str]) -> int | None:
+    """The exit status of a command whose output goes to a file; None if it took too long."""
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **variables},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            return process.wait(max(1.0, limit))
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None
+            raise
+
+
+def everything(args: argparse.Namespace) -> int:
+    """Run the sections one after the other, print and write what they found."""
+    begin, found = time.perf_counter(), {}
+    for name in args.sections:
+        left = ENOUGH - (time.perf_counter() - begin)
+        limit = min(LIMITS[name], left)
+        if limit < 10:
+            found[name] = {"ok": False, "why": "no time was left"}
+            continue
+        start, answer = time.perf_counter(), args.out / f"{name}.json"
+        answer.unlink(missing_ok=True)
+        command = [sys.executable, __file__, "--one", name, "--limit", str(limit), "--out", str(args.out)]
+        command += ["--bytes", str(args.bytes), "--calls", str(args.calls)]
+        command += ["--codes", str(args.codes)] if args.codes else []
+        code = _run(command, args.out / f"{name}_section.log", limit, {})
+        if answer.exists():
+            found[name] = json.loads(answer.read_text())
+        else:
+            said = (args.out / f"{name}_section.log").read_text(errors="replace").strip().splitlines()
+            why = "it took too long" if code is None else f"exit status {code}: {said[-1] if said else ''}"
+            found[name] = {"ok": False, "why": why}
+        found[name]["seconds"] = round(time.perf_counter() - start, 1)
+        print(f"{name}: {json.dumps(found[name])[:600]}", flush=True)
+    (args.out / "bridge_check.json").write_text(json.dumps(found, indent=1) + "\n")
+    text = table(found)
+    (args.out / "bridge_check.md").write_text(text)
+    print(f"\n{text}\n{time.perf_counter() - begin:.0f} seconds in all")
+    return 0 if all(entry.get("ok") is not False for entry in found.values()) else 1
+
+
+def table(found: dict[str, Result]) -> str:
+    """Markdown for docs/benchmarks.md."""
+    lines = [f"{line}  " for line in found.get("device", {}).get("about", [])]
+    lines += ["", "| pass over memory, bf16 | TB/s | a copy beside it, TB/s | ratio |", "|-|-|-|-|"]
+    for name, row in found.get("bandwidth", {}).get("rates", {}).items():
+        lines.append(f"| {name} | {row['TB/s']:.3f} | {row['copy TB/s']:.3f} | {row['ratio']:.2f} |")
+    lines += ["", "| launch | microseconds |", "|-|-|"]
+    for name, each in found.get("overhead", {}).get("microseconds", {}).items():
+        lines.append(f"| {name} | {each:.2f} |")
+    lines += ["", "| section | verdict | |", "|-|-|-|"]
+    for name, entry in found.items():
+        verdict = {True: "passed", False: "FAILED", None: "ran"}[entry.get("ok")]
+        keys = ("why", "passed", "failed", "error", "skipped", "cases", "above", "seconds")
+        said = [
+            f"{key} {round(entry[key], 2) if key == 'above' else entry[key]}" for key in keys if key in entry
+        ]
+        said += [f"{tool}: {x['summary'] or x['code']}" for tool, x in entry.get("tools", {}).items()]
+        lines.append(f"| {name} | {verdict} | {', '.join(said)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write this runtime's codes, and end")
+    parser.add_argument("--codes", type=Path, metavar="FILE", help="a recording to compare with")
+    parser.add_argument("--out", type=Path, default=ROOT / "build/bridge_check", metavar="FOLDER")
+    parser.add_argument("--sections", default=",".join(LIMITS), help="some of them, comma-separated")
+    parser.add_argument("--bytes", type=int, default=2**30, help="of the matrix that passes are timed on")
+    parser.add_argument("--calls", type=int, default=20, help="timed calls of each")
+    parser.add_argument("--one", choices=LIMITS, help=argparse.SUPPRESS)
+    parser.add_argument("--limit", type=float, default=600, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if args.record:
+        os.environ.setdefault("HIPGEMM_RUNTIME", "emulator")
+        import bridge_codes
+
+        print(bridge_codes.record(args.record))
+        return 0
+    os.environ.setdefault("HIPGEMM_RUNTIME", "bridge")
+    args.out = args.out.resolve()
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.one:
+        (args.out / f"{args.one}.json").write_text(json.dumps(globals()[args.one](args)))
+        return 0
+    args.sections = args.sections.split(",")
+    if unknown := set(args.sections) - set(LIMITS):
+        parser.error(f"no such sections: {', '.join(sorted(unknown))}; there are {', '.join(LIMITS)}")
+    return everything(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What the quantizers make of every class of input, as bits: recorded on one runtime, compared on another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import hipgemm as hg
+from hipgemm.formats import QUANTIZED, SCALE_RULES
+
+BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
+ELEMENTS = ("fp8_e4m3", "fp8_e5m2", "mxfp4_e2m1")
+Array = Any
+
+
+def inputs() -> dict[str, Array]:
+    """Matrices of every class, always the same."""
+    rng = np.random.default_rng(7)
+    patterns = np.arange(2**16, dtype=np.uint16).view(BF16)
+    finite = patterns[np.isfinite(patterns.astype(F32))]
+    finite = finite[np.argsort(np.abs(finite.astype(F32)), kind="stable")]
+    near = finite[: len(finite) // 64 * 64].reshape(-1, 64)  # each beside those of its own magnitude
+    wide = rng.standard_normal((96, 160)) * np.exp2(rng.integers(-40, 40, (96, 160)))
+    holed = rng.standard_normal((96, 160)).astype(F32)
+    holed[rng.random(holed.shape) < 0.02] = np.nan
+    holed[rng.random(holed.shape) < 0.02] = np.inf
+    holed[rng.random(holed.shape) < 0.02] = -np.inf
+    zeros = np.where(rng.random((64, 96)) < 0.5, -0.0, 0.0).astype(F32)
+    zeros[:, :32] *= rng.random((64, 1)) < 0.5
+    tiny = (rng.integers(-(2**24), 2**24, (64, 96)) * 2.0**-149).astype(F32)
+    return {
+        "every bf16": patterns.reshape(256, 256),
+        "bf16 by magnitude": rng.permuted(near, axis=1),
+        "ties": ties(),
+        "f32 subnormal": tiny,
+        "bf16 subnormal": (np.arange(2**13) % 2**8).astype(np.uint16).view(BF16).reshape(64, 128),
+        "f16 subnormal": (np.arange(2**13) % 2**11).astype(np.uint16).view(F16).reshape(64, 128),
+        "every f16": np.arange(2**16, dtype=np.uint16).view(F16).reshape(512, 128),
+        "wide f32": wide.astype(F32),
+        "nan and inf": holed,
+        "zeros": zeros,
+        "ragged": rng.standard_normal((37, 70)).astype(BF16),
+    }
+
+
+def ties() -> Array:
+    """Numbers halfway between two codes, and next to it, in blocks whose greatest sets a scale of 1."""
+    rows = []
+    for name in ELEMENTS:
+        codes = np.arange(2 ** QUANTIZED[name].bits, dtype=np.uint8).view(QUANTIZED[name].dtype).astype(F32)
+        grid = np.unique(codes[np.isfinite(codes)])
+        half = ((grid[1:].astype(np.float64) + grid[:-1]) / 2).astype(F32)
+        found = np.concatenate([half, np.nextafter(half, F32.type(0)), np.nextafter(half, F32.type(np.inf))])
+        found = np.resize(found, -(-len(found) // 31) * 31).reshape(-1, 31)
+        rows.append(np.hstack([found, np.full((len(found), 1), grid[-1], F32)]))
+    return np.ascontiguousarray(np.vstack(rows))
+
+
+Quantizer = Callable[[Array], Any]
+
+
+def quantizers() -> Iterator[tuple[str, Quantizer]]:
+    """Every rule and format, along each axis."""
+    for form in ("fp8_e4m3", "fp8_e5m2"):
+        for axis in (None, -1, 0):
+            yield f"{form} axis {axis}", partial(hg.quantize_fp8, format=form, axis=axis)
+        yield f"{form} amax 1", partial(hg.quantize_fp8, amax=1.0, format=form)
+    for rule in SCALE_RULES:
+        for axis in (-1, 0):
+            for form in ("mxfp8_e4m3", "mxfp8_e5m2"):
+                made = partial(hg.quantize_mxfp8, format=form, axis=axis, scaling=rule)
+                yield f"{form} {rule} axis {axis}", made
+            four = partial(hg.quantize_mxfp4, axis=axis, scaling=rule, hadamard=False)
+            yield f"mxfp4 {rule} axis {axis}", four
+    yield "mxfp4 hadamard", partial(hg.quantize_mxfp4, hadamard=True)
+
+
+def results() -> Iterator[tuple[str, Array]]:
+    """The bytes of codes and scales of every case, and the numbers that they stand for."""
+    for kind, x in inputs().items():
+        on_device = hg.asarray(x)
+        for name, quantize in quantizers():
+            if "hadamard" in name and x.shape[-1] % 16:
+                continue
+            if "mxfp4" in name and x.shape[0 if "axis 0" in name else -1] % 2:
+                continue
+            q = quantize(on_device)
+            yield f"{kind}: {name}: codes", q.data.get().view(np.uint8)
+            yield f"{kind}: {name}: scales", np.ascontiguousarray(q.scale.get()).view(np.uint8)
+            if kind in ("every bf16", "ragged"):
+                yield f"{kind}: {name}: numbers", hg.dequantize(q).get()
+
+
+def record(path: Path) -> str:
+    """Write what this runtime makes of it."""
+    found = dict(results())
+    np.savez_compressed(path, **found)
+    return f"{len(found)} arrays, {sum(x.size for x in found.values())} entries, {path.stat().st_size} bytes"
+
+
+def compare(path: Path) -> dict[str, int]:
+    """Hold this runtime against a recording: entries that differ, by case."""
+    wanted = np.load(path)
+    different = {}
+    names = set(wanted.files)
+    for name, got in results():
+        names.remove(name)
+        want = wanted[name]
+        if want.dtype == F32:  # whatever the bits of a NaN
+            same = (got.view(np.uint32) == want.view(np.uint32)) | (np.isnan(got) & np.isnan(want))
+        else:
+            same = got == want
+        if not np.all(same):
+            different[name] = int(np.size(same) - np.count_nonzero(same))
+    if names:
+        raise ValueError(f"cases that are recorded only: {sorted(names)}")
+    return different

@@ -1,0 +1,128 @@
+"""Every portable kernel at least once, on small operands in allocations of their own: for sanitizers."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HIPGEMM_POOL"] = (
+    "off"  # before hipgemm: fresh memory for each array, and no more than it asks for
+)
+
+import ml_dtypes
+import numpy as np
+
+import hipgemm as hg
+from hipgemm import _hip, _launch, elementwise
+from hipgemm.manifest import code_object
+from hipgemm.testing import assert_gemm_close, random_matrix
+
+BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+
+
+def products(rng: np.random.Generator) -> None:
+    """The product in every format, batches and layouts among them."""
+    for dtype in (BF16, np.dtype(np.float16)):
+        a, w = random_matrix((70, 100), rng, dtype=dtype), random_matrix((45, 100), rng, dtype=dtype)
+        bias = rng.standard_normal(45).astype(F32)
+        x, y = hg.asarray(a), hg.asarray(w)
+        got = hg.matmul(x, y.T, bias=bias, alpha=0.5, col_scale=np.abs(bias))
+        assert_gemm_close(got.get(), a, w.T, bias=bias, alpha=0.5, col_scale=np.abs(bias))
+        assert_gemm_close(hg.matmul(x[::-1, ::2], y[:, ::2].T).get(), a[::-1, ::2], w[:, ::2].T)
+        batch = random_matrix((3, 5, 100), rng, dtype=dtype)
+        assert_gemm_close(hg.matmul(hg.asarray(batch), y.T).get(), batch, w.T)
+
+
+def quantizers(rng: np.random.Generator) -> None:
+    """Every quantizer there and back, and products of what they make."""
+    x = hg.asarray(rng.standard_normal((70, 96)).astype(F32))
+    state = hg.AmaxState(4.0)
+    state.step()
+    made = [
+        *(hg.quantize_fp8(x), hg.quantize_fp8(x, axis=-1), hg.quantize_fp8(x, state)),
+        *(hg.quantize_mxfp8(x), hg.quantize_mxfp8(x, format="mxfp8_e5m2", scaling="even")),
+        *(hg.quantize_mxfp4(x), hg.quantize_mxfp4(x, hadamard=False)),
+    ]
+    for q in made:
+        for dtype in (F32, BF16):
+            hg.dequantize(q, dtype=dtype).get()
+        assert_gemm_close(hg.matmul(q, q.T, dtype=F32).get(), q.get(), q.get().T)
+    hg.quantize_both(x, "mxfp8_e4m3")
+    hg.quantize_mxfp8(x, axis=0)
+    hg.pack_mx_scales(hg.quantize_mxfp8(x).scale).get()
+
+
+def layers(rng: np.random.Generator) -> None:
+    """Linear layers: passes that are no product."""
+    x, w, dy = (hg.asarray(random_matrix(shape, rng)) for shape in ((40, 64), (48, 64), (40, 48)))
+    out, rows = hg.empty((40, 64), BF16), hg.asarray(np.full(40, 0.5, F32))
+    elementwise.rescale(x, out, 0, rows=rows, divide=True)
+    np.testing.assert_array_equal(out.get(), (2 * x.get().astype(F32)).astype(BF16))
+    for recipe in ("bf16", "fp8", "mxfp8", "mxfp4"):
+        _, saved = hg.linear(x, w, bias=np.zeros(48, F32), recipe=recipe)
+        hg.linear_backward(dy, saved)
+
+
+def alone(rng: np.random.Generator) -> None:
+    """Kernels that other kernels' operands need: launched by themselves where these are not built."""
+    parts = rng.standard_normal((3, 20, 32)).astype(F32)
+    source, out = hg.asarray(parts), hg.empty((20, 32), F32)
+    kernel = _launch.function(0, "split_reduce")
+    values: dict[str, float] = {
+        "src": source.ptr,
+        "dst": out.ptr,
+        "src_ld": 32,
+        "split_stride": parts[0].nbytes,
+        "ldc": 32,
+        "m": 20,
+        "n": 32,
+        "batch_inner": 1,
+        "splits": 3,
+        "alpha": 1.0,
+        "out_type": _launch.TYPE_CODES["f32"],
+    }
+    tiles = -(-20 // kernel.tile[0]) * -(-32 // kernel.tile[1])
+    _launch.launch(kernel, tiles, 0, *(values.get(name, 0) for name in _launch.ARGUMENTS["split_reduce"]))
+    np.testing.assert_array_equal(out.get(), (parts[0] + parts[1]) + parts[2])
+
+    for dtype in (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32)):
+        numbers, item = rng.integers(0, 99, (33, 65)).astype(dtype), dtype.itemsize
+        start, turned = hg.asarray(numbers), hg.empty((65, 33), dtype)
+        there = (turned.ptr, item, 33 * item)
+        _launch.copy_strided(0, 0, item, (start.ptr, 65 * item, item), there, 33, 65)
+        np.testing.assert_array_equal(turned.get(), numbers.T)
+
+    scale = hg.asarray(rng.integers(100, 140, (37, 5)).astype(np.uint8))
+    size, step = _launch.gemm_scale_bytes(37, 160), _launch.gemm_scale_step(37)
+    ordered = hg.empty(size, np.uint8)
+    kernel = _launch.function(0, "mx_gemm_scale")
+    arguments = (scale.ptr, ordered.ptr, 5, 1, 37, 160, step, 8)
+    _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, *arguments)
+    ordered.get()
+
+    codes = hg.quantize_mxfp4(hg.asarray(rng.standard_normal((33, 64)).astype(F32))).data
+    wider = hg.empty((33, 64), np.uint8)
+    shape = (codes.ptr, wider.ptr, codes.strides[0], 64, 33, 64)
+    _launch.tiled(0, "fp4_to_fp8", 33, 64, 0, *shape)
+    wider.get()
+
+
+def main() -> None:
+    """Run all, and say which kernels ran."""
+    rng = np.random.default_rng(3)
+    inner, ran = _launch.function, set()
+
+    def function(device: int, name: str) -> _launch.Function:
+        ran.add(name)
+        return inner(device, name)
+
+    _launch.function = function
+    for part in (products, quantizers, layers, alone):
+        part(rng)
+        _hip.synchronize()
+    built = set(code_object(_hip.arch(0)).kernels)
+    left = ", ".join(sorted(built - ran)) or "none"
+    print(f"kernels run: {len(ran & built)} of {len(built)}; not run: {left}")
+
+
+if __name__ == "__main__":
+    main()
