@@ -164,7 +164,7 @@ def sanitizer(args: argparse.Namespace) -> Result:
             for tool in ("memcheck", "racecheck", "initcheck")
         }
     else:
-        return {"ok": False, "why": "no compute-sanitizer", **_sanitized("none", program, {}, args, 60)}
+        return {**_sanitized("none", program, {}, args, 60), "ok": False, "why": "no compute-sanitizer"}
     for tool, (prefix, variables) in tools.items():
         found[tool] = _sanitized(tool, [*prefix, *program], variables, args, LIMITS["sanitizer"] / len(tools))
     return {"ok": all(entry["ok"] for entry in found.values()), "tools": found}

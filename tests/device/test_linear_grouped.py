@@ -16,6 +16,7 @@ from hipgemm.scaled import group_blocks
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+pytestmark = pytest.mark.matrix
 RECIPES = ("bf16", "fp8", "mxfp8", "mxfp4")
 LENGTHS = [[33, 95], [0, 64, 0, 32, 1], [128], [17, 0, 0, 50, 31, 3]]
 TAIL = 9  # rows of no group

@@ -63,7 +63,7 @@ def test_stays_on_the_devices(split: Any, rng: Any, devices: list[int]) -> None:
 
 def test_uneven_shards(rng: Any, devices: list[int]) -> None:
     a, b = operands(50, 40, 90, rng)
-    some = devices[:3]
+    some = (devices * 3)[:3]  # two may be the same
     for axis, other, split, sizes in ((0, None, "m", (0, 49, 1)), (1, 0, "k", (1, 80, 9))):
         x = hg.shard(a, some, axis=axis, sizes=sizes)
         y = hg.shard(b, some, axis=other, sizes=None if other is None else sizes)
