@@ -46,6 +46,7 @@ class Foreign:
     """Memory that came from hipMalloc, without a byte to spare."""
 
     def __init__(self, data: np.ndarray):
+        self.ptr = None
         self.ptr = _hip.call("hipMalloc", max(1, data.size))
         if data.size:
             _hip.copy("HostToDevice", int(self.ptr), data.ctypes.data, data.size, 0)
@@ -55,7 +56,8 @@ class Foreign:
         }  # fmt: skip
 
     def __del__(self) -> None:
-        _hip.call("hipFree", self.ptr)
+        if self.ptr is not None:
+            _hip.call("hipFree", self.ptr)
 
 
 def snug(x: np.ndarray) -> hg.DeviceArray:

@@ -1,0 +1,89 @@
+"""HIP fails in the midst of a call: an error comes out, no memory is lost, then the same call is right."""
+
+import gc
+from contextlib import suppress
+from functools import partial
+
+import fuzz
+import fuzz_layers
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import _hip
+
+CALLS = ("call", "launch", "allocate", "copy", "copy_rows", "clear", "clear_rows")
+KINDS = {
+    "matmul": (fuzz.make, fuzz.run),
+    "quantizers": (fuzz_layers.make_quantizing, fuzz_layers.run_quantizing),
+    "linear": (fuzz_layers.make_layering, fuzz_layers.run_layering),
+}
+
+
+class Trap:
+    """Counts what goes to HIP, and lets one of it fail."""
+
+    def __init__(self, monkeypatch):
+        self.count, self.at, self.error = 0, 0, None
+        for name in CALLS:
+            monkeypatch.setattr(_hip, name, self._watched(getattr(_hip, name)))
+
+    def _watched(self, function):
+        def watched(*args):
+            if args[:1] == ("hipFree",):  # by finalizers of tests, where errors go nowhere
+                return function(*args)
+            self.count += 1
+            if self.count == self.at:
+                raise self.error
+            return function(*args)
+
+        return watched
+
+    def total(self, call):
+        """How many there are in a call."""
+        self.count, self.at = 0, 0
+        call()
+        return self.count
+
+    def spring(self, call, at, error):
+        """Let that one fail; True if it came to it."""
+        self.count, self.at, self.error = 0, at, error
+        with suppress(type(error)):
+            call()
+        error.__traceback__ = None  # which holds the arrays of the call
+        self.at, self.error = 0, None
+        return self.count >= at
+
+
+def in_use(at_most=None):
+    """Bytes in arrays; those in cycles of references as well, unless there are few enough."""
+    hg.synchronize()
+    pool = _hip.runtime().pools[0]
+    pool.settle()
+    found = pool.bytes - pool.cached
+    if at_most is not None and found > at_most:
+        gc.collect()
+        return in_use()
+    return found
+
+
+@pytest.mark.parametrize(
+    "error", [hg.HipError("a call", 999, "hipErrorUnknown", ""), KeyboardInterrupt()], ids=type
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_call_of_hip_may_fail(kind, error, monkeypatch):
+    make, run = KINDS[kind]
+    rng = np.random.default_rng(0)
+    sprung = 0
+    for seed in range(8):
+        case = make(seed)
+        call = partial(run, case)
+        call()
+        before = in_use()
+        trap = Trap(monkeypatch)
+        for at in rng.integers(1, 1 + max(1, trap.total(call)), 2):
+            sprung += trap.spring(call, int(at), error)
+            assert in_use(before) <= before, f"memory lost by failure {at} in {case}"
+            call()
+        monkeypatch.undo()
+    assert sprung > 10
