@@ -87,7 +87,7 @@ cuda::Event event_of(hipEvent_t handle) {
 namespace bridge {
 
 cuda::Stream stream_of(hipStream_t handle) {
-  info(handle);
+  if (!is_default(handle)) info(handle);
   return reinterpret_cast<cuda::Stream>(handle);
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import json
 import os
 import re
 import shutil
@@ -56,6 +57,21 @@ def test_every_function_that_is_used_is_exported(environment, run_python):
     )
     done = run_python(code)
     assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_kernels_take_the_arguments_of_the_manifest(environment):
+    """In their order, each at a multiple of its size: the driver packs nothing anew."""
+    built = json.loads((ROOT / "hipgemm/kernels/bridge.json").read_text())["archs"]["sm_90a"]
+    text = (ROOT / "hipgemm/kernels" / built["file"]).read_text()
+    for kernel in built["kernels"]:
+        (parameters,) = re.findall(rf"\.entry {kernel['name']}\(\n([^)]*)\)", text)
+        sizes = [int(bits) // 8 for bits in re.findall(r"\.param \.[buf](\d+)", parameters)]
+        assert sizes == [argument["size"] for argument in kernel["args"]]
+        end = 0
+        for argument in kernel["args"]:
+            size = argument["size"]
+            assert argument["offset"] == -(-end // size) * size
+            end = argument["offset"] + size
 
 
 @pytest.mark.skipif(bool(ctypes.util.find_library("cuda")), reason="there is a driver")
