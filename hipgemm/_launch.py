@@ -12,6 +12,7 @@ from typing import Any
 
 from . import _hip, usage
 from .errors import KernelNotFoundError
+from .groups import group_slots
 from .manifest import MAKE_LINE, CodeObject, Kernel, code_object
 
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
@@ -61,8 +62,8 @@ ARGUMENTS: dict[str, list[str]] = {
         "quantize_mxfp4": _MX,
         "mx_group_scale": "src dst offsets status src_row_stride src_col_stride rows cols groups by_group",
         "quantize_mxfp8_groups": (
-            "src data scale offsets status src_row_stride src_col_stride data_pitch scale_pitch rows cols "
-            "groups in_type element rule"
+            "src data scale gemm_scale offsets status src_row_stride src_col_stride data_pitch scale_pitch "
+            "rows cols groups in_type element rule"
         ),
         "dequantize": (
             "data scale dst data_pitch scale_row_stride scale_col_stride dst_pitch rows cols format "
@@ -289,6 +290,20 @@ SCALE_ROW_BYTES = 2  # from row to row of these
 def gemm_scale_step(rows: int) -> int:
     """Rows as scales in the order of products count them."""
     return -(-rows // SCALE_ROWS) * SCALE_ROWS
+
+
+def across_scale_step(rows: int) -> int:
+    """The same for operands that products read across K."""
+    return -(-rows // 64) * 64
+
+
+def across_scale_bytes(rows: int, columns: int, groups: int) -> int:
+    """Bytes of scales down the columns of groups of rows, in the order of products across K.
+
+    >>> across_scale_bytes(300, 65, 2)
+    4096
+    """
+    return group_slots(rows, groups, 256) * 8 * across_scale_step(columns)
 
 
 def gemm_scale_bytes(rows: int, k: int) -> int:

@@ -32,8 +32,11 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
         resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
     # Codes row by row, as x has them: a product reads them there, wherever groups begin.
     pitch = round_up(max(1, columns), CHUNK_BYTES)
-    block = _hip.allocate(rows * pitch + blocks * columns, device, stream)
-    scale = block.ptr + rows * pitch
+    # One piece of memory: codes, scales in the order of products, scales.
+    ordered = _launch.across_scale_bytes(rows, columns, groups)
+    block = _hip.allocate(rows * pitch + ordered + blocks * columns, device, stream)
+    gemm_scale = block.ptr + rows * pitch
+    scale = gemm_scale + ordered
     if resident is offsets:
         _hip.clear(scale, blocks * columns, stream)
     if rows and columns:
@@ -48,6 +51,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
             x.ptr,
             block.ptr,
             scale,
+            gemm_scale,
             resident.ptr,
             _notes.place("quantize_mxfp8"),
             *x.strides,
@@ -66,6 +70,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
         form,
         -2,
         x.shape,
+        kernel_scales={"groups": (block, gemm_scale)},
         group_offsets=offsets,
     )
 
@@ -274,7 +279,11 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
         q.scale._block.reading(stream)
         scales = (q.scale.ptr, 0, 0)
     else:
-        block, at = _amax_values(q.scale, data.rows, q.axis, device, stream)
+        shape = tuple(1 if i == len(q.shape) + axis else n for i, n in enumerate(q.shape))
+        own = zip(q.scale.shape, q.scale.strides, strict=True)
+        strides = tuple(0 if n == 1 else step for n, step in own)  # one of a matrix serves all its rows
+        each = DeviceArray(q.scale._block, q.scale.ptr, shape, strides, F32.dtype)
+        block, at = _amax_values(each, data.rows, axis, device, stream)
         temporaries.append(block)
         scales = (at, F32.itemsize, 0)
     _launch.tiled(

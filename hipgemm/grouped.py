@@ -410,14 +410,9 @@ def _make_plan(p: GroupedProblem, reasons: list[Reason], device: int) -> _Groupe
 def _scale_rows(p: GroupedProblem, sides: list[_plan.Side]) -> tuple[int, int]:
     """Return how many rows of scales lie from block to block, or for floats from row to row."""
     if p.op == "grouped_wgrad" and p.a.format.block:
-        return _across_rows(p.n), _across_rows(p.k)
+        return _launch.across_scale_step(p.n), _launch.across_scale_step(p.k)
     first, second = (side.scales.step if side.scales else 0 for side in sides)
     return first, second
-
-
-def _across_rows(rows: int) -> int:
-    """Rows as scales count them for operands that lie across K (src_hip/scale_layout.hpp)."""
-    return -(-rows // 64) * 64
 
 
 # ---- execution: everything is queued on the stream, in order ---------------------------------------
@@ -522,16 +517,14 @@ def _scales_of(
         return kept[1]
     rows, columns = q.shape
     scale = q.scale
-    step = _across_rows(columns)
-    slots = group_slots(rows, plan.groups, UNIT)
-    block = _hip.allocate(slots * step * 8, scale.device, stream)
+    block = _hip.allocate(_launch.across_scale_bytes(rows, columns, plan.groups), scale.device, stream)
     temporaries.append(block)
     scale._block.reading(stream)
     kernel = _launch.function(scale.device, "mx_group_scale")
-    words = 4 * step // 2
+    words = 4 * _launch.across_scale_step(columns) // 2
     _launch.launch(
         kernel,
-        slots * -(-words // kernel.tile[0]),
+        group_slots(rows, plan.groups, UNIT) * -(-words // kernel.tile[0]),
         stream,
         scale.ptr,
         block.ptr,

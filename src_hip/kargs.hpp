@@ -110,8 +110,8 @@
 // Blocks down columns, in groups of rows (groups.hpp); codes stay in rows. status: an
 // OffsetFault, for offsets that are wrong.
 #define HIPGEMM_QUANTIZE_GROUPS_ARGS(X, S)                                           \
-  X(ptr, src) S X(ptr, data) S X(ptr, scale) S X(ptr, offsets) S X(ptr, status) S    \
-  X(i64, src_row_stride) S X(i64, src_col_stride) S X(i64, data_pitch) S             \
+  X(ptr, src) S X(ptr, data) S X(ptr, scale) S X(ptr, gemm_scale) S X(ptr, offsets) S \
+  X(ptr, status) S X(i64, src_row_stride) S X(i64, src_col_stride) S X(i64, data_pitch) S             \
   X(i64, scale_pitch) S X(u32, rows) S X(u32, cols) S X(u32, groups) S               \
   X(u32, in_type) S X(u32, element) S X(u32, rule)
 

@@ -6,6 +6,8 @@
 #include "memory.hpp"
 #include "narrow.hpp"
 #include "quantize.hpp"
+#include "scale_layout.hpp"
+#include "swizzle.hpp"
 #include "types.hpp"
 #include "value_tile.hpp"
 
@@ -61,6 +63,37 @@ HIPGEMM_DEVICE u32 quantize_col_block(const ValueTile& tile, ScaleRule rule,
   return byte;
 }
 
+// The scales of a group of k rows once more, in the order of products across K (scale_layout.hpp).
+struct AcrossScales {
+  u64 units;  // of the group
+  u32 step_rows, k;
+
+  // Of a column and a block; padding in its place.
+  HIPGEMM_DEVICE void store(u32 col, u32 block, u32 byte) const {
+    store_turn(col, block % kStepBlocks, scale_turn(block / kStepBlocks, k, 1), byte);
+  }
+  HIPGEMM_DEVICE void store_turn(u32 col, u32 block, u32 turn, u32 byte) const {
+    if (col >= step_rows) return;
+    const u32 line = turn / kUnitSteps * kStepBlocks + block;
+    const u64 at = line * static_cast<u64>(step_rows) + across_scale_position(col);
+    *global<u8>(units + at * kUnitSteps + turn % kUnitSteps) = static_cast<u8>(byte);
+  }
+};
+
+// What no block has: the rest of the last step, and a turn that is no step's. By the last and the
+// first tile of the group.
+HIPGEMM_DEVICE void store_padding(const AcrossScales& to, const ValueTile& tile, u32 first_block) {
+  static_assert(kStepBlocks == 2 * ValueTile::kColBlocks, "a tile is a step or half of one");
+  const u32 block = ValueTile::col_block(), steps = count_k_tiles(to.k, kStepNumbers);
+  const u32 behind = first_block + ValueTile::kColBlocks;
+  if (behind * kScaleBlock >= to.k && behind < steps * kStepBlocks)
+    to.store(tile.col(), behind + block, kNeutralScale);
+  if (first_block == 0 && steps % kUnitSteps != 0) {
+    to.store_turn(tile.col(), block, 0, kNeutralScale);
+    to.store_turn(tile.col(), block + ValueTile::kColBlocks, 0, kNeutralScale);
+  }
+}
+
 // Grid: slots of the groups, and columns of tiles in each.
 template <u32 kThreads>
 HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
@@ -81,8 +114,9 @@ HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
   tile.load({address_of(args.src) + row * static_cast<u64>(args.src_row_stride),
              args.src_row_stride, args.src_col_stride, exists ? rows : 0, args.cols},
             static_cast<ElementType>(args.in_type));
-  const u32 block = groups.count_blocks_before<kValues>(at.group) +
-                    at.turn * ValueTile::kColBlocks + ValueTile::col_block();
+  const u32 first_block = at.turn * ValueTile::kColBlocks;  // of the tile, in the group
+  const u32 block = first_block + ValueTile::col_block();
+  const u32 blocks_before = groups.count_blocks_before<kValues>(at.group);
 
   const CodeTile codes(lds);
   const auto rule = static_cast<ScaleRule>(args.rule);
@@ -91,9 +125,18 @@ HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
                        : quantize_col_block<E4m3>(tile, rule, codes);
   codes.store(address_of(args.data) + row * static_cast<u64>(args.data_pitch) + tile.first_col(),
               args.data_pitch, rows, args.cols - tile.first_col());
-  if (exists && tile.col() < args.cols && ValueTile::col_block() * kValues < rows)
-    global<u8>(address_of(args.scale) + block * static_cast<u64>(args.scale_pitch))[tile.col()] =
+  if (!exists) return;
+  const bool in_group = block * kValues < at.end - at.begin, in_columns = tile.col() < args.cols;
+  if (in_group && in_columns)
+    global<u8>(address_of(args.scale) +
+               (blocks_before + block) * static_cast<u64>(args.scale_pitch))[tile.col()] =
         static_cast<u8>(byte);
+  const u32 step_rows = (args.cols + kAcrossScaleRows - 1) / kAcrossScaleRows * kAcrossScaleRows;
+  const u64 unit = first_slot(at.begin, at.group, kUnitNumbers);
+  const AcrossScales across_k{address_of(args.gemm_scale) + unit * (step_rows * kUnitRowBytes),
+                              step_rows, at.end - at.begin};
+  across_k.store(tile.col(), block, in_group && in_columns ? byte : kNeutralScale);
+  store_padding(across_k, tile, first_block);
 }
 
 }  // namespace hipgemm

@@ -92,6 +92,8 @@ factors = np.linspace(1, 2, 45, dtype=np.float32)
 _, saved = hg.linear(odd, hg.zeros((45, 45), np.float32), bias=factors, w_post_scale=factors)
 hg.linear_backward(odd, saved)
 hg.grouped_wgrad(x, x, np.array([0, 33, 33, 69]), recipe="mxfp8").get()
+rows = hg.quantize_mxfp8(x, axis=0)
+hg.grouped_wgrad(rows, rows, np.array([0, 32, 64])).get()
 with only_kernel("plain_gemm"):
     hg.matmul(x.T, x).get()
 print("served:", *hg.usage().kernels)
