@@ -212,8 +212,9 @@ def _about() -> dict[str, str]:
         "arch": _hip.arch(device),
         "runtime": rt.kind,
         "python": platform.python_version(),
+        "hipgemm": str(sys.modules["hipgemm"].__version__),  # installed or not
     }
-    for package in ("hipgemm", "hip-python", "numpy", "ml_dtypes"):
+    for package in ("hip-python", "numpy", "ml_dtypes"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:
