@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import fuzz
 import ml_dtypes
 import numpy as np
 from placed import Placed, place, snug
@@ -123,6 +124,24 @@ def run_quantizing(case: Quantizing) -> None:
         if case.amax_as == "state":
             top = np.max(np.abs(case.x.host.astype(F32)), initial=0)
             np.testing.assert_array_equal(given["amax"].next.get(), top)
+
+
+# ---- and back ------------------------------------------------------------------------------------------
+
+
+def make_back(seed: int) -> fuzz.Case:
+    """The first product from a seed on that has a quantized operand."""
+    return next(case for case in map(fuzz.make, range(8 * seed, 8 * seed + 1000)) if case.a.scale)
+
+
+def run_back(case: fuzz.Case) -> None:
+    """Dequantize the operands of a product, from the host and from the device."""
+    dtype = case.dtype or BF16
+    for q in (case.a, case.b):
+        with np.errstate(invalid="ignore", over="ignore"):
+            want = reference.dequantize(q.host, dtype=dtype)
+        assert_bits(hg.dequantize(q.host, dtype=dtype), want)
+        assert_bits(hg.dequantize(q.device(case.exactly), dtype=dtype).get(), want)
 
 
 # ---- linear layers -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ CASES = 600  # of matmul, in CI; of what stands on it, fewer
 KINDS = {
     "matmul": (fuzz.make, fuzz.run),
     "quantizers": (fuzz_layers.make_quantizing, fuzz_layers.run_quantizing),
+    "dequantize": (fuzz_layers.make_back, fuzz_layers.run_back),
     "linear": (fuzz_layers.make_layering, fuzz_layers.run_layering),
     "groups": (fuzz_groups.make, fuzz_groups.run),
     "experts": (fuzz_experts.make, fuzz_experts.run),
