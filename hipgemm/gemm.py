@@ -258,7 +258,7 @@ class _Arguments(NamedTuple):
     bias: Any
 
 
-_plans: dict[Any, Plan] = {}
+_plans: dict[Any, Any] = {}  # also of products of groups
 _MAX_PLANS = 4096
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +14,12 @@ from . import _hip, _launch, _notes, _plan
 from .array import DeviceArray, download, lend, new, queue_upload
 from .errors import Reason, UnsupportedError, raise_reasons, told_by
 from .formats import BLOCK, QUANTIZED, Format
-from .gemm import _bring_up_operand, _operand_key, _turn
+from .gemm import _MAX_PLANS, _bring_up_operand, _operand_key, _plans, _turn
 from .grouped_problem import (
     GroupedProblem,
     describe_grouped_matmul,
     describe_grouped_wgrad,
+    direct,
     grouped_choices,
     operands,
     workgroups,
@@ -271,12 +271,12 @@ class _GroupedPlan:
     whole_blocks: bool  # whether groups must begin at a block of operands that do not heed them
     kernel: _launch.Function
     workgroups: int
+    note: int  # where the kernel leaves word of offsets that are wrong
     sides: tuple[_plan.Side, _plan.Side]
     turned: tuple[bool, bool]  # operands that the call names the other way round
     empty: bool  # nothing is read
-    layout: tuple[int, ...]  # of operands: leading dimensions
-    group_stride: int  # bytes between the matrices of groups in b
-    extents: tuple[int, ...]
+    direct: bool  # the kernel stores into the output itself
+    layout: tuple[int, ...]  # what follows the addresses of a launch
     scales: tuple[int, ...]  # that follow their addresses; empty without scales
     flop: int
     moved: int
@@ -292,15 +292,11 @@ class _GroupedPlan:
         )
 
 
-_plans: dict[Any, _GroupedPlan] = {}
-_MAX_PLANS = 4096
-
-
 def _plan_of(call: _Call) -> _GroupedPlan:
     """Return the plan for a call on a device: the one kept from a call like it, or a new one."""
     out, offsets = call.out, call.offsets
     key: Any = None
-    plan = None
+    plan: _GroupedPlan | None = None
     try:
         key = (
             call.function,
@@ -309,7 +305,6 @@ def _plan_of(call: _Call) -> _GroupedPlan:
             None if out is None else out._key,
             tuple(call.options.values()),
             offsets._key if type(offsets) is DeviceArray else (type(offsets), offsets.shape, offsets.dtype),
-            os.environ.get("HIPGEMM_KERNEL"),
         )
         plan = _plans.get(key)
     except (AttributeError, TypeError):  # wrong in a way that the description will tell
@@ -381,6 +376,10 @@ def _make_plan(p: GroupedProblem, reasons: list[Reason], device: int) -> _Groupe
         scale_steps.append(scale_apart)
         leadings.append(ld)
     item = p.out_format.itemsize
+    # Stored rows, and bytes between the matrices of groups; of a new output, or one in the place of another.
+    out = None if p.out is None or p.out.device is None or not direct(p, kernel) else p.out
+    ldc = p.shape[-1] if out is None else out.pitch
+    matrix = ldc * p.n * item if out is None else out.strides[0]
     scales_of_groups = scale_steps[1][0] if forward and scale_steps[1] else 0
     spans = [byte_range(x.shape, x.strides, x.format.itemsize, 0) for x in (p.a, p.b)]
     spans.append((0, 0) if p.out is None else byte_range(p.out.shape, p.out.strides, item, 0))
@@ -394,12 +393,20 @@ def _make_plan(p: GroupedProblem, reasons: list[Reason], device: int) -> _Groupe
         whole_blocks=not forward and p.a.format.block > 0,
         kernel=_launch.function(device, kernel.name),
         workgroups=workgroups(p, kernel),
+        note=_notes.place(p.op),
         sides=(sides[0], sides[1]),
         turned=(not forward, True),
         empty=empty,
-        layout=tuple(leadings),
-        group_stride=steps[1][0] if forward else 0,
-        extents=(p.rows, p.n, p.k) if forward else (p.n, p.k, p.rows),
+        direct=direct(p, kernel),
+        layout=(
+            *leadings,
+            ldc,
+            steps[1][0] if forward else matrix,
+            *((p.rows, p.n, p.k) if forward else (p.n, p.k, p.rows)),
+            0 if forward and empty else p.groups,
+            _launch.TYPE_CODES[p.out_format.name],
+            p.accumulate,
+        ),
         scales=(*_scale_rows(p, sides), scales_of_groups) if p.a.format.scale_dtype else (),
         flop=2 * p.rows * p.n * p.k,
         moved=sum(math.prod(x.shape) * x.format.itemsize for x in (p.a, p.b)) + math.prod(p.shape) * item,
@@ -422,7 +429,7 @@ def _execute(plan: _GroupedPlan, a: Any, b: Any, offsets: Any, out: DeviceArray,
     """Queue the product. The device of all arrays is current."""
     if out.size == 0:
         return
-    device, item = out.device, plan.out_format.itemsize
+    device = out.device
     if type(offsets) is not DeviceArray:
         offsets = lend(np.asarray(offsets, np.int32), device, stream)
     offsets._block.reading(stream)
@@ -441,43 +448,17 @@ def _execute(plan: _GroupedPlan, a: Any, b: Any, offsets: Any, out: DeviceArray,
         scales = (*at, *scales)
     out._block.writing(stream)
     target = out
-    if not _rows_direct(out, plan):
+    if not plan.direct:
         target = new(out.shape, out.dtype, device, stream)
         temporaries.append(target._block)
         if plan.accumulate:
             _copy_matrices(out, target, stream)
-    rows, columns = out.shape[-2:]
-    _launch.launch(
-        plan.kernel,
-        plan.workgroups,
-        stream,
-        *pointers,
-        target.ptr,
-        offsets.ptr,
-        _notes.place(plan.function),
-        *plan.layout,
-        target.strides[-2] // item if rows > 1 else columns,
-        plan.group_stride if plan.function == "grouped_matmul" else target.strides[0],
-        *plan.extents,
-        plan.groups,
-        _launch.TYPE_CODES[plan.out_format.name],
-        plan.accumulate,
-        *scales,
-    )
+    addresses = *pointers, target.ptr, offsets.ptr, plan.note
+    _launch.launch(plan.kernel, plan.workgroups, stream, *addresses, *plan.layout, *scales)
     count_call(plan.function, plan.kernel.name, plan.flop, plan.moved)
     if target is not out:
         count_copy(plan.function, "out", "rows not contiguous", out.nbytes)
         _copy_matrices(target, out, stream)
-
-
-def _rows_direct(out: DeviceArray, plan: _GroupedPlan) -> bool:
-    """Whether the kernel can store into `out` itself."""
-    item = out.dtype.itemsize
-    rows, columns = out.shape[-2:]
-    if columns > 1 and out.strides[-1] != item:
-        return False
-    pitch = out.strides[-2] if rows > 1 else columns * item
-    return pitch >= columns * item and plan.kernel.tile[0] * pitch < 2**31
 
 
 def _copy_matrices(source: DeviceArray, target: DeviceArray, stream: int) -> None:
@@ -529,7 +510,7 @@ def _scales_of(
         scale.ptr,
         block.ptr,
         offsets,
-        _notes.place(plan.function),
+        plan.note,
         *scale.strides,
         rows,
         columns,
