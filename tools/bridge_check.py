@@ -218,8 +218,8 @@ def _pytest(
         word.lower(): sum(v == word for _, v in verdicts) for word in ("PASSED", "FAILED", "ERROR", "SKIPPED")
     }
     failed = [test for test, verdict in verdicts if verdict in ("FAILED", "ERROR")]
-    nothing = code == 5
-    return {"ok": None if nothing else code == 0, "code": code, **counts, "failed tests": failed}
+    ok = None if code in (0, 5) and not counts["passed"] else code == 0
+    return {"ok": ok, "code": code, **counts, "failed tests": failed}
 
 
 # ---- running them ------------------------------------------------------------------------------------
