@@ -115,7 +115,7 @@ def test_dlpack_refuses_streams():
     with pytest.raises(ValueError, match=r"__dlpack__: stream must be one that all threads mean alike"):
         x.__dlpack__(stream=2)
     with pytest.raises(ValueError, match="__dlpack__: stream must be one that exists"):
-        x.__dlpack__(stream=0x1234560)
+        x.__dlpack__(stream=0x123456789ABCDE0)
 
 
 @pytest.mark.parametrize("version", [None, (0, 8), (1, 0), (1, 1), (2, 3)], ids=str)

@@ -40,7 +40,7 @@ def test_a_thousand_calls_leak_nothing(rng, emulator):
         lambda: hg.matmul(x, y.T, alpha=1e300),
         lambda: hg.matmul(x, y.T, bias=bias[:3]),
         lambda: hg.empty(2**50, np.int8),
-        lambda: hg.matmul(a, w.T, stream=0x12345670),
+        lambda: hg.matmul(a, w.T, stream=0x123456789ABCDE0),
         lambda: hg.matmul(beyond, y.T).get(),
         lambda: hg.asarray(a, device=99),
     ]
