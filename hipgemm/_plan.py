@@ -17,7 +17,18 @@ from .formats import Format
 from .manifest import Kernel
 from .problem import GemmProblem, Operand, byte_range
 from .scaled import ScaledArray
-from .support import PLAIN, Choice, copy_pitch, copy_reason, direct, k_strided, kernel_k, leading, tiles
+from .support import (
+    PLAIN,
+    Choice,
+    copy_pitch,
+    copy_reason,
+    direct,
+    k_strided,
+    kernel_k,
+    leading,
+    scales_reason,
+    tiles,
+)
 
 Axes = tuple[int, ...]
 Operands = DeviceArray | ScaledArray
@@ -279,9 +290,10 @@ def _scales(x: Operand, k: int) -> tuple[Scales, Axes]:
     lead = tuple(x.shape[axis] for axis in own)
     shape, steps = (*lead, rows, k), (*(strides[axis] for axis in own), *strides[-2:])
     if not x.format.block:
-        if rows <= 1 or row in (0, 4):
+        reason = scales_reason(x)
+        if reason is None:
             return Scales(shape, steps, x.format.bits, int(rows > 1 and row == 4)), strides[:-2]
-        move = _move("not contiguous", 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
+        move = _move(reason, 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
         apart = _spread(move.target[:-2], _moving(strides), len(x.shape) - 2)
         return Scales(shape, steps, x.format.bits, 1, move=move), apart
     merged, _ = merge((*lead, rows), steps[:-1])

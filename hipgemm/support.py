@@ -65,6 +65,13 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
     return None
 
 
+def scales_reason(x: Operand) -> str | None:
+    """Say why a kernel cannot read scales of rows where they lie; None if it can, or if they are blocked."""
+    if not x.scale_strides or x.format.block or x.shape[-2] <= 1 or x.scale_strides[-2] in (0, 4):
+        return None
+    return "not contiguous"
+
+
 def leading(x: Operand, kernel: Kernel, side: int = 0) -> int:
     """Numbers from line to line of an operand that is read in place."""
     x, _ = _lines(x, kernel, side)
@@ -390,7 +397,7 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     Parameters
     ----------
     op : str
-        The operation: ``"matmul"``, or ``"linear"`` for its forward pass.
+        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` for its forward pass.
     *args, **kwargs
         What it would be called with.
     arch : str
@@ -435,6 +442,11 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         before = host_copies(problem)
         named = (("a", problem.a), ("b", problem.b))
         before += [(name, "4 bits beside 8") for name, x in named if x.widens]
+        if problem.device is not None and best.kernel.op != PLAIN:
+            sides = zip(
+                "ba" if best.swapped else "ab", (best.problem.a, best.problem.b.transposed), strict=True
+            )
+            before += [(f"{name}.scale", why) for name, x in sides if (why := scales_reason(x))]
     copies = tuple(f"{name}: {reason}" for name, reason in (*before, *best.copies))
     costs = tuple(choice.cost for choice in found)
     return Support(best.kernel.name, (), copies, costs, best.cost.splits, best.why)
