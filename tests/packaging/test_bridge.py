@@ -18,7 +18,13 @@ DRIVER = "build/bridge/libcuda.so.1"
 # Under names that hip-python gives them, and of structs that it fills in.
 NOT_FUNCTIONS = {"hipDeviceProp_t", "hipMemcpyKind", "hipPointerAttribute_t", "ihipStream_t"}
 RENAMED = {"hipGetDeviceProperties": "hipGetDevicePropertiesR0600"}
-TESTS = ("test_streams.py", "test_interchange.py", "test_kernels_rescale.py")
+TESTS = {  # and on how many devices
+    "tests/device/test_streams.py": 1,
+    "tests/device/test_interchange.py": 1,
+    "tests/device/test_kernels_rescale.py": 1,
+    "tests/bridge/test_driver.py": 2,
+    "tests/multi/test_sharding.py": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +101,9 @@ def test_without_a_driver(environment, run_python):
 @pytest.mark.parametrize("file", TESTS)
 def test_on_a_driver(environment, file):
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"tests/device/{file}"],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file],
         cwd=ROOT,
-        env=os.environ | environment,
+        env=os.environ | environment | {"HIPGEMM_EMULATOR_DEVICES": str(TESTS[file])},
         capture_output=True,
         text=True,
         check=False,
