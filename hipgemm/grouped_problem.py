@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from .groups import group_slots, offset_reasons, same_offsets, straddling
 from .manifest import Kernel
 from .problem import INPUTS, OUTPUTS, Operand, _bytes_of, _Faults, _names, _operand, dtype_name
 from .scaled import Resident, ScaledArray, is_array
-from .support import CHOOSE, DESCRIBE, PLAIN, REACH, copy_pitch, copy_reason
+from .support import CHOOSE, DESCRIBE, PLAIN, REACH, copy_pitch, copy_reason, scales_reason
 
 RECIPES = ("bf16", "mxfp8")
 
@@ -316,7 +316,8 @@ def grouped_choices(p: GroupedProblem, kernels: Iterable[Kernel]) -> tuple[list[
         if not broken:
             found.append(_choice(p, kernel))
     if found:
-        return sorted(found, key=lambda choice: choice.rank), []
+        best, *others = sorted(found, key=lambda choice: choice.rank)
+        return [replace(best, copies=(*best.copies, *_scale_copies(p))), *others], []
     return [], list(reasons.values())
 
 
@@ -377,6 +378,15 @@ def _choice(p: GroupedProblem, kernel: Kernel) -> GroupedChoice:
         reason = "row pitch too large" if p.out.rows_contiguous else "rows not contiguous"
         copies.append(("out", reason))
     return GroupedChoice(kernel, tuple(copies), _cost(p, kernel), clocks)
+
+
+def _scale_copies(p: GroupedProblem) -> list[tuple[str, str]]:
+    """Scales that no kernel reads where they lie, and why."""
+    names = ("x", "w") if p.op == "grouped_matmul" else ("dy", "x")
+    if p.device is None or not (p.rows and p.k and p.n and p.groups):
+        return []
+    sides = zip(names, operands(p), strict=True)
+    return [(f"{name}.scale", reason) for name, x in sides if (reason := scales_reason(x))]
 
 
 def _cost(p: GroupedProblem, kernel: Kernel) -> Cost:

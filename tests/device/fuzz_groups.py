@@ -14,7 +14,7 @@ from test_grouped import KERNELS, assert_wgrad, sections
 from test_quantize import assert_same
 
 import hipgemm as hg
-from hipgemm import reference
+from hipgemm import _hip, reference
 from hipgemm.formats import QUANTIZED, as_unsigned
 from hipgemm.testing import assert_gemm_close
 
@@ -125,7 +125,16 @@ def run(case: Grouping) -> None:
         options: dict[str, Any] = {} if case.op == "grouped_matmul" else {"accumulate": case.accumulate}
         if case.recipe == "mxfp8":
             options["recipe"] = "mxfp8"
-        got = getattr(hg, case.op)(a, b, offsets, target, dtype=case.dtype, **options)
+        options["dtype"] = case.dtype
+        want = None
+        if case.where != "host" and case.recipe != "quantizer":
+            want = hg.can_use(case.op, a, b, offsets, target, arch=_hip.arch(0), **options)
+        hg.reset_usage()
+        got = getattr(hg, case.op)(a, b, offsets, target, **options)
+        if want is not None and got.size:
+            used = hg.usage()
+            copied = {f"{operand}: {why}" for _, operand, why in used.copies}
+            assert (want.kernel in used.kernels, copied) == (True, {*want.copies}), f"{want} foretold"
         if target is not None:
             memory = out.memory
             if isinstance(got, hg.DeviceArray):
