@@ -123,3 +123,25 @@ def test_the_current_device_is_the_driver_s(driver):
         driver.call("cuCtxSetCurrent", contexts[0])
     hg.asarray(np.ones(4, ml_dtypes.bfloat16), device=1).get()
     assert driver.current() == contexts[0].value
+
+
+FAULT = """
+import numpy as np, hipgemm as hg
+small = hg.zeros((64, 64), np.float16)
+class Liar:
+    __cuda_array_interface__ = {
+        "data": (small.ptr, False), "shape": (64, 64), "strides": (2**36, 2), "typestr": "<f2", "version": 3
+    }
+far = hg.asarray(Liar())
+for _ in range(3):
+    try:
+        hg.matmul(far, small.T).get()
+    except hg.HipError as error:
+        print(error.name, bool(error.report))
+"""
+
+
+def test_a_fault_ends_no_process(run_python):
+    """CUDA's last for the rest of the process: every call tells, and the process ends in order."""
+    done = run_python(FAULT)
+    assert (done.returncode, done.stdout) == (0, "hipErrorIllegalAddress True\n" * 3), done.stderr
