@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from . import _hip, bench, choice_check, explain, reference
 from .array import asarray
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
 from .explain import in_place, untouched
-from .formats import BF16, F16, F32, FORMATS, QUANTIZED, Format
+from .formats import BF16, F16, F32, FORMATS, QUANTIZED, Format, full_name
 from .gemm import matmul, only_kernel
 from .info import info
 from .manifest import GEMMS, Kernel, code_object
@@ -31,6 +33,7 @@ SELFTEST_INPUTS = (((True, F32), (False, BF16)), ((True, F16), (False, F32)))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hipgemm", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--version", action="version", version=f"hipgemm {metadata.version('hipgemm')}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="runtime, devices, kernels")
     commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
@@ -38,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ask.add_argument("op", choices=["matmul"])
     ask.add_argument("a", help="shape of a, such as 300x512 or 4x300x512; a T behind it: stored transposed")
     ask.add_argument("b", help="shape of b, likewise")
-    ask.add_argument("--input", default="bf16", choices=[*FORMATS, *QUANTIZED], help="format of a and b")
+    ask.add_argument(
+        "--input", default="bf16", type=full_name, choices=[*FORMATS, *QUANTIZED], help="format of a and b"
+    )
     ask.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
     ask.add_argument("--arch", default="gfx950")
     why = commands.add_parser("explain", help="the kernels that could serve a product, and why one does")
@@ -60,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return bench.run(args)
     except (RuntimeNotFoundError, KernelNotFoundError, HipError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

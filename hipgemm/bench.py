@@ -83,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the tables; with ``--op``, one of that operation."""
     if args.op:
         return timing.run(args)
+    if args.format or args.refcheck or args.csv or args.json or args.plot:
+        raise SystemExit("bench: --format, --refcheck, --csv, --json and --plot go with --op; got no --op")
     print(info())
     print()
     built = code_object(_hip.arch(_hip.current_device())).kernels.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from .cost import RATES, Cost
 from .errors import sentence
-from .formats import FORMATS, QUANTIZED
+from .formats import FORMATS, QUANTIZED, full_name
 from .scaled import ScaledArray, scale_shape
 from .support import Support, can_use
 
@@ -23,7 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``explain``."""
     for name in "MNK":
         parser.add_argument(name, type=int, nargs="?", help=f"{name} of the product (M, K) @ (K, N)")
-    parser.add_argument("--format", default="bf16", choices=[*FORMATS, *QUANTIZED], help="of a and b")
+    parser.add_argument(
+        "--format", default="bf16", type=full_name, choices=[*FORMATS, *QUANTIZED], help="of a and b"
+    )
     parser.add_argument(
         "--layout",
         default="nt",
@@ -44,7 +47,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the candidates for a product, their terms, and why one of them is taken."""
     extents = (args.M, args.N, args.K)
     if any(n is None or n < 0 for n in extents) or args.batch < 0:
-        print("error: " + sentence("explain takes M, N and K, numbers of at least 0", f"{extents}"))
+        print(
+            "error: " + sentence("explain takes M, N and K, numbers of at least 0", f"{extents}"),
+            file=sys.stderr,
+        )
         return 2
     answer = ask(*extents, args.format, args.layout, args.batch, args.dtype, args.arch)
     print(explanation(answer, 2.0 * args.M * args.N * args.K * max(1, args.batch)))

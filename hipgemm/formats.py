@@ -95,6 +95,15 @@ FNUZ = {
 }
 
 
+def full_name(name: str) -> str:
+    """Complete the name of a format, as typed on a command line.
+
+    >>> full_name("mxfp8"), full_name("bf16")
+    ('mxfp8_e4m3', 'bf16')
+    """
+    return {"fp8": "fp8_e4m3", "mxfp8": "mxfp8_e4m3", "mxfp4": "mxfp4_e2m1"}.get(name, name)
+
+
 def format_of(dtype: npt.DTypeLike) -> Format | None:
     """Return the format that an element type alone tells, or None.
 

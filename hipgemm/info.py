@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -42,10 +43,23 @@ class Info:
         lines.append(f"hip-python  {self.hip_python or 'not installed'}")
         lines += [f"device {i}    {name}" for i, name in enumerate(self.devices)]
         for arch, names in self.kernels.items():
-            lines.append(f"kernels     {arch}: {', '.join(names)}")
+            lines.append(f"kernels     {arch}: {len(names)}, {', '.join(_kinds(names))}")
         if self.problem:
             lines.append(f"problem     {self.problem}")
         return "\n".join(lines)
+
+
+def _kinds(names: tuple[str, ...]) -> list[str]:
+    """Name kernels up to their tile: formats and layout, with how many there are of each.
+
+    >>> _kinds(("gemm_bf16_nt_64x64x64", "gemm_bf16_nt_128x128x64", "amax"))
+    ['gemm_bf16 (2)', 'amax']
+    """
+    counts: dict[str, int] = {}
+    for name in names:
+        kind = re.sub(r"(_[nt][nt])?_\d+x\d+x\d+$", "", name)
+        counts[kind] = counts.get(kind, 0) + 1
+    return [kind if count == 1 else f"{kind} ({count})" for kind, count in counts.items()]
 
 
 def _built(manifest: str) -> dict[str, tuple[str, ...]]:

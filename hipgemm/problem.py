@@ -273,7 +273,7 @@ class _Faults:
                 "it cancels only then"
             )
             got = f"{first}.hadamard={a.hadamard}, {second}.hadamard={b.hadamard}"
-            self.add(ValueError, "hadamard", required, got)
+            self.add(ValueError, "hadamard", required, got, "quantize_mxfp4 has hadamard=False")
 
     def shapes(self, a: object, b: object, out: object) -> int | None:
         """Check that the matrices fit each other; return N if it is known."""

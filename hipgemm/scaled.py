@@ -56,6 +56,8 @@ def array_hint(x: object) -> str:
         return "masks are not heeded: use .filled(value)"
     if isinstance(x, (list, tuple)):
         return "make an array of it with numpy.asarray"
+    if type(x).__name__ == "ShardedArray":
+        return "see hipgemm.sharded_matmul"
     return "wrap foreign device arrays with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
 
 

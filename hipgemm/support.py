@@ -312,8 +312,8 @@ def _served(
         ]
         if served:
             return served, []
-    op = "scaled_gemm" if p.a.format.scale_dtype else "gemm"
-    known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.op == op) or dict.fromkeys(
+    kind = p.a.format.name.split("_")[0]
+    known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.a.startswith(kind)) or dict.fromkeys(
         f"{k.a} and {k.b}" for k in fast
     )
     if known:
@@ -397,7 +397,8 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     Parameters
     ----------
     op : str
-        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` for its forward pass.
+        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` for its
+        forward pass.
     *args, **kwargs
         What it would be called with.
     arch : str

@@ -19,8 +19,8 @@ import numpy as np
 
 from . import _hip, reference, testing
 from .array import asarray, empty
-from .errors import sentence
-from .formats import FORMATS, QUANTIZED
+from .errors import UnsupportedError, sentence
+from .formats import FORMATS, QUANTIZED, full_name
 from .gemm import matmul
 from .grouped import grouped_matmul, grouped_wgrad
 from .quantize import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
@@ -117,6 +117,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--op", choices=OPS, help="what to time; without it, the tables of the whole library")
     group.add_argument(
         "--format",
+        type=full_name,
         choices=["bf16", "f16", *QUANTIZED],
         help="of the operands; of what a quantizer makes; default: the first that the operation takes",
     )
@@ -128,7 +129,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--tokens", default="16,4096", help="M for each product of a set (default: 16,4096)")
     group.add_argument("--groups", type=int, default=8, help="groups of grouped products (default: 8)")
-    group.add_argument("--calls", type=int, default=20, help="timed calls for each shape (default: 20)")
+    group.add_argument(
+        "--calls", type=int, default=None, help="timed calls for each shape (default: 20; 3 on the emulator)"
+    )
     group.add_argument("--refcheck", action="store_true", help="hold every element to its bound as well")
     group.add_argument("--csv", type=Path, metavar="FILE", help="write the rows as CSV")
     group.add_argument("--json", type=Path, metavar="FILE", help="write rows, device and versions as JSON")
@@ -137,19 +140,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Time, print, write."""
+    for file in (args.csv, args.json, args.plot):
+        if file and not file.parent.is_dir():
+            raise SystemExit(f"bench: {sentence('files must go into a folder that exists', str(file))}")
+    if args.plot and args.plot.suffix not in (".png", ".pdf", ".svg"):
+        raise SystemExit(f"bench: {sentence('--plot must end in .png, .pdf or .svg', str(args.plot))}")
     formats = FORMATS_OF[args.op]
     args.format = args.format or formats[0]
     if args.format not in formats:
         required = f"--format of {args.op} must be {', '.join(formats)}"
         raise SystemExit(f"bench: {sentence(required, args.format)}")
     cases = list(_cases(args))
+    if args.calls is None:
+        args.calls = 3 if _emulated() else 20
     if args.calls < 1 or args.groups < 1:
         required = "--calls and --groups must be positive"
         raise SystemExit(f"bench: {sentence(required, f'{args.calls} and {args.groups}')}")
     about = _about()
     rows: list[Row] = []
     for case in _progress(cases):
-        rows.append(_measure(case, args.calls, args.refcheck))
+        try:
+            rows.append(_measure(case, args.calls, args.refcheck))
+        except (TypeError, ValueError, UnsupportedError) as error:
+            raise SystemExit(f"bench: {case.name}: {error}") from None
         print(_line(rows[-1], header=len(rows) == 1))
     for text in sorted({SHAPE_SETS[name][0] for name in args.shapes.split(",") if name in SHAPE_SETS}):
         print(f"shapes: {text}")
@@ -392,7 +405,7 @@ def _measure(case: Case, calls: int, refcheck: bool) -> Row:
         start = Event().record(stream)
         work.call(stream)
         times.append(1e3 * start.elapsed(Event().record(stream)))
-    kernel = max(usage().kernels.items(), key=lambda item: _weight(*item))[0]
+    kernel = max(usage().kernels.items(), key=lambda item: _weight(case.op, *item))[0]
     median, p10, p90 = (float(np.percentile(times, q)) for q in (50, 10, 90))
     seconds = median * 1e-6
     tflops, rate = work.flop / seconds / 1e12, work.nbytes / seconds / 1e9
@@ -401,13 +414,20 @@ def _measure(case: Case, calls: int, refcheck: bool) -> Row:
                gbytes_per_s=rate, percent_of_peak=percent, of=of, check=check)  # fmt: skip
 
 
-def _weight(name: str, count: Any) -> tuple[bool, int]:
-    return "gemm_" in name or "grouped" in name, int(getattr(count, "calls", count))
+def _weight(op: str, name: str, count: Any) -> tuple[bool, int]:
+    """Whether a kernel does the work rather than prepares it, and how often it ran."""
+    return "gemm_" in name or "grouped" in name or name.startswith(op), int(getattr(count, "calls", count))
+
+
+def _emulated() -> bool:
+    return _hip.runtime().kind == "emulator"
 
 
 def _percent(work: Work, tflops: float, rate: float) -> tuple[float | None, str]:
-    """Of the device's peak, by what limits the work more: the matrix units or memory."""
+    """Of the device's peak, by what limits the work more: the matrix units or memory. Of a GPU only."""
     peaks = PEAKS.get(_hip.arch(_hip.current_device()))
+    if _emulated():
+        return None, "emulated"
     if peaks is None:
         return None, "peak unknown"
     matrix, memory = peaks
@@ -430,8 +450,7 @@ def _line(row: Row, header: bool) -> str:
         f"{'shape':24} {'M':>6} {'N':>6} {'K':>6} {'grp':>4} {'median us':>11} {'p10 us':>11} {'p90 us':>11} "
         f"{'TFLOP/s':>9} {'GB/s':>9} {'% peak':>8} {'ref':4} kernel"
     )
-    emulated = _hip.runtime().kind == "emulator"
-    note = "(emulated: times are the emulator's, and say nothing of a GPU)\n" if emulated else ""
+    note = "(emulated: times are the emulator's, and say nothing of a GPU)\n" if _emulated() else ""
     return f"{row.op}, {row.format}\n{note}{names}\n{text}"
 
 

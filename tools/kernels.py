@@ -33,8 +33,8 @@ SOURCE = ROOT / "src_hip"
 OUTPUT = ROOT / "hipgemm" / "kernels"
 CACHE = ROOT / "build" / "kernels"
 
-# Of a code object; and of processor time for a build from nothing, which two cores share.
-MAX_BYTES, MAX_BUILD_SECONDS = 8 * 2**20, 2 * 120
+MAX_BYTES = 8 * 2**20  # of a code object
+SLOW_SECONDS = 2 * 120  # of processor time for a build from nothing, which two cores share
 
 ARGUMENT_SIZES = {"ptr": 8, "i64": 8, "u32": 4, "f32": 4}
 
@@ -53,11 +53,11 @@ class Toolchain:
     def compile(self, source: Path, arch: str, assembly: Path, *flags: str) -> None:
         """HIP source to assembly. No headers, no device library, no value-changing math."""
         warnings = ("-Wall", "-Wextra", "-Werror=return-type")
-        _run([*self._hip(arch), "-O3", *warnings, *flags, "-S", source.name, "-o", str(assembly)])
+        run([*self._hip(arch), "-O3", *warnings, *flags, "-S", source.name, "-o", str(assembly)])
 
     def expand(self, source: Path, arch: str, *flags: str) -> str:
         """HIP source as the compiler sees it, without the names of files."""
-        return _run([*self._hip(arch), *flags, "-E", "-P", source.name])
+        return run([*self._hip(arch), *flags, "-E", "-P", source.name])
 
     def _hip(self, arch: str) -> list[str]:
         bare = ("--offload-device-only", "-nogpuinc", "-nogpulib")
@@ -65,7 +65,7 @@ class Toolchain:
 
     def assemble(self, assembly: Path, arch: str, target: Path) -> None:
         """Assembly to an object file."""
-        _run(
+        run(
             [
                 *self.clang,
                 *("-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}"),
@@ -75,19 +75,20 @@ class Toolchain:
 
     def link(self, sources: Iterable[Path], target: Path) -> None:
         """Object files to code object."""
-        _run([*self.lld, "-shared", *map(str, sources), "-o", str(target)])
+        run([*self.lld, "-shared", *map(str, sources), "-o", str(target)])
 
     def preprocess(self, text: str) -> str:
         """`text` with src_hip's lists expanded."""
-        return _run([*self.clang, "-x", "c++", "-E", "-P", f"-I{SOURCE}", "-"], text)
+        return run([*self.clang, "-x", "c++", "-E", "-P", f"-I{SOURCE}", "-"], text)
 
     def version(self) -> str:
         """The compiler's first line about itself."""
-        found = re.search(r"clang version [\w.]+", _run([*self.clang, "--version"]))
+        found = re.search(r"clang version [\w.]+", run([*self.clang, "--version"]))
         return found.group() if found else "unknown"
 
 
-def _run(command: list[str], text: str | None = None) -> str:
+def run(command: list[str], text: str | None = None) -> str:
+    """What a command prints; its complaints go on to ours, and its failure is a BuildError."""
     done = subprocess.run(command, cwd=SOURCE, input=text, text=True, capture_output=True, check=False)
     if done.returncode:
         raise BuildError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
@@ -402,6 +403,7 @@ def instances_for(tools: Toolchain, arch: Arch) -> tuple[list[str], list[dict[st
 def build() -> tuple[dict[str, Any], dict[str, bytes]]:
     """Build every architecture; returns the manifest and the code objects by file name."""
     tools = find_toolchain()
+    print(f"compiling kernels for {', '.join(ARCHS)}: minutes at first, seconds after an edit", flush=True)
     manifest: dict[str, Any] = {"version": 1, "compiler": tools.version(), "archs": {}}
     files: dict[str, bytes] = {}
     for arch, machine in ARCHS.items():
@@ -424,7 +426,7 @@ def build() -> tuple[dict[str, Any], dict[str, bytes]]:
     return manifest, files
 
 
-def _write(path: Path, content: bytes) -> None:
+def write(path: Path, content: bytes) -> None:
     """Write through a temporary file: a reader sees the old content or the new."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as f:
         f.write(content)
@@ -499,17 +501,17 @@ def main() -> int:
     ]
     times = os.times()
     spent = times.children_user + times.children_system
-    if spent > MAX_BUILD_SECONDS:
-        broken.append(f"the build took {spent:.0f} s of processor time, must be at most {MAX_BUILD_SECONDS}")
     if broken:
         print(table(manifest), *broken, sep="\n", file=sys.stderr)
         return 1
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        _write(OUTPUT / name, content)
+        write(OUTPUT / name, content)
     # Last: make takes this file for the sign of a finished build.
-    _write(OUTPUT / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    write(OUTPUT / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
     print(f"kernels built in {time.monotonic() - started:.0f} s, {spent:.0f} s of processor time")
+    if spent > SLOW_SECONDS:
+        print(f"(the aim is {SLOW_SECONDS} on two cores as of 2025; a slower machine takes longer)")
     return 0
 
 

@@ -28,7 +28,7 @@ def build(tools: amd.Toolchain) -> tuple[dict[str, Any], bytes]:
         # Nothing is fused but what is written as one operation.
         flags = ("-std=c++20", "-O3", "-ffp-contract=on", "-Wno-unknown-cuda-version")
         unit = (f"-I{scratch}", '-DHIPGEMM_INSTANCES="unit.def"')
-        amd._run([*tools.clang, *cuda, *flags, *unit, "-S", "kernels.hip", "-o", str(text)])
+        amd.run([*tools.clang, *cuda, *flags, *unit, "-S", "kernels.hip", "-o", str(text)])
         content = text.read_bytes() + b"\0"  # the driver looks for the end
     entry = {
         "file": f"hipgemm_{CHIP}.ptx",
@@ -49,8 +49,8 @@ def main() -> int:
         return 1
     entry = manifest["archs"][CHIP]
     amd.OUTPUT.mkdir(parents=True, exist_ok=True)
-    amd._write(amd.OUTPUT / entry["file"], content)
-    amd._write(amd.OUTPUT / "bridge.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    amd.write(amd.OUTPUT / entry["file"], content)
+    amd.write(amd.OUTPUT / "bridge.json", (json.dumps(manifest, indent=1) + "\n").encode())
     print(f"{CHIP}: {len(entry['kernels'])} kernels, {len(content)} bytes of PTX; {manifest['compiler']}")
     return 0
 

@@ -386,7 +386,7 @@ ALIKE = "a and b must be quantized alike (both fp8, both MX, or neither); got "
             MX4_HADAMARD.T,
             ValueError,
             "a and b must both carry the Hadamard transform, or neither: it cancels only then; "
-            "got a.hadamard=False, b.hadamard=True",
+            "got a.hadamard=False, b.hadamard=True; quantize_mxfp4 has hadamard=False",
         ),
         (
             FP8,

@@ -27,7 +27,7 @@ def test_info():
     assert done.returncode == 0
     assert re.search(r"^runtime +emulator +\S+libamdhip64\.so$", done.stdout, re.MULTILINE)
     assert re.search(r"^device 0 +.+, gfx950$", done.stdout, re.MULTILINE)
-    assert re.search(r"^kernels +gfx950: gemm_bf16", done.stdout, re.MULTILINE)
+    assert re.search(r"^kernels +gfx950: \d+, gemm_bf16 \(\d+\)", done.stdout, re.MULTILINE)
     assert done.stderr == ""
 
 
