@@ -23,7 +23,10 @@ class Pool:
 
     def __init__(self, device: int):
         self._device = device
-        self.caching = os.environ.get("HIPGEMM_POOL", "on").lower() not in ("off", "0")
+        caching = os.environ.get("HIPGEMM_POOL") or "on"
+        if caching.lower() not in ("on", "1", "off", "0"):
+            raise ValueError(sentence("HIPGEMM_POOL must be on or off", repr(caching)))
+        self.caching = caching.lower() in ("on", "1")
         self._lock = threading.RLock()  # a signal handler or a finalizer may call in its midst
         self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
         self._kept: list[tuple[list[Any], object]] = []

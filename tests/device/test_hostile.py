@@ -268,3 +268,10 @@ def test_forced_kernel_that_does_not_serve(use_kernel):
         hg.matmul(x, x.T)
     use_kernel("plain_gemm")
     assert [str(reason) for reason in hg.can_use("matmul", x, x.T).why] == ["HIPGEMM_KERNEL=plain"]
+
+
+def test_pool_neither_on_nor_off(run_python):
+    code = "import hipgemm as hg\ntry:\n    hg.zeros(3, 'f4')\nexcept ValueError as error:\n    print(error)"
+    assert (
+        run_python(code, HIPGEMM_POOL="maybe").stdout.strip() == "HIPGEMM_POOL must be on or off; got 'maybe'"
+    )
