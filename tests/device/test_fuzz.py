@@ -63,16 +63,32 @@ MACHINES = [
 ]
 
 
+@pytest.fixture
+def in_a_child(monkeypatch):
+    """Run cases in a process of its own, the emulator set otherwise; their digests."""
+
+    def run(seeds, variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(f"HIPGEMM_EMULATOR_{name}", value)
+        monkeypatch.setenv("HIPGEMM_POOL", "off")  # all memory is fresh, which the emulator poisons
+        command = [sys.executable, HERE / "fuzz.py", *map(str, seeds)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        return [line.split()[0] for line in done.stdout.splitlines()]
+
+    return run
+
+
 @pytest.mark.parametrize(("variables", "stride"), MACHINES, ids=["-".join(v.values()) for v, _ in MACHINES])
-def test_the_same_bits_on_any_machine(variables, stride, emulator, monkeypatch, request):
+def test_the_same_bits_on_any_machine(variables, stride, emulator, in_a_child, request):
     seeds = request.config.getoption("fuzz_case") or range(stride // 2, CASES, stride)
     here = [fuzz.digest(fuzz.run(fuzz.make(seed))) for seed in seeds]
-    for name, value in variables.items():
-        monkeypatch.setenv(f"HIPGEMM_EMULATOR_{name}", value)
-    monkeypatch.setenv("HIPGEMM_POOL", "off")  # all memory is fresh, which the emulator poisons
-    command = [sys.executable, HERE / "fuzz.py", *map(str, seeds)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    there = [line.split()[0] for line in done.stdout.splitlines()]
+    there = in_a_child(seeds, variables)
     different = [seed for seed, x, y in zip(seeds, here, there, strict=True) if x != y]
     assert not different, f"other bits in cases {different} with {variables}"
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])  # whose code the emulator can execute
+def test_other_architectures(arch, emulator, in_a_child, request):
+    seeds = request.config.getoption("fuzz_case") or range(0, CASES, 17)
+    assert len(in_a_child(seeds, {"ARCH": arch})) == len(seeds)
