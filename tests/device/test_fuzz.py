@@ -4,6 +4,7 @@ Every one is held to its bound element by element, or to the reference's bits; w
 NaN, what lies around an output must stay as it was, and a second call must give the same bits.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,3 +93,11 @@ def test_the_same_bits_on_any_machine(variables, stride, emulator, in_a_child, r
 def test_other_architectures(arch, emulator, in_a_child, request):
     seeds = request.config.getoption("fuzz_case") or range(0, CASES, 17)
     assert len(in_a_child(seeds, {"ARCH": arch})) == len(seeds)
+
+
+def test_all_kinds_under_all_checks(emulator):
+    environment = {**os.environ, "HIPGEMM_EMULATOR_CHECK": "all", "HIPGEMM_POOL": "off"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "test_calls"]
+    done = subprocess.run([*command, "--fuzz", "15"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert f"{15 * len(KINDS)} passed" in done.stdout
