@@ -225,7 +225,9 @@ def _pytest(
 # ---- running them ------------------------------------------------------------------------------------
 
 
-def _run(command: Sequence[str], log: Path, limit: float, variables: dict[str, str]) -> int | None:
+def _run(
+    command: Sequence[str], log: Path, limit: float, variables: dict[str, str], session: bool = False
+) -> int | None:
     """The exit status of a command whose output goes to a file; None if it took too long."""
     with (
         log.open("w") as output,
@@ -235,13 +237,16 @@ def _run(command: Sequence[str], log: Path, limit: float, variables: dict[str, s
             env={**os.environ, **variables},
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=session,
         ) as process,
     ):
         try:
             return process.wait(max(1.0, limit))
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+            if session:
+                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+            else:
+                process.kill()
             if isinstance(error, subprocess.TimeoutExpired):
                 return None
             raise
@@ -261,7 +266,7 @@ def everything(args: argparse.Namespace) -> int:
         command = [sys.executable, __file__, "--one", name, "--limit", str(limit), "--out", str(args.out)]
         command += ["--bytes", str(args.bytes), "--calls", str(args.calls)]
         command += ["--codes", str(args.codes)] if args.codes else []
-        code = _run(command, args.out / f"{name}_section.log", limit, {})
+        code = _run(command, args.out / f"{name}_section.log", limit, {}, session=True)
         if answer.exists():
             found[name] = json.loads(answer.read_text())
         else:
