@@ -329,6 +329,8 @@ def main() -> int:
     os.environ.setdefault("CUDA_CACHE_PATH", str(ROOT / "build/cuda_cache"))
     # All at once, too: tests that count free memory must not meet a kernel that is loaded in their midst.
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    path = os.environ.get("PYTHONPATH", "")  # hipgemm need not be installed there
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), path)))
     args.out = args.out.resolve()
     args.out.mkdir(parents=True, exist_ok=True)
     if args.one:

@@ -41,7 +41,8 @@ def test_steady_state_allocates_nothing(name, calls):
         gc.enable()
     assert (found.mallocs, found.device_bytes, found.pinned_bytes) == (0, 0, 0)
     assert found.blocks < 30  # of Python, in 300 calls: counters grow
-    assert found.hip == {"hipModuleLaunchKernel": 300}
+    several = {"hipGetDevice": 300} if _hip.runtime().devices > 1 else {}
+    assert found.hip == {"hipModuleLaunchKernel": 300, **several}
     assert found.requests == (0 if "out= " in name else 300)
 
 
