@@ -176,6 +176,10 @@ def _load_function(device: int, name: str) -> Function:
     built, module = _modules[device]
     kernel = built.kernels.get(name)
     if kernel is None:
+        if name in code_object(built.arch).kernels:
+            raise KernelNotFoundError(
+                f"{name} was built after this process had loaded kernels; start it anew"
+            )
         raise KernelNotFoundError(
             f"no kernel {name} for {built.arch}; built: {', '.join(built.kernels)}; run: {MAKE_LINE}"
         )

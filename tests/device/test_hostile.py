@@ -3,13 +3,14 @@
 import copy
 import gc
 import pickle
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm import _hip, _launch
 from hipgemm.testing import assert_gemm_close, exact_grid
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -275,3 +276,17 @@ def test_pool_neither_on_nor_off(run_python):
     assert (
         run_python(code, HIPGEMM_POOL="maybe").stdout.strip() == "HIPGEMM_POOL must be on or off; got 'maybe'"
     )
+
+
+def test_kernels_built_meanwhile(monkeypatch):
+    """The manifest is read again when it changes; what is loaded stays."""
+    hg.matmul(hg.zeros((2, 8), BF16), hg.zeros((8, 2), BF16))
+    built, module = _launch._modules[0]
+    name = next(name for name in built.kernels if name.startswith("copy_"))
+    fewer = replace(built, kernels={n: k for n, k in built.kernels.items() if n != name})
+    monkeypatch.setitem(_launch._modules, 0, (fewer, module))
+    monkeypatch.delitem(_launch._functions, (0, name), raising=False)
+    with pytest.raises(
+        hg.KernelNotFoundError, match=f"{name} was built after this process had loaded kernels"
+    ):
+        _launch.function(0, name)
