@@ -32,7 +32,9 @@ SELFTEST_INPUTS = (((True, F32), (False, BF16)), ((True, F16), (False, F32)))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m hipgemm", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--version", action="version", version=f"hipgemm {sys.modules['hipgemm'].__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"hipgemm {sys.modules['hipgemm'].__version__}"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="runtime, devices, kernels")
     commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
