@@ -145,7 +145,7 @@ def stream_handle(function: str, stream: Any) -> int:
         raise ValueError(
             f"{function}: {sentence(required, 'the per-thread stream (2)', 'make a hipgemm.Stream')}"
         )
-    if handle not in _streams and not alive(handle):
+    if handle not in _streams and not exists(handle):
         raise ValueError(f"{function}: {_unknown_stream(handle)}")
     return handle
 
@@ -185,7 +185,18 @@ def quiesce(stream: int) -> None:
 
 
 def alive(stream: int) -> bool:
-    """Whether a stream exists (still)."""
+    """Whether a stream that was used may be used again; else the device is waited for in its stead.
+
+    CUDA crashes on a stream that is gone, so under the bridge no other library's is touched again.
+    """
+    rt = runtime()
+    if stream <= _PER_THREAD or stream in rt.streams:
+        return True
+    return rt.kind != "bridge" and exists(stream)
+
+
+def exists(stream: int) -> bool:
+    """Whether HIP knows a stream (still)."""
     if stream <= _PER_THREAD or stream in runtime().streams:
         return True
     hip = runtime().hip

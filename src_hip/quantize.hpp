@@ -64,16 +64,15 @@ HIPGEMM_DEVICE f32 quantize_by_amax(Values& x, f32 amax, f32 eps, Codes<Element>
   const f32 scale = total / Element::kMax;
   // Nothing of such a tensor is left but signs.
   const bool vanished = scale == 0;
-  if (total < 0x1p-100f && !vanished) {
-    // kMax / total might overflow.
-    for (f32x4& four : x) four = four / f32x4(total) * f32x4(Element::kMax);
-  } else {
-    const f32 up = vanished ? 0.0f : Element::kMax / total;
-    for (f32x4& four : x) four *= f32x4(up);
-  }
-  for (f32x4& four : x) {
-    const f32x4 clipped = clip<Element>(four);
-    for (u32 e = 0; e < 4; e++) four[e] = four[e] == four[e] ? clipped[e] : four[e];
+  const bool tiny = total < 0x1p-100f && !vanished;  // kMax / total might overflow
+  const f32 up = vanished ? 0.0f : Element::kMax / total;
+#pragma unroll
+  for (u32 i = 0; i < kValues / 4; i++) {
+    const f32x4 scaled = tiny ? x[i] / f32x4(total) * f32x4(Element::kMax) : x[i] * f32x4(up);
+    const f32x4 clipped = clip<Element>(scaled);
+    // A NaN of x is kept as it is: machines differ in the sign that a product of it has.
+    for (u32 e = 0; e < 4; e++)
+      x[i][e] = scaled[e] == scaled[e] ? clipped[e] : x[i][e] == x[i][e] ? scaled[e] : x[i][e];
   }
   pack<Element>(x, out);
   // An amax that is NaN or infinite leaves nothing, visibly.

@@ -151,7 +151,7 @@ def test_stats():
     x = hg.empty(2**20, np.int8)
     one = hg.memory_stats()
     assert one.used - start.used == 2**20
-    assert start.free - one.free == 2**20
+    assert 2**20 <= start.free - one.free <= 2**21  # CUDA gives out pieces of 2 MiB
     assert (one.requests - start.requests, one.mallocs - start.mallocs) == (1, 1)
     assert one.peak >= one.used
     x.free()
@@ -173,6 +173,7 @@ def test_stats():
 def limit():
     """Set limits above what is held now; none afterwards."""
     gc.collect()
+    hg.synchronize()
     hg.trim()
     held = hg.memory_stats().used
 

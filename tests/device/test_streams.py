@@ -130,7 +130,8 @@ def test_stream_objects(rng):
     assert repr(first) == f"Stream({int(first):#x}, device=0)"
     x = hg.asarray(a, stream=first)
     out = hg.matmul(x, hg.asarray(w, stream=second).T, stream=second)
-    assert not second.query()
+    if _hip.runtime().kind == "emulator":  # where nothing is done before somebody waits
+        assert not second.query()
     second.synchronize()
     assert second.query()
     assert_gemm_close(out.get(), a, w.T)

@@ -215,6 +215,8 @@ def test_signal_handlers_may_call(run_python: Run) -> None:
 
 
 INTERRUPT = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 a = random_matrix((1024, 1024), rng)
 x = hg.asarray(a)
 small = random_matrix((65, 40), rng)
