@@ -12,9 +12,7 @@ struct FromBf16 {
 };
 struct FromF16 {
   using Bits = u16;
-  static HIPGEMM_DEVICE f32 widen(u32 bits) {
-    return static_cast<f32>(__builtin_bit_cast(f16, static_cast<u16>(bits)));
-  }
+  static HIPGEMM_DEVICE f32 widen(u32 bits) { return widen_half(static_cast<u16>(bits)); }
 };
 struct FromF32 {
   using Bits = u32;

@@ -23,6 +23,13 @@
 #define HIPGEMM_NARROW_CASTS 0
 #endif
 
+// Whether there are instructions that cast pairs of floats to OCP's formats of 8 bits.
+#if defined(__NVPTX__) && !defined(HIPGEMM_GENERIC_CASTS)
+#define HIPGEMM_PAIR_CASTS 1
+#else
+#define HIPGEMM_PAIR_CASTS 0
+#endif
+
 // Whether there are the matrix instructions and the DMA that the tiled products are made of.
 #if defined(__gfx950__)
 #define HIPGEMM_MATRIX_KERNELS 1
@@ -42,7 +49,7 @@
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads))) void
 #else
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
-  extern "C" __global__ __attribute__((launch_bounds(threads))) void
+  extern "C" __global__ __attribute__((launch_bounds(threads, 3))) void  // workgroups at a time
 #endif
 
 #if defined(__AMDGCN__)
@@ -75,6 +82,11 @@ HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
 // x between the two; of a NaN either.
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_amdgcn_fmed3f(x, low, high);
+}
+
+// f16 to float32. A NaN keeps its sign.
+HIPGEMM_DEVICE float widen_half(unsigned short bits) {
+  return static_cast<float>(__builtin_bit_cast(_Float16, bits));
 }
 
 // Memory that no one writes while the kernel runs, read through the scalar cache.
@@ -121,6 +133,18 @@ HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
 }
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_fminf(__builtin_fmaxf(x, low), high);
+}
+HIPGEMM_DEVICE float widen_half(unsigned short bits) {
+  const float x = static_cast<float>(__builtin_bit_cast(_Float16, bits));
+  const unsigned nan = 0x7fc00000u | (bits & 0x8000u) << 16;  // the conversion drops its sign
+  return x == x ? x : __builtin_bit_cast(float, nan);
+}
+// Two codes, the first in the low byte. A NaN loses its sign.
+HIPGEMM_DEVICE unsigned pair_to_e4m3(float first, float second) {
+  return static_cast<unsigned short>(__nvvm_ff_to_e4m3x2_rn(second, first));
+}
+HIPGEMM_DEVICE unsigned pair_to_e5m2(float first, float second) {
+  return static_cast<unsigned short>(__nvvm_ff_to_e5m2x2_rn(second, first));
 }
 template <class E>
 using Constant = const __attribute__((address_space(1))) E;

@@ -9,6 +9,13 @@ namespace hipgemm {
 
 // Values share scales in blocks of this many; here always a thread's.
 inline constexpr u32 kValues = 32;
+inline constexpr u32 kSign = 0x80000000u;
+
+// The signs of four numbers, where four codes of 8 bits have them.
+HIPGEMM_DEVICE u32 sign_bytes(f32x4 x) {
+  const u32x4 bits = __builtin_bit_cast(u32x4, x);
+  return (bits.x & kSign) >> 24 | (bits.y & kSign) >> 16 | (bits.z & kSign) >> 8 | (bits.w & kSign);
+}
 
 struct E4m3 {
   static constexpr u32 kBits = 8, kMantissaBits = 3, kMaxExponent = 8;
@@ -24,7 +31,13 @@ struct E4m3 {
     return {low.x, low.y, high.x, high.y};
   }
 #else
+#if HIPGEMM_PAIR_CASTS
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) {
+    return pair_to_e4m3(x.x, x.y) | pair_to_e4m3(x.z, x.w) << 16 | sign_bytes(x);
+  }
+#else
   static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE4m3>(x); }
+#endif
   static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE4m3>(x); }
 #endif
 };
@@ -43,7 +56,13 @@ struct E5m2 {
     return {low.x, low.y, high.x, high.y};
   }
 #else
+#if HIPGEMM_PAIR_CASTS
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) {
+    return pair_to_e5m2(x.x, x.y) | pair_to_e5m2(x.z, x.w) << 16 | sign_bytes(x);
+  }
+#else
   static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE5m2>(x); }
+#endif
   static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE5m2>(x); }
 #endif
 };

@@ -225,8 +225,10 @@ def test_what_a_consumer_is_lent_is_behind_all_work(streams):
     b = hg.asarray(np.eye(64).astype(np.float32).view(np.uint8), stream=first)
     x = hg.zeros((64, 64), np.float32, stream=first)
     hg.asarray(b, copy=True, stream=second)
-    assert b.__cuda_array_interface__["stream"] == first
-    assert x.__cuda_array_interface__["stream"] == first
+    # Under the bridge the device was waited for in the stream's stead.
+    named = 1 if _hip.runtime().kind == "bridge" else first
+    assert b.__cuda_array_interface__["stream"] == named
+    assert x.__cuda_array_interface__["stream"] == named
 
 
 def test_views_of_other_types():
