@@ -360,8 +360,7 @@ def product(m: int, n: int, k: int, kernel: str) -> hg.EmulatorLaunch:
     hg.emulator_counters(reset=True)
     with only_kernel(kernel):
         hg.matmul(a, b.T)
-    (launch,) = hg.emulator_counters(reset=True).each
-    assert launch.kernel == kernel
+    (launch,) = [x for x in hg.emulator_counters(reset=True).each if x.kernel == kernel]  # others copy
     return launch
 
 
@@ -407,7 +406,8 @@ rng = np.random.default_rng(0)
 a = rng.standard_normal((300, 264), np.float32).astype(ml_dtypes.bfloat16)
 b = rng.standard_normal((530, 264), np.float32).astype(ml_dtypes.bfloat16)
 hg.matmul(a, b.T)
-hg.matmul(a, a.T.copy())  # lays b out anew
+x = hg.asarray(a)[:, 1:]
+hg.matmul(x, x.T)  # lays both out anew
 found = asdict(hg.emulator_counters())
 assert found.pop("nanoseconds") > 0
 for launch in found["each"]:
@@ -438,7 +438,7 @@ def test_the_same_on_any_threads_cpu_and_timing() -> None:
         done = child(CHILD, **variant)
         assert done.returncode == 0, f"{variant}: {done.stderr}"
         outputs.append(json.loads(done.stdout))
-    assert outputs[0]["counted_launches"] == outputs[0]["launches"] >= 3
+    assert outputs[0]["counted_launches"] == outputs[0]["launches"] >= 4
     for variant, output in zip(variants, outputs, strict=True):
         assert output == outputs[0], variant
 
