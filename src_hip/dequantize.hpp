@@ -41,6 +41,27 @@ HIPGEMM_DEVICE void store_values(u64 address, const Values& x, u32 count, bool a
   }
 }
 
+// Values from (row, first) on, in the type of dst.
+template <class Args>
+HIPGEMM_DEVICE void store_row(const Args& args, u32 row, u32 first, const Values& x) {
+  const u32 count = args.cols - first;
+  const auto type = static_cast<ElementType>(args.out_type);
+  const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
+                 static_cast<u64>(first) * element_bytes(type);
+  const bool aligned = ((reinterpret_cast<u64>(args.dst) | args.dst_pitch) & 15) == 0;
+  switch (type) {
+    case ElementType::bf16:
+      store_values<OutBf16>(to, x, count, aligned);
+      break;
+    case ElementType::f16:
+      store_values<OutF16>(to, x, count, aligned);
+      break;
+    case ElementType::f32:
+      store_values<OutF32>(to, x, count, aligned);
+      break;
+  }
+}
+
 template <class Element>
 HIPGEMM_DEVICE void load_values(u64 line, u32 first, u32 length, Values& out) {
   constexpr u32 kPerChunk = 128 / Element::kBits;
@@ -108,22 +129,7 @@ HIPGEMM_DEVICE void dequantize(const DequantizeArgs& args) {
   for (f32x4& four : x) four *= f32x4(scale);
   if (args.hadamard) hadamard(x);
 
-  const u32 count = args.cols - first;
-  const auto type = static_cast<ElementType>(args.out_type);
-  const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
-                 static_cast<u64>(first) * (type == ElementType::f32 ? 4 : 2);
-  const bool aligned = ((reinterpret_cast<u64>(args.dst) | args.dst_pitch) & 15) == 0;
-  switch (type) {
-    case ElementType::bf16:
-      store_values<OutBf16>(to, x, count, aligned);
-      break;
-    case ElementType::f16:
-      store_values<OutF16>(to, x, count, aligned);
-      break;
-    case ElementType::f32:
-      store_values<OutF32>(to, x, count, aligned);
-      break;
-  }
+  store_row(args, row, first, x);
 }
 
 }  // namespace hipgemm

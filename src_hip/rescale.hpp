@@ -48,22 +48,7 @@ HIPGEMM_DEVICE void rescale(const RescaleArgs& args) {
     x[i] = args.divide ? x[i] / factor : x[i] * factor;
   }
 
-  const u32 count = args.cols - col;
-  const auto type = static_cast<ElementType>(args.out_type);
-  const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
-                 static_cast<u64>(col) * (type == ElementType::f32 ? 4 : 2);
-  const bool aligned = ((reinterpret_cast<u64>(args.dst) | args.dst_pitch) & 15) == 0;
-  switch (type) {
-    case ElementType::bf16:
-      store_values<OutBf16>(to, x, count, aligned);
-      break;
-    case ElementType::f16:
-      store_values<OutF16>(to, x, count, aligned);
-      break;
-    case ElementType::f32:
-      store_values<OutF32>(to, x, count, aligned);
-      break;
-  }
+  store_row(args, row, col, x);
 }
 
 }  // namespace hipgemm

@@ -6,11 +6,11 @@ import itertools
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_launch import Memory
 
 from hipgemm import _hip, _launch, reference, testing
 
@@ -21,33 +21,6 @@ GEMMS = ("gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64")
 
 def every_gemm(test):
     return pytest.mark.matrix(pytest.mark.parametrize("kernel", GEMMS)(test))
-
-
-@dataclass
-class Memory:
-    """Device allocations of exactly the bytes asked for, unlike the package's pool."""
-
-    pointers: list[object] = field(default_factory=list)
-
-    def put(self, x: np.ndarray) -> int:
-        x = np.ascontiguousarray(x)
-        pointer = _hip.call("hipMalloc", x.nbytes)
-        self.pointers.append(pointer)
-        _hip.copy("HostToDevice", int(pointer), x.ctypes.data, x.nbytes, 0)
-        _hip.synchronize()
-        return int(pointer)
-
-    def get(self, pointer: int, like: np.ndarray) -> np.ndarray:
-        out = np.empty_like(like)
-        _hip.copy("DeviceToHost", out.ctypes.data, pointer, out.nbytes, 0)
-        _hip.synchronize()
-        return out
-
-    def free(self) -> None:
-        _hip.synchronize()
-        for pointer in self.pointers:
-            _hip.call("hipFree", pointer)
-        self.pointers.clear()
 
 
 @pytest.fixture
