@@ -6,17 +6,18 @@ import ctypes
 import hashlib
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from . import _hip, usage
 from .errors import KernelNotFoundError
 from .groups import group_slots
-from .manifest import MAKE_LINE, CodeObject, Kernel, code_object
+from .manifest import MAKE_LINE, Argument, CodeObject, Kernel, code_object
 
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
+_POINTER_BYTES = 8
 
 # What the kernels of each operation take, in order. A manifest that says otherwise is of another version.
 _BATCH = "a_outer a_inner b_outer b_inner c_outer c_inner split_stride"
@@ -123,26 +124,76 @@ class Function:
     threads: int
     tile: tuple[int, ...]
     size: int
+    args: tuple[Argument, ...] = field(repr=False)
     pack_into: Callable[..., None] = field(repr=False)
 
 
 class ArgumentBlock:
     """A block of arguments, and HIP's description of it. HIP copies it at the launch."""
 
-    def __init__(self) -> None:
-        self.buffer = (ctypes.c_char * _MAX_ARGUMENT_BYTES)()
-        self.size = ctypes.c_size_t(0)
-        pointer, size, end = 1, 2, 3  # HIP_LAUNCH_PARAM_*
+    def __init__(self, size: int = _MAX_ARGUMENT_BYTES) -> None:
+        self.buffer = (ctypes.c_char * size)()
+        self.size = ctypes.c_size_t(size)
+        pointer, length, end = 1, 2, 3  # HIP_LAUNCH_PARAM_*
         self.config = (ctypes.c_void_p * 5)(
-            pointer, ctypes.addressof(self.buffer), size, ctypes.addressof(self.size), end
+            pointer, ctypes.addressof(self.buffer), length, ctypes.addressof(self.size), end
         )
         self.extra = _hip.launch_extra(ctypes.addressof(self.config))
 
-    def copy(self) -> ArgumentBlock:
-        """Another block with the same arguments."""
-        other = ArgumentBlock()
-        other.buffer.raw, other.size.value = self.buffer.raw, self.size.value
-        return other
+    @classmethod
+    def copy_of(cls, extra: Any) -> ArgumentBlock:
+        """A block of its own with the arguments that a launch is given as `extra`."""
+        _, source, _, size, _ = (ctypes.c_size_t * 5).from_address(int(extra))
+        made = cls(ctypes.c_size_t.from_address(size).value)
+        ctypes.memmove(made.buffer, source, len(made.buffer))
+        return made
+
+
+class Prepared:
+    """A launch that is repeated with other addresses: whatever else it is given is packed once.
+
+    What may change are the pointers that a kernel's arguments begin with and, of a product, alpha and the
+    scales' addresses. Each launch under way has a block of arguments of its own, whatever thread, signal
+    handler or finalizer it comes from; blocks are kept for the next one.
+    """
+
+    __slots__ = ("_alpha", "_free", "_handle", "_pack", "_scales", "_template", "_threads", "_workgroups")
+
+    def __init__(self, kernel: Function, workgroups: int, values: Sequence[float]) -> None:
+        """Take the arguments in the order of `ARGUMENTS`, with anything for those that change."""
+        self._handle, self._threads, self._workgroups = kernel.handle, kernel.threads, workgroups
+        packed = bytearray(kernel.size)
+        kernel.pack_into(packed, 0, *values)
+        self._template = bytes(packed)
+        self._free: list[ArgumentBlock] = []
+        pointers = 0
+        while kernel.args[pointers].type == "ptr":
+            pointers += 1
+        assert kernel.args[pointers - 1].offset == _POINTER_BYTES * (pointers - 1)
+        at = {x.name: x.offset for x in kernel.args}
+        self._pack = struct.Struct(f"<{pointers}Q").pack_into
+        self._alpha, self._scales = at.get("alpha", 0), at.get("a_scale", 0)
+
+    def launch(
+        self, stream: int, pointers: tuple[int, ...], alpha: float | None = None, scales: tuple[int, ...] = ()
+    ) -> None:
+        """Launch on a stream of the current device."""
+        try:
+            block = self._free.pop()
+        except IndexError:
+            block = ArgumentBlock(len(self._template))
+            block.buffer.raw = self._template
+        buffer = block.buffer
+        self._pack(buffer, 0, *pointers)
+        if alpha is not None:
+            _pack_alpha(buffer, self._alpha, alpha)
+        if scales:
+            _pack_scales(buffer, self._scales, *scales)
+        _hip.launch(self._handle, self._workgroups, self._threads, stream, block.extra)
+        self._free.append(block)
+
+
+_pack_alpha, _pack_scales = struct.Struct("<f").pack_into, struct.Struct("<2Q").pack_into
 
 
 class _Blocks(threading.local):
@@ -150,7 +201,6 @@ class _Blocks(threading.local):
 
     def __init__(self) -> None:
         self.free: list[ArgumentBlock] = []
-        self.used: ArgumentBlock | None = None  # the latest
 
 
 _blocks = _Blocks()
@@ -190,7 +240,7 @@ def _load_function(device: int, name: str) -> Function:
     packer = struct.Struct(pack_format(kernel))
     with _hip.on_device(device):
         handle = _hip.call("hipModuleGetFunction", module, name.encode())
-    return Function(name, handle, kernel.threads, kernel.tile, packer.size, packer.pack_into)
+    return Function(name, handle, kernel.threads, kernel.tile, packer.size, kernel.args, packer.pack_into)
 
 
 def _load_module(device: int) -> tuple[CodeObject, Any]:
@@ -209,20 +259,12 @@ def _load_module(device: int) -> tuple[CodeObject, Any]:
         return built, _hip.call("hipModuleLoadData", image)
 
 
-def latest_arguments() -> ArgumentBlock:
-    """The arguments of the calling thread's latest launch, which the next one overwrites."""
-    assert _blocks.used is not None
-    return _blocks.used
-
-
 def launch(kernel: Function, workgroups: int, stream: int, *values: float) -> None:
     """Launch on a stream of the current device, with the arguments in the order of `ARGUMENTS`."""
-    blocks = _blocks
-    free = blocks.free
+    free = _blocks.free
     block = free.pop() if free else ArgumentBlock()
     kernel.pack_into(block.buffer, 0, *values)
     block.size.value = kernel.size
-    blocks.used = block
     _hip.launch(kernel.handle, workgroups, kernel.threads, stream, block.extra)
     free.append(block)
     usage.count_kernel(kernel.name)

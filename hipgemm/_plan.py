@@ -77,17 +77,19 @@ class Plan:
     """All that is settled before a call: what is launched, over what, with which fixed arguments."""
 
     shape: Axes  # of the result
+    strides: Axes  # of one that is made for it
+    nbytes: int
     out_format: Format
     ranges: tuple[tuple[int, int], ...]  # bytes that a, b and out span, from their addresses
-    flop: int = 0
-    moved: int = 0  # bytes of operands and result, each once
-    slower: str = ""  # why no faster kernel serves
-    kernel: _launch.Function | None = None  # None where the result is empty
+    served: usage.Call | None = None  # as the other parts: None where the result is empty
+    kernel: _launch.Function | None = None
     workgroups: int = 0
     first: Side = Side("a", None, None)
     second: Side = Side("b", None, None)
     swapped: bool = False  # the kernel computes the transpose, from exchanged operands
     plain: bool = False
+    single: _launch.Prepared | None = None  # where one launch does it all
+    in_place: bool = True  # nothing is moved, and there are no scales
     layout: Axes = ()  # strides and extents, in the order of the kernel's arguments
     types: Axes = ()
     scale_layout: Axes = ()
@@ -101,18 +103,23 @@ class Plan:
     def may_overlap(self, a: DeviceArray, b: DeviceArray, out: DeviceArray, *vectors: Any) -> bool:
         """Whether what `out` spans meets what an input spans."""
         (a_low, a_high), (b_low, b_high), (low, high) = self.ranges
-        ptr = out.ptr
+        ptr = out._address
         low, high = ptr + low, ptr + high
-        ptr = a.ptr
+        ptr = a._address
         if ptr + a_low < high and low < ptr + a_high:
             return True
-        ptr = b.ptr
+        ptr = b._address
         if ptr + b_low < high and low < ptr + b_high:
             return True
-        for x in vectors:  # noqa: SIM110 (this is every call's way, and a generator costs as much as the rest)
-            if type(x) is DeviceArray and low < x.ptr + x.nbytes and x.ptr < high:
+        for x in vectors:  # a loop: this is every call's way, and a generator costs as much as the rest
+            if type(x) is DeviceArray and low < x._address + x.nbytes and x._address < high:
                 return True
         return False
+
+    def new_out(self, device: int, stream: int) -> DeviceArray:
+        """Make room for the result."""
+        block = _hip.allocate(self.nbytes, device, stream)
+        return DeviceArray(block, block.ptr, self.shape, self.strides, self.out_format.dtype)
 
 
 # ---- making one ------------------------------------------------------------------------------------
@@ -123,23 +130,32 @@ def build(p: GemmProblem, choice: Choice, device: int) -> Plan:
     spans = [byte_range(x.shape, x.strides, x.format.itemsize, 0) for x in (p.a, p.b)]
     out = p.out
     spans.append((0, 0) if out is None else byte_range(out.shape, out.strides, out.format.itemsize, 0))
+    shape, item = (*p.batch, p.m, p.n), p.out_format.itemsize
     known: dict[str, Any] = {
-        "shape": (*p.batch, p.m, p.n),
+        "shape": shape,
+        "strides": contiguous_strides(shape, item),
+        "nbytes": item * math.prod(shape),
         "out_format": p.out_format,
         "ranges": tuple(spans),
     }
-    if 0 in known["shape"]:
+    if 0 in shape:
         return Plan(**known)
-    item = p.out_format.itemsize
+    flop = 2 * p.batches * p.m * p.n * p.k
+    moved = _own_bytes(p.a) + _own_bytes(p.b) + known["nbytes"]
+    slower = "; ".join(reason.text for reason in choice.why)
     known |= {
-        "flop": 2 * p.batches * p.m * p.n * p.k,
-        "moved": _own_bytes(p.a) + _own_bytes(p.b) + item * p.batches * p.m * p.n,
-        "slower": "; ".join(reason.text for reason in choice.why),
+        "served": usage.Call("matmul", choice.kernel.name, flop, moved, slower),
         "kernel": _launch.function(device, choice.kernel.name),
         "swapped": choice.swapped,
         "plain": choice.kernel.op == PLAIN,
     }
-    return _plain(choice, known) if known["plain"] else _fast(choice, device, known)
+    made = _plain(choice, known) if known["plain"] else _fast(choice, device, known)
+    if made.reduce is not None or made.offsets:
+        return made
+    assert made.kernel is not None
+    scales: Axes = (0, 0) if made.scale_layout or made.plain else ()
+    values = _values(made, (0,) * 6, 1.0, scales)
+    return replace(made, single=_launch.Prepared(made.kernel, made.workgroups, values))
 
 
 def _own_bytes(x: Operand) -> int:
@@ -203,6 +219,7 @@ def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
         workgroups=tiles(p, kernel) * levels.count,
         first=sides[0],
         second=sides[1],
+        in_place=not (p.a.scale_strides or sides[0].move or sides[1].move or out_move),
         layout=(*leadings, ldc, *strides, *levels.pair(out_steps), 0, *extents, 1, cost.split_tiles),
         types=(_launch.TYPE_CODES[p.out_format.name], _bias_type(p)),
         scale_layout=scale_layout if sides[0].scales else (),
@@ -327,6 +344,7 @@ def _plain(choice: Choice, known: dict[str, Any]) -> Plan:
         workgroups=tiles(p, kernel) * levels.count,
         first=sides[0],
         second=sides[1],
+        in_place=not p.a.scale_strides,
         layout=(*layout, p.m, p.n, p.k, levels.inner, levels.count),
         types=(
             _launch.PLAIN_CODES[p.a.format.name],
@@ -352,21 +370,28 @@ def execute(
     stream: int,
 ) -> None:
     """Queue the product. The device of all arrays is current."""
-    kernel = plan.kernel
-    if kernel is None:
+    kernel, single, served = plan.kernel, plan.single, plan.served
+    if kernel is None or served is None:
         return
     device = out.device
     first, second = (b, a) if plan.swapped else (a, b)
     # These go back to the pool when this function ends, and serve this stream next.
     temporaries: list[_hip.Block] = []
-    first_ptr = _read(plan.first, first, stream, temporaries)
-    second_ptr = _read(plan.second, second, stream, temporaries)
-    scales: tuple[int, int] | tuple[()] = ()
-    if type(first) is ScaledArray and type(second) is ScaledArray:
-        scales = (
-            _read_scales(plan.first, first, stream, temporaries),
-            _read_scales(plan.second, second, stream, temporaries),
-        )
+    scales: tuple[int, ...] = ()
+    if plan.in_place:
+        assert type(first) is DeviceArray
+        assert type(second) is DeviceArray
+        first._block.reading(stream)
+        second._block.reading(stream)
+        first_ptr, second_ptr = first.ptr, second.ptr
+    else:
+        first_ptr = _read(plan.first, first, stream, temporaries)
+        second_ptr = _read(plan.second, second, stream, temporaries)
+        if type(first) is ScaledArray and type(second) is ScaledArray:
+            scales = (
+                _read_scales(plan.first, first, stream, temporaries),
+                _read_scales(plan.second, second, stream, temporaries),
+            )
     if type(alpha) is float:
         alpha_ptr = 0
     else:
@@ -381,53 +406,46 @@ def execute(
         result = _hip.allocate(plan.out_move.nbytes, device, stream)
         temporaries.append(result)
         out_ptr = result.ptr
-    vectors = alpha_ptr, scale_ptr, bias_ptr
-    if plan.reduce is None and not plan.offsets and not plan.plain:
-        _launch.launch(
-            kernel,
-            plan.workgroups,
-            stream,
-            first_ptr,
-            second_ptr,
-            out_ptr,
-            *vectors,
-            *plan.layout,
-            alpha,
-            *plan.types,
-            *scales,
-            *plan.scale_layout,
-        )
+    pointers = first_ptr, second_ptr, out_ptr, alpha_ptr, scale_ptr, bias_ptr
+    if single is None:
+        _launch_all(plan, kernel, stream, pointers, alpha, scales, device)
+        usage.count_call(*served)
     else:
-        _launch_all(plan, kernel, stream, (first_ptr, second_ptr, out_ptr), vectors, alpha, scales, device)
-    usage.count_call("matmul", kernel.name, plan.flop, plan.moved, plan.slower)
+        if plan.plain:
+            single.launch(stream, (*pointers, *(scales or (0, 0))), alpha)
+        else:
+            single.launch(stream, pointers, alpha, scales)
+        usage.count_launched(served)
     if plan.out_move is not None:
         usage.count_copy("matmul", "out", plan.out_move.reason, plan.out_move.nbytes)
         _copy(plan.out_move, device, stream, out_ptr, out.ptr)
+
+
+def _values(plan: Plan, pointers: Axes, alpha: float, scales: Axes) -> tuple[float, ...]:
+    """Arrange the arguments of a product that is one launch, or one of several."""
+    if plan.plain:
+        return (*pointers, *(scales or (0, 0)), *plan.layout, alpha, *plan.types)
+    return (*pointers, *plan.layout, alpha, *plan.types, *scales, *plan.scale_layout)
 
 
 def _launch_all(
     plan: Plan,
     kernel: _launch.Function,
     stream: int,
-    operands: tuple[int, int, int],
-    vectors: tuple[int, int, int],
+    pointers: tuple[int, ...],
     alpha: float,
     scales: tuple[int, ...],
     device: int,
 ) -> None:
-    """Launch the kernels of plans that are not just one product: many, parts of K, or the plain kernel."""
+    """Launch the kernels of plans that are more than one launch: many matrices, or parts of K."""
     workspace = _hip.allocate(plan.workspace, device, stream) if plan.reduce else None
+    operands, vectors = pointers[:3], pointers[3:]
     for offsets in plan.offsets or ((0,) * 5,):
         a, b, c = (ptr + offset for ptr, offset in zip(operands, offsets, strict=False))
         # A list first: a tuple cut to size leaves memory behind, at each of the first calls.
         at = tuple([ptr + offset for ptr, offset in zip(scales, offsets[3:], strict=False)])
-        if plan.plain:
-            codes = at or (0, 0)
-            values = (a, b, c, *vectors, *codes, *plan.layout, alpha, *plan.types)
-            _launch.launch(kernel, plan.workgroups, stream, *values)
-        elif plan.reduce is None:
-            values = (a, b, c, *vectors, *plan.layout, alpha, *plan.types, *at, *plan.scale_layout)
-            _launch.launch(kernel, plan.workgroups, stream, *values)
+        if plan.reduce is None:
+            _launch.launch(kernel, plan.workgroups, stream, *_values(plan, (a, b, c, *vectors), alpha, at))
         else:
             assert workspace is not None
             blocked = plan.first.scales is not None and plan.first.scales.blocked

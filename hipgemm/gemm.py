@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple, NoReturn, overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from . import _hip, usage
 from ._plan import Operands, Plan, build, execute
 from ._quantizing import as_mxfp8
-from .array import DeviceArray, download, lend, new, operators, queue_rows, rows_contiguous
+from .array import DeviceArray, download, lend, operators, queue_rows, rows_contiguous
 from .errors import Reason, UnsupportedError, raise_reasons, told_by
 from .formats import QUANTIZED
 from .manifest import code_object
@@ -195,15 +196,14 @@ def matmul(
         x, y = a.data, b.data
     else:
         return _on_host(a, b, out, dtype, number, col_scale, bias, handle)
-    arguments = _Arguments(out, dtype, number, col_scale, bias)
-    plan = _plan(a, b, arguments)
+    plan = _plan(a, b, out, dtype, number, col_scale, bias)
     if type(number) is float and abs(number) >= _BEYOND_FLOAT32:
-        _check(a, b, arguments)  # raises unless it is an infinity
+        _check(a, b, out, dtype, number, col_scale, bias)  # raises unless it is an infinity
     if out is None:
-        out = new(plan.shape, plan.out_format.dtype, x.device, handle)
+        out = plan.new_out(x.device, handle)
     elif plan.may_overlap(x, y, out, number, col_scale, bias) or (x is not a and _on_scales(out, a, b)):
-        _check(a, b, arguments)  # raises if they do
-    if _hip.runtime().devices == 1:
+        _check(a, b, out, dtype, number, col_scale, bias)  # raises if they do
+    if _hip.current_device() == x.device:
         execute(plan, a, b, out, number, col_scale, bias, handle)
     else:
         with _hip.on_device(x.device):
@@ -248,19 +248,21 @@ def _number(alpha: Any) -> Any:
 # ---- plans -----------------------------------------------------------------------------------------
 
 
-class _Arguments(NamedTuple):
-    """What a call was given besides a, b and the stream."""
-
-    out: Any
-    dtype: Any
-    alpha: Any
-    col_scale: Any
-    bias: Any
-
-
 _plans: dict[Any, Any] = {}  # also of products of groups
 _MAX_PLANS = 4096
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
+
+
+def _reader(name: str) -> Callable[[], object]:
+    """Return what reads a variable of the environment, as it is now.
+
+    `os.environ.get` raises and catches a KeyError where there is none, which takes longer than a plan's key.
+    """
+    kept = getattr(os.environ, "_data", None)
+    return partial(kept.get, os.fsencode(name)) if type(kept) is dict else partial(os.environ.get, name)
+
+
+_forced_kernel = _reader("HIPGEMM_KERNEL")
 
 
 @contextmanager
@@ -278,27 +280,32 @@ def only_kernel(name: str) -> Iterator[None]:
         _plans.clear()
 
 
-def _plan(a: Operands, b: Operands, x: _Arguments) -> Plan:
+def _plan(a: Operands, b: Operands, out: Any, dtype: Any, alpha: Any, col_scale: Any, bias: Any) -> Plan:
     """Return the plan for a call: the one kept from a call like it, or a new one."""
+    key: Any = None
+    plan: Plan | None = None
     try:
-        found = _plans.get(_key(a, b, x))
+        # Everything that a plan and the checks behind it depend on, except where arrays lie.
+        key = (
+            a._key if type(a) is DeviceArray else _operand_key(a),
+            b._key if type(b) is DeviceArray else _operand_key(b),
+            None if out is None else out._key,
+            dtype,
+            None if type(alpha) is float else alpha._key,
+            None if col_scale is None else _vector_key(col_scale),
+            None if bias is None else _vector_key(bias),
+            _forced_kernel(),
+        )
+        plan = _plans.get(key)
     except (AttributeError, TypeError):  # wrong in a way that the description will tell
-        found = None
-    return found or _make_plan(a, b, x)
-
-
-def _key(a: Operands, b: Operands, x: _Arguments) -> Any:
-    """Everything that a plan and the checks behind it depend on, except where arrays lie."""
-    return (
-        _operand_key(a),
-        _operand_key(b),
-        None if x.out is None else x.out._key,
-        x.dtype,
-        None if type(x.alpha) is float else x.alpha._key,
-        None if x.col_scale is None else _vector_key(x.col_scale),
-        None if x.bias is None else _vector_key(x.bias),
-        os.environ.get("HIPGEMM_KERNEL"),
-    )
+        pass
+    if plan is None:
+        plan = _make_plan(a, b, out, dtype, alpha, col_scale, bias)
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
+        if key is not None:
+            _plans[key] = plan
+    return plan
 
 
 def _operand_key(x: Any) -> Any:
@@ -311,26 +318,24 @@ def _vector_key(x: Any) -> Any:
     return x._key if type(x) is DeviceArray else (type(x), x.shape, x.dtype)
 
 
-def _describe(a: Operands, b: Operands, x: _Arguments) -> tuple[GemmProblem | None, list[Reason]]:
-    return describe_matmul(a, b, x.out, dtype=x.dtype, alpha=x.alpha, col_scale=x.col_scale, bias=x.bias)
+def _describe(
+    a: Operands, b: Operands, out: Any, dtype: Any, alpha: Any, col_scale: Any, bias: Any
+) -> tuple[GemmProblem | None, list[Reason]]:
+    return describe_matmul(a, b, out, dtype=dtype, alpha=alpha, col_scale=col_scale, bias=bias)
 
 
-def _check(a: Operands, b: Operands, x: _Arguments) -> None:
+def _check(*call: Any) -> None:
     """Raise what stands against a call for which there is a plan already: where arrays lie, and values."""
-    raise_reasons("matmul", _describe(a, b, x)[1])
+    raise_reasons("matmul", _describe(*call)[1])
 
 
-def _make_plan(a: Operands, b: Operands, x: _Arguments) -> Plan:
-    problem, reasons = _describe(a, b, x)
+def _make_plan(a: Operands, b: Operands, *others: Any) -> Plan:
+    problem, reasons = _describe(a, b, *others)
     device = a.device
     assert device is not None
     problem, choice = _choose(problem, reasons, _hip.arch(device))
     with told_by("matmul"):
-        plan = build(problem, choice, device)
-    if len(_plans) >= _MAX_PLANS:
-        _plans.clear()
-    _plans[_key(a, b, x)] = plan
-    return plan
+        return build(problem, choice, device)
 
 
 def _choose(problem: GemmProblem | None, reasons: list[Reason], arch: str) -> tuple[GemmProblem, Choice]:
@@ -375,9 +380,8 @@ def _on_host(
             b_device = _bring_up_operand(_turn(b), device, stream).mT
             if isinstance(a_device, ScaledArray) and a_device.format != b_device.format:
                 a_device, b_device = _alike(a_device, b_device, stream)
-            arguments = _Arguments(None, problem.out_format.dtype, alpha, col_scale, bias)
-            plan = _plan(a_device, b_device, arguments)
-            out_device = new(shape, problem.out_format.dtype, device, stream)
+            plan = _plan(a_device, b_device, None, problem.out_format.dtype, alpha, col_scale, bias)
+            out_device = plan.new_out(device, stream)
             execute(plan, a_device, b_device, out_device, alpha, col_scale, bias, stream)
             download(out_device.ptr, out_device.shape, out_device.strides, result, stream)
         except BaseException:

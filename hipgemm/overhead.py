@@ -43,7 +43,7 @@ def recorded(call: Call) -> Launches:
     inner = hip.hipModuleLaunchKernel
 
     def launch(*arguments: Any) -> Any:
-        blocks.append(_launch.latest_arguments().copy())
+        blocks.append(_launch.ArgumentBlock.copy_of(arguments[-1]))
         seen.append((*arguments[:-1], blocks[-1].extra))
         return inner(*arguments)
 

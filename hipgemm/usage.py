@@ -6,7 +6,9 @@ import atexit
 import os
 import sys
 import threading
+from collections import Counter, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -92,6 +94,20 @@ _served: dict[str, list[int]] = {}  # as Served
 _refused_calls = 0
 
 
+class Call(NamedTuple):
+    """A call that one launch of one kernel serves, as `count_call` takes it."""
+
+    op: str
+    kernel: str
+    flop: int
+    moved: int
+    slower: str = ""
+
+
+_recent: deque[Call] = deque()  # not yet in the counts: appending takes no lock
+_MOST_RECENT = 256
+
+
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()  # another thread may have held it
@@ -110,6 +126,7 @@ def usage() -> Usage:
     hipgemm: nothing ran
     """
     with _lock:
+        _settle()
         return replace(
             _counts,
             kernels=dict(_counts.kernels),
@@ -135,6 +152,7 @@ def reset_usage() -> None:
     global _refused_calls
     c = _counts
     with _lock:
+        _settle()
         for counts in (c.kernels, c.copies, c.copied, c.slower, c.refused, c.latest, _served):
             counts.clear()
         _refused_calls = 0
@@ -152,15 +170,38 @@ def count_call(op: str, kernel: str, flop: int, moved: int, slower: str = "") ->
     `flop` and `moved` are those of the whole call, as `Served` counts them.
     """
     with _lock:
-        row = _served.get(kernel)
-        if row is None:
-            row = _served[kernel] = [0, 0, 0]
-        row[0] += 1
-        row[1] += flop
-        row[2] += moved
-        if slower:
-            key = (op, kernel, slower)
-            _counts.slower[key] = _counts.slower.get(key, 0) + 1
+        _add_calls(1, op, kernel, flop, moved, slower)
+
+
+def _add_calls(calls: int, op: str, kernel: str, flop: int, moved: int, slower: str) -> None:
+    row = _served.get(kernel)
+    if row is None:
+        row = _served[kernel] = [0, 0, 0]
+    row[0] += calls
+    row[1] += calls * flop
+    row[2] += calls * moved
+    if slower:
+        key = (op, kernel, slower)
+        _counts.slower[key] = _counts.slower.get(key, 0) + calls
+
+
+def count_launched(call: Call) -> None:
+    """Count a call and its launch, at a fraction of what `count_call` and `count_kernel` take."""
+    _recent.append(call)
+    if len(_recent) >= _MOST_RECENT:
+        with _lock:
+            _settle()
+
+
+def _settle() -> None:
+    """Take what was counted without the lock into the counts."""
+    calls = []
+    with suppress(IndexError):  # a signal handler was here
+        for _ in range(len(_recent)):
+            calls.append(_recent.popleft())
+    for call, times in Counter(calls).items():
+        _counts.kernels[call.kernel] = _counts.kernels.get(call.kernel, 0) + times
+        _add_calls(times, *call)
 
 
 def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from hipgemm import UnsupportedError, reset_usage, usage
 from hipgemm.errors import Reason
-from hipgemm.usage import Served, count_call, count_copy, count_kernel, count_refused
+from hipgemm.usage import Call, Served, count_call, count_copy, count_kernel, count_launched, count_refused
 
 
 def test_counts_and_prints():
@@ -62,6 +62,32 @@ def test_counts_from_many_threads():
         thread.join()
     assert usage().kernels == {"k": 4000}
     assert usage().served == {"k": Served(4000, 8000, 12000)}
+    reset_usage()
+
+
+def test_calls_of_one_launch():
+    """Counted without the lock: they show at once, and go with the others."""
+    reset_usage()
+    fast, slow = Call("matmul", "k", 2, 3), Call("matmul", "plain", 2, 3, "why not")
+
+    def work() -> None:
+        for _ in range(500):
+            count_launched(fast)
+            count_launched(slow)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = usage()
+    assert found.kernels == {"k": 4000, "plain": 4000}
+    assert found.served == {"k": Served(4000, 8000, 12000), "plain": Served(4000, 8000, 12000)}
+    assert found.slower == {("matmul", "plain", "why not"): 4000}
+    count_launched(fast)
+    reset_usage()
+    count_launched(fast)
+    assert usage().served == {"k": Served(1, 2, 3)}
     reset_usage()
 
 
