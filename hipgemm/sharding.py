@@ -1,14 +1,12 @@
-"""Arrays in parts, one on each device or MPI rank, and products of them."""
+"""Products of arrays in parts, on several devices or on the ranks of MPI."""
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +14,32 @@ import numpy.typing as npt
 from . import _hip, _launch, _mpi, _staging
 from ._dlpack import contiguous_strides
 from .array import DeviceArray, asarray, lend, new
-from .errors import raise_reasons, sentence
-from .formats import QUANTIZED, format_of
+from .errors import Reason, raise_reasons, sentence
+from .formats import F32, format_of
 from .gemm import matmul
-from .problem import describe_matmul
-from .scaled import ScaledArray, array_hint, find_axis, is_array
+from .problem import OUTPUTS, _Faults, describe_matmul
+from .scaled import ScaledArray, array_hint, is_array
+from .sharded import (
+    Part,
+    ShardedArray,
+    block_step,
+    bring_parts,
+    cut,
+    device_of,
+    even_offsets,
+    given_offsets,
+    named,
+    on_each,
+    places_of,
+    shard,
+    sliced,
+)
 from .stream import Event, Stream
 
-Part = DeviceArray | ScaledArray
+__all__ = ["ShardedArray", "least_k", "sent_bytes", "shard", "sharded_matmul"]
+
 Split = Literal["m", "n", "k", "batch"]
-T = TypeVar("T")
-_F32 = np.dtype(np.float32)
+_FUNCTION = "sharded_matmul"
 
 # Along which axis each split cuts the result.
 _CUTS = {"m": -2, "n": -1, "k": -2, "batch": -3}
@@ -36,174 +49,6 @@ _OPERAND_CUTS: dict[str, dict[str, int | None]] = {
     "b": {"m": None, "n": -1, "k": -2, "batch": -3},
 }
 _PIECE_BYTES = 32 << 20  # of an operand that goes up while the piece before it is multiplied
-
-
-class ShardedArray:
-    """An array of which each device, or each MPI rank, holds a part. Made by `shard` and `sharded_matmul`.
-
-    Attributes
-    ----------
-    parts : tuple of DeviceArray or ScaledArray
-        What this process holds: one part for each of `devices`, in order along `axis`. With a
-        communicator one part.
-    axis : int or None
-        Counted from the end: the axis along which it was cut. None: each part is the whole array.
-    devices : tuple of int
-        The device of each part.
-    comm : mpi4py communicator or None
-        Whose ranks hold the parts.
-    offsets : tuple of int
-        Where each part begins along `axis`, and the end of the last; with a communicator those of all ranks.
-
-    Examples
-    --------
-    >>> import hipgemm as hg
-    >>> x = hg.shard(np.arange(6, dtype=np.float32).reshape(3, 2), [0, 0], axis=0)
-    >>> x.offsets, x.parts[1].shape
-    ((0, 2, 3), (1, 2))
-    >>> x.T.get()
-    array([[0., 2., 4.],
-           [1., 3., 5.]], dtype=float32)
-    """
-
-    __slots__ = ("axis", "comm", "devices", "offsets", "parts", "shape", "timeout")
-
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        shape: tuple[int, ...],
-        axis: int | None,
-        offsets: Sequence[int] = (),
-        comm: Any = None,
-        timeout: float = _mpi.TIMEOUT,
-    ):
-        self.parts, self.shape, self.axis = tuple(parts), shape, axis
-        self.devices = tuple(_device(x) for x in parts)
-        self.offsets, self.comm, self.timeout = tuple(offsets), comm, timeout
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the elements."""
-        return self.parts[0].dtype
-
-    @property
-    def T(self) -> ShardedArray:
-        """The array with its axes reversed; no copy."""
-        axis = None if self.axis is None else -1 - self.axis - self.ndim
-        return self._turned((x.T for x in self.parts), self.shape[::-1], axis)
-
-    @property
-    def mT(self) -> ShardedArray:
-        """The array with its last two axes exchanged; no copy."""
-        if self.ndim < 2:
-            raise ValueError(f"ShardedArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
-        axis = {-1: -2, -2: -1}.get(self.axis or 0, self.axis)
-        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
-        return self._turned((x.mT for x in self.parts), shape, axis)
-
-    def _turned(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
-        return ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)
-
-    def get(self) -> npt.NDArray[Any]:
-        """Copy to the host and put together; with a communicator every rank gets all of it.
-
-        Returns
-        -------
-        numpy.ndarray
-
-        Raises
-        ------
-        TypeError
-            For quantized parts: use `dequantize` on each.
-        TimeoutError
-            When other ranks do not take part in time.
-        """
-        if isinstance(self.parts[0], ScaledArray):
-            raise TypeError("ShardedArray.get: parts must be plain arrays; got quantized ones; get each part")
-        if self.axis is None:
-            return _plain(self.parts[0]).get()
-        host = _on_each(self.devices, lambda i: _plain(self.parts[i]).get())
-        if self.comm is not None:
-            host = _mpi.all_gather(self.comm, host[0], self.axis, self.offsets, self.timeout)
-        return np.concatenate(host, axis=self.axis)
-
-    def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
-        raise TypeError("ShardedArray: a copy to the host must be asked for; use .get()")
-
-    def __repr__(self) -> str:
-        where = f"devices={list(self.devices)}"
-        if self.comm is not None:
-            where = f"rank {self.comm.Get_rank()} of {self.comm.Get_size()}"
-        return f"ShardedArray(shape={self.shape}, dtype={self.dtype}, axis={self.axis}, {where})"
-
-
-def shard(
-    x: Any,
-    devices: Any = None,
-    *,
-    axis: int | None,
-    sizes: Sequence[int] | None = None,
-    timeout: float = _mpi.TIMEOUT,
-) -> ShardedArray:
-    """Cut an array into parts and bring each to a device.
-
-    Parameters
-    ----------
-    x : numpy.ndarray, DeviceArray or ScaledArray
-        The whole array. With a communicator each rank passes the whole array, and keeps its part.
-    devices : sequence of int, int, or mpi4py communicator, optional
-        Which devices; a number stands for the first ones; default: all. A device may be named more than
-        once. With a communicator, each rank uses one device: those of a host are dealt out to its ranks.
-    axis : int or None
-        The axis to cut. None: every device gets all of it.
-    sizes : sequence of int, optional
-        Length of each part. Default: as equal as can be. Parts of MX operands begin at multiples of their
-        block.
-    timeout : float
-        Seconds to wait for other ranks, in `get` and in products.
-
-    Returns
-    -------
-    ShardedArray
-
-    Raises
-    ------
-    TypeError
-        For an `x` of another type.
-    ValueError
-        For devices that do not exist, an axis that `x` lacks, or sizes that do not add up to its length.
-
-    Examples
-    --------
-    >>> import hipgemm as hg
-    >>> hg.shard(np.zeros((5, 4), np.float32), [0, 0], axis=0).offsets
-    (0, 3, 5)
-    """
-    if not (is_array(x) or isinstance(x, ScaledArray)):
-        required = "x must be a numpy.ndarray, a DeviceArray or a ScaledArray"
-        raise TypeError(f"shard: {sentence(required, type(x).__qualname__, array_hint(x))}")
-    if isinstance(x, ScaledArray) and x.group_offsets is not None:
-        required, got = "x must be quantized without group_offsets", f"{x.group_offsets.shape[0] - 1} groups"
-        raise ValueError(f"shard: {sentence(required, got)}")
-    comm = devices if _mpi.is_communicator(devices) else None
-    places = (_mpi.device(comm, timeout),) if comm is not None else _places("shard", devices)
-    count = len(places) if comm is None else comm.Get_size()
-    if axis is None:
-        return ShardedArray(
-            _on_each(places, lambda i: _bring(x, places[i])), x.shape, None, (), comm, timeout
-        )
-    axis = find_axis("shard", axis, len(x.shape))
-    step = _step(x, axis)
-    offsets = _offsets(x.shape[axis], count, step) if sizes is None else _given(sizes, count, x, axis, step)
-    mine = range(count) if comm is None else (comm.Get_rank(),)
-    cuts = [_cut(x, axis, offsets[i], offsets[i + 1]) for i in mine]
-    parts = _on_each(places, lambda i: _bring(cuts[i], places[i]))
-    return ShardedArray(parts, x.shape, axis, offsets, comm, timeout)
 
 
 def sharded_matmul(
@@ -217,6 +62,7 @@ def sharded_matmul(
     alpha: float = 1.0,
     col_scale: npt.NDArray[Any] | None = None,
     bias: npt.NDArray[Any] | None = None,
+    timeout: float | None = None,
 ) -> Any:
     """Multiply on several devices, or on all ranks of a communicator: `matmul` of parts.
 
@@ -240,6 +86,8 @@ def sharded_matmul(
         Where to work if neither operand is sharded.
     dtype, alpha, col_scale, bias
         As for `matmul`; on the host.
+    timeout : float, optional
+        Seconds to wait for other ranks. Default: as the sharded operands, or 300.
 
     Returns
     -------
@@ -249,7 +97,10 @@ def sharded_matmul(
     Raises
     ------
     TypeError, ValueError
-        As `matmul`, and for operands that are cut otherwise than the split wants, or lie on other devices.
+        As `matmul`, and for operands that are cut otherwise than the split wants, or lie on other devices;
+        with a communicator, for ranks that ask for different things.
+    RuntimeError
+        When the call is at fault on another rank.
     TimeoutError
         When other ranks do not take part in time.
 
@@ -269,29 +120,29 @@ def sharded_matmul(
            [8., 8., 8.],
            [8., 8., 8.]], dtype=float32)
     """
-    function = "sharded_matmul"
-    if not isinstance(split, str) or split not in _CUTS:
-        raise ValueError(f"{function}: {sentence('split must be m, n, k or batch', repr(split))}")
-    for name, x in (("a", a), ("b", b)):
-        if not (isinstance(x, (ShardedArray, ScaledArray)) or is_array(x)):
-            required = f"{name} must be a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
-            raise TypeError(f"{function}: {sentence(required, type(x).__qualname__, array_hint(x))}")
-        if len(x.shape) not in (2, 3):
-            raise ValueError(f"{function}: {sentence(f'{name}.ndim must be 2 or 3', len(x.shape))}")
-    if a.shape[-1] != b.shape[-2]:
-        got = f"{a.shape[-1]} and {b.shape[-2]}; a.shape={a.shape}, b.shape={b.shape}"
-        raise ValueError(f"{function}: {sentence('a.shape[-1] (K) must equal b.shape[-2] (K)', got)}")
-    for name, x in (("alpha", alpha), ("col_scale", col_scale), ("bias", bias)):
-        if isinstance(x, DeviceArray):
-            required = f"{name} must be on the host, from where each device gets it"
-            raise TypeError(f"{function}: {sentence(required, f'an array on device {x.device}')}")
-    plain = not (isinstance(a, ShardedArray) or isinstance(b, ShardedArray))
     epilogue = _Epilogue(dtype, alpha, col_scale, bias)
-    if plain and split != "k" and not _mpi.is_communicator(devices) and not _resident(a, b):
-        return _through(function, a, b, split, _places(function, devices), epilogue)
-    first, second = _sharded(function, a, b, split, devices)
-    result = _split_k(first, second, epilogue) if split == "k" else _local(first, second, split, epilogue)
-    return result.get() if plain else result
+    given = [x for x in (a, b) if isinstance(x, ShardedArray)]
+    comm = next(
+        (x.comm for x in given if x.comm is not None), devices if _mpi.is_communicator(devices) else None
+    )
+    wait = min((x.timeout for x in given), default=_mpi.TIMEOUT) if timeout is None else timeout
+
+    def check() -> tuple[str, _Plan]:
+        return _planned(a, b, split, devices, epilogue, comm, wait)
+
+    plan = check()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, check)
+    if not given and split != "k" and comm is None and not _resident(a, b):
+        return _through(a, b, plan, epilogue)
+    first, second = (
+        x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
+        for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
+    )
+    if split == "k":
+        found = _split_k(first, second, plan, epilogue, wait)
+    else:
+        found = _local(first, second, plan, epilogue)
+    result = ShardedArray(*found, comm, wait)
+    return result if given else result.get()
 
 
 def sent_bytes(m: int, n: int, devices: int) -> int:
@@ -316,156 +167,142 @@ def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
     return math.ceil(2 * flops / bytes_per_second * (devices - 1))
 
 
-# ---- which part goes where -------------------------------------------------------------------------
+# ---- what is asked for -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a product is computed, once everything about it was found right."""
+
+    split: str
+    axes: tuple[int | None, int | None]  # along which the operands are cut
+    offsets: tuple[tuple[int, ...], tuple[int, ...]]  # where
+    places: tuple[int, ...]  # the devices of this process's parts
+    dtype: np.dtype[Any]  # of the result
+
+
+def _planned(
+    a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any
+) -> tuple[str, _Plan]:
+    """Check a call, and settle where operands are cut; also what it asks for in words."""
+    if not isinstance(split, str) or split not in _CUTS:
+        raise ValueError(f"{_FUNCTION}: {sentence('split must be m, n, k or batch', repr(split))}")
+    _mpi.seconds(_FUNCTION, timeout)
+    if comm is not None:
+        _mpi.reads_device_memory(_FUNCTION)
+    _check_operands(a, b, split)
+    known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
+    places = _common_places(a, b, known, devices)
+    axes = _wanted("a", a, split), _wanted("b", b, split)
+    count = len(places) if comm is None else comm.Get_size()
+    found = []
+    for name, x, axis in zip("ab", (a, b), axes, strict=True):
+        if isinstance(x, ShardedArray):
+            if x.axis != axis:
+                required = f"{name} must be {_cut_name(axis)} for split={split}"
+                raise ValueError(f"{_FUNCTION}: {sentence(required, _cut_name(x.axis))}")
+            found.append(x.offsets)
+        elif axis is None:
+            found.append(())
+        elif split in ("k", "batch") and known is not None and known.axis is not None:
+            sizes = [high - low for low, high in pairwise(known.offsets)]
+            found.append(given_offsets(sizes, count, x, axis, block_step(x, axis), _FUNCTION))
+        else:
+            found.append(even_offsets(x.shape[axis], count, block_step(x, axis)))
+    if split in ("k", "batch") and None not in axes and found[0] != found[1]:
+        required = "a and b must be cut at the same places"
+        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{found[0]} and {found[1]}')}")
+    first = 0 if comm is None else comm.Get_rank()
+    dtype = _check_product(a, b, split, axes, found, first, epilogue)
+    plan = _Plan(split, axes, (found[0], found[1]), places, dtype)
+    return "" if comm is None else _words(a, b, plan, epilogue), plan
+
+
+def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
+    """What ranks must agree on."""
+    kinds = " and ".join(("sharded " if isinstance(x, ShardedArray) else "") + named(x) for x in (a, b))
+    vectors = {"col_scale": epilogue.col_scale, "bias": epilogue.bias}
+    types = (f"{name} {'none' if x is None else x.dtype}" for name, x in vectors.items())
+    said = f"split={plan.split}, to {plan.dtype}, alpha={epilogue.alpha}, {', '.join(types)}"
+    return f"{kinds}, {said}, cut at {plan.offsets}"
+
+
+def _check_operands(a: Any, b: Any, split: str) -> None:
+    for name, x in (("a", a), ("b", b)):
+        if not (isinstance(x, (ShardedArray, ScaledArray)) or is_array(x)):
+            required = f"{name} must be a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
+            raise TypeError(f"{_FUNCTION}: {sentence(required, type(x).__qualname__, array_hint(x))}")
+        if len(x.shape) not in (2, 3):
+            raise ValueError(f"{_FUNCTION}: {sentence(f'{name}.ndim must be 2 or 3', len(x.shape))}")
+    if a.shape[-1] != b.shape[-2]:
+        got = f"{a.shape[-1]} and {b.shape[-2]}; a.shape={a.shape}, b.shape={b.shape}"
+        raise ValueError(f"{_FUNCTION}: {sentence('a.shape[-1] (K) must equal b.shape[-2] (K)', got)}")
+    if split == "batch" and len(a.shape) != 3:
+        raise ValueError(f"{_FUNCTION}: {sentence('a.ndim must be 3 for split=batch', len(a.shape))}")
+    if split == "batch" and len(b.shape) == 3 and a.shape[0] != b.shape[0]:
+        required, got = "a.shape[0] must equal b.shape[0] for split=batch", f"{a.shape[0]} and {b.shape[0]}"
+        raise ValueError(f"{_FUNCTION}: {sentence(required, got)}")
+    if split == "k" and len(b.shape) != 2:
+        raise ValueError(f"{_FUNCTION}: {sentence('b.ndim must be 2 for split=k', len(b.shape))}")
+
+
+def _common_places(a: Any, b: Any, known: ShardedArray | None, devices: Any) -> tuple[int, ...]:
+    """The devices of a product, which all that tell of any must agree on."""
+    if known is None:
+        return places_of(_FUNCTION, devices)
+    both = isinstance(a, ShardedArray) and isinstance(b, ShardedArray)
+    if both and (a.devices != b.devices or a.comm != b.comm):
+        required = "a and b must be on the same devices in the same order, or of one communicator"
+        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{a!r} and {b!r}')}")
+    if devices is not None:
+        same = devices == known.comm if _mpi.is_communicator(devices) else known.comm is None
+        if not same or places_of(_FUNCTION, devices) != known.devices:
+            required = "devices must be those of the sharded operand, or None"
+            raise ValueError(f"{_FUNCTION}: {sentence(required, f'{devices} beside {known!r}')}")
+    return known.devices
+
+
+def _check_product(
+    a: Any,
+    b: Any,
+    split: str,
+    axes: tuple[int | None, int | None],
+    offsets: Sequence[tuple[int, ...]],
+    first: int,
+    epilogue: _Epilogue,
+) -> np.dtype[Any]:
+    """Check the first product of this process as `matmul` will, and the vectors; return the result's type."""
+    faults = _Faults()
+    for name, x in (("alpha", epilogue.alpha), ("col_scale", epilogue.col_scale), ("bias", epilogue.bias)):
+        if isinstance(x, DeviceArray):
+            required = f"{name} must be on the host, from where each device gets it"
+            faults.add(TypeError, "residency", required, f"an array on device {x.device}")
+    faults.vector("col_scale", epilogue.col_scale, (F32,), b.shape[-1])
+    faults.vector("bias", epilogue.bias, OUTPUTS, b.shape[-1])
+    x, y = (
+        x.parts[0]
+        if isinstance(x, ShardedArray)
+        else x
+        if axis is None
+        else cut(x, axis, at[first], at[first + 1])
+        for x, axis, at in zip((a, b), axes, offsets, strict=True)
+    )
+    problem, found = describe_matmul(x, y, dtype=epilogue.dtype, alpha=epilogue.alpha)
+    # What lies elsewhere is brought.
+    reasons: list[Reason] = [*faults.found, *(reason for reason in found if reason.code != "residency")]
+    raise_reasons(_FUNCTION, reasons)
+    assert problem is not None
+    return problem.out_format.dtype
 
 
 def _wanted(name: str, x: Any, split: str) -> int | None:
     """The axis along which a split wants an operand cut."""
-    cut = _OPERAND_CUTS[name][split]
-    return None if split == "batch" and len(x.shape) == 2 else cut  # one matrix for the whole batch
-
-
-def _sharded(function: str, a: Any, b: Any, split: str, devices: Any) -> tuple[ShardedArray, ShardedArray]:
-    """Both operands, sharded as the split wants them."""
-    known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
-    if split == "batch" and len(a.shape) != 3:
-        raise ValueError(f"{function}: {sentence('a.ndim must be 3 for split=batch', len(a.shape))}")
-    if split == "k" and len(b.shape) != 2:
-        raise ValueError(f"{function}: {sentence('b.ndim must be 2 for split=k', len(b.shape))}")
-    if known is not None:
-        devices = known.devices if known.comm is None else known.comm
-    sizes = None
-    if known is not None and known.axis is not None and split in ("k", "batch"):
-        sizes = [high - low for low, high in pairwise(known.offsets)]
-    made = []
-    for name, x in (("a", a), ("b", b)):
-        axis = _wanted(name, x, split)
-        if isinstance(x, ShardedArray):
-            if x.axis != axis:
-                required = f"{name} must be {_cut_name(axis)} for split={split}"
-                raise ValueError(f"{function}: {sentence(required, _cut_name(x.axis))}")
-            made.append(x)
-        elif sizes is not None and axis is not None and sum(sizes) == x.shape[axis]:
-            made.append(shard(x, devices, axis=axis, sizes=sizes))
-        else:
-            made.append(shard(x, devices, axis=axis))
-    first, second = made
-    if first.devices != second.devices or first.comm is not second.comm:
-        required = "a and b must be on the same devices in the same order, or of one communicator"
-        raise ValueError(f"{function}: {sentence(required, f'{first!r} and {second!r}')}")
-    if first.axis is not None and second.axis is not None and first.offsets != second.offsets:
-        required = "a and b must be cut at the same places"
-        raise ValueError(f"{function}: {sentence(required, f'{first.offsets} and {second.offsets}')}")
-    return first, second
+    found = _OPERAND_CUTS[name][split]
+    return None if split == "batch" and len(x.shape) == 2 else found  # one matrix for the whole batch
 
 
 def _cut_name(axis: int | None) -> str:
     return "whole on every device (axis=None)" if axis is None else f"cut along axis {axis}"
-
-
-def _places(function: str, devices: Any) -> tuple[int, ...]:
-    count = _hip.runtime().devices
-    if devices is None:
-        return tuple(range(count))
-    if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
-        if not 1 <= devices <= count:
-            raise ValueError(f"{function}: {sentence(f'devices must be 1 to {count}', devices)}")
-        return tuple(range(int(devices)))
-    try:
-        places = tuple(map(operator.index, devices))
-    except (TypeError, ValueError):
-        required = "devices must be a sequence of ints, an int, or an mpi4py communicator"
-        raise TypeError(f"{function}: {sentence(required, repr(devices))}") from None
-    if not places or not all(0 <= d < count for d in places):
-        required = f"devices must name one or more of 0 to {count - 1}"
-        raise ValueError(f"{function}: {sentence(required, list(places))}")
-    return places
-
-
-def _step(x: Any, axis: int) -> int:
-    """Where parts may begin: at multiples of a block that shares a scale."""
-    return QUANTIZED[x.format].block or 1 if isinstance(x, ScaledArray) and x.axis == axis else 1
-
-
-def _offsets(length: int, count: int, step: int) -> tuple[int, ...]:
-    """Cut a length as evenly as whole steps allow, the longer parts first.
-
-    >>> _offsets(10, 4, 1), _offsets(100, 3, 32)
-    ((0, 3, 6, 8, 10), (0, 64, 96, 100))
-    """
-    steps = -(-length // step)
-    share, extra = divmod(steps, count)
-    found = [min((i * share + min(i, extra)) * step, length) for i in range(count + 1)]
-    return tuple(found)
-
-
-def _given(sizes: Sequence[int], count: int, x: Any, axis: int, step: int) -> tuple[int, ...]:
-    try:
-        sizes = tuple(map(operator.index, sizes))
-    except TypeError:
-        required = "sizes must be a sequence of ints"
-        raise TypeError(f"shard: {sentence(required, repr(sizes))}") from None
-    found = np.cumsum([0, *sizes]).tolist()
-    if len(sizes) != count or min(sizes) < 0 or found[-1] != x.shape[axis]:
-        required = f"sizes must be {count} lengths that add up to {x.shape[axis]}"
-        raise ValueError(f"shard: {sentence(required, list(sizes))}")
-    if any(at % step and at != x.shape[axis] for at in found):
-        required = f"parts must begin at multiples of {step}, the block of {x.format}"
-        raise ValueError(f"shard: {sentence(required, found)}")
-    return tuple(found)
-
-
-def _sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    index = (slice(None),) * (len(x.shape) + axis) + (slice(start, stop),)
-    return x[index]
-
-
-def _cut(x: Any, axis: int, start: int, stop: int) -> Any:
-    """A part of an array of any kind, without a copy."""
-    if not isinstance(x, ScaledArray):
-        return _sliced(x, axis, start, stop)
-    form = QUANTIZED[x.format]
-    shape = list(x.shape)
-    shape[axis] = stop - start
-    along = axis == x.axis
-    halves = 2 if along and x.data.dtype == np.uint8 else 1  # two numbers in a byte
-    data = _sliced(x.data, axis, start // halves, -(-stop // halves))
-    scale = x.scale
-    if along and form.block:
-        scale = _sliced(scale, axis, start // form.block, -(-stop // form.block))
-    elif scale.shape and not along and scale.shape[axis] == x.shape[axis]:  # else parts share it
-        scale = _sliced(scale, axis, start, stop)
-    return ScaledArray._make(data, scale, form, x.axis, tuple(shape), hadamard=x.hadamard)
-
-
-def _bring(x: Any, device: int) -> Part:
-    """Bring a part to its device; what is there stays."""
-    found: Part = asarray(x, device=device)
-    return found
-
-
-def _reshaped(x: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
-    """Contiguous memory as another shape."""
-    return DeviceArray(x._block, x.ptr, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
-
-
-def _plain(x: Part) -> DeviceArray:
-    assert isinstance(x, DeviceArray)
-    return x
-
-
-def _device(x: Part) -> int:
-    device = x.device
-    assert device is not None
-    return device
-
-
-def _on_each(devices: Sequence[int], f: Callable[[int], T]) -> list[T]:
-    """f(0), f(1), .. side by side, since each may wait for copies to or from its device."""
-    if len(devices) == 1:
-        return [f(0)]
-    with ThreadPoolExecutor(len(devices)) as pool:
-        return list(pool.map(f, range(len(devices))))
 
 
 # ---- products --------------------------------------------------------------------------------------
@@ -480,11 +317,9 @@ class _Epilogue:
 
     def columns(self, low: int, high: int) -> dict[str, Any]:
         """Arguments of `matmul` for a range of columns."""
-        cut = {
-            name: None if x is None else x[low:high]
-            for name, x in (("col_scale", self.col_scale), ("bias", self.bias))
-        }
-        return {"dtype": self.dtype, "alpha": self.alpha, **cut}
+        vectors = (("col_scale", self.col_scale), ("bias", self.bias))
+        some = {name: None if x is None else x[low:high] for name, x in vectors}
+        return {"dtype": self.dtype, "alpha": self.alpha, **some}
 
 
 def _multiply(x: Part, y: Part, out: DeviceArray | None = None, **arguments: Any) -> DeviceArray:
@@ -493,84 +328,76 @@ def _multiply(x: Part, y: Part, out: DeviceArray | None = None, **arguments: Any
     return multiply(x, y, out, **arguments)
 
 
-def _local(a: ShardedArray, b: ShardedArray, split: str, epilogue: _Epilogue) -> ShardedArray:
+_Found = tuple[list[DeviceArray], tuple[int, ...], int, tuple[int, ...]]  # parts, shape, axis, offsets
+
+
+def _local(a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue) -> _Found:
     """Each part for itself."""
     columns = b.shape[-1]
     first = a.comm.Get_rank() if a.comm is not None else 0
     parts = []
     for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True), first):
-        low, high = (b.offsets[i], b.offsets[i + 1]) if split == "n" else (0, columns)
-        with _hip.on_device(_device(x)):
+        low, high = (b.offsets[i], b.offsets[i + 1]) if plan.split == "n" else (0, columns)
+        with _hip.on_device(device_of(x)):
             parts.append(_multiply(x, y, **epilogue.columns(low, high)))
-    lead = a.shape[:-2] if len(a.shape) >= len(b.shape) else b.shape[:-2]
-    offsets = b.offsets if split == "n" else a.offsets
-    shape = (*lead, a.shape[-2], columns)
-    return ShardedArray(parts, shape, _CUTS[split], offsets, a.comm, a.timeout)
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], columns)
+    return parts, shape, _CUTS[plan.split], b.offsets if plan.split == "n" else a.offsets
 
 
 def _resident(*operands: Any) -> bool:
     return any(isinstance(x.data if isinstance(x, ScaledArray) else x, DeviceArray) for x in operands)
 
 
-def _through(
-    function: str, a: Any, b: Any, split: str, devices: Sequence[int], epilogue: _Epilogue
-) -> npt.NDArray[Any]:
+def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[Any]:
     """Multiply host operands piece by piece: one goes up and one comes down while another is multiplied."""
-    problem, reasons = describe_matmul(a, b, **epilogue.columns(0, b.shape[-1]))
-    raise_reasons(function, reasons)
-    assert problem is not None
-    cuts = [_wanted(name, x, split) for name, x in (("a", a), ("b", b))]
-    axis = _CUTS[split]
+    axis, devices, cuts = _CUTS[plan.split], plan.places, plan.axes
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    out = np.empty((*lead, a.shape[-2], b.shape[-1]), problem.out_format.dtype)
-    offsets = _offsets(out.shape[axis], len(devices), 1)
+    out = np.empty((*lead, a.shape[-2], b.shape[-1]), plan.dtype)
+    offsets = even_offsets(out.shape[axis], len(devices), 1)
 
     def work(i: int) -> None:
         device, first, last = devices[i], offsets[i], offsets[i + 1]
         copies = Stream(device)
         whole: list[Any] = [
-            asarray(x, device=device) if cut is None else None for x, cut in zip((a, b), cuts, strict=True)
+            asarray(x, device=device) if along is None else None
+            for x, along in zip((a, b), cuts, strict=True)
         ]
-        nbytes = sum(x.nbytes for x, cut in zip((a, b), cuts, strict=True) if cut is not None)
+        nbytes = sum(x.nbytes for x, along in zip((a, b), cuts, strict=True) if along is not None)
         step = max(1, _PIECE_BYTES * out.shape[axis] // max(nbytes, 1))
         before: tuple[DeviceArray, npt.NDArray[Any]] | None = None
         with _hip.on_device(device):
             for low in range(first, last, step):
                 high = min(low + step, last)
                 x, y = (
-                    there if cut is None else asarray(_cut(x, cut, low, high), device=device, stream=copies)
-                    for x, cut, there in zip((a, b), cuts, whole, strict=True)
+                    there
+                    if along is None
+                    else asarray(cut(x, along, low, high), device=device, stream=copies)
+                    for x, along, there in zip((a, b), cuts, whole, strict=True)
                 )
-                columns = (low, high) if split == "n" else (0, b.shape[-1])
-                made = _multiply(x, y, **epilogue.columns(*columns)), _sliced(out, axis, low, high)
+                columns = (low, high) if plan.split == "n" else (0, b.shape[-1])
+                made = _multiply(x, y, **epilogue.columns(*columns)), sliced(out, axis, low, high)
                 if before is not None:
                     before[0].get(before[1])
                 before = made
             if before is not None:
                 before[0].get(before[1])
 
-    _on_each(devices, work)
+    on_each(devices, work)
     return out
 
 
-def _split_k(a: ShardedArray, b: ShardedArray, epilogue: _Epilogue) -> ShardedArray:
+def _split_k(a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, timeout: float) -> _Found:
     """Sums over a range of K each, sent to the owners of their rows and added there in order."""
-    x, y = a.parts[0], b.parts[0]
-    problem, reasons = describe_matmul(x, y, **epilogue.columns(0, b.shape[-1]))
-    raise_reasons("sharded_matmul", reasons)
-    assert problem is not None
-    count = len(a.offsets) - 1
-    rows = _offsets(a.shape[-2], count, 1)
-    run = _exchange_devices if a.comm is None else _exchange_ranks
-    sums = run(a, b, rows)
+    rows = even_offsets(a.shape[-2], len(a.offsets) - 1, 1)
+    sums = _exchange_devices(a, b, rows) if a.comm is None else _exchange_ranks(a, b, rows, timeout)
     first = a.comm.Get_rank() if a.comm is not None else 0
     lead, columns = a.shape[:-2], b.shape[-1]
     parts = []
     for i, planes in enumerate(sums, first):
         shape = (*lead, rows[i + 1] - rows[i], columns)
         with _hip.on_device(planes.device):
-            parts.append(_add_up(planes, shape, problem.out_format.dtype, epilogue))
-    return ShardedArray(parts, (*lead, a.shape[-2], columns), -2, rows, a.comm, a.timeout)
+            parts.append(_add_up(planes, shape, plan.dtype, epilogue))
+    return parts, (*lead, a.shape[-2], columns), -2, rows
 
 
 def _add_up(planes: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
@@ -602,8 +429,13 @@ def _type_code(dtype: np.dtype[Any]) -> int:
     return _launch.TYPE_CODES[form.name]
 
 
+def _reshaped(x: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+    """Contiguous memory as another shape."""
+    return DeviceArray(x._block, x.ptr, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
+
+
 def _rows(x: Part, low: int, high: int) -> Part:
-    found: Part = _cut(x, -2, low, high)
+    found: Part = cut(x, -2, low, high)
     return found
 
 
@@ -613,7 +445,7 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
     planes = []
     for i, device in enumerate(a.devices):
         with _hip.on_device(device):
-            planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), _F32, device, 0))
+            planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), F32.dtype, device, 0))
             _copies(device).arriving.wait(Event(device, timing=False).record())
     for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True)):
         with _hip.on_device(a.devices[i]):
@@ -625,7 +457,7 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
                 if a.devices[owner] == a.devices[i]:
                     _multiply(part, y, slot)
                 else:
-                    _send(_multiply(part, y, dtype=_F32), slot)
+                    _send(_multiply(part, y, dtype=F32.dtype), slot)
     for device in set(a.devices):
         with _hip.on_device(device):
             Event(device, timing=False).record(_copies(device).arriving).wait()
@@ -659,18 +491,20 @@ def _send(source: DeviceArray, target: DeviceArray) -> None:
     _staging.between(*ends[0], *ends[1], source.nbytes)
 
 
-def _exchange_ranks(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> list[DeviceArray]:
+def _exchange_ranks(
+    a: ShardedArray, b: ShardedArray, rows: Sequence[int], timeout: float
+) -> list[DeviceArray]:
     """The sums of all ranks for this one's rows, by one collective."""
     comm, x, y = a.comm, a.parts[0], b.parts[0]
     device, columns, lead = a.devices[0], b.shape[-1], a.shape[:-2]
     unit = math.prod(lead) * columns  # floats that belong to one row
     mine = rows[comm.Get_rank() + 1] - rows[comm.Get_rank()]
     with _hip.on_device(device):
-        sent = new((rows[-1], unit), _F32, device, 0)
+        sent = new((rows[-1], unit), F32.dtype, device, 0)
         for low, high in pairwise(rows):
             if low < high and unit:
                 shape = (*lead, high - low, columns)
                 _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape))
-        planes = new((len(rows) - 1, *lead, mine, columns), _F32, device, 0)
-        _mpi.exchange_rows(comm, sent, planes, rows, unit, a.timeout)
+        planes = new((len(rows) - 1, *lead, mine, columns), F32.dtype, device, 0)
+        _mpi.exchange_rows(_FUNCTION, comm, sent, planes, rows, unit, timeout)
     return [planes]

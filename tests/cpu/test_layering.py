@@ -27,7 +27,7 @@ LAYERS = [
     ["usage", "counters", "_notes", "_dlpack", "_foreign", "_transfer", "_launch", "array", "amax"],
     ["_rows", "_quantizing", "quantize", "_plan", "gemm", "grouped", "info"],
     ["elementwise", "linear", "grouped_linear"],
-    ["_mpi", "sharding"],
+    ["_mpi", "sharded", "sharding"],
     ["emulator_bench", "overhead", "timing", "bench", "choice_check", "__main__"],
     ["__init__"],
 ]

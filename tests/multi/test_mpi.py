@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,35 +59,208 @@ done()
 """
 
 
-def run(code: str, *, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+# Ranks without rows or blocks, sums over nothing, views, ragged parts.
+EDGES = """
+def product(a, b, split, **arguments):
+    out = hg.sharded_matmul(a, b, split=split, devices=comm, **arguments)
+    assert out.shape == (*a.shape[:-1], b.shape[-1])
+    if out.size:
+        assert_gemm_close(out, a, b)
+    assert comm.allgather(out.tobytes()) == [out.tobytes()] * comm.Get_size()
+
+def mxfp4(x):
+    return hg.quantize_mxfp4(x, hadamard=False)
+
+for split in "mnk":
+    for m, n, k in ((2, 3, 5), (0, 3, 5), (2, 0, 5), (2, 3, 0), (1, 1, 1), (17, 33, 257)):
+        a, b = random_matrix((m, k), rng, dtype=bf16), random_matrix((n, k), rng, dtype=bf16).T
+        product(a, b, split)
+    a, b = random_matrix((40, 90), rng, dtype=bf16), random_matrix((44, 30), rng, dtype=bf16).T
+    product(a[::2, ::3], b[:, ::-2], split)
+    for quantize in (hg.quantize_mxfp8, mxfp4, hg.quantize_fp8):
+        for k in (32, 70):  # fewer blocks than ranks
+            x, y = (quantize(random_matrix((n, k), rng, dtype=np.float32)) for n in (9, 7))
+            product(x, y.T, split)
+for axis in (0, 1, -1, None):
+    for shape in ((5, 3, 2), (2, 0, 3), (0, 1, 1)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        assert (hg.shard(x, comm, axis=axis).get() == x).all()
+        assert (hg.shard(x.T, comm, axis=axis).T.get() == x).all()
+done()
+"""
+
+SENT = """
+class Counting(MPI.Intracomm):
+    nbytes = 0
+
+    def Ialltoallv(self, send, receive):
+        numbers = sum(count for i, count in enumerate(send[1]) if i != rank) * send[3].Get_extent()[1]
+        self.nbytes += numbers
+        return super().Ialltoallv(send, receive)
+
+comm = Counting(comm.Dup())
+a, b = random_matrix((64, 96), rng, dtype=bf16), random_matrix((48, 96), rng, dtype=bf16).T
+x, y = hg.shard(a, comm, axis=1), hg.shard(b, comm, axis=0)
+z = hg.sharded_matmul(x, y, split="k")
+assert comm.nbytes == hg.sharding.sent_bytes(64, 48, 4), comm.nbytes
+assert_gemm_close(z.get(), a, b)
+done()
+"""
+
+# Ranks that differ are told so, all of them, and go on.
+DIFFER = """
+import contextlib, time
+
+@contextlib.contextmanager
+def refused(kind, *words):
+    began = time.monotonic()
+    try:
+        yield
+    except kind as error:
+        assert type(error) is kind, error
+        assert all(word in str(error) for word in words), error
+        assert time.monotonic() - began < 20
+    else:
+        raise AssertionError("accepted")
+
+a, b = random_matrix((8, 16), rng, dtype=bf16), random_matrix((6, 16), rng, dtype=bf16).T
+same = "must ask for the same"
+with refused(ValueError, "shard: all ranks", same, "(12, 16)" if rank == 2 else "(8, 16)"):
+    hg.shard(np.ones((12, 16), bf16) if rank == 2 else a, comm, axis=1)
+with refused(ValueError, "shard", same, "float16"):
+    hg.shard(a.astype(np.float16) if rank == 0 else a, comm, axis=1)
+with refused(ValueError, "shard", same, "axis -1", "axis -2"):
+    hg.shard(a, comm, axis=rank // 3)
+with refused(ValueError, "shard", same, "(0, 5, 8, 8, 8)"):
+    hg.shard(a, comm, axis=0, sizes=(5, 3, 0, 0) if rank == 1 else None)
+with refused(ValueError, "sharded_matmul", same, "split=m", "split=k"):
+    hg.sharded_matmul(a, b, split="k" if rank == 1 else "m", devices=comm)
+x, y = hg.shard(a, comm, axis=0), hg.shard(b, comm, axis=None)
+with refused(ValueError, "sharded_matmul", same, "to float32", "to bfloat16"):
+    hg.sharded_matmul(x, y, split="m", dtype=np.float32 if rank == 1 else bf16)
+with refused(ValueError, "ShardedArray.get", same):
+    (x if rank else x.T).get()
+
+# A fault on one rank is told on the others, with the rank.
+with refused(TypeError if rank == 3 else RuntimeError, "on rank 3 TypeError" * (rank < 3), "got list"):
+    hg.shard([1] if rank == 3 else a, comm, axis=0)
+with refused(ValueError if rank == 0 else RuntimeError, "bias.shape must be (N,)=(6,); got (7,)"):
+    hg.sharded_matmul(x, y, split="m", bias=np.ones(6 + (rank == 0), np.float32))
+with refused(TypeError if rank == 0 else RuntimeError, "timeout must be a number of seconds"):
+    hg.shard(a, comm, axis=0, timeout="long" if rank == 0 else 10)
+with refused(ValueError, "timeout must be above 0 s; got 0"):
+    hg.shard(a, comm, axis=0, timeout=0)
+
+with refused(ValueError, "one group of ranks; got MPI.COMM_NULL"):
+    hg.shard(a, MPI.COMM_NULL, axis=0)
+half = comm.Split(rank // 2, rank)
+between = half.Create_intercomm(0, comm, 2 - rank // 2 * 2)
+with refused(ValueError, "one group of ranks; got an intercommunicator"):
+    hg.shard(a, between, axis=0)
+with refused(TypeError, "or an mpi4py communicator"):
+    hg.shard(a, MPI, axis=0)
+with refused(ValueError, "devices must be those of the sharded operand"):
+    hg.sharded_matmul(x, y, split="m", devices=half)
+with refused(ValueError, "of one communicator"):
+    hg.sharded_matmul(x, hg.shard(b, half, axis=None), split="m")
+
+# A communicator whose handle was another's is no old acquaintance.
+if rank < 2:
+    pair = comm.Create_group(comm.group.Incl([0, 1]))
+    hg.shard(a, pair, axis=0)
+    pair.Free()
+every = comm.Dup()
+assert (hg.shard(a, every, axis=0).get() == a).all()
+if rank == 2:
+    time.sleep(1.5)  # slow is not lost
+assert (x.get() == a).all()
+assert_gemm_close(hg.sharded_matmul(x, y, split="m").get(), a, b)
+done()
+"""
+
+
+def run(code: str, *, timeout: float = 120, ranks: int = 4, **environment: str) -> Any:
     beside = Path(sys.executable).with_name("mpiexec")
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
     assert mpiexec, "no mpiexec: pip install mpich, or apt-get install mpich"
     merged = {**os.environ, "HIPGEMM_RUNTIME": "emulator", "HIPGEMM_EMULATOR_DEVICES": "2", **environment}
-    command = [mpiexec, "-n", "4", sys.executable, "-c", PROGRAM + code]
+    command = [mpiexec, "-n", str(ranks), sys.executable, "-c", PROGRAM + code]
     return subprocess.run(command, capture_output=True, text=True, env=merged, timeout=timeout)
+
+
+def require_done(done: Any, ranks: int = 4) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("done") == ranks, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("direct", ["0", "1"])
 def test_products(direct: str) -> None:
-    done = run(PRODUCTS, HIPGEMM_MPI_GPU=direct)  # the emulator's device memory is memory that MPI can read
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(done.stdout.split("\n")[:-1]) == [f"done {rank}" for rank in range(4)]
+    require_done(run(PRODUCTS, HIPGEMM_MPI_GPU=direct))  # MPI can read the emulator's device memory
 
 
-def test_a_lost_rank_is_an_error_in_time() -> None:
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_edges(ranks: int) -> None:
+    require_done(run(EDGES, ranks=ranks), ranks)
+
+
+def test_sends_what_the_documents_say() -> None:
+    require_done(run(SENT))
+
+
+def test_ranks_that_differ_are_told() -> None:
+    require_done(run(DIFFER))
+
+
+def test_setting_is_on_or_off() -> None:
     code = """
-import time
-a = np.ones((8, 8), bf16)
+try:
+    hg.sharded_matmul(np.ones((4, 4), bf16), np.ones((4, 4), bf16), split="k", devices=comm)
+except ValueError as error:
+    assert str(error) == "sharded_matmul: HIPGEMM_MPI_GPU must be 0 or 1; got 'maybe'", error
+    done()
+"""
+    require_done(run(code, HIPGEMM_MPI_GPU="maybe"))
+
+
+# How the last rank is lost to the others, and what these wait in then.
+LOST = {
+    "in a product": (
+        """
 x, y = hg.shard(a, comm, axis=1, timeout=3), hg.shard(a, comm, axis=0, timeout=3)
 hg.sharded_matmul(x, y, split="k").get()
+""",
+        'hg.sharded_matmul(x, y, split="k")',
+        "sharded_matmul",
+    ),
+    "before all": ("", "hg.shard(a, comm, axis=1, timeout=3)", "shard"),
+    "beside an operand to shard": (  # which takes its timeout from the other
+        "x = hg.shard(a, comm, axis=1, timeout=3); hg.shard(a, comm, axis=0, timeout=3)",
+        'hg.sharded_matmul(x, a, split="k")',
+        "sharded_matmul",
+    ),
+    "by timeout=": ("", 'hg.sharded_matmul(a, a, split="n", devices=comm, timeout=3)', "sharded_matmul"),
+}
+
+
+@pytest.mark.parametrize("when", LOST)
+def test_a_lost_rank_is_an_error_in_time(when: str) -> None:
+    prepare, call, function = LOST[when]
+    code = f"""
+import time
+a = np.ones((8, 8), bf16)
+{prepare}
 if rank == 3:
     time.sleep(100)  # as good as gone
 began = time.monotonic()
 try:
-    hg.sharded_matmul(x, y, split="k")
+    {call}
 except TimeoutError as error:
     print("error", rank, 2 < time.monotonic() - began < 20, error, flush=True)
+    try:
+        hg.shard(a, comm, axis=0)
+    except TimeoutError as error:
+        assert "an earlier exchange did not end" in str(error)
+        print("again", flush=True)
     raise
 """
     began = time.monotonic()
@@ -95,8 +269,34 @@ except TimeoutError as error:
     assert done.returncode != 0
     told = [line for line in done.stdout.splitlines() if line.startswith("error")]
     assert told, done.stdout + done.stderr  # the first to give up ends the job; others may not get to tell
-    want = "True hipgemm: all 4 ranks must take part within 3 s; got no end of the exchange; a rank is lost"
-    assert all(line.split(" ", 2)[2] == want for line in told)
+    assert "again" in done.stdout, done.stdout + done.stderr
+    want = (
+        f"True {function}: all 4 ranks must take part within 3 s; got no end of the exchange; a rank is lost"
+    )
+    assert all(line.split(" ", 2)[2] == want for line in told), told
+
+
+def test_interrupted_in_an_exchange() -> None:
+    """What MPI may write to yet is kept, and the communicator is of no more use."""
+    code = """
+import os, signal, threading, time
+from hipgemm import _mpi
+x = hg.shard(np.ones((8, 8), bf16), comm, axis=0, timeout=30)
+if rank == 1:
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        x.get()
+    except KeyboardInterrupt:
+        assert len(_mpi._abandoned) == 1
+        try:
+            x.get()
+        except TimeoutError:
+            done()
+else:
+    time.sleep(3)
+"""
+    done = run(code, timeout=60)
+    assert "done 1" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_killed_rank_ends_the_job() -> None:

@@ -157,9 +157,47 @@ def test_errors_name_what_is_wrong(rng: Any, devices: list[int]) -> None:
         hg.shard([1, 2], axis=0)
     with pytest.raises(TypeError, match=r"dtype must be"):
         hg.sharded_matmul(a, b, split="k", dtype=np.int8)
+    with pytest.raises(ValueError, match=r"sizes must be None where nothing is cut"):
+        hg.shard(a, devices[:2], axis=None, sizes=(4, 4))
+    with pytest.raises(
+        ValueError, match=r"devices must be those of the sharded operand, or None; got \[0, 0, 0\]"
+    ):
+        hg.sharded_matmul(hg.shard(a, devices[:2], axis=0), b, split="m", devices=[0, 0, 0])
+    with pytest.raises(
+        ValueError, match=r"a.shape\[0\] must equal b.shape\[0\] for split=batch; got 3 and 2"
+    ):
+        hg.sharded_matmul(np.stack([a] * 3), np.stack([b] * 2), split="batch")
+    with pytest.raises(TypeError, match=r"shard: timeout must be a number of seconds; got str"):
+        hg.shard(a, devices[:2], axis=0, timeout="1")  # type: ignore[arg-type]
     q = hg.quantize_mxfp8(a.astype(np.float32))
     with pytest.raises(ValueError, match=r"multiples of 32, the block of mxfp8_e4m3"):
         hg.shard(q, devices[:2], axis=1, sizes=(16, 48))
+
+
+@pytest.mark.parametrize("split", ["m", "n", "k"])
+@pytest.mark.parametrize("resident", [False, True])
+def test_vectors_are_checked_whole(split: Any, resident: bool, rng: Any, devices: list[int]) -> None:
+    """Not part by part: one that is too long would be cut to what fits."""
+    a, b = operands(4, 6, 16, rng)
+    if resident:
+        a, b = (hg.shard(x, devices[:2], axis=axis) for x, axis in zip((a, b), AXES[split], strict=True))
+    where: dict[str, Any] = {} if resident else {"devices": devices[:2]}
+    for length in (3, 7):
+        with pytest.raises(
+            ValueError, match=rf"^sharded_matmul: bias.shape must be \(N,\)=\(6,\); got \({length},\)"
+        ):
+            hg.sharded_matmul(a, b, split=split, bias=np.ones(length, np.float32), **where)
+    with pytest.raises(TypeError, match=r"^sharded_matmul: col_scale must be a numpy.ndarray .*; got float"):
+        hg.sharded_matmul(a, b, split=split, col_scale=1.0, **where)  # type: ignore[arg-type]
+
+
+def test_leading_axes_broadcast(rng: Any, devices: list[int]) -> None:
+    a = random_matrix((8, 16), rng, dtype=BF16)
+    b = random_matrix((16, 5 * 6), rng, dtype=BF16).reshape(16, 5, 6).transpose(1, 0, 2)
+    out = hg.sharded_matmul(hg.shard(a[None], devices, axis=1), b, split="m")
+    assert out.shape == out.get().shape == (5, 8, 6)
+    for i in range(5):
+        assert_gemm_close(out.get()[i], a, b[i])
 
 
 def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
