@@ -1,4 +1,4 @@
-"""Which HIP runtime serves this process: ROCm's or the emulator. The only importer of hip-python."""
+"""Which HIP runtime serves this process: ROCm's, the emulator's or the bridge. Only it imports hip-python."""
 
 from __future__ import annotations
 
@@ -209,7 +209,10 @@ def _open_emulator(hip: Any, context: str = "") -> Runtime:
 
 def _open_bridge(hip: Any) -> Runtime:
     if not BRIDGE.exists():
-        raise RuntimeNotFoundError(f"the bridge is not built: {BRIDGE} is missing; run: make bridge")
+        raise RuntimeNotFoundError(
+            f"the bridge is not built: {BRIDGE} is missing; run: make bridge (in a source tree; what is "
+            "installed by pip has none)"
+        )
     return _open(hip, "bridge", str(BRIDGE))
 
 
@@ -235,7 +238,8 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
         found.emulator = handle
     if int(error) != _HIP_SUCCESS or devices < 1:
         why = ": ".join(filter(None, (getattr(error, "name", str(error)), found.report())))
-        raise RuntimeNotFoundError(f"{library} reports no device ({why})")
+        needs = "; HIPGEMM_RUNTIME=bridge needs an NVIDIA GPU and its driver" if kind == "bridge" else ""
+        raise RuntimeNotFoundError(f"{library} reports no device ({why}){needs}")
     for prepare in at_open:
         prepare(found)
     return found

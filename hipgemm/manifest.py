@@ -14,6 +14,8 @@ from .formats import FORMATS, QUANTIZED, Format
 
 KERNEL_DIR = Path(__file__).parent / "kernels"
 MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
+BRIDGE_ARCH = "sm_90a"  # what the portable kernels are built for under the bridge
+BRIDGE_LINE = "make bridge (in a source tree; what is installed by pip has none)"
 ARCHS = ("gfx950", "gfx942", "gfx90a", "gfx1100", "gfx1201")  # that there are kernels for
 GEMMS = ("gemm", "scaled_gemm")  # operations of products
 CHUNK_BYTES = 16  # what one lane of a kernel loads at once
@@ -127,9 +129,11 @@ def code_object(arch: str, directory: Path | None = None) -> CodeObject:
     if arch.startswith("sm_"):  # under the bridge
         built = load_manifest(directory, "bridge.json")
         if arch not in built:
-            raise KernelNotFoundError(
-                f"no kernels for {arch}; built for the bridge: {', '.join(built) or 'none'}; run: make bridge"
-            )
+            advice = f"run: {BRIDGE_LINE}"
+            if arch != BRIDGE_ARCH:
+                advice = f"the bridge has kernels for {BRIDGE_ARCH} (H100, H200) only"
+            made = ", ".join(built) or "none"
+            raise KernelNotFoundError(f"no kernels for {arch}; built for the bridge: {made}; {advice}")
         return built[arch]
     built = load_manifest(directory)
     if arch not in built:

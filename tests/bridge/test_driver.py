@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm import _dlpack, _hip
 from hipgemm.testing import assert_gemm_close, exact_grid
 
 
@@ -85,6 +85,35 @@ def test_memory_of_the_driver(driver, rng):
     assert (taken.ptr, taken.device) == (ptr, 0)
     np.testing.assert_array_equal(taken.get(), x)
     assert_gemm_close(hg.matmul(taken, taken.T).get(), x, x.T)
+
+
+class Producer:
+    """An array of another library, by DLPack."""
+
+    def __init__(self, x, kind):
+        self.x, self.kind = x, kind
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        x = self.x
+        return _dlpack.export(x.ptr, 0, x.shape, x.strides, x.dtype, self, kind=self.kind)
+
+
+def test_dlpack_calls_the_device_one_of_cuda():
+    cuda, rocm = 2, 10  # kDLCUDA, kDLROCM
+    x = hg.asarray(np.arange(6, dtype=np.float32))
+    assert x.__dlpack_device__() == (cuda, 0)
+    for arguments in ({}, {"max_version": (1, 0)}, {"dl_device": (cuda, 0)}):
+        assert _dlpack.take(x.__dlpack__(**arguments)).device_type == cuda
+    with pytest.raises(BufferError, match=r"dl_device must be \(2, 0\) or the host"):
+        x.__dlpack__(dl_device=(rocm, 0))
+    taken = hg.asarray(Producer(x, cuda))
+    assert taken.ptr == x.ptr
+    np.testing.assert_array_equal(taken.get(), x.get())
+    with pytest.raises(BufferError, match=r"on a CUDA device \(DLPack type 2\); got type 10"):
+        hg.asarray(Producer(x, rocm))
 
 
 def test_destroyed_streams_are_told_and_their_handles_return():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 
 import ml_dtypes
@@ -440,6 +441,15 @@ def test_can_use_names_architectures():
     )
 
 
+def test_can_use_names_what_the_bridge_serves():
+    answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="sm_80")
+    assert re.fullmatch(
+        r"no kernels for sm_80; built for the bridge: (none|sm_90a); "
+        r"the bridge has kernels for sm_90a \(H100, H200\) only",
+        str(answer.reasons[0]),
+    )
+
+
 # ---- manifests
 
 
@@ -450,6 +460,15 @@ def test_missing_manifest(tmp_path, monkeypatch):
     assert str(answer.reasons[0]) == (
         "no kernels for gfx950; architectures built: none; "
         "run: make kernels (in a source tree; else install hipgemm again)"
+    )
+
+
+def test_missing_manifest_of_the_bridge(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest, "KERNEL_DIR", tmp_path)
+    answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="sm_90a")
+    assert str(answer.reasons[0]) == (
+        "no kernels for sm_90a; built for the bridge: none; "
+        "run: make bridge (in a source tree; what is installed by pip has none)"
     )
 
 

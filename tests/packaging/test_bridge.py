@@ -80,22 +80,53 @@ def test_kernels_take_the_arguments_of_the_manifest(environment):
             end = argument["offset"] + size
 
 
-@pytest.mark.skipif(bool(ctypes.util.find_library("cuda")), reason="there is a driver")
-def test_without_a_driver(environment, run_python):
-    code = (
-        "import hipgemm as hg\n"
-        "try:\n    hg.zeros(1, 'f4')\n"
-        "except hg.RuntimeNotFoundError as error:\n    print(error)\n"
-        "print(hg.info().runtime)\n"
-    )
-    done = run_python(code, HIPGEMM_RUNTIME="bridge", LD_LIBRARY_PATH=None)
+NO_DEVICE = """
+import hipgemm as hg
+try:
+    hg.zeros(1, 'f4')
+except hg.RuntimeNotFoundError as error:
+    print(error)
+print(hg.info().runtime)
+"""
+
+
+def no_device(run_python, libraries=None):
+    """What is said of a driver that is not there, or is of no use."""
+    done = run_python(NO_DEVICE, HIPGEMM_RUNTIME="bridge", LD_LIBRARY_PATH=libraries)
     said, runtime = done.stdout.splitlines()
-    assert re.fullmatch(
-        r"\S*_bridge/libamdhip64\.so reports no device \(hipErrorNoDevice: hipGetDeviceCount: "
-        r"libcuda\.so\.1: cannot open shared object file: No such file or directory\)",
+    assert runtime == "None"
+    found = re.fullmatch(
+        r"\S*_bridge/libamdhip64\.so reports no device \(hipErrorNoDevice: hipGetDeviceCount: (.*)\); "
+        r"HIPGEMM_RUNTIME=bridge needs an NVIDIA GPU and its driver",
         said,
     )
-    assert runtime == "None"
+    assert found, said
+    return found[1]
+
+
+@pytest.mark.skipif(bool(ctypes.util.find_library("cuda")), reason="there is a driver")
+def test_without_a_driver(environment, run_python):
+    said = no_device(run_python)
+    assert said == "libcuda.so.1: cannot open shared object file: No such file or directory"
+
+
+def test_with_a_driver_that_is_too_old(environment, run_python, tmp_path):
+    shutil.copy(environment["HIPGEMM_TEST_MACHINE"], tmp_path / "libcuda.so.1")  # has none of its functions
+    said = no_device(run_python, str(tmp_path))
+    assert re.fullmatch(r"libcuda\.so\.1 lacks cu\w+: it is too old", said)
+
+
+def test_not_built(run_python):
+    code = (
+        "from pathlib import Path\nfrom hipgemm import _runtime\n_runtime.BRIDGE = Path('/none.so')\n"
+        + NO_DEVICE
+    )
+    done = run_python(code, HIPGEMM_RUNTIME="bridge")
+    assert done.stdout.splitlines() == [
+        "the bridge is not built: /none.so is missing; run: make bridge (in a source tree; what is installed "
+        "by pip has none)",
+        "None",
+    ], done.stderr
 
 
 @pytest.mark.parametrize("file", TESTS)
