@@ -152,12 +152,12 @@ class ArgumentBlock:
 class Prepared:
     """A launch that is repeated with other addresses: whatever else it is given is packed once.
 
-    What may change are the pointers that a kernel's arguments begin with and, of a product, alpha and the
-    scales' addresses. Each launch under way has a block of arguments of its own, whatever thread, signal
+    What may change are the pointers that a kernel's arguments begin with, alpha or eps, and the addresses of
+    a product's scales. Each launch under way has a block of arguments of its own, whatever thread, signal
     handler or finalizer it comes from; blocks are kept for the next one.
     """
 
-    __slots__ = ("_alpha", "_free", "_handle", "_pack", "_scales", "_template", "_threads", "_workgroups")
+    __slots__ = ("_free", "_handle", "_number", "_pack", "_scales", "_template", "_threads", "_workgroups")
 
     def __init__(self, kernel: Function, workgroups: int, values: Sequence[float]) -> None:
         """Take the arguments in the order of `ARGUMENTS`, with anything for those that change."""
@@ -172,10 +172,14 @@ class Prepared:
         assert kernel.args[pointers - 1].offset == _POINTER_BYTES * (pointers - 1)
         at = {x.name: x.offset for x in kernel.args}
         self._pack = struct.Struct(f"<{pointers}Q").pack_into
-        self._alpha, self._scales = at.get("alpha", 0), at.get("a_scale", 0)
+        self._number, self._scales = at.get("alpha", at.get("eps", 0)), at.get("a_scale", 0)
 
     def launch(
-        self, stream: int, pointers: tuple[int, ...], alpha: float | None = None, scales: tuple[int, ...] = ()
+        self,
+        stream: int,
+        pointers: tuple[int, ...],
+        number: float | None = None,
+        scales: tuple[int, ...] = (),
     ) -> None:
         """Launch on a stream of the current device."""
         try:
@@ -185,15 +189,15 @@ class Prepared:
             block.buffer.raw = self._template
         buffer = block.buffer
         self._pack(buffer, 0, *pointers)
-        if alpha is not None:
-            _pack_alpha(buffer, self._alpha, alpha)
+        if number is not None:
+            _pack_number(buffer, self._number, number)
         if scales:
             _pack_scales(buffer, self._scales, *scales)
         _hip.launch(self._handle, self._workgroups, self._threads, stream, block.extra)
         self._free.append(block)
 
 
-_pack_alpha, _pack_scales = struct.Struct("<f").pack_into, struct.Struct("<2Q").pack_into
+_pack_number, _pack_scales = struct.Struct("<f").pack_into, struct.Struct("<2Q").pack_into
 
 
 class _Blocks(threading.local):
@@ -297,10 +301,21 @@ def copy_strided(
 def tiled(device: int, name: str, rows: int, columns: int, stream: int, *values: float) -> None:
     """Launch a helper kernel over a matrix, a workgroup for each of its tiles."""
     kernel = function(device, name)
-    tile_rows, tile_columns = kernel.tile
-    workgroups = -(-rows // tile_rows) * -(-columns // tile_columns)
+    workgroups = _tiles(kernel, rows, columns)
     if workgroups:
         launch(kernel, workgroups, stream, *values)
+
+
+def prepared(device: int, name: str, rows: int, columns: int, *values: float) -> Prepared | None:
+    """Prepare such a launch; None where there are no tiles."""
+    kernel = function(device, name)
+    workgroups = _tiles(kernel, rows, columns)
+    return Prepared(kernel, workgroups, values) if workgroups else None
+
+
+def _tiles(kernel: Function, rows: int, columns: int) -> int:
+    tile_rows, tile_columns = kernel.tile
+    return -(-rows // tile_rows) * -(-columns // tile_columns)
 
 
 def gemm_scales(

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _hip, _launch, _notes
-from ._rows import Rows, as_rows, round_up, storage_axis, type_code
+from ._rows import Layout, Rows, as_rows, round_up, storage_axis, type_code
 from .amax import AmaxState
 from .array import DeviceArray, lend, new
 from .formats import BLOCK, F32, QUANTIZED, Format
 from .groups import group_slots, most_blocks
 from .manifest import CHUNK_BYTES
 from .scaled import ScaledArray, group_blocks
-from .usage import count_copy
+from .usage import Call, count_call, count_copy, count_kernel, count_launched
 
 Input = npt.NDArray[Any] | DeviceArray
 
@@ -64,7 +66,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
             _launch.ELEMENT_CODES[form.name],
             _launch.RULE_CODES[scaling],
         )
-    return ScaledArray._make(
+    made = ScaledArray._make(
         DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
         DeviceArray(block, scale, (blocks, columns), (columns, 1), form.scale_dtype),
         form,
@@ -73,168 +75,242 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
         kernel_scales={"groups": (block, gemm_scale)},
         group_offsets=offsets,
     )
+    moved = x.nbytes + made.data.nbytes + made.scale.nbytes
+    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, moved)
+    return made
 
 
-def quantize_both_ways(
-    x: DeviceArray, stream: int, form: Format, scaling: str, hadamard: bool
-) -> tuple[ScaledArray, ScaledArray]:
-    """Quantize a matrix along its rows and down its columns."""
-    along, across = as_rows(x, -1, stream), as_rows(x, -2, stream)
-    rows, columns = (MxOutput(r, form, hadamard, stream) for r in (along, across))
-    launch_mx(along, rows, columns, form, scaling, hadamard, stream)
-    return rows.array, columns.array
+Axes = tuple[int, ...]
 
 
-class MxOutput:
-    """Memory for codes and scales along one axis, and the arguments that name it."""
+@dataclass(frozen=True)
+class MxArray:
+    """Codes and scales along one axis, but for their address: one piece of memory.
 
-    def __init__(self, r: Rows, form: Format, hadamard: bool, stream: int):
+    Codes come first, then scales in the order of products, where there are any, then scales.
+    """
+
+    form: Format
+    axis: int
+    shape: Axes
+    hadamard: bool
+    data: Layout
+    scale: Layout
+    pitches: tuple[int, int]
+    codes: int  # bytes
+    ordered: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
+        """Settle what quantizing `r` makes."""
         assert form.scale_dtype is not None
-        device = r.array.device
         width = -(-r.length * form.bits // 8)
         blocks = -(-r.length // BLOCK)
         pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
         # A matrix, or several whose rows a product takes for those of one.
         for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
-        gemm_bytes = _launch.gemm_scale_bytes(r.rows, r.length) if for_products else 0
-        # One piece of memory: codes, scales in the order of products, scales.
-        codes = r.rows * pitch
-        block = _hip.allocate(codes + gemm_bytes + r.rows * blocks, device, stream)
-        data = block.ptr
-        scale = data + codes + gemm_bytes
-        if r.length == 0:
-            _hip.clear(data, codes, stream)
-        kept = {"gemm": (block, data + codes)} if gemm_bytes else {}
-        self.pointers = (data, scale, data + codes if gemm_bytes else 0)
-        self.pitches = (pitch, blocks)
-        dtype = np.dtype(np.uint8) if form.bits == 4 else form.dtype
-        self.array = ScaledArray._make(
-            r.shaped(block, data, dtype, width, pitch, padded=True),
-            r.shaped(block, scale, form.scale_dtype, blocks, blocks),
+        codes, ordered = r.rows * pitch, _launch.gemm_scale_bytes(r.rows, r.length) if for_products else 0
+        return cls(
             form,
             r.axis,
             r.shape,
-            hadamard=hadamard,
-            kernel_scales=kept,
+            hadamard,
+            r.layout(np.dtype(np.uint8) if form.bits == 4 else form.dtype, width, pitch),
+            r.layout(form.scale_dtype, blocks, blocks),
+            (pitch, blocks),
+            codes,
+            ordered,
+            codes + ordered + r.rows * blocks,
         )
 
+    def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
+        """Return room for it, and the addresses that the kernel takes."""
+        block = _hip.allocate(self.nbytes, device, stream)
+        data = block.ptr
+        if self.shape[self.axis] == 0:
+            _hip.clear(data, self.codes, stream)
+        ordered = data + self.codes if self.ordered else 0
+        scale = data + self.codes + self.ordered
+        made = ScaledArray._make(
+            DeviceArray(block, data, *self.data, padded=True),
+            DeviceArray(block, scale, *self.scale),
+            self.form,
+            self.axis,
+            self.shape,
+            hadamard=self.hadamard,
+            kernel_scales={"gemm": (block, ordered)} if ordered else {},
+        )
+        return made, (data, scale, ordered)
 
-_NOTHING = (0, 0, 0), (0, 0)
+
+@dataclass(frozen=True)
+class MxPlan:
+    """How an array is quantized along an axis, or a matrix along its rows and down its columns."""
+
+    outputs: tuple[MxArray, ...]
+    turned: bool  # the kernel's rows are the array's columns
+    launch: _launch.Prepared | None  # None where there is nothing to quantize
+    served: Call
+
+    def run(self, x: DeviceArray, stream: int) -> tuple[ScaledArray, ...]:
+        """Quantize an array on the current device."""
+        device = x.device
+        along, pointers = self.outputs[0].allocate(device, stream)
+        made: tuple[ScaledArray, ...] = (along,)
+        across = _NOWHERE
+        if len(self.outputs) == 2:
+            other, across = self.outputs[1].allocate(device, stream)
+            made = along, other
+        x._block.reading(stream)
+        if self.launch is None:
+            count_call(*self.served)
+        else:
+            first, second = (across, pointers) if self.turned else (pointers, across)
+            self.launch.launch(stream, (x.ptr, *first, *second))
+            count_launched(self.served)
+        return made
+
+
+_NOWHERE = 0, 0, 0
 _SPAN = 256  # rows or columns that scales in the order of products cover at least
 
 
-def launch_mx(
-    r: Rows,
-    along: MxOutput,
-    across: MxOutput | None,
-    form: Format,
-    scaling: str,
-    hadamard: bool,
-    stream: int,
-) -> None:
-    """Quantize along the rows of `r` and, if asked for, across them."""
-    ptr, row_stride, stride = r.matrix
-    rows, columns = r.rows, r.length
-    outputs = [
-        (along.pointers, along.pitches),
-        (across.pointers, across.pitches) if across else _NOTHING,
-    ]
-    if rows > 1 and abs(row_stride) < abs(stride):  # the kernel reads fastest along what lies together
+def mx_plan(
+    function: str, along: Rows, across: Rows | None, form: Format, scaling: str, hadamard: bool
+) -> MxPlan:
+    """Settle how an array is quantized along its rows and, if asked for, across them."""
+    x, rows, columns = along.array, along.rows, along.length
+    row_stride, stride = along.row_stride, along.stride
+    outputs = tuple(MxArray.of(r, form, bool(hadamard)) for r in (along, across) if r is not None)
+    sides = [(True, outputs[0].pitches), (True, outputs[1].pitches) if across else (False, (0, 0))]
+    # The kernel reads fastest along what lies together.
+    turned = rows > 1 and abs(row_stride) < abs(stride)
+    if turned:
         rows, columns, row_stride, stride = columns, rows, stride, row_stride
-        outputs.reverse()
-    (row_pointers, row_pitches), (column_pointers, column_pitches) = outputs
-    r.array._block.reading(stream)
-    device = r.array.device
-    _launch.tiled(
-        device,
-        f"quantize_{form.name.split('_')[0]}",
-        round_up(rows, _SPAN) if column_pointers[0] else rows,
-        round_up(columns, _SPAN) if row_pointers[0] else columns,
-        stream,
-        ptr,
-        *row_pointers,
-        *column_pointers,
+        sides.reverse()
+    (by_row, row_pitches), (by_column, column_pitches) = sides
+    kernel = f"quantize_{form.name.split('_')[0]}"
+    launch = _launch.prepared(
+        x.device,
+        kernel,
+        round_up(rows, _SPAN) if by_column else rows,
+        round_up(columns, _SPAN) if by_row else columns,
+        0,
+        *_NOWHERE,
+        *_NOWHERE,
         row_stride,
         stride,
         *row_pitches,
         *column_pitches,
         rows,
         columns,
-        type_code(r.array),
+        type_code(x),
         _launch.ELEMENT_CODES[form.name],
         _launch.RULE_CODES[scaling],
-        hadamard,
+        bool(hadamard),
     )
+    moved = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
+    return MxPlan(outputs, turned, launch, Call(function, kernel, 0, moved))
 
 
-def quantize_by_amax(
-    x: DeviceArray, stream: int, form: Format, axis: int | None, eps: float, amax: Any
-) -> ScaledArray:
-    """Quantize to 8 bits by a greatest magnitude: the tensor's own, that of each row, or a given one."""
-    device, item = x.device, F32.itemsize
-    r = as_rows(x, storage_axis(x) if axis is None else axis, stream)
-    step, count = (0, 1) if axis is None else (1, r.rows)
-    pitch = round_up(max(1, r.length), CHUNK_BYTES)
-    # One piece of memory: codes, greatest magnitudes, scales.
-    block = _hip.allocate(r.rows * pitch + 2 * count * item, device, stream)
-    data, own = block.ptr, block.ptr + r.rows * pitch
-    scale = own + count * item
-    _hip.clear(own, count * item, stream)
-    x._block.reading(stream)
-    source, rows, columns, target = r.matrix, r.rows, r.length, data
-    temporaries = []
-    if rows == 0 or columns == 0:  # scales are due all the same, as for a zero
-        _hip.clear(data, r.rows * pitch, stream)
-        rows, columns = (r.rows if axis is not None else 1), 1
-        spare = _hip.allocate((1 + rows) * CHUNK_BYTES, device, stream)
-        _hip.clear(spare.ptr, item, stream)
-        source, target, pitch = (spare.ptr, 0, 0), spare.ptr + CHUNK_BYTES, CHUNK_BYTES
-        temporaries.append(spare)
-    kind = type_code(x)
+def _bytes(part: Layout) -> int:
+    return math.prod(part[0]) * part[2].itemsize
 
-    if amax is None or (isinstance(amax, AmaxState) and not amax._primed):
-        _launch.tiled(
-            device, "amax", rows, columns, stream, source[0], own, *source[1:], rows, columns, step, kind
+
+@dataclass(frozen=True)
+class AmaxPlan:
+    """How an array is quantized to 8 bits by a greatest magnitude: its own, that of each row, or a given one.
+
+    One piece of memory: codes, greatest magnitudes, scales.
+    """
+
+    form: Format
+    axis: int | None
+    shape: Axes
+    data: Layout
+    small: Layout  # magnitudes and scales
+    count: int  # of these
+    codes: int  # bytes
+    spare: int  # bytes for a zero to quantize where there is nothing: scales are due all the same
+    amax: _launch.Prepared | None  # None where there are no rows to scale
+    quantize: _launch.Prepared | None
+    served: Call
+
+    def run(self, x: DeviceArray, stream: int, eps: float, amax: Any) -> ScaledArray:
+        """Quantize an array on the current device."""
+        device, item = x.device, F32.itemsize
+        block = _hip.allocate(self.codes + 2 * self.count * item, device, stream)
+        data = block.ptr
+        own = data + self.codes
+        scale = own + self.count * item
+        _hip.clear(own, self.count * item, stream)
+        x._block.reading(stream)
+        source, target = x.ptr, data
+        temporaries = []
+        if self.spare:
+            _hip.clear(data, self.codes, stream)
+            spare = _hip.allocate(self.spare, device, stream)
+            _hip.clear(spare.ptr, item, stream)
+            source, target = spare.ptr, spare.ptr + CHUNK_BYTES
+            temporaries.append(spare)
+        state = amax if isinstance(amax, AmaxState) else None
+        if self.amax is None or self.quantize is None:
+            count_call(*self.served)
+        else:
+            if amax is None or (state is not None and not state._primed):
+                self.amax.launch(stream, (source, own))
+                count_kernel("amax")
+                used, next_ptr = own, 0
+            else:
+                given = amax if state is None else state._values  # the current one comes first
+                lent, used = _amax_values(given, self.count, self.axis, device, stream)
+                temporaries.append(lent)
+                next_ptr = own
+            self.quantize.launch(stream, (source, target, used, scale, next_ptr), eps)
+            count_launched(self.served)
+        if state is not None:
+            state._take(own, stream)
+        return ScaledArray._make(
+            DeviceArray(block, data, *self.data, padded=True),
+            DeviceArray(block, scale, *self.small),
+            self.form,
+            -1 if self.axis is None else self.axis,
+            self.shape,
+            amax=DeviceArray(block, own, *self.small),
         )
-        used, next_ptr = own, 0
-    else:
-        given = amax.current if isinstance(amax, AmaxState) else amax
-        lent, used = _amax_values(given, r.rows if step else 1, axis, device, stream)
-        temporaries.append(lent)
-        next_ptr = own
-    _launch.tiled(
+
+
+def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPlan:
+    """Settle how `x`, of which `r` are the rows, is quantized."""
+    device, item = x.device, F32.itemsize
+    step, count = (0, 1) if axis is None else (1, r.rows)
+    width = pitch = round_up(max(1, r.length), CHUNK_BYTES)
+    rows, columns, strides, spare = r.rows, r.length, (r.row_stride, r.stride), 0
+    if rows == 0 or columns == 0:
+        rows, columns = (r.rows if axis is not None else 1), 1
+        strides, pitch, spare = (0, 0), CHUNK_BYTES, (1 + rows) * CHUNK_BYTES
+    kind = type_code(x)
+    data = r.layout(form.dtype, r.length, width)
+    small: Layout = ((), (), F32.dtype) if axis is None else r.layout(F32.dtype, 1, item)
+    amax = _launch.prepared(device, "amax", rows, columns, 0, 0, *strides, rows, columns, step, kind)
+    quantize = _launch.prepared(
         device,
         "quantize_fp8",
         rows,
         columns,
-        stream,
-        source[0],
-        target,
-        used,
-        scale,
-        next_ptr,
-        *source[1:],
+        *(0, 0, 0, 0, 0),
+        *strides,
         pitch,
         rows,
         columns,
         step,
-        eps,
+        0.0,
         kind,
         _launch.ELEMENT_CODES[form.name],
     )
-    if isinstance(amax, AmaxState):
-        amax._take(own, stream)
-
-    def small(ptr: int) -> DeviceArray:
-        if axis is None:
-            return DeviceArray(block, ptr, (), (), F32.dtype)
-        return r.shaped(block, ptr, F32.dtype, 1, item)
-
-    width = round_up(max(1, r.length), CHUNK_BYTES)
-    codes = r.shaped(block, data, form.dtype, r.length, width, padded=True)
-    return ScaledArray._make(
-        codes, small(scale), form, -1 if axis is None else axis, x.shape, amax=small(own)
-    )
+    served = Call("quantize_fp8", "quantize_fp8", 0, x.nbytes + _bytes(data) + _bytes(small))
+    return AmaxPlan(form, axis, x.shape, data, small, count, r.rows * width, spare, amax, quantize, served)
 
 
 def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:
@@ -256,19 +332,41 @@ def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: i
     return block, block.ptr
 
 
-def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
-    """Dequantize on the device of `q`, the current one."""
+@dataclass(frozen=True)
+class BackPlan:
+    """How codes and scales, read where they lie, become numbers again."""
+
+    result: Layout
+    nbytes: int
+    launch: _launch.Prepared
+    served: Call
+
+    def run(self, q: ScaledArray, stream: int) -> DeviceArray:
+        """Dequantize on the current device."""
+        data, scale = q.data, q.scale
+        out = _hip.allocate(self.nbytes, data.device, stream)
+        data._block.reading(stream)
+        scale._block.reading(stream)
+        self.launch.launch(stream, (data.ptr, scale.ptr, out.ptr))
+        count_launched(self.served)
+        return DeviceArray(out, out.ptr, *self.result)
+
+
+def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArray, BackPlan | None]:
+    """Dequantize on the device of `q`, the current one; return the plan for others like it as well."""
     if q.group_offsets is not None:
-        return dequantize_groups(q, stream, to)
+        return dequantize_groups(q, stream, to), None
     form, device = QUANTIZED[q.format], q.data.device
     axis = q.axis if form.block or q.scale.shape else storage_axis(q.data)
     data = as_rows(q.data, axis, stream)
     length = q.shape[axis]
     item = to.itemsize
-    out = _hip.allocate(data.rows * length * item, device, stream)
-    result = data.shaped(out, out.ptr, to.dtype, length, length * item)
-    if result.size == 0:
-        return result
+    layout = data.layout(to.dtype, length, length * item)
+    nbytes = data.rows * length * item
+    out = _hip.allocate(nbytes, device, stream)
+    result = DeviceArray(out, out.ptr, *layout)
+    if nbytes == 0:
+        return result, None
     data.array._block.reading(stream)
     temporaries, ptr, pitch = _chunks("dequantize", data, stream)
     if form.block:
@@ -286,15 +384,13 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
         block, at = _amax_values(each, data.rows, axis, device, stream)
         temporaries.append(block)
         scales = (at, F32.itemsize, 0)
-    _launch.tiled(
+    pointers = ptr, scales[0], out.ptr
+    launch = _launch.prepared(
         device,
         "dequantize",
         data.rows,
         length,
-        stream,
-        ptr,
-        scales[0],
-        out.ptr,
+        *pointers,
         pitch,
         *scales[1:],
         length * item,
@@ -304,7 +400,13 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
         _launch.TYPE_CODES[to.name],
         q.hadamard,
     )
-    return result
+    assert launch is not None
+    launch.launch(stream, pointers)
+    count_kernel("dequantize")
+    if (ptr, scales[0]) != (q.data.ptr, q.scale.ptr):
+        return result, None
+    moved = q.data.nbytes + q.scale.nbytes + nbytes
+    return result, BackPlan(layout, nbytes, launch, Call("dequantize", "dequantize", 0, moved))
 
 
 def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
@@ -319,7 +421,7 @@ def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
     for g in np.flatnonzero(np.diff(offsets)):
         begin, end = int(offsets[g]), int(offsets[g + 1])
         rows, scale = q.data[begin:end], q.scale[int(blocks[g]) : int(blocks[g + 1])]
-        part = dequantize_codes(ScaledArray._make(rows, scale, form, -2, rows.shape), stream, to)
+        part, _ = dequantize_codes(ScaledArray._make(rows, scale, form, -2, rows.shape), stream, to)
         row, column = part.strides
         into = result[begin:end].ptr, q.shape[1] * item, item
         source = part.ptr, row, column
@@ -357,7 +459,8 @@ def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
                 device, "fp4_to_fp8", rows, length, stream, ptr, block.ptr, from_pitch, pitch, rows, length
             )
             del temporaries
-        data = source.shaped(block, block.ptr, form.dtype, length, pitch, padded=True)
+        layout = source.layout(form.dtype, length, pitch)
+        data = DeviceArray(block, block.ptr, *layout, padded=True)
         kept = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
         q._kernel_scales["mxfp8"] = kept
     return kept if kept.axis == q.axis else kept.mT

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from . import _hip, _launch
+from . import _launch
 from ._dlpack import contiguous_strides
 from .array import DeviceArray, new
 from .formats import format_of
 from .usage import count_copy
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, strides, type
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,14 @@ class Rows:
         """Address and strides, as kernels take them."""
         return self.array.ptr, self.row_stride, self.stride
 
-    def shaped(
-        self,
-        block: _hip.Block,
-        ptr: int,
-        dtype: np.dtype[Any],
-        length: int,
-        pitch: int,
-        padded: bool = False,
-    ) -> DeviceArray:
-        """Return rows of results, `pitch` bytes apart, with the axes of the original."""
+    def layout(self, dtype: np.dtype[Any], length: int, pitch: int) -> Layout:
+        """Return how rows of results lie, `pitch` bytes apart, with the axes of the original."""
         shape = list(self.lead)
         strides = [n * pitch for n in contiguous_strides(self.lead, 1)]
         place = len(shape) + 1 + self.axis
         shape.insert(place, length)
         strides.insert(place, dtype.itemsize)
-        return DeviceArray(block, ptr, tuple(shape), tuple(strides), dtype, padded=padded)
+        return tuple(shape), tuple(strides), dtype
 
 
 def as_rows(x: DeviceArray, axis: int, stream: int) -> Rows:

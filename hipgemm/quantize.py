@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from . import _hip, _launch, formats, reference
 from ._quantizing import (
-    MxOutput,
+    AmaxPlan,
+    BackPlan,
+    MxPlan,
+    amax_plan,
     dequantize_codes,
-    launch_mx,
-    quantize_both_ways,
-    quantize_by_amax,
+    mx_plan,
     quantize_groups,
 )
-from ._rows import as_rows
+from ._rows import as_rows, storage_axis
 from .amax import AmaxState
 from .array import DeviceArray, asarray, new
 from .errors import raise_reasons, sentence, told_by
@@ -102,17 +103,30 @@ def quantize_fp8(
     ([448.0, -224.0, 0.4375], 1.0)
     """
     function = "quantize_fp8"
-    form = find_format(function, format, FP8)
-    ndim = _check(function, x)
-    if ndim == 0:
-        raise ValueError(f"{function}: {sentence('x.ndim must be at least 1', 0)}")
-    axis = None if axis is None else find_axis(function, axis, ndim)
+    key = (function, x._key, type(axis), axis, format) if type(x) is DeviceArray else None
+    plan: AmaxPlan | None = _kept(key)
+    if plan is None:
+        form = find_format(function, format, FP8)
+        ndim = _check(function, x)
+        if ndim == 0:
+            raise ValueError(f"{function}: {sentence('x.ndim must be at least 1', 0)}")
+        axis = None if axis is None else find_axis(function, axis, ndim)
+    else:
+        axis = plan.axis
     number = _check_eps(function, eps)
     given = _check_amax(function, amax, x, axis)
+    if plan is not None and isinstance(x, DeviceArray):
+        return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), number, given)
+
+    def work(d: DeviceArray, handle: int) -> ScaledArray:
+        rows = as_rows(d, storage_axis(d) if axis is None else axis, handle)
+        made = amax_plan(d, rows, form, axis)
+        if rows.array is x:
+            _keep(key, made)
+        return made.run(rows.array, handle, number, given)
+
     place = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
-    return _on_device(
-        function, x, stream, lambda d, s: quantize_by_amax(d, s, form, axis, number, given), place
-    )
+    return _on_device(function, x, stream, work, place)
 
 
 def quantize_mxfp8(
@@ -173,7 +187,7 @@ def quantize_mxfp8(
     form = find_format("quantize_mxfp8", format, MXFP8)
     if group_offsets is not None:
         return _mx_groups(x, axis, scaling, form, group_offsets, stream)
-    return _mx("quantize_mxfp8", x, axis, scaling, form, False, stream)
+    return _mx("quantize_mxfp8", x, (axis,), scaling, form, False, stream)[0]
 
 
 def quantize_mxfp4(
@@ -219,7 +233,7 @@ def quantize_mxfp4(
     >>> q.data.astype(np.float32), q.scale.view(np.uint8)
     (array([ 6. ,  2. , -0.5], dtype=float32), array([128], dtype=uint8))
     """
-    return _mx("quantize_mxfp4", x, axis, scaling, MXFP4_E2M1, hadamard, stream)
+    return _mx("quantize_mxfp4", x, (axis,), scaling, MXFP4_E2M1, hadamard, stream)[0]
 
 
 def quantize_both(
@@ -262,15 +276,12 @@ def quantize_both(
     """
     function = "quantize_both"
     form = find_format(function, format, (*MXFP8, "mxfp4_e2m1"))
-    ndim = _check(function, x)
-    if ndim != 2:
-        raise ValueError(f"{function}: {sentence('x.ndim must be 2', ndim, f'x.shape={x.shape}')}")
     if hadamard is not None and form is not MXFP4_E2M1:
         raise ValueError(f"{function}: {sentence('hadamard must be left out for ' + format, hadamard)}")
     transform = form is MXFP4_E2M1 and hadamard is not False
     rule = ("even" if form is MXFP4_E2M1 else "unit") if scaling is None else scaling
-    _check_mx(function, x, rule, transform, (-1, -2))
-    return _on_device(function, x, stream, lambda d, s: quantize_both_ways(d, s, form, rule, transform))
+    rows, columns = _mx(function, x, (-1, -2), rule, form, transform, stream)
+    return rows, columns
 
 
 def transpose_quantize_mxfp8(
@@ -305,8 +316,9 @@ def transpose_quantize_mxfp8(
     """
     function = "transpose_quantize_mxfp8"
     form = find_format(function, format, MXFP8)
-    _check(function, x)
-    return _mx(function, x.T, -1, scaling, form, False, stream)
+    if type(x) is not DeviceArray:
+        _check(function, x)
+    return _mx(function, x.T, (-1,), scaling, form, False, stream)[0]
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:
@@ -340,6 +352,12 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     array([ 0.    ,  3.    , -0.3125], dtype=float32)
     """
     function = "dequantize"
+    key = None
+    if type(q) is ScaledArray and type(q.data) is DeviceArray and q.group_offsets is None:
+        key = (function, q.data._key, q.scale._key, q.shape, q.format, q.axis, q.hadamard, dtype)
+        plan: BackPlan | None = _kept(key)
+        if plan is not None:
+            return _run(q.data.device, plan.run, q, _hip.stream_handle(function, stream))
     if not isinstance(q, ScaledArray):
         raise TypeError(f"{function}: {sentence('q must be a ScaledArray', type(q).__qualname__)}")
     to = format_of(dtype)
@@ -350,9 +368,10 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
         return reference.dequantize(q, dtype=to.dtype)
     handle = _hip.stream_handle(function, stream)
     with told_by(function), _hip.on_device(q.device):
-        made = dequantize_codes(q, handle, to)
+        made, plan = dequantize_codes(q, handle, to)
         count_call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes)
-        return made
+    _keep(key, plan)
+    return made
 
 
 def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
@@ -479,47 +498,86 @@ def _check_amax(function: str, amax: object, x: Input, axis: int | None) -> Any:
 # ---- on the device ----------------------------------------------------------------------------------
 
 
-T = TypeVar("T", ScaledArray, tuple[ScaledArray, ScaledArray])
+T = TypeVar("T")
+Made = TypeVar("Made", ScaledArray, tuple[ScaledArray, ...])
+_plans: dict[
+    Any, Any
+] = {}  # of calls that need nothing laid out anew, by all that they depend on but addresses
+_MAX_PLANS = 1024
+
+
+def _kept(key: Any) -> Any:
+    """Return the plan of an earlier call like this one, which was found to be right, if there is one."""
+    try:
+        return _plans.get(key)
+    except TypeError:  # something that cannot be right either
+        return None
+
+
+def _keep(key: Any, plan: Any) -> None:
+    if key is None or plan is None:
+        return
+    if len(_plans) >= _MAX_PLANS:
+        _plans.clear()
+    _plans[key] = plan
+
+
+def _run(device: int, work: Callable[..., T], *args: Any) -> T:
+    """Run with a device current."""
+    if _hip.current_device() == device:
+        return work(*args)
+    with _hip.on_device(device):
+        return work(*args)
 
 
 def _on_device(
-    function: str, x: Input, stream: Any, work: Callable[[DeviceArray, int], T], device: int | None = None
-) -> T:
+    function: str,
+    x: Input,
+    stream: Any,
+    work: Callable[[DeviceArray, int], Made],
+    device: int | None = None,
+) -> Made:
     """Run on the device of `x`; NumPy arrays go to `device` or the current one, and results come back."""
     handle = _hip.stream_handle(function, stream)
     if isinstance(x, DeviceArray):
         with told_by(function), _hip.on_device(x.device):
-            made = work(x, handle)
-            _count(function, x, *(made if isinstance(made, tuple) else (made,)))
-            return made
+            return work(x, handle)
     resident = asarray(x, device=device, stream=stream)
     with told_by(function), _hip.on_device(resident.device):
         made = work(resident, handle)
-        _count(function, resident, *(made if isinstance(made, tuple) else (made,)))
-        return (made[0].get(), made[1].get()) if isinstance(made, tuple) else made.get()
-
-
-def _count(function: str, x: DeviceArray, *made: ScaledArray) -> None:
-    kernel = f"quantize_{made[0].format.split('_')[0]}"
-    kernel += "quantize_groups" if made[0].group_offsets is not None else ""
-    count_call(function, kernel, 0, x.nbytes + sum(q.data.nbytes + q.scale.nbytes for q in made))
+        return tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
 
 
 def _mx(
-    function: str, x: Input, axis: int, scaling: str, form: Format, hadamard: bool, stream: Any
-) -> ScaledArray:
-    """Check, and quantize along one axis."""
+    function: str,
+    x: Input,
+    axes: tuple[int] | tuple[int, int],
+    scaling: str,
+    form: Format,
+    hadamard: bool,
+    stream: Any,
+) -> tuple[ScaledArray, ...]:
+    """Check, and quantize along one axis, or a matrix along its last and its first."""
+    key = None
+    if type(x) is DeviceArray and type(axes[0]) is int and type(hadamard) is bool:  # for True == 1
+        key = (function, x._key, axes, scaling, form.name, hadamard)
+        plan: MxPlan | None = _kept(key)
+        if plan is not None:
+            return _run(x.device, plan.run, x, _hip.stream_handle(function, stream))
     ndim = _check(function, x)
+    if len(axes) == 2 and ndim != 2:
+        raise ValueError(f"{function}: {sentence('x.ndim must be 2', ndim, f'x.shape={x.shape}')}")
     if ndim == 0:
         raise ValueError(f"{function}: {sentence('x.ndim must be at least 1', 0)}")
-    axis = find_axis(function, axis, ndim)
-    _check_mx(function, x, scaling, hadamard, (axis,))
+    found = tuple(find_axis(function, axis, ndim) for axis in axes)
+    _check_mx(function, x, scaling, hadamard, found)
 
-    def work(d: DeviceArray, handle: int) -> ScaledArray:
-        along = as_rows(d, axis, handle)
-        made = MxOutput(along, form, hadamard, handle)
-        launch_mx(along, made, None, form, scaling, hadamard, handle)
-        return made.array
+    def work(d: DeviceArray, handle: int) -> tuple[ScaledArray, ...]:
+        along, *across = (as_rows(d, axis, handle) for axis in found)
+        made = mx_plan(function, along, across[0] if across else None, form, scaling, hadamard)
+        if along.array is x:
+            _keep(key, made)
+        return made.run(along.array, handle)
 
     return _on_device(function, x, stream, work)
 
