@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 from collections import deque
+from functools import lru_cache
 from typing import Any
 
 from . import _hip
@@ -131,7 +132,10 @@ class Pool:
         self._put(0, size, ptr)
 
     def _put(self, stream: int, size: int, ptr: int) -> None:
-        self._free.setdefault(stream, {}).setdefault(size, []).append(ptr)
+        try:
+            self._free[stream][size].append(ptr)
+        except KeyError:
+            self._free.setdefault(stream, {}).setdefault(size, []).append(ptr)
         self.cached += size
 
     def _out_of_memory(self, nbytes: int, size: int, cached: int) -> HipError:
@@ -181,7 +185,8 @@ class Pool:
                 self._keep(owner, streams)
             elif self.caching:
                 try:
-                    self._gather(home, streams)
+                    if len(streams) > 1 or home not in streams:
+                        self._gather(home, streams)
                 finally:  # a fault that surfaces here ended all work there was
                     self._put(home, size, ptr)
             else:
@@ -263,6 +268,7 @@ def _bytes_of(variable: str) -> int | None:
     return int(digits) << unit
 
 
+@lru_cache(maxsize=1024)
 def _round_up(nbytes: int) -> int:
     """Round to an eighth of a power of two, at least 512 bytes: few sizes, little waste.
 
