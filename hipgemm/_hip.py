@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from . import _runtime
 from ._runtime import EMULATOR, Runtime, launch_extra, opened, runtime
-from .errors import HipError, sentence
+from .errors import HipError, Reason, sentence
+from .problem import read_stream
 
 __all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # what is handed on
 
@@ -19,7 +21,7 @@ _NOT_READY = 600
 _PEER_ACCESS_ALREADY_ENABLED = 704
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
-_LEGACY, _PER_THREAD = 1, 2  # HIP's names for the default stream, and for each thread's own
+_PER_THREAD = 2  # HIP's name for each thread's own stream, the last that is no handle
 
 
 # ---- errors ----------------------------------------------------------------------------------------
@@ -127,24 +129,17 @@ def arch(device: int) -> str:
     return known[device]
 
 
+_asking = threading.local()  # which function was given a stream last, by thread
+
+
 def stream_handle(function: str, stream: Any) -> int:
     """Read a stream argument: None, an int, or anything with int()."""
     if stream is None:
         return 0
-    try:
-        handle = -1 if isinstance(stream, (str, bytes, float)) else int(stream)
-    except (TypeError, ValueError):
-        handle = -1
-    if handle < 0:
-        required = "stream must be None, a stream handle, or convertible to one by int()"
-        raise TypeError(f"{function}: {sentence(required, repr(stream))}")
-    if handle <= _LEGACY:
-        return 0
-    if handle == _PER_THREAD:
-        required = "stream must be one that all threads mean alike"
-        raise ValueError(
-            f"{function}: {sentence(required, 'the per-thread stream (2)', 'make a hipgemm.Stream')}"
-        )
+    handle = read_stream(stream)
+    if isinstance(handle, Reason):
+        raise handle.kind(f"{function}: {handle}")
+    _asking.function = function
     if handle not in _streams and not exists(handle):
         raise ValueError(f"{function}: {_unknown_stream(handle)}")
     return handle
@@ -220,7 +215,8 @@ def require_stream(stream: int, device: int) -> None:
     found = stream_device(stream)
     if found is not None and found != device:
         required = f"stream must be one of device {device}, where the arrays are"
-        raise ValueError(sentence(required, f"{stream:#x}, one of device {found}"))
+        function = getattr(_asking, "function", "hipgemm")
+        raise ValueError(f"{function}: {sentence(required, f'{stream:#x}, one of device {found}')}")
 
 
 def wait_for(waiting: int, stream: int) -> None:

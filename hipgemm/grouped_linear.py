@@ -130,6 +130,7 @@ def grouped_linear(
     raise_reasons(function, reasons)
     assert layer is not None
     device = _hip.current_device() if layer.device is None else layer.device
+    _hip.require_stream(handle, device)
     with told_by(function), _hip.on_device(device):
         maker = _GroupedMaker(recipe, scaling, hadamard, device, handle)
         offsets = maker.offsets(group_offsets)
@@ -209,6 +210,7 @@ def grouped_linear_backward(
     )
     device = saved.x.device
     assert device is not None
+    _hip.require_stream(handle, device)
     with told_by(function), _hip.on_device(device):
         maker = _GroupedMaker(saved.recipe, saved.scaling, saved.hadamard, device, handle)
         g_rows, g_columns, w, x = maker.gradients(maker.bring(dy), saved, dy_amax, format)

@@ -181,6 +181,7 @@ def linear(
     raise_reasons(function, reasons)
     assert layer is not None
     device = _hip.current_device() if layer.device is None else layer.device
+    _hip.require_stream(handle, device)
     with told_by(function), _hip.on_device(device):
         maker = _Maker(recipe, scaling, hadamard, device, handle)
         flags = [q.hadamard for q in (first(x), first(w)) if isinstance(q, ScaledArray)]
@@ -265,6 +266,7 @@ def linear_backward(
     )
     device = saved.x.device
     assert device is not None
+    _hip.require_stream(handle, device)
     with told_by(function), _hip.on_device(device):
         maker = _Maker(saved.recipe, saved.scaling, saved.hadamard, device, handle)
         g = given = maker.bring(dy)

@@ -17,6 +17,7 @@ from .scaled import Resident, ScaledArray, array_hint, is_array, place_name
 INPUTS = (BF16, F16)
 _BYTE = QUANTIZED["fp8_e4m3"]
 OUTPUTS = (BF16, F16, F32)
+_PER_THREAD = 2  # HIP's name for each thread's own stream; 0 and 1 are the default one
 _ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
 
 
@@ -195,6 +196,29 @@ def describe_matmul(
         batch=batch,
     )
     return problem, faults.found
+
+
+def read_stream(stream: Any) -> int | Reason:
+    """The handle that a stream argument means, 0 for the default stream; or what is wrong with it.
+
+    Examples
+    --------
+    >>> print(read_stream(None), read_stream(1), read_stream(2))
+    0 0 stream must be one that all threads mean alike; got the per-thread stream (2); make a hipgemm.Stream
+    """
+    if stream is None:
+        return 0
+    try:
+        handle = -1 if isinstance(stream, (str, bytes, float)) else int(stream)
+    except (TypeError, ValueError):
+        handle = -1
+    if handle < 0:
+        required = "stream must be None, a stream handle, or convertible to one by int()"
+        return Reason(TypeError, "stream", sentence(required, repr(stream)))
+    if handle == _PER_THREAD:
+        required, got = "stream must be one that all threads mean alike", f"the per-thread stream ({handle})"
+        return Reason(ValueError, "stream", sentence(required, got, "make a hipgemm.Stream"))
+    return handle if handle > _PER_THREAD else 0
 
 
 class _Faults:

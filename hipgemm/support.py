@@ -14,7 +14,7 @@ from .cost import Cost, Product, copy_clocks, estimate
 from .errors import KernelNotFoundError, Reason, UnsupportedError, sentence
 from .linear_problem import describe_forward
 from .manifest import CHUNK_BYTES, GEMMS, Kernel, code_object
-from .problem import GemmProblem, Operand, describe_matmul
+from .problem import GemmProblem, Operand, describe_matmul, read_stream
 
 PLAIN = "plain"  # the operation of the kernel that takes anything
 REACH = 2**31  # bytes that a tile may span: offsets inside it are 31-bit
@@ -400,7 +400,7 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` for its
         forward pass.
     *args, **kwargs
-        What it would be called with.
+        What it would be called with. Whether a stream exists, and on which device, only the call can find.
     arch : str
         The architecture to ask about.
 
@@ -421,12 +421,14 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(DESCRIBE), repr(op))}")
     if not isinstance(arch, str):
         raise TypeError(f"can_use: {sentence('arch must be a name such as gfx950', repr(arch))}")
-    kwargs.pop("stream", None)
+    stream = read_stream(kwargs.pop("stream", None))
     try:
         inspect.signature(DESCRIBE[op]).bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
     problem, reasons = DESCRIBE[op](*args, **kwargs)
+    if isinstance(stream, Reason):
+        reasons = [stream, *reasons]
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
         return Support(None, tuple(reasons))
     try:

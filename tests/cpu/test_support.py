@@ -441,6 +441,27 @@ def test_can_use_names_architectures():
     )
 
 
+@pytest.mark.parametrize("op", ["matmul", "linear"])
+def test_can_use_reads_the_stream_as_the_call_does(op):
+    x, w = ones(4, 8), ones(8, 4) if op == "matmul" else ones(4, 8)
+    for stream in (None, 0, 1, 1 << 40):
+        assert can_use(op, x, w, stream=stream)
+    for stream, kind, text in (
+        ("x", TypeError, "stream must be None, a stream handle, or convertible to one by int(); got 'x'"),
+        (-1, TypeError, "stream must be None, a stream handle, or convertible to one by int(); got -1"),
+        (
+            2,
+            ValueError,
+            "stream must be one that all threads mean alike; got the per-thread stream (2); "
+            "make a hipgemm.Stream",
+        ),
+    ):
+        answer = can_use(op, x, w, stream=stream)
+        assert not answer
+        assert [(r.kind, r.code, str(r)) for r in answer.reasons] == [(kind, "stream", text)]
+    assert [r.code for r in can_use(op, x, w, stream=2, dtype=np.int8).reasons] == ["stream", "dtype"]
+
+
 def test_can_use_names_what_the_bridge_serves():
     answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="sm_80")
     assert re.fullmatch(

@@ -104,16 +104,30 @@ foreign = int(_hip.call("hipStreamCreateWithFlags", 1))  # of device 0 too, made
 out = hg.empty((32, 32), BF16, device=1)
 hg.synchronize(1)
 expected = hg.matmul(x, x).get()
+y, saved = hg.linear(x, x)
+g, kept = hg.grouped_linear(x, x[None], np.array([0, 32], np.int32))
+offsets = np.array([0, 32], np.int32)
 for stream in (other, foreign):
-    for call in (
-        lambda: hg.matmul(x, x, stream=stream), lambda: hg.matmul(x, x, out, stream=stream),
-        lambda: hg.asarray(a, device=1, stream=stream), lambda: hg.zeros(3, F32, device=1, stream=stream),
-        lambda: hg.empty(3, F32, device=1, stream=stream), lambda: hg.asarray(x, copy=True, stream=stream),
-        lambda: hg.quantize_mxfp8(x, stream=stream), lambda: hg.AmaxState(1.0, device=1).step(stream=stream),
-        lambda: x.__dlpack__(stream=int(stream)), lambda: hg.Event(1).record(stream),
-        lambda: hg.quantize_fp8(x, stream=stream),
+    for function, call in (
+        ("matmul", lambda: hg.matmul(x, x, stream=stream)),
+        ("matmul", lambda: hg.matmul(x, x, out, stream=stream)),
+        ("asarray", lambda: hg.asarray(a, device=1, stream=stream)),
+        ("zeros", lambda: hg.zeros(3, F32, device=1, stream=stream)),
+        ("empty", lambda: hg.empty(3, F32, device=1, stream=stream)),
+        ("asarray", lambda: hg.asarray(x, copy=True, stream=stream)),
+        ("quantize_mxfp8", lambda: hg.quantize_mxfp8(x, stream=stream)),
+        ("quantize_fp8", lambda: hg.quantize_fp8(x, stream=stream)),
+        ("AmaxState.step", lambda: hg.AmaxState(1.0, device=1).step(stream=stream)),
+        ("__dlpack__", lambda: x.__dlpack__(stream=int(stream))),
+        ("Event.record", lambda: hg.Event(1).record(stream)),
+        ("grouped_matmul", lambda: hg.grouped_matmul(x, x[None], offsets, stream=stream)),
+        ("linear", lambda: hg.linear(x, x, stream=stream)),
+        ("linear_backward", lambda: hg.linear_backward(y, saved, stream=stream)),
+        ("grouped_linear", lambda: hg.grouped_linear(x, x[None], offsets, stream=stream)),
+        ("grouped_linear_backward", lambda: hg.grouped_linear_backward(g, kept, stream=stream)),
     ):
-        raises(ValueError, "stream must be one of device 1, where the arrays are; got 0x", call)
+        said = f"{function}: stream must be one of device 1, where the arrays are; got 0x"
+        raises(ValueError, said, call)
 hg.synchronize(0), hg.synchronize(1)
 assert (hg.matmul(x, x).get() == expected).all()
 _hip.call("hipSetDevice", 1)
