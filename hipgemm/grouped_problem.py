@@ -16,6 +16,7 @@ from .cost import Cost, Load, Product, copy_clocks
 from .errors import Reason, UnsupportedError, sentence
 from .formats import BF16, F16, QUANTIZED, Format, format_of
 from .groups import group_slots, offset_reasons, same_offsets, straddling
+from .linear_problem import describe_grouped, prepared
 from .manifest import Kernel
 from .problem import INPUTS, OUTPUTS, Operand, _bytes_of, _Faults, _names, _operand, dtype_name
 from .scaled import Resident, ScaledArray, is_array
@@ -103,6 +104,56 @@ def describe_grouped_matmul(
         x_operand.device,
     )
     return problem, faults.found
+
+
+def describe_grouped_forward(
+    x: Any,
+    w: Any,
+    group_offsets: Any,
+    *,
+    recipe: object = "bf16",
+    x_amax: object = None,
+    w_amax: object = None,
+    scaling: object = None,
+    hadamard: object = None,
+    dtype: npt.DTypeLike | None = None,
+) -> tuple[GroupedProblem | None, list[Reason]]:
+    """Describe the product of a call of `grouped_linear`: what a kernel has to do.
+
+    Examples
+    --------
+    >>> x, w = np.ones((5, 64), np.float32), np.ones((2, 3, 64), np.float32)
+    >>> print(describe_grouped_forward(x, w, np.array([0, 2, 5]), recipe="mxfp8")[0])
+    (5, 64) @ (2, 64, 3) mxfp8_e4m3 -> bf16
+    """
+    layer, reasons = describe_grouped(
+        x,
+        w,
+        group_offsets,
+        recipe=recipe,
+        x_amax=x_amax,
+        w_amax=w_amax,
+        scaling=scaling,
+        hadamard=hadamard,
+        dtype=dtype,
+    )
+    if layer is None:
+        return None, reasons
+    form = format_of(dtype) if dtype is not None else BF16
+    assert form is not None
+    problem = GroupedProblem(
+        "grouped_matmul",
+        layer.m,
+        layer.groups,
+        layer.n,
+        layer.k,
+        prepared(x, (layer.m, layer.k), layer),
+        prepared(w, (layer.groups, layer.n, layer.k), layer),
+        None,
+        form,
+        layer.device or 0,  # where operands are brought
+    )
+    return problem, reasons
 
 
 def describe_grouped_wgrad(
@@ -401,5 +452,9 @@ def _cost(p: GroupedProblem, kernel: Kernel) -> Cost:
     return Cost(kernel, 1, turns, load.tiles * load.batches, load.rounds(1), clocks, load)
 
 
-DESCRIBE |= {"grouped_matmul": describe_grouped_matmul, "grouped_wgrad": describe_grouped_wgrad}
-CHOOSE |= dict.fromkeys(("grouped_matmul", "grouped_wgrad"), grouped_choices)
+DESCRIBE |= {
+    "grouped_matmul": describe_grouped_matmul,
+    "grouped_wgrad": describe_grouped_wgrad,
+    "grouped_linear": describe_grouped_forward,
+}
+CHOOSE |= dict.fromkeys(("grouped_matmul", "grouped_wgrad", "grouped_linear"), grouped_choices)

@@ -144,29 +144,32 @@ def describe_forward(
     if layer is None:
         return None, reasons
 
-    def operand(q: Any, rows: int) -> Operand:
-        q = first(q)
-        if isinstance(q, Resident) and q.dtype == BF16.dtype and len(q.shape) == 2 and recipe == "bf16":
-            return Operand(q.shape, q.strides, BF16, q.ptr, q.device, q.padded, tight=q.tight)
-        names = (q.format,) if isinstance(q, ScaledArray) else RECIPES[layer.recipe]
-        form = QUANTIZED[names[0]] if names else BF16
-        columns = -(-layer.k * form.bits // (8 * form.itemsize))
-        pitch = -(-columns * form.itemsize // 16) * 16
-        strides = (pitch, form.itemsize)
-        return Operand((rows, columns), strides, form, 0, layer.device or 0, padded=True)
-
     problem = GemmProblem(
         m=layer.m,
         n=layer.n,
         k=layer.k,
-        a=operand(x, layer.m),
-        b=operand(w, layer.n).transposed,
+        a=prepared(x, (layer.m, layer.k), layer),
+        b=prepared(w, (layer.n, layer.k), layer).transposed,
         out=None,
         out_format=format_of(dtype) or BF16 if dtype is not None else BF16,
         col_scale=w_post_scale is not None,
         bias=format_of(bias.dtype) if is_array(bias) else None,
     )
     return problem, reasons
+
+
+def prepared(q: Any, shape: Shape, layer: Layer | GroupedLayer) -> Operand:
+    """An operand (.., rows, K) of the forward product: as it is, or as it will be once quantized or cast."""
+    q = first(q)
+    if isinstance(q, Resident) and q.dtype == BF16.dtype and q.shape == shape and layer.recipe == "bf16":
+        return Operand(q.shape, q.strides, BF16, q.ptr, q.device, q.padded, tight=q.tight)
+    names = (q.format,) if isinstance(q, ScaledArray) else RECIPES[layer.recipe]
+    form = QUANTIZED[names[0]] if names else BF16
+    *lead, rows, k = shape
+    columns = -(-k * form.bits // (8 * form.itemsize))
+    pitch = -(-columns * form.itemsize // 16) * 16
+    strides = (*(rows * pitch for _ in lead), pitch, form.itemsize)
+    return Operand((*lead, rows, columns), strides, form, 0, layer.device or 0, padded=True)
 
 
 def describe_backward(

@@ -380,7 +380,7 @@ class Support:
         return "\n".join(lines)
 
 
-# What describes the product of an operation; for linear that of the forward pass.
+# What describes the product of an operation; for layers that of the forward pass.
 DESCRIBE: dict[str, Callable[..., tuple[Any, list[Reason]]]] = {
     "matmul": describe_matmul,
     "linear": describe_forward,
@@ -397,8 +397,8 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     Parameters
     ----------
     op : str
-        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` for its
-        forward pass.
+        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` or
+        ``"grouped_linear"`` for the forward pass.
     *args, **kwargs
         What it would be called with. Whether a stream exists, and on which device, only the call can find.
     arch : str

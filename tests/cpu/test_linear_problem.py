@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
-from hipgemm.errors import message
+from hipgemm.errors import UnsupportedError, message
 from hipgemm.linear_problem import RECIPES, Layer, describe_backward, describe_linear
 from hipgemm.support import can_use
 
@@ -203,3 +203,15 @@ def test_can_use(recipe):
     assert [r.kind for r in answer.reasons] == [ValueError, TypeError if recipe == "fp8" else ValueError]
     with pytest.raises(TypeError, match=r"can_use: linear: got an unexpected keyword argument 'recipes'"):
         can_use("linear", X, W, recipes=recipe)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_can_use_grouped_linear(recipe):
+    x, w, offsets = np.ones((50, 64), F32), np.ones((2, 48, 64), F32), np.array([0, 20, 50])
+    answer = can_use("grouped_linear", x, w, offsets, recipe=recipe)
+    assert answer.kernel is not None, answer
+    assert answer.kernel.startswith(f"grouped_matmul_{recipe}")
+    answer = can_use("grouped_linear", x, w[..., :3], offsets + 1, recipe=recipe, dtype=np.int8)
+    assert [r.code for r in answer.reasons] == ["shape", "dtype", "offsets"], answer
+    answer = can_use("grouped_linear", x, w, offsets, recipe=recipe, arch="gfx942")
+    assert [r.kind for r in answer.reasons] == [UnsupportedError]

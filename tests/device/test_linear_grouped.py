@@ -250,3 +250,15 @@ def test_faults(change, kind, text):
     arguments |= change
     with pytest.raises(kind, match=f"grouped_linear: .*{text}"):
         hg.grouped_linear(arguments["x"], arguments["w"], offsets, recipe=arguments["recipe"])
+
+
+@every_recipe
+@pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
+def test_can_use_foretells_the_kernel(recipe, dtype):
+    x, w, offsets = np.ones((40, 64), dtype), np.ones((2, 48, 64), dtype), np.array([0, 33, 40], np.int32)
+    for resident in (False, True):
+        a, b = (hg.asarray(x), hg.asarray(w)) if resident else (x, w)
+        foretold = hg.can_use("grouped_linear", a, b, offsets, recipe=recipe).kernel
+        hg.reset_usage()
+        hg.grouped_linear(a, b, offsets, recipe=recipe)
+        assert [name for name in hg.usage().kernels if name.startswith("grouped_matmul")] == [foretold]
