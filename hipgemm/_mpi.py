@@ -93,10 +93,10 @@ def agree(function: str, comm: Any, timeout: float, check: Callable[[], tuple[st
     text = f"{function} of {text}" if failed is None else text
     digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
     try:
-        said = _tell(function, comm, bytes([failed is not None]) + digest, 1 + _DIGEST_BYTES, timeout)
+        said = tell(function, comm, bytes([failed is not None]) + digest, 1 + _DIGEST_BYTES, timeout)
         if not any(one[0] for one in said) and len(set(said)) == 1:
             return result  # type: ignore[no-any-return]
-        told = _tell(function, comm, text.encode(), _TEXT_BYTES, timeout)
+        told = tell(function, comm, text.encode(), _TEXT_BYTES, timeout)
     except TimeoutError as late:
         raise failed or late from late
     if failed is not None:
@@ -177,15 +177,15 @@ def _join(function: str, comm: Any, timeout: float) -> None:
     if state is None:
         comm.Set_attr(_key, state := _State())
         name = mpi.Get_processor_name().encode()
-        names = _tell(function, comm, name, _NAME_BYTES, timeout)
+        names = tell(function, comm, name, _NAME_BYTES, timeout)
         state.place = names[: comm.Get_rank()].count(names[comm.Get_rank()])
     elif state.lost:
         required, got = "the communicator must be whole", "one on which an earlier exchange did not end"
         raise TimeoutError(f"{function}: {sentence(required, got)}")
 
 
-def _tell(function: str, comm: Any, text: bytes, size: int, timeout: float) -> list[bytes]:
-    """What each rank says, in at most `size` bytes."""
+def tell(function: str, comm: Any, text: bytes, size: int, timeout: float) -> list[bytes]:
+    """Return what each rank says, in at most `size` bytes."""
     own = np.frombuffer(text[:size].ljust(size, b"\0"), np.uint8)
     every = np.zeros((comm.Get_size(), size), np.uint8)
     _run(function, comm, lambda: comm.Iallgather(own, every), timeout, (own, every))

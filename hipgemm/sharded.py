@@ -124,7 +124,7 @@ class ShardedArray:
     def __repr__(self) -> str:
         where = f"devices={list(self.devices)}"
         if self.comm is not None:
-            where = f"rank {self.comm.Get_rank()} of {self.comm.Get_size()}"
+            where = f"rank {self.comm.Get_rank()} of {self.comm.Get_size()}, device={self.devices[0]}"
         return f"ShardedArray(shape={self.shape}, dtype={self.dtype}, axis={self.axis}, {where})"
 
 
@@ -188,13 +188,102 @@ def shard(
     return bring_parts(x, along, offsets, places, comm, timeout)
 
 
-def _check_array(x: Any) -> None:
+def assemble(
+    parts: Any, *, axis: int | None, comm: Any = None, timeout: float = _mpi.TIMEOUT
+) -> ShardedArray:
+    """Make a `ShardedArray` of parts that are where they belong already; nothing is copied between devices.
+
+    Parameters
+    ----------
+    parts : sequence of DeviceArray or ScaledArray on devices, or one array
+        One for each device, in order along `axis`. With a communicator the part of this rank alone, which
+        may be on the host as well. They differ in length along `axis` only. Quantized ones may have scales
+        of their own.
+    axis : int or None
+        The axis along which they make up the whole. None: each is the whole.
+    comm : mpi4py communicator, optional
+        Whose ranks hold one part each.
+    timeout : float
+        As for `shard`.
+
+    Returns
+    -------
+    ShardedArray
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError, TimeoutError
+        As `shard`, and for parts that do not fit each other.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> x = hg.sharding.assemble([hg.zeros((2, 4), np.float32), hg.zeros((3, 4), np.float32)], axis=0)
+    >>> x.shape, x.offsets
+    ((5, 4), (0, 2, 5))
+    """
+    function = "assemble"
+    if comm is not None and not _mpi.is_communicator(comm):
+        required = "comm must be an mpi4py communicator or None"
+        raise TypeError(f"{function}: {sentence(required, type(comm).__qualname__)}")
+    listed = [parts] if comm is not None else list(parts) if isinstance(parts, (list, tuple)) else []
+
+    def check() -> tuple[str, int | None]:
+        _mpi.seconds(function, timeout)
+        if not listed:
+            required = "parts must be a list or tuple of one or more arrays"
+            raise TypeError(f"{function}: {sentence(required, type(parts).__qualname__)}")
+        for x in listed:
+            _check_array(x, function, "a part")
+            if comm is None and _place(x) is None:
+                raise TypeError(f"{function}: {sentence('each part must be on a device', 'one on the host')}")
+        along = None if axis is None else find_axis(function, axis, len(listed[0].shape))
+        kinds = dict.fromkeys(_kind(x, along) for x in listed)
+        if len(kinds) > 1:
+            required = "all parts must be alike but for their length along axis"
+            raise ValueError(f"{function}: {sentence(required, ' and '.join(kinds))}")
+        return f"{next(iter(kinds))}, axis {along}", along
+
+    along = check()[1] if comm is None else _mpi.agree(function, comm, timeout, check)
+    shape = list(listed[0].shape)
+    offsets: tuple[int, ...] = ()
+    if along is not None:
+        lengths = [int(x.shape[along]) for x in listed]
+        if comm is not None:
+            lengths = [int(said) for said in _mpi.tell(function, comm, str(lengths[0]).encode(), 20, timeout)]
+        shape[along] = sum(lengths)
+        offsets = given_offsets(function, lengths, len(lengths), listed[0], along, shape[along])
+    if comm is not None and _place(listed[0]) is None:
+        listed = [asarray(listed[0], device=_mpi.device(comm))]
+    return ShardedArray(listed, tuple(shape), along, offsets, comm, timeout)
+
+
+def _place(x: Any) -> int | None:
+    """The device that holds an array; None for the host."""
+    return None if isinstance(x, np.ndarray) else x.device
+
+
+def _kind(x: Any, axis: int | None) -> str:
+    """What parts must have in common, in words."""
+    shape = [str(n) for n in x.shape]
+    if axis is not None and -axis <= len(shape):
+        shape[axis] = "any"
+    words = f"{x.format if isinstance(x, ScaledArray) else x.dtype} ({', '.join(shape)})"
+    if isinstance(x, ScaledArray):
+        words += f" blocked along {x.axis}" + (" with Hadamard transform" if x.hadamard else "")
+    return words
+
+
+def _check_array(x: Any, function: str = "shard", name: str = "x") -> None:
     if not (is_array(x) or isinstance(x, ScaledArray)):
-        required = "x must be a numpy.ndarray, a DeviceArray or a ScaledArray"
-        raise TypeError(f"shard: {sentence(required, type(x).__qualname__, array_hint(x))}")
+        required = f"{name} must be a numpy.ndarray, a DeviceArray or a ScaledArray"
+        raise TypeError(f"{function}: {sentence(required, type(x).__qualname__, array_hint(x))}")
     if isinstance(x, ScaledArray) and x.group_offsets is not None:
-        required, got = "x must be quantized without group_offsets", f"{x.group_offsets.shape[0] - 1} groups"
-        raise ValueError(f"shard: {sentence(required, got)}")
+        required, got = (
+            f"{name} must be quantized without group_offsets",
+            f"{x.group_offsets.shape[0] - 1} groups",
+        )
+        raise ValueError(f"{function}: {sentence(required, got)}")
 
 
 def _where(x: Any, axis: Any, sizes: Any, count: int) -> tuple[int | None, tuple[int, ...]]:
@@ -206,10 +295,9 @@ def _where(x: Any, axis: Any, sizes: Any, count: int) -> tuple[int | None, tuple
             )
         return None, ()
     axis = find_axis("shard", axis, len(x.shape))
-    step = block_step(x, axis)
     if sizes is None:
-        return axis, even_offsets(x.shape[axis], count, step)
-    return axis, given_offsets(sizes, count, x, axis, step)
+        return axis, even_offsets(x.shape[axis], count, block_step(x, axis))
+    return axis, given_offsets("shard", sizes, count, x, axis, x.shape[axis])
 
 
 # ---- which part goes where -------------------------------------------------------------------------
@@ -278,20 +366,19 @@ def even_offsets(length: int, count: int, step: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def given_offsets(
-    sizes: Any, count: int, x: Any, axis: int, step: int, function: str = "shard"
-) -> tuple[int, ...]:
-    """Where parts of given sizes begin."""
+def given_offsets(function: str, sizes: Any, count: int, x: Any, axis: int, total: int) -> tuple[int, ...]:
+    """Where parts of given sizes begin; `x` is one of them, or the whole."""
     try:
         sizes = tuple(map(operator.index, sizes))
     except TypeError:
         required = "sizes must be a sequence of ints"
         raise TypeError(f"{function}: {sentence(required, repr(sizes))}") from None
     found = np.cumsum([0, *sizes]).tolist()
-    if len(sizes) != count or min(sizes) < 0 or found[-1] != x.shape[axis]:
-        required = f"sizes must be {count} lengths that add up to {x.shape[axis]}"
+    if len(sizes) != count or min(sizes) < 0 or found[-1] != total:
+        required = f"sizes must be {count} lengths that add up to {total}"
         raise ValueError(f"{function}: {sentence(required, list(sizes))}")
-    if any(at % step and at != x.shape[axis] for at in found):
+    step = block_step(x, axis)
+    if any(at % step and at != total for at in found):
         required = f"parts must begin at multiples of {step}, the block of {x.format}"
         raise ValueError(f"{function}: {sentence(required, found)}")
     return tuple(found)

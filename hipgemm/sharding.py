@@ -22,6 +22,7 @@ from .scaled import ScaledArray, array_hint, is_array
 from .sharded import (
     Part,
     ShardedArray,
+    assemble,
     block_step,
     bring_parts,
     cut,
@@ -36,7 +37,7 @@ from .sharded import (
 )
 from .stream import Event, Stream
 
-__all__ = ["ShardedArray", "least_k", "sent_bytes", "shard", "sharded_matmul"]
+__all__ = ["ShardedArray", "assemble", "least_k", "sent_bytes", "shard", "sharded_matmul"]
 
 Split = Literal["m", "n", "k", "batch"]
 _FUNCTION = "sharded_matmul"
@@ -206,7 +207,7 @@ def _planned(
             found.append(())
         elif split in ("k", "batch") and known is not None and known.axis is not None:
             sizes = [high - low for low, high in pairwise(known.offsets)]
-            found.append(given_offsets(sizes, count, x, axis, block_step(x, axis), _FUNCTION))
+            found.append(given_offsets(_FUNCTION, sizes, count, x, axis, x.shape[axis]))
         else:
             found.append(even_offsets(x.shape[axis], count, block_step(x, axis)))
     if split in ("k", "batch") and None not in axes and found[0] != found[1]:

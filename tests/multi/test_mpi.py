@@ -49,6 +49,13 @@ assert_gemm_close(hg.sharded_matmul(cut[0].T, cut[1], split="k", dtype=np.float3
 q = hg.quantize_mxfp8(a.astype(np.float32)), hg.quantize_mxfp8(b.T.astype(np.float32)).T
 assert_gemm_close(hg.sharded_matmul(*q, split="k", devices=comm), *q)
 
+mine = [slice(0, 50), slice(50, 50), slice(50, 89), slice(89, 90)][rank]
+place = x.devices[0]
+held = [hg.sharding.assemble(p, axis=0, comm=comm) for p in (dy[mine], hg.asarray(u[mine], device=place))]
+assert held[0].offsets == (0, 50, 50, 89, 90) and (held[1].get() == u).all()
+dw = hg.sharded_matmul(held[0].T, held[1], split="k", dtype=np.float32)
+assert_gemm_close(dw.get(), dy.T, u, exact=True)
+
 batch = np.stack([a, a[::-1], a, a, a])
 out = hg.sharded_matmul(batch, b, split="batch", devices=comm)
 assert_gemm_close(out[1], a[::-1], b)
@@ -138,6 +145,10 @@ with refused(ValueError, "sharded_matmul", same, "split=m", "split=k"):
 x, y = hg.shard(a, comm, axis=0), hg.shard(b, comm, axis=None)
 with refused(ValueError, "sharded_matmul", same, "to float32", "to bfloat16"):
     hg.sharded_matmul(x, y, split="m", dtype=np.float32 if rank == 1 else bf16)
+with refused(ValueError, "assemble", same, "float16 (any, 16)"):
+    hg.sharding.assemble(a[rank:].astype(np.float16) if rank == 0 else a[rank:], axis=0, comm=comm)
+with refused(TypeError if rank == 1 else RuntimeError, "a part must be a numpy.ndarray", "got list"):
+    hg.sharding.assemble([a] if rank == 1 else a, axis=0, comm=comm)
 with refused(ValueError, "ShardedArray.get", same):
     (x if rank else x.T).get()
 

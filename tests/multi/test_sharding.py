@@ -1,6 +1,7 @@
 """Products over devices: right within the bound, the same bits on every run, whatever is cut."""
 
 import os
+import re
 from typing import Any
 
 import ml_dtypes
@@ -215,6 +216,60 @@ def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch:
     monkeypatch.setattr(_hip, "copy_between", counted)
     hg.sharded_matmul(x, y, split="k")
     assert list(sent.values())[:4] == [sharding.sent_bytes(64, 48, 4)] * 4
+
+
+def test_parts_that_are_there_already(rng: Any, devices: list[int]) -> None:
+    dy, x = random_matrix((90, 16), rng, dtype=BF16), random_matrix((90, 24), rng, dtype=BF16)
+    ends = [0, 50, 50, 89, 90]
+    some = (devices * 4)[:4]
+
+    def held(whole: Any) -> Any:
+        cut = [hg.asarray(whole[a:b], device=d) for a, b, d in zip(ends, ends[1:], some, strict=False)]
+        made = sharding.assemble(cut, axis=0)
+        assert all(mine is given for mine, given in zip(made.parts, cut, strict=True))
+        assert (made.shape, made.axis, made.offsets, made.devices) == (
+            whole.shape,
+            -2,
+            tuple(ends),
+            tuple(some),
+        )
+        assert (made.get() == whole).all()
+        return made
+
+    assert_gemm_close(hg.sharded_matmul(held(dy).T, held(x), split="k", dtype=np.float32).get(), dy.T, x)
+    quantized = [
+        hg.quantize_mxfp8(hg.asarray(x[a : a + 45], device=d)) for a, d in ((0, some[0]), (45, some[1]))
+    ]
+    weights = hg.quantize_mxfp8(random_matrix((8, 24), rng, dtype=np.float32))
+    out = hg.sharded_matmul(sharding.assemble(quantized, axis=0), weights.T, split="m").get()
+    assert_gemm_close(out, hg.quantize_mxfp8(x), weights.T)
+
+
+def test_parts_that_do_not_fit(rng: Any, devices: list[int]) -> None:
+    x = hg.asarray(random_matrix((6, 64), rng, dtype=BF16))
+    make: Any = sharding.assemble
+    for parts, axis, kind, text in (
+        (x, 0, TypeError, "parts must be a list or tuple of one or more arrays; got DeviceArray"),
+        ([], 0, TypeError, "parts must be a list or tuple of one or more arrays; got list"),
+        ([x, 1], 0, TypeError, "a part must be a numpy.ndarray, a DeviceArray or a ScaledArray; got int"),
+        ([x, x.get()], 0, TypeError, "each part must be on a device; got one on the host"),
+        ([x, x], 2, ValueError, "axis must be from -2 to 1; got 2"),
+        ([x, x[:, :8]], 0, ValueError, "got bfloat16 (any, 64) and bfloat16 (any, 8)"),
+        ([x, x[:3]], None, ValueError, "got bfloat16 (6, 64) and bfloat16 (3, 64)"),
+        ([x, x[0]], 0, ValueError, "got bfloat16 (any, 64) and bfloat16 (64)"),
+        ([x, x.view(np.float16)], 0, ValueError, "got bfloat16 (any, 64) and float16 (any, 64)"),
+        (
+            [hg.quantize_mxfp8(x[:, :48])] * 2,
+            1,
+            ValueError,
+            "multiples of 32, the block of mxfp8_e4m3; got [0, 48, 96]",
+        ),
+    ):
+        with pytest.raises(kind, match=re.escape(text)) as caught:
+            make(parts, axis=axis)
+        assert str(caught.value).startswith("assemble: ")
+    with pytest.raises(TypeError, match=r"assemble: comm must be an mpi4py communicator or None; got int"):
+        make(x, axis=0, comm=3)
 
 
 def test_nothing_leaks(rng: Any, devices: list[int]) -> None:
