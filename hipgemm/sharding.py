@@ -37,7 +37,7 @@ from .sharded import (
 )
 from .stream import Event, Stream
 
-__all__ = ["ShardedArray", "assemble", "least_k", "sent_bytes", "shard", "sharded_matmul"]
+__all__ = ["ShardedArray", "assemble", "least_k", "sent_bytes", "shard", "sharded_matmul", "speedup"]
 
 Split = Literal["m", "n", "k", "batch"]
 _FUNCTION = "sharded_matmul"
@@ -158,7 +158,7 @@ def sent_bytes(m: int, n: int, devices: int) -> int:
 
 
 def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
-    """K from which sending hides behind multiplying, in a product split along K; see docs/sharding.md.
+    """K from which sending takes no longer than multiplying, in a product split along K; see docs/sharding.md.
 
     Examples
     --------
@@ -166,6 +166,20 @@ def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
     4000
     """
     return math.ceil(2 * flops / bytes_per_second * (devices - 1))
+
+
+def speedup(k: int, flops: float, bytes_per_second: float, devices: int, *, overlap: bool) -> float:
+    """How many times as fast as one device a product split along K is: below 1, it does not pay.
+
+    Sending hides behind multiplying (`overlap`) between the devices of one process, not between ranks.
+
+    Examples
+    --------
+    >>> [round(speedup(k, 1e15, 5e10, 8, overlap=False), 2) for k in (10000, 40000, 280000)]
+    [0.28, 1.0, 4.0]
+    """
+    multiplying, sending = 2 * k / flops / devices, 4 / bytes_per_second * (devices - 1) / devices
+    return 2 * k / flops / (max(multiplying, sending) if overlap else multiplying + sending)
 
 
 # ---- what is asked for -----------------------------------------------------------------------------
