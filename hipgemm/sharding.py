@@ -158,7 +158,7 @@ def sent_bytes(m: int, n: int, devices: int) -> int:
 
 
 def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
-    """K from which sending takes no longer than multiplying, in a product split along K; see docs/sharding.md.
+    """K from which sending takes no longer than multiplying, in a product split along K (docs/sharding.md).
 
     Examples
     --------
