@@ -157,17 +157,28 @@ class Prepared:
     handler or finalizer it comes from; blocks are kept for the next one.
     """
 
-    __slots__ = ("_free", "_handle", "_number", "_pack", "_scales", "_template", "_threads", "_workgroups")
+    __slots__ = (
+        "_free",
+        "_handle",
+        "_name",
+        "_number",
+        "_pack",
+        "_scales",
+        "_template",
+        "_threads",
+        "_workgroups",
+    )
 
     def __init__(self, kernel: Function, workgroups: int, values: Sequence[float]) -> None:
         """Take the arguments in the order of `ARGUMENTS`, with anything for those that change."""
-        self._handle, self._threads, self._workgroups = kernel.handle, kernel.threads, workgroups
+        self._name, self._handle, self._threads = kernel.name, kernel.handle, kernel.threads
+        self._workgroups = workgroups
         packed = bytearray(kernel.size)
         kernel.pack_into(packed, 0, *values)
         self._template = bytes(packed)
         self._free: list[ArgumentBlock] = []
         pointers = 0
-        while kernel.args[pointers].type == "ptr":
+        while kernel.args[pointers].type == "ptr" and kernel.args[pointers].name != "a_scale":
             pointers += 1
         assert kernel.args[pointers - 1].offset == _POINTER_BYTES * (pointers - 1)
         at = {x.name: x.offset for x in kernel.args}
@@ -195,6 +206,10 @@ class Prepared:
             _pack_scales(buffer, self._scales, *scales)
         _hip.launch(self._handle, self._workgroups, self._threads, stream, block.extra)
         self._free.append(block)
+
+    def count(self) -> None:
+        """Count a launch; calls that are one are counted at once by `usage.count_launched`."""
+        usage.count_kernel(self._name)
 
 
 _pack_number, _pack_scales = struct.Struct("<f").pack_into, struct.Struct("<2Q").pack_into
@@ -306,10 +321,12 @@ def tiled(device: int, name: str, rows: int, columns: int, stream: int, *values:
         launch(kernel, workgroups, stream, *values)
 
 
-def prepared(device: int, name: str, rows: int, columns: int, *values: float) -> Prepared | None:
-    """Prepare such a launch; None where there are no tiles."""
+def prepared(
+    device: int, name: str, rows: int, columns: int, *values: float, times: int = 1
+) -> Prepared | None:
+    """Prepare such a launch, over so many matrices; None where there are no tiles."""
     kernel = function(device, name)
-    workgroups = _tiles(kernel, rows, columns)
+    workgroups = _tiles(kernel, rows, columns) * times
     return Prepared(kernel, workgroups, values) if workgroups else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,23 +81,16 @@ class Plan:
     nbytes: int
     out_format: Format
     ranges: tuple[tuple[int, int], ...]  # bytes that a, b and out span, from their addresses
-    served: usage.Call | None = None  # as the other parts: None where the result is empty
-    kernel: _launch.Function | None = None
-    workgroups: int = 0
+    served: usage.Call | None = None  # as the launch: None where the result is empty
+    launch: _launch.Prepared | None = None
     first: Side = Side("a", None, None)
     second: Side = Side("b", None, None)
     swapped: bool = False  # the kernel computes the transpose, from exchanged operands
-    plain: bool = False
-    single: _launch.Prepared | None = None  # where one launch does it all
-    in_place: bool = True  # nothing is moved, and there are no scales
-    layout: Axes = ()  # strides and extents, in the order of the kernel's arguments
-    types: Axes = ()
-    scale_layout: Axes = ()
+    in_place: bool = True  # operands are read where they lie, and have no scales
+    once: bool = True  # one launch does it all
     offsets: tuple[Axes, ...] = ()  # of a, b, out and scales, for a launch each; empty for one launch
     out_move: Move | None = None
-    reduce: _launch.Function | None = None  # adds up the parts of K
-    reduce_workgroups: int = 0
-    reduce_layout: Axes = ()
+    reduce: _launch.Prepared | None = None  # adds up the parts of K
     workspace: int = 0
 
     def may_overlap(self, a: DeviceArray, b: DeviceArray, out: DeviceArray, *vectors: Any) -> bool:
@@ -145,17 +138,10 @@ def build(p: GemmProblem, choice: Choice, device: int) -> Plan:
     slower = "; ".join(reason.text for reason in choice.why)
     known |= {
         "served": usage.Call("matmul", choice.kernel.name, flop, moved, slower),
-        "kernel": _launch.function(device, choice.kernel.name),
         "swapped": choice.swapped,
-        "plain": choice.kernel.op == PLAIN,
     }
-    made = _plain(choice, known) if known["plain"] else _fast(choice, device, known)
-    if made.reduce is not None or made.offsets:
-        return made
-    assert made.kernel is not None
-    scales: Axes = (0, 0) if made.scale_layout or made.plain else ()
-    values = _values(made, (0,) * 6, 1.0, scales)
-    return replace(made, single=_launch.Prepared(made.kernel, made.workgroups, values))
+    kernel = _launch.function(device, choice.kernel.name)
+    return (_plain if choice.kernel.op == PLAIN else _fast)(choice, kernel, device, known)
 
 
 def _own_bytes(x: Operand) -> int:
@@ -191,7 +177,7 @@ class _Levels:
         )
 
 
-def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
+def _fast(choice: Choice, function: _launch.Function, device: int, known: dict[str, Any]) -> Plan:
     p, kernel, cost = choice.problem, choice.kernel, choice.cost
     assert p.out is not None
     levels = _Levels(p.batch)
@@ -212,46 +198,56 @@ def _fast(choice: Choice, device: int, known: dict[str, Any]) -> Plan:
         out_steps, ldc = target[:-2], p.n
     strides = (*levels.pair(steps[0]), *levels.pair(steps[1]))
     extents = (p.m, p.n, kernel_k(p.k, kernel), levels.inner)
+    types = (_launch.TYPE_CODES[p.out_format.name], _bias_type(p))
+    scaled = sides[0].scales is not None
     scale_rows = tuple(side.scales.step if side.scales else 0 for side in sides)
     scale_layout = (*scale_rows, *levels.pair(scale_steps[0]), *levels.pair(scale_steps[1]))
-    made = Plan(
-        **known,
-        workgroups=tiles(p, kernel) * levels.count,
-        first=sides[0],
-        second=sides[1],
-        in_place=not (p.a.scale_strides or sides[0].move or sides[1].move or out_move),
-        layout=(*leadings, ldc, *strides, *levels.pair(out_steps), 0, *extents, 1, cost.split_tiles),
-        types=(_launch.TYPE_CODES[p.out_format.name], _bias_type(p)),
-        scale_layout=scale_layout if sides[0].scales else (),
-        offsets=levels.offsets(*steps, out_steps, *scale_steps),
-        out_move=out_move,
-    )
+    workgroups = tiles(p, kernel) * levels.count
+    offsets = levels.offsets(*steps, out_steps, *scale_steps)
+    known |= {
+        "first": sides[0],
+        "second": sides[1],
+        "in_place": not (scaled or sides[0].move or sides[1].move),
+        "offsets": offsets,
+        "out_move": out_move,
+    }
+    pointers = (0,) * 6  # what each launch fills in: these, alpha, and the addresses of scales
     if cost.splits == 1:
-        return made
+        layout = (*leadings, ldc, *strides, *levels.pair(out_steps), 0, *extents, 1, cost.split_tiles)
+        values = (*pointers, *layout, 1.0, *types, *((0, 0, *scale_layout) if scaled else ()))
+        return Plan(**known, launch=_launch.Prepared(function, workgroups, values), once=not offsets)
     # Each part stores its sums, and a second kernel does what otherwise the first one does at its end.
     ld = -(-p.n // 4) * 4  # rows that begin at 16 bytes
     matrix = 4 * p.m * ld
     part = matrix * levels.count
-    sums = (levels.inner * matrix, matrix, part)
-    reduce = _launch.function(device, "split_reduce")
-    rows, columns = reduce.tile
     # Blocked scales go into the sums, others onto them.
-    blocked = sides[0].scales is not None and sides[0].scales.blocked
     none = (0,) * len(scale_layout)
-    inner, outer = (scale_layout, none) if blocked else (none, scale_layout)
-    return replace(
-        made,
-        workgroups=made.workgroups * cost.splits,
-        layout=(*leadings, ld, *strides, *sums, *extents, cost.splits, cost.split_tiles),
-        scale_layout=inner if sides[0].scales else (),
-        reduce=reduce,
-        reduce_workgroups=-(-p.m // rows) * -(-p.n // columns) * levels.count,
-        reduce_layout=(
+    inner, outer = (scale_layout, none) if _blocked(sides[0]) else (none, scale_layout)
+    layout = (*leadings, ld, *strides, levels.inner * matrix, matrix, part, *extents, cost.splits)
+    scale_values = (0, 0, *inner) if scaled else ()
+    values = (*pointers, *layout, cost.split_tiles, 1.0, _launch.TYPE_CODES["f32"], 0, *scale_values)
+    return Plan(
+        **known,
+        launch=_launch.Prepared(function, workgroups * cost.splits, values),
+        once=False,
+        reduce=_launch.prepared(
+            device,
+            "split_reduce",
+            p.m,
+            p.n,
+            *(0,) * 7,
             *(ld, part, matrix, ldc, *levels.pair(out_steps), *outer[2:]),
             *(p.m, p.n, levels.inner, cost.splits, *outer[:2]),
+            1.0,
+            *types,
+            times=levels.count,
         ),
         workspace=part * cost.splits,
     )
+
+
+def _blocked(side: Side) -> bool:
+    return side.scales is not None and side.scales.blocked
 
 
 def _bias_type(p: GemmProblem) -> int:
@@ -323,7 +319,7 @@ def _scales(x: Operand, k: int) -> tuple[Scales, Axes]:
     return Scales(shape, steps, x.format.bits, step, blocked=True, together=together), apart
 
 
-def _plain(choice: Choice, known: dict[str, Any]) -> Plan:
+def _plain(choice: Choice, function: _launch.Function, device: int, known: dict[str, Any]) -> Plan:
     p, kernel = choice.problem, choice.kernel
     assert p.out is not None
     levels = _Levels(p.batch)
@@ -339,20 +335,19 @@ def _plain(choice: Choice, known: dict[str, Any]) -> Plan:
         sides.append(Side(name, None, where))
         parts.append((x.strides[:-2], scales[:-2]))
     layout += [*p.out.strides[-2:], *levels.pair(p.out.strides[:-2]), *scale_layout]
+    formats = (_launch.PLAIN_CODES[p.a.format.name], _launch.PLAIN_CODES[p.b.format.name])
+    types = (*formats, _launch.TYPE_CODES[p.out_format.name], _bias_type(p))
+    # Pointers and alpha are what each launch fills in.
+    values = (*(0,) * 8, *layout, p.m, p.n, p.k, levels.inner, levels.count, 1.0, *types)
+    offsets = levels.offsets(parts[0][0], parts[1][0], p.out.strides[:-2], parts[0][1], parts[1][1])
     return Plan(
         **known,
-        workgroups=tiles(p, kernel) * levels.count,
+        launch=_launch.Prepared(function, tiles(p, kernel) * levels.count, values),
         first=sides[0],
         second=sides[1],
         in_place=not p.a.scale_strides,
-        layout=(*layout, p.m, p.n, p.k, levels.inner, levels.count),
-        types=(
-            _launch.PLAIN_CODES[p.a.format.name],
-            _launch.PLAIN_CODES[p.b.format.name],
-            _launch.TYPE_CODES[p.out_format.name],
-            _bias_type(p),
-        ),
-        offsets=levels.offsets(parts[0][0], parts[1][0], p.out.strides[:-2], parts[0][1], parts[1][1]),
+        once=not offsets,
+        offsets=offsets,
     )
 
 
@@ -370,8 +365,8 @@ def execute(
     stream: int,
 ) -> None:
     """Queue the product. The device of all arrays is current."""
-    kernel, single, served = plan.kernel, plan.single, plan.served
-    if kernel is None or served is None:
+    launch, served = plan.launch, plan.served
+    if launch is None or served is None:
         return
     device = out.device
     first, second = (b, a) if plan.swapped else (a, b)
@@ -407,30 +402,20 @@ def execute(
         temporaries.append(result)
         out_ptr = result.ptr
     pointers = first_ptr, second_ptr, out_ptr, alpha_ptr, scale_ptr, bias_ptr
-    if single is None:
-        _launch_all(plan, kernel, stream, pointers, alpha, scales, device)
-        usage.count_call(*served)
-    else:
-        if plan.plain:
-            single.launch(stream, (*pointers, *(scales or (0, 0))), alpha)
-        else:
-            single.launch(stream, pointers, alpha, scales)
+    if plan.once:
+        launch.launch(stream, pointers, alpha, scales)
         usage.count_launched(served)
+    else:
+        _launch_all(plan, launch, stream, pointers, alpha, scales, device)
+        usage.count_call(*served)
     if plan.out_move is not None:
         usage.count_copy("matmul", "out", plan.out_move.reason, plan.out_move.nbytes)
         _copy(plan.out_move, device, stream, out_ptr, out.ptr)
 
 
-def _values(plan: Plan, pointers: Axes, alpha: float, scales: Axes) -> tuple[float, ...]:
-    """Arrange the arguments of a product that is one launch, or one of several."""
-    if plan.plain:
-        return (*pointers, *(scales or (0, 0)), *plan.layout, alpha, *plan.types)
-    return (*pointers, *plan.layout, alpha, *plan.types, *scales, *plan.scale_layout)
-
-
 def _launch_all(
     plan: Plan,
-    kernel: _launch.Function,
+    launch: _launch.Prepared,
     stream: int,
     pointers: tuple[int, ...],
     alpha: float,
@@ -445,17 +430,14 @@ def _launch_all(
         # A list first: a tuple cut to size leaves memory behind, at each of the first calls.
         at = tuple([ptr + offset for ptr, offset in zip(scales, offsets[3:], strict=False)])
         if plan.reduce is None:
-            _launch.launch(kernel, plan.workgroups, stream, *_values(plan, (a, b, c, *vectors), alpha, at))
+            launch.launch(stream, (a, b, c, *vectors), alpha, at)
         else:
             assert workspace is not None
-            blocked = plan.first.scales is not None and plan.first.scales.blocked
-            inner = at if blocked else (0,) * len(at)
-            sums = workspace.ptr
-            values = (a, b, sums, 0, 0, 0, *plan.layout, 1.0, _launch.TYPE_CODES["f32"], 0)
-            _launch.launch(kernel, plan.workgroups, stream, *values, *inner, *plan.scale_layout)
-            outer = (0, 0) if blocked or not at else at
-            values = (sums, c, *vectors, *outer, *plan.reduce_layout, alpha, *plan.types)
-            _launch.launch(plan.reduce, plan.reduce_workgroups, stream, *values)
+            inner, outer = (at, ()) if _blocked(plan.first) else ((), at)
+            launch.launch(stream, (a, b, workspace.ptr, 0, 0, 0), 1.0, inner)
+            plan.reduce.launch(stream, (workspace.ptr, c, *vectors), alpha, outer)
+            plan.reduce.count()
+        launch.count()
 
 
 def _read(side: Side, x: Operands, stream: int, temporaries: list[_hip.Block], op: str = "matmul") -> int:

@@ -17,7 +17,7 @@ from .formats import BLOCK, F32, QUANTIZED, Format
 from .groups import group_slots, most_blocks
 from .manifest import CHUNK_BYTES
 from .scaled import ScaledArray, group_blocks
-from .usage import Call, count_call, count_copy, count_kernel, count_launched
+from .usage import Call, count_call, count_copy, count_launched
 
 Input = npt.NDArray[Any] | DeviceArray
 
@@ -260,7 +260,7 @@ class AmaxPlan:
         else:
             if amax is None or (state is not None and not state._primed):
                 self.amax.launch(stream, (source, own))
-                count_kernel("amax")
+                self.amax.count()
                 used, next_ptr = own, 0
             else:
                 given = amax if state is None else state._values  # the current one comes first
@@ -402,7 +402,7 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     )
     assert launch is not None
     launch.launch(stream, pointers)
-    count_kernel("dequantize")
+    launch.count()
     if (ptr, scales[0]) != (q.data.ptr, q.scale.ptr):
         return result, None
     moved = q.data.nbytes + q.scale.nbytes + nbytes

@@ -1,5 +1,6 @@
 """Launches whose arguments are packed once: they are those of a launch that packs all of them."""
 
+import struct
 import threading
 
 import ml_dtypes
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, _launch, _plan, gemm, overhead
+from hipgemm import _hip, _launch, gemm, overhead
+from hipgemm.manifest import code_object
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.float32
@@ -23,59 +25,76 @@ def given(call):
     return [block.buffer.raw for block in overhead.recorded(call).blocks]
 
 
-def operands(kind, rng):
-    a, w = random_matrix((40, 64), rng), random_matrix((33, 64), rng)
+def operands(rng, kind, splits):
+    """Operands, of so few tiles that K is cut into parts or not."""
+    m, n, k = (16, 64, 4096) if splits else (40, 33, 64)
+    a, w = random_matrix((m, k), rng), random_matrix((n, k), rng)
     if kind == "bf16":
         return hg.asarray(a), hg.asarray(w).T
+    options = {"axis": -1} if kind == "fp8" else {}
     quantize = {"fp8": hg.quantize_fp8, "mxfp8": hg.quantize_mxfp8, "mxfp4": hg.quantize_mxfp4}[kind]
-    return quantize(hg.asarray(a)), quantize(hg.asarray(w)).T
+    return quantize(hg.asarray(a), **options), quantize(hg.asarray(w), **options).T
 
 
-@pytest.mark.parametrize("forced", ["", "plain"])
+@pytest.mark.parametrize(("forced", "splits"), [("", False), ("", True), ("plain", False)])
 @pytest.mark.parametrize("kind", ["bf16", "fp8", "mxfp8", "mxfp4"])
-def test_arguments_are_those_that_would_be_packed(kind, forced, matrix_kernels, rng, monkeypatch):
+def test_arguments_are_those_that_would_be_packed(kind, forced, splits, matrix_kernels, rng, monkeypatch):
     """With every alpha, and with vectors in between that the next call does not have."""
+    if splits and not matrix_kernels:
+        pytest.skip("the plain kernel does not cut K into parts")
     monkeypatch.setenv("HIPGEMM_KERNEL", forced)
-    a, b = operands(kind, rng)
-    made = []
-    inner = _launch.Prepared.launch
+    gemm._plans.clear()
+    kernels, made = {}, []
+    prepare, launch = _launch.Prepared.__init__, _launch.Prepared.launch
 
-    def launch(self, stream, pointers, alpha=None, scales=()):
-        made.append((pointers, alpha, scales))
-        inner(self, stream, pointers, alpha, scales)
+    def seen(self, kernel, workgroups, values):
+        prepare(self, kernel, workgroups, values)
+        kernels[self] = kernel, dict(zip(_launch.ARGUMENTS[op(kernel.name)], values, strict=True))
 
-    monkeypatch.setattr(_launch.Prepared, "launch", launch)
-    bias = hg.asarray(np.ones(33, F32))
-    number = hg.asarray(np.array(0.5, F32))
-    out = hg.empty((40, 33), BF16)
+    def launched(self, stream, pointers, number=None, scales=()):
+        made.append((self, pointers, number, scales))
+        launch(self, stream, pointers, number, scales)
+
+    def op(name):
+        return code_object(_hip.arch(0)).kernels[name].op
+
+    a, b = operands(rng, kind, splits)
+    monkeypatch.setattr(_launch.Prepared, "__init__", seen)
+    monkeypatch.setattr(_launch.Prepared, "launch", launched)
+    n = b.shape[1]
+    bias, half = hg.asarray(np.ones(n, F32)), hg.asarray(np.array(0.5, F32))
+    out = hg.empty((a.shape[0], n), BF16)
     for options in (
         {},
         {"alpha": 0.5, "bias": bias},
         {"alpha": -0.0},
         {"alpha": 0.0, "col_scale": bias},
         {"alpha": float("nan")},
-        {"alpha": number},
+        {"alpha": half},
         {},
     ):
         made.clear()
-        (found,) = given(lambda options=options: hg.matmul(a, b, out, **options))
-        ((pointers, alpha, scales),) = made
-        plan = gemm._plan(
-            a,
-            b,
-            out,
-            None,
-            options.get("alpha", 1.0),
-            options.get("col_scale"),
-            options.get("bias"),
-        )
-        assert plan.kernel is not None
-        assert plan.plain == (forced == "plain" or not matrix_kernels)
-        values = _plan._values(plan, pointers[:6], alpha, scales or pointers[6:])
-        assert len(values) == len(plan.kernel.args)
-        packed = bytearray(plan.kernel.size)
-        plan.kernel.pack_into(packed, 0, *values)
-        assert found == packed
+        found = given(lambda options=options: hg.matmul(a, b, out, **options))
+        assert len(found) == len(made) == 1 + splits
+        for data, (one, pointers, number, scales) in zip(found, made, strict=True):
+            kernel, values = kernels[one]
+            values = dict(values, **dict(zip(values, pointers, strict=False)))
+            assert number is not None
+            values["alpha"] = number
+            if scales:
+                values["a_scale"], values["b_scale"] = scales
+            packed = bytearray(kernel.size)
+            kernel.pack_into(packed, 0, *values.values())
+            assert data == packed
+        alpha = options.get("alpha", 1.0)
+        last = kernels[made[-1][0]][0]
+        at = {x.name: x.offset for x in last.args}
+        (bits,) = struct.unpack_from("<f", found[-1], at["alpha"])
+        assert np.array_equal(F32(bits), F32(1.0 if alpha is half else alpha), equal_nan=True)
+        assert np.signbit(bits) == (alpha is not half and np.signbit(alpha))
+        want = {"alpha_ptr": half.ptr if alpha is half else 0}
+        want |= {x: bias.ptr if x in options else 0 for x in ("bias", "col_scale")}
+        assert {x: struct.unpack_from("<Q", found[-1], at[x])[0] for x in want} == want
 
 
 def test_a_launch_within_a_launch_has_arguments_of_its_own(plain, rng, monkeypatch):
@@ -103,17 +122,17 @@ def test_a_launch_within_a_launch_has_arguments_of_its_own(plain, rng, monkeypat
 def test_blocks_are_as_many_as_launches_at_once(rng):
     x, out = hg.asarray(random_matrix((16, 16), rng)), hg.empty((16, 16), BF16)
     hg.matmul(x, x, out)
-    single = gemm._plan(x, x, out, None, 1.0, None, None).single
-    assert single is not None
+    launch = gemm._plan(x, x, out, None, 1.0, None, None).launch
+    assert launch is not None
     for _ in range(5):
         hg.matmul(x, x, out)
-    assert len(single._free) == 1
+    assert len(launch._free) == 1
     threads = [threading.Thread(target=lambda: [hg.matmul(x, x) for _ in range(50)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert 1 <= len(single._free) <= 5
+    assert 1 <= len(launch._free) <= 5
 
 
 def test_the_environment_is_read_at_each_call(rng, monkeypatch):
