@@ -72,22 +72,22 @@ def seconds(function: str, timeout: Any) -> float:
     return float(timeout)
 
 
-def agree(function: str, comm: Any, timeout: float, check: Callable[[], tuple[str, T]]) -> T:
-    """Check a call on every rank of a communicator, before any sends data.
+def agree(function: str, comm: Any, timeout: float, start: Callable[[], tuple[str, T]]) -> T:
+    """Do on every rank of a communicator what comes before it sends data, and see that all did.
 
-    `check` raises what is wrong with the call, or returns what it asks for in words, and a result. A
-    fault on one rank is an error on all of them, and so is asking for different things: sizes would not
-    match, or bytes be taken for what they are not.
+    `start` raises what is wrong, or returns what the call asks for in words, and a result. A fault on one
+    rank is an error on all of them, and so is asking for different things: sizes would not match, or bytes
+    be taken for what they are not.
     """
     try:
         timeout = seconds(function, timeout)
     except (TypeError, ValueError):
-        timeout = TIMEOUT  # `check` tells, and the other ranks are told
+        timeout = TIMEOUT  # `start` tells, and the other ranks are told
     _join(function, comm, timeout)
     failed: Exception | None = None
     result: Any = None
     try:
-        text, result = check()
+        text, result = start()
     except Exception as error:
         failed, text = error, f"{type(error).__name__}: {error}"
     text = f"{function} of {text}" if failed is None else text

@@ -110,12 +110,17 @@ class ShardedArray:
             raise TypeError(f"{function}: parts must be plain arrays; got quantized ones; get each part")
         if self.axis is None:
             return _plain(self.parts[0]).get()
-        if self.comm is not None:
-            text = f"{named(self)}, axis {self.axis}, offsets {self.offsets}"
-            _mpi.agree(function, self.comm, self.timeout, lambda: (text, None))
-        host = on_each(self.devices, lambda i: _plain(self.parts[i]).get())
-        if self.comm is not None:
-            host = _mpi.all_gather(function, self.comm, host[0], self.axis, self.offsets, self.timeout)
+
+        def copy() -> tuple[str, list[npt.NDArray[Any]]]:
+            host = on_each(self.devices, lambda i: _plain(self.parts[i]).get())
+            return f"{named(self)}, axis {self.axis}, offsets {self.offsets}", host
+
+        comm = self.comm
+        if comm is None:
+            host = copy()[1]
+        else:
+            (mine,) = _mpi.agree(function, comm, self.timeout, copy)
+            host = _mpi.all_gather(function, comm, mine, self.axis, self.offsets, self.timeout)
         return np.concatenate(host, axis=self.axis)
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
@@ -177,15 +182,15 @@ def shard(
     """
     comm = devices if _mpi.is_communicator(devices) else None
 
-    def check() -> tuple[str, tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
+    def start() -> tuple[str, ShardedArray]:
         _check_array(x)
         _mpi.seconds("shard", timeout)
         places = places_of("shard", devices)
         along, offsets = _where(x, axis, sizes, len(places) if comm is None else comm.Get_size())
-        return f"{named(x)}, axis {along}, offsets {offsets}", (along, offsets, places)
+        made = bring_parts(x, along, offsets, places, comm, timeout)
+        return f"{named(x)}, axis {along}, offsets {offsets}", made
 
-    along, offsets, places = check()[1] if comm is None else _mpi.agree("shard", comm, timeout, check)
-    return bring_parts(x, along, offsets, places, comm, timeout)
+    return start()[1] if comm is None else _mpi.agree("shard", comm, timeout, start)
 
 
 def assemble(

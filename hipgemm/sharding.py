@@ -128,22 +128,22 @@ def sharded_matmul(
     )
     wait = min((x.timeout for x in given), default=_mpi.TIMEOUT) if timeout is None else timeout
 
-    def check() -> tuple[str, _Plan]:
-        return _planned(a, b, split, devices, epilogue, comm, wait)
+    def start() -> tuple[str, Any]:
+        """All that a rank does by itself, so that what fails here is told on all of them."""
+        text, plan = _planned(a, b, split, devices, epilogue, comm, wait)
+        if not given and split != "k" and comm is None and not _resident(a, b):
+            return text, _through(a, b, plan, epilogue)
+        first, second = (
+            x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
+            for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
+        )
+        if split != "k":
+            return text, _local(first, second, plan, epilogue, comm, wait)
+        return text, _RangesOfK(first, second, plan.dtype, epilogue, comm, wait)
 
-    plan = check()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, check)
-    if not given and split != "k" and comm is None and not _resident(a, b):
-        return _through(a, b, plan, epilogue)
-    first, second = (
-        x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
-        for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
-    )
-    if split == "k":
-        found = _split_k(first, second, plan, epilogue, wait)
-    else:
-        found = _local(first, second, plan, epilogue)
-    result = ShardedArray(*found, comm, wait)
-    return result if given else result.get()
+    made = start()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, start)
+    result = made.add_up() if isinstance(made, _RangesOfK) else made
+    return result if given or isinstance(result, np.ndarray) else result.get()
 
 
 def sent_bytes(m: int, n: int, devices: int) -> int:
@@ -343,20 +343,20 @@ def _multiply(x: Part, y: Part, out: DeviceArray | None = None, **arguments: Any
     return multiply(x, y, out, **arguments)
 
 
-_Found = tuple[list[DeviceArray], tuple[int, ...], int, tuple[int, ...]]  # parts, shape, axis, offsets
-
-
-def _local(a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue) -> _Found:
+def _local(
+    a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
+) -> ShardedArray:
     """Each part for itself."""
     columns = b.shape[-1]
-    first = a.comm.Get_rank() if a.comm is not None else 0
+    first = 0 if comm is None else comm.Get_rank()
     parts = []
     for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True), first):
         low, high = (b.offsets[i], b.offsets[i + 1]) if plan.split == "n" else (0, columns)
         with _hip.on_device(device_of(x)):
             parts.append(_multiply(x, y, **epilogue.columns(low, high)))
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], columns)
-    return parts, shape, _CUTS[plan.split], b.offsets if plan.split == "n" else a.offsets
+    offsets = b.offsets if plan.split == "n" else a.offsets
+    return ShardedArray(parts, shape, _CUTS[plan.split], offsets, comm, timeout)
 
 
 def _resident(*operands: Any) -> bool:
@@ -401,18 +401,40 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
     return out
 
 
-def _split_k(a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, timeout: float) -> _Found:
+class _RangesOfK:
     """Sums over a range of K each, sent to the owners of their rows and added there in order."""
-    rows = even_offsets(a.shape[-2], len(a.offsets) - 1, 1)
-    sums = _exchange_devices(a, b, rows) if a.comm is None else _exchange_ranks(a, b, rows, timeout)
-    first = a.comm.Get_rank() if a.comm is not None else 0
-    lead, columns = a.shape[:-2], b.shape[-1]
-    parts = []
-    for i, planes in enumerate(sums, first):
-        shape = (*lead, rows[i + 1] - rows[i], columns)
-        with _hip.on_device(planes.device):
-            parts.append(_add_up(planes, shape, plan.dtype, epilogue))
-    return parts, (*lead, a.shape[-2], columns), -2, rows
+
+    def __init__(
+        self,
+        a: ShardedArray,
+        b: ShardedArray,
+        dtype: np.dtype[Any],
+        epilogue: _Epilogue,
+        comm: Any,
+        timeout: float,
+    ):
+        self.dtype, self.epilogue, self.comm, self.timeout = dtype, epilogue, comm, timeout
+        self.lead, self.columns = a.shape[:-2], b.shape[-1]
+        self.rows = even_offsets(a.shape[-2], len(a.offsets) - 1, 1)  # of each owner
+        if comm is None:
+            self.planes = _exchange_devices(a, b, self.rows)
+        else:
+            self.sent, received = _own_sums(a, b, self.rows, comm.Get_rank())
+            self.planes = [received]
+
+    def add_up(self) -> ShardedArray:
+        """The product; with a communicator the ranks exchange their sums first."""
+        rows, comm = self.rows, self.comm
+        if comm is not None:
+            unit = math.prod(self.lead) * self.columns  # floats that belong to one row
+            with _hip.on_device(self.sent.device):
+                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], rows, unit, self.timeout)
+        parts = []
+        for i, planes in enumerate(self.planes, 0 if comm is None else comm.Get_rank()):
+            shape = (*self.lead, rows[i + 1] - rows[i], self.columns)
+            with _hip.on_device(planes.device):
+                parts.append(_add_up(planes, shape, self.dtype, self.epilogue))
+        return ShardedArray(parts, (*self.lead, rows[-1], self.columns), -2, rows, comm, self.timeout)
 
 
 def _add_up(planes: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
@@ -506,20 +528,17 @@ def _send(source: DeviceArray, target: DeviceArray) -> None:
     _staging.between(*ends[0], *ends[1], source.nbytes)
 
 
-def _exchange_ranks(
-    a: ShardedArray, b: ShardedArray, rows: Sequence[int], timeout: float
-) -> list[DeviceArray]:
-    """The sums of all ranks for this one's rows, by one collective."""
-    comm, x, y = a.comm, a.parts[0], b.parts[0]
-    device, columns, lead = a.devices[0], b.shape[-1], a.shape[:-2]
-    unit = math.prod(lead) * columns  # floats that belong to one row
-    mine = rows[comm.Get_rank() + 1] - rows[comm.Get_rank()]
+def _own_sums(
+    a: ShardedArray, b: ShardedArray, rows: Sequence[int], rank: int
+) -> tuple[DeviceArray, DeviceArray]:
+    """A rank's sums for all rows, owner by owner; and where those of all ranks for its own will go."""
+    x, y, device, lead, columns = a.parts[0], b.parts[0], a.devices[0], a.shape[:-2], b.shape[-1]
+    unit = math.prod(lead) * columns
     with _hip.on_device(device):
         sent = new((rows[-1], unit), F32.dtype, device, 0)
-        for low, high in pairwise(rows):
+        for low, high in pairwise(rows) if lead else [(0, rows[-1])]:
             if low < high and unit:
                 shape = (*lead, high - low, columns)
                 _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape))
-        planes = new((len(rows) - 1, *lead, mine, columns), F32.dtype, device, 0)
-        _mpi.exchange_rows(_FUNCTION, comm, sent, planes, rows, unit, timeout)
-    return [planes]
+        received = new((len(rows) - 1, *lead, rows[rank + 1] - rows[rank], columns), F32.dtype, device, 0)
+    return sent, received

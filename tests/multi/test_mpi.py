@@ -159,6 +159,12 @@ with refused(ValueError if rank == 0 else RuntimeError, "bias.shape must be (N,)
     hg.sharded_matmul(x, y, split="m", bias=np.ones(6 + (rank == 0), np.float32))
 with refused(TypeError if rank == 0 else RuntimeError, "timeout must be a number of seconds"):
     hg.shard(a, comm, axis=0, timeout="long" if rank == 0 else 10)
+if rank == 1:
+    hg.limit_memory(1, device=1)
+with refused(hg.HipError if rank == 1 else RuntimeError, "hipErrorOutOfMemory"):  # amid the product
+    hg.sharded_matmul(np.ones((900, 64), bf16), np.ones((64, 900), bf16), split="k", devices=comm)
+if rank == 1:
+    hg.limit_memory(device=1)
 with refused(ValueError, "timeout must be above 0 s; got 0"):
     hg.shard(a, comm, axis=0, timeout=0)
 
