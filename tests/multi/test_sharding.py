@@ -1,6 +1,5 @@
 """Products over devices: right within the bound, the same bits on every run, whatever is cut."""
 
-import os
 import re
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, sharding
+from hipgemm import _hip, _staging, sharding
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -202,20 +201,21 @@ def test_leading_axes_broadcast(rng: Any, devices: list[int]) -> None:
 
 
 def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    if len(devices) < 4 or os.environ.get("HIPGEMM_TEST_PEERS") == "off":
-        return
-    sent = dict.fromkeys(devices, 0)
-    copy = _hip.copy_between
+    some = devices[:4]
+    sent = dict.fromkeys(some, 0)
+    between = _staging.between
 
-    def counted(dst: int, dst_device: int, src: int, src_device: int, nbytes: int, stream: int) -> None:
-        sent[src_device] += nbytes
-        copy(dst, dst_device, src, src_device, nbytes, stream)
+    def counted(dst: int, to: int, arriving: int, src: int, source: int, leaving: int, nbytes: int) -> None:
+        sent[source] += nbytes
+        between(dst, to, arriving, src, source, leaving, nbytes)
 
     a, b = operands(64, 48, 96, rng)
-    x, y = hg.shard(a, devices[:4], axis=1), hg.shard(b, devices[:4], axis=0)
-    monkeypatch.setattr(_hip, "copy_between", counted)
-    hg.sharded_matmul(x, y, split="k")
-    assert list(sent.values())[:4] == [sharding.sent_bytes(64, 48, 4)] * 4
+    x, y = hg.shard(a, some, axis=1), hg.shard(b, some, axis=0)
+    monkeypatch.setattr(_staging, "between", counted)
+    assert_gemm_close(hg.sharded_matmul(x, y, split="k").get(), a, b)
+    assert list(sent.values()) == [sharding.sent_bytes(64, 48, len(some))] * len(some)
+    assert len(some) > 1
+    assert min(sent.values()) > 0
 
 
 def test_parts_that_are_there_already(rng: Any, devices: list[int]) -> None:
