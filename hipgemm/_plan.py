@@ -60,6 +60,7 @@ class Scales:
     step: int = 0  # between scales of neighbouring rows, in the kernel's terms
     blocked: bool = False
     together: bool = True
+    kept_as: str = ""  # the name under which arrays keep blocked ones
     move: Move | None = None
 
 
@@ -316,7 +317,8 @@ def _scales(x: Operand, k: int) -> tuple[Scales, Axes]:
     else:
         step, matrix = _launch.gemm_scale_step(rows), _launch.gemm_scale_bytes(rows, k)
     apart = _spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
-    return Scales(shape, steps, x.format.bits, step, blocked=True, together=together), apart
+    kept_as = "gemm" if not lead else "gemm many" if together else "gemm each"
+    return Scales(shape, steps, x.format.bits, step, True, together, kept_as), apart
 
 
 def _plain(choice: Choice, function: _launch.Function, device: int, known: dict[str, Any]) -> Plan:
@@ -423,20 +425,23 @@ def _launch_all(
     device: int,
 ) -> None:
     """Launch the kernels of plans that are more than one launch: many matrices, or parts of K."""
-    workspace = _hip.allocate(plan.workspace, device, stream) if plan.reduce else None
-    operands, vectors = pointers[:3], pointers[3:]
-    for offsets in plan.offsets or ((0,) * 5,):
-        a, b, c = (ptr + offset for ptr, offset in zip(operands, offsets, strict=False))
-        # A list first: a tuple cut to size leaves memory behind, at each of the first calls.
-        at = tuple([ptr + offset for ptr, offset in zip(scales, offsets[3:], strict=False)])
-        if plan.reduce is None:
-            launch.launch(stream, (a, b, c, *vectors), alpha, at)
+    reduce, first, first_scales = plan.reduce, pointers, scales
+    workspace = _hip.allocate(plan.workspace, device, stream) if reduce else None
+    for offsets in plan.offsets or (None,):
+        if offsets is not None:
+            # Lists first: a tuple cut to size leaves memory behind, at each of the first calls.
+            operands = [ptr + offset for ptr, offset in zip(first[:3], offsets, strict=False)]
+            pointers = (*operands, *first[3:])
+            scales = tuple([ptr + offset for ptr, offset in zip(first_scales, offsets[3:], strict=False)])
+        if reduce is None:
+            launch.launch(stream, pointers, alpha, scales)
         else:
             assert workspace is not None
-            inner, outer = (at, ()) if _blocked(plan.first) else ((), at)
+            a, b, c, *vectors = pointers
+            inner, outer = (scales, ()) if _blocked(plan.first) else ((), scales)
             launch.launch(stream, (a, b, workspace.ptr, 0, 0, 0), 1.0, inner)
-            plan.reduce.launch(stream, (workspace.ptr, c, *vectors), alpha, outer)
-            plan.reduce.count()
+            reduce.launch(stream, (workspace.ptr, c, *vectors), alpha, outer)
+            reduce.count()
         launch.count()
 
 
@@ -497,12 +502,11 @@ def _read_scales(
 
 def _block_scales(where: Scales, q: ScaledArray, stream: int) -> tuple[_hip.Block, int]:
     """Return the scales in the order that kernels read, made at the first product and kept; their address."""
-    *lead, rows, k = where.shape
-    key = "gemm" if not lead else "gemm many" if where.together else "gemm each"
-    found: tuple[_hip.Block, int] | None = q._kernel_scales.get(key)
+    found: tuple[_hip.Block, int] | None = q._kernel_scales.get(where.kept_as)
     if found is not None and found[0].ptr:
         found[0].reading(stream)
         return found
+    *lead, rows, k = where.shape
     scale = q.scale
     count = math.prod(lead)
     if where.together:
@@ -520,7 +524,7 @@ def _block_scales(where: Scales, q: ScaledArray, stream: int) -> tuple[_hip.Bloc
             source = scale.ptr + sum(n * step for n, step in zip(index, where.strides, strict=False))
             target = block.ptr + i * each
             _launch.gemm_scales(scale.device, stream, (source, row, along), target, rows, k, where.bits)
-    found = q._kernel_scales[key] = block, block.ptr
+    found = q._kernel_scales[where.kept_as] = block, block.ptr
     return found
 
 

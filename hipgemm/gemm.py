@@ -231,9 +231,10 @@ def _alike(a: ScaledArray, b: ScaledArray, stream: int) -> tuple[ScaledArray, Sc
     return (wide, b) if q is a else (a, wide)
 
 
-def _on_scales(out: DeviceArray, *operands: ScaledArray) -> bool:
+def _on_scales(out: DeviceArray, a: ScaledArray, b: ScaledArray) -> bool:
     """Whether `out` may share memory with scales."""
-    return any(out._block.ptr == q.scale._block.ptr for q in operands)
+    ptr = out._block.ptr
+    return bool(ptr == a.scale._block.ptr or ptr == b.scale._block.ptr)
 
 
 def _number(alpha: Any) -> Any:

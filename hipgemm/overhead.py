@@ -17,7 +17,7 @@ from . import _hip, _launch
 from .array import DeviceArray, asarray, empty
 from .gemm import matmul
 from .memory import memory_stats
-from .quantize import quantize_mxfp8
+from .quantize import dequantize, quantize_fp8, quantize_mxfp8
 
 Call = Callable[[], object]
 AIM = 10.0  # microseconds
@@ -165,6 +165,8 @@ def resident() -> dict[str, Call]:
         "matmul, out allocated": allocating,
         "matmul, mxfp8, out= given": lambda: matmul(q, p, out),
         "quantize_mxfp8": lambda: quantize_mxfp8(x),
+        "quantize_fp8": lambda: quantize_fp8(x),
+        "dequantize, mxfp8": lambda: dequantize(q),
     }
 
 

@@ -452,6 +452,8 @@ def _check_mx(function: str, x: Input, scaling: str, hadamard: bool, axes: tuple
 
 
 def _check_eps(function: str, eps: object) -> float:
+    if type(eps) is float and 0 <= eps <= F32.maximum:
+        return eps
     if isinstance(eps, np.generic):
         eps = eps.item()
     if isinstance(eps, bool) or not isinstance(eps, Real):
@@ -463,9 +465,9 @@ def _check_eps(function: str, eps: object) -> float:
 
 def _check_amax(function: str, amax: object, x: Input, axis: int | None) -> Any:
     """Check a given amax: a float, an array, or a state."""
-    place = x.device if isinstance(x, DeviceArray) else None
     if amax is None:
         return None
+    place = x.device if isinstance(x, DeviceArray) else None
     if isinstance(amax, AmaxState):
         if axis is not None:
             raise ValueError(f"{function}: {sentence('axis must be None with an AmaxState', axis)}")
