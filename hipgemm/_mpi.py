@@ -235,7 +235,7 @@ def _run(function: str, comm: Any, start: Callable[[], Any], timeout: float, buf
                 time.sleep(pause := min(pause * 2 or 1e-5, 1e-3))
     except BaseException as error:  # Ctrl-C, too: MPI may write to the buffers still
         if not _abandoned:
-            atexit.register(comm.Abort, 1)  # else MPI_Finalize would wait for the lost rank
+            atexit.register(_mpi().COMM_WORLD.Abort, 1)  # MPI_Finalize would wait for the lost rank
         _abandoned.append((request, buffers))
         comm.Get_attr(_key).lost = True
         if isinstance(error, _mpi().Exception):
