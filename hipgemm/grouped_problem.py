@@ -17,7 +17,7 @@ from .errors import Reason, UnsupportedError, sentence
 from .formats import BF16, F16, QUANTIZED, Format, format_of
 from .groups import group_slots, offset_reasons, same_offsets, straddling
 from .linear_problem import describe_grouped, prepared
-from .manifest import Kernel
+from .manifest import Kernel, load_manifest
 from .problem import INPUTS, OUTPUTS, Operand, _bytes_of, _Faults, _names, _operand, dtype_name
 from .scaled import Resident, ScaledArray, is_array
 from .support import CHOOSE, DESCRIBE, PLAIN, REACH, copy_pitch, copy_reason, scales_reason
@@ -339,7 +339,8 @@ def grouped_choices(p: GroupedProblem, kernels: Iterable[Kernel]) -> tuple[list[
 
     HIPGEMM_KERNEL names the only kernel to consider; there is no plain one.
     """
-    served = [k for k in kernels if k.op.removeprefix("scaled_") == p.op]
+    kernels = list(kernels)
+    served = [k for k in kernels if _serves(k, p.op)]
     forced = os.environ.get("HIPGEMM_KERNEL")
     if forced == PLAIN:
         text = "HIPGEMM_KERNEL=plain: there is no plain kernel for groups of rows"
@@ -354,10 +355,15 @@ def grouped_choices(p: GroupedProblem, kernels: Iterable[Kernel]) -> tuple[list[
     known = dict.fromkeys(f"{k.a} and {k.b}" for k in served)
     served = [k for k in served if (k.a, k.b) == formats]
     if not served:
+        if not known:
+            built = load_manifest().items()
+            able = [arch for arch, made in built if any(_serves(k, p.op) for k in made.kernels.values())]
+            required = f"the GPU must be one with kernels for groups of rows, {' or '.join(able) or 'none'}"
+            got = kernels[0].arch if kernels else "none"
+            return [], [Reason(UnsupportedError, "kernel", sentence(required, got))]
         names = "x and w" if p.op == "grouped_matmul" else "dy and x"
-        required = f"{names} must be {' or '.join(known)}" if known else "a grouped kernel must be built"
-        got = " and ".join(formats) if known else "none"
-        return [], [Reason(UnsupportedError, "format", sentence(required, got))]
+        required = f"{names} must be {' or '.join(known)}"
+        return [], [Reason(UnsupportedError, "format", sentence(required, " and ".join(formats)))]
     found: list[GroupedChoice] = []
     reasons: dict[str, Reason] = {}
     for kernel in served:
@@ -370,6 +376,10 @@ def grouped_choices(p: GroupedProblem, kernels: Iterable[Kernel]) -> tuple[list[
         best, *others = sorted(found, key=lambda choice: choice.rank)
         return [replace(best, copies=(*best.copies, *_scale_copies(p))), *others], []
     return [], list(reasons.values())
+
+
+def _serves(kernel: Kernel, op: str) -> bool:
+    return kernel.op.removeprefix("scaled_") == op
 
 
 def workgroups(p: GroupedProblem, kernel: Kernel) -> int:

@@ -214,4 +214,6 @@ def test_can_use_grouped_linear(recipe):
     answer = can_use("grouped_linear", x, w[..., :3], offsets + 1, recipe=recipe, dtype=np.int8)
     assert [r.code for r in answer.reasons] == ["shape", "dtype", "offsets"], answer
     answer = can_use("grouped_linear", x, w, offsets, recipe=recipe, arch="gfx942")
-    assert [r.kind for r in answer.reasons] == [UnsupportedError]
+    assert [(r.kind, str(r)) for r in answer.reasons] == [
+        (UnsupportedError, "the GPU must be one with kernels for groups of rows, gfx950; got gfx942")
+    ]
