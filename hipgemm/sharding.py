@@ -108,8 +108,9 @@ def sharded_matmul(
     Notes
     -----
     With ``k`` each device multiplies its range of K for all rows and sends float32 sums to the device that
-    owns them, while it multiplies the next rows. The owner adds the ranges in their order, applies alpha,
-    col_scale and bias, and rounds once: the same bits on every run.
+    owns them; between the devices of one process while it multiplies the next rows. The owner adds the
+    ranges in their order, applies alpha, col_scale and bias, and rounds once: the same bits on every run.
+    With a communicator this is a call for all of its ranks: see docs/sharding.md.
 
     Examples
     --------
