@@ -5,7 +5,17 @@ from collections.abc import Callable
 
 from hipgemm import UnsupportedError, reset_usage, usage
 from hipgemm.errors import Reason
-from hipgemm.usage import Call, Served, count_call, count_copy, count_kernel, count_launched, count_refused
+from hipgemm.usage import (
+    _MOST_RECENT,
+    Call,
+    Served,
+    _recent,
+    count_call,
+    count_copy,
+    count_kernel,
+    count_launched,
+    count_refused,
+)
 
 
 def test_counts_and_prints():
@@ -80,6 +90,7 @@ def test_calls_of_one_launch():
         thread.start()
     for thread in threads:
         thread.join()
+    assert len(_recent) < _MOST_RECENT, "they do not pile up"
     found = usage()
     assert found.kernels == {"k": 4000, "plain": 4000}
     assert found.served == {"k": Served(4000, 8000, 12000), "plain": Served(4000, 8000, 12000)}

@@ -151,6 +151,15 @@ def test_the_environment_is_read_at_each_call(rng, monkeypatch):
     assert served() == usual
 
 
+def test_the_environment_may_be_of_another_kind(monkeypatch):
+    """One that keeps nothing where Python's own does is asked by its public name."""
+    monkeypatch.setattr(gemm.os, "environ", {"HIPGEMM_KERNEL": "plain"})
+    read = gemm._reader("HIPGEMM_KERNEL")
+    assert read() == "plain"
+    gemm.os.environ.clear()
+    assert read() is None
+
+
 def test_a_freed_array_is_refused(rng):
     x, y = hg.asarray(random_matrix((16, 16), rng)), hg.asarray(random_matrix((16, 16), rng))
     out = hg.empty((16, 16), BF16)
