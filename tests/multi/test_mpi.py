@@ -256,6 +256,23 @@ hg.sharded_matmul(x, y, split="k").get()
         "sharded_matmul",
     ),
     "by timeout=": ("", 'hg.sharded_matmul(a, a, split="n", devices=comm, timeout=3)', "sharded_matmul"),
+    "by an error of its own": (
+        "x = hg.shard(a, comm, axis=1, timeout=3)\nif rank == 3: raise SystemError",
+        "x.get()",
+        "ShardedArray.get",
+    ),
+    "amid an exchange": (
+        """
+import os, signal, threading
+x = hg.shard(a, comm, axis=1, timeout=3)
+if rank == 3:
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGSTOP)).start()
+    x.get()
+time.sleep(1)
+""",
+        "x.get()",
+        "ShardedArray.get",
+    ),
 }
 
 
