@@ -60,7 +60,9 @@ ARGUMENTS: dict[str, list[str]] = {
             "in_type element"
         ),
         "quantize_mxfp8": _MX,
+        "quantize_mxfp8_f32": _MX,
         "quantize_mxfp4": _MX,
+        "quantize_mxfp4_f32": _MX,
         "mx_group_scale": "src dst offsets status src_row_stride src_col_stride rows cols groups by_group",
         "quantize_mxfp8_groups": (
             "src data scale gemm_scale offsets status src_row_stride src_col_stride data_pitch scale_pitch "

@@ -15,7 +15,7 @@ from .amax import AmaxState
 from .array import DeviceArray, lend, new
 from .formats import BLOCK, F32, QUANTIZED, Format
 from .groups import group_slots, most_blocks
-from .manifest import CHUNK_BYTES
+from .manifest import CHUNK_BYTES, code_object
 from .scaled import ScaledArray, group_blocks
 from .usage import Call, count_call, count_copy, count_launched
 
@@ -110,6 +110,7 @@ class MxArray:
         pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
         # A matrix, or several whose rows a product takes for those of one.
         for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
+        for_products &= code_object(_hip.arch(r.array.device)).orders_scales
         codes, ordered = r.rows * pitch, _launch.gemm_scale_bytes(r.rows, r.length) if for_products else 0
         return cls(
             form,
@@ -117,8 +118,8 @@ class MxArray:
             r.shape,
             hadamard,
             r.layout(np.dtype(np.uint8) if form.bits == 4 else form.dtype, width, pitch),
-            r.layout(form.scale_dtype, blocks, blocks),
-            (pitch, blocks),
+            r.layout(form.scale_dtype, blocks, 1, r.rows),  # rows side by side, as the kernel makes them
+            (pitch, r.rows),
             codes,
             ordered,
             codes + ordered + r.rows * blocks,
@@ -190,7 +191,7 @@ def mx_plan(
         rows, columns, row_stride, stride = columns, rows, stride, row_stride
         sides.reverse()
     (by_row, row_pitches), (by_column, column_pitches) = sides
-    kernel = f"quantize_{form.name.split('_')[0]}"
+    kernel = f"quantize_{form.name.split('_')[0]}" + ("_f32" if x.dtype == F32 else "")
     launch = _launch.prepared(
         x.device,
         kernel,

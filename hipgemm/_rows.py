@@ -41,13 +41,16 @@ class Rows:
         """Address and strides, as kernels take them."""
         return self.array.ptr, self.row_stride, self.stride
 
-    def layout(self, dtype: np.dtype[Any], length: int, pitch: int) -> Layout:
-        """Return how rows of results lie, `pitch` bytes apart, with the axes of the original."""
+    def layout(self, dtype: np.dtype[Any], length: int, pitch: int, stride: int | None = None) -> Layout:
+        """Return how rows of results lie, `pitch` bytes apart, with the axes of the original.
+
+        `stride`: bytes from one of a row to the next, if they are not neighbours.
+        """
         shape = list(self.lead)
         strides = [n * pitch for n in contiguous_strides(self.lead, 1)]
         place = len(shape) + 1 + self.axis
         shape.insert(place, length)
-        strides.insert(place, dtype.itemsize)
+        strides.insert(place, stride or dtype.itemsize)
         return tuple(shape), tuple(strides), dtype
 
 

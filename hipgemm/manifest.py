@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,11 @@ class CodeObject:
     path: Path
     sha256: str
     kernels: dict[str, Kernel]
+
+    @cached_property
+    def orders_scales(self) -> bool:
+        """Whether there are products that read MX scales in an order of their own."""
+        return any(kernel.op == "scaled_gemm" for kernel in self.kernels.values())
 
 
 def load_manifest(directory: Path | None = None, name: str = "manifest.json") -> dict[str, CodeObject]:

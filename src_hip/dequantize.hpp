@@ -2,6 +2,7 @@
 #pragma once
 
 #include "element.hpp"
+#include "joined.hpp"
 #include "kargs.hpp"
 #include "narrow.hpp"
 #include "types.hpp"
@@ -13,123 +14,159 @@ namespace hipgemm {
 
 enum class QuantizedFormat : u32 { fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1 };
 
-// A thread's values, of which `count` exist, rounded and stored: 16 bytes at once where that fits.
-template <class Out>
-HIPGEMM_DEVICE void store_values(u64 address, const Values& x, u32 count, bool aligned) {
-  constexpr u32 kWide = 16 / Out::kBytes;
+// A thread's values rounded and stored, of which `count` exist. Where all of the tile's do, threads
+// that have more than 16 bytes each store theirs together, 16 bytes side by side.
+template <class Out, u32 kValues>
+HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 count, bool aligned,
+                                 bool whole) {
+  constexpr u32 kWide = 16 / Out::kBytes, kPieces = kValues / kWide;
+  u32x4 pieces[kPieces];
 #pragma unroll
-  for (u32 v = 0; v < kValues / kWide; v++) {
-    u32x4 bits;
-    if constexpr (Out::kBytes == 4) {
-      bits = __builtin_bit_cast(u32x4, x[v]);
-    } else {
-      const f32x4 low = x[2 * v], high = x[2 * v + 1];
-      bits = {Out::pack(low.xy), Out::pack(low.zw), Out::pack(high.xy), Out::pack(high.zw)};
-    }
+  for (u32 v = 0; v < kPieces; v++) {
+    if constexpr (Out::kBytes == 4)
+      pieces[v] = __builtin_bit_cast(u32x4, x[v]);
+    else
+      pieces[v] = {Out::pack(x[2 * v].xy), Out::pack(x[2 * v].zw), Out::pack(x[2 * v + 1].xy),
+                   Out::pack(x[2 * v + 1].zw)};
+  }
+  if (whole) {
+    exchange(pieces);
+    const u32 own = thread_index() % kPieces;
+    const u64 together = address - own * (kPieces * 16) + own * 16;
+#pragma unroll
+    for (u32 v = 0; v < kPieces; v++) *global<u32x4>(together + v * (kPieces * 16)) = pieces[v];
+    return;
+  }
+#pragma unroll
+  for (u32 v = 0; v < kPieces; v++) {
     if (aligned && (v + 1) * kWide <= count) {
-      *global<u32x4>(address + v * 16) = bits;
-    } else {
+      *global<u32x4>(address + v * 16) = pieces[v];
+      continue;
+    }
 #pragma unroll
-      for (u32 e = 0; e < kWide; e++) {
-        if (v * kWide + e >= count) continue;
-        if constexpr (Out::kBytes == 4)
-          global<u32>(address)[v * kWide + e] = bits[e];
-        else
-          global<u16>(address)[v * kWide + e] = static_cast<u16>(bits[e / 2] >> e % 2 * 16);
-      }
+    for (u32 e = 0; e < kWide; e++) {
+      if (v * kWide + e >= count) continue;
+      if constexpr (Out::kBytes == 4)
+        global<u32>(address)[v * kWide + e] = pieces[v][e];
+      else
+        global<u16>(address)[v * kWide + e] = static_cast<u16>(pieces[v][e / 2] >> e % 2 * 16);
     }
   }
 }
 
-// Values from (row, first) on, in the type of dst.
-template <class Args>
-HIPGEMM_DEVICE void store_row(const Args& args, u32 row, u32 first, const Values& x) {
-  const u32 count = args.cols - first;
+// A turn's values in the type of dst, as far as they exist.
+template <class T, class Args>
+HIPGEMM_DEVICE void store_row(const Args& args, const T& tile, u32 turn,
+                              const Values<T::kValues>& x) {
+  const u32 row = tile.row(turn), first = tile.col();
+  const bool aligned = ((reinterpret_cast<u64>(args.dst) | args.dst_pitch) & 15) == 0;
+  const bool whole =
+      aligned && tile.first_row + T::kRows <= args.rows && tile.first_col + T::kCols <= args.cols;
+  const u32 count = row < args.rows && first < args.cols ? args.cols - first : 0;
   const auto type = static_cast<ElementType>(args.out_type);
   const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
                  static_cast<u64>(first) * element_bytes(type);
-  const bool aligned = ((reinterpret_cast<u64>(args.dst) | args.dst_pitch) & 15) == 0;
   switch (type) {
     case ElementType::bf16:
-      store_values<OutBf16>(to, x, count, aligned);
+      store_values<OutBf16, T::kValues>(to, x, count, aligned, whole);
       break;
     case ElementType::f16:
-      store_values<OutF16>(to, x, count, aligned);
+      store_values<OutF16, T::kValues>(to, x, count, aligned, whole);
       break;
     case ElementType::f32:
-      store_values<OutF32>(to, x, count, aligned);
+      store_values<OutF32, T::kValues>(to, x, count, aligned, whole);
       break;
   }
 }
 
 template <class Element>
-HIPGEMM_DEVICE void load_values(u64 line, u32 first, u32 length, Values& out) {
-  constexpr u32 kPerChunk = 128 / Element::kBits;
-  Codes<Element> codes;
+using CodeTile = Tile<64, 128, kValuesOf<Element>>;
+
+// The codes of all turns of a thread, in rows of whole chunks: zero where there is no number.
+template <class Element>
+struct CodeRows {
+  using T = CodeTile<Element>;
+  Codes turns[T::kTurns];
+
+  HIPGEMM_DEVICE CodeRows(const void* data, i64 pitch, const T& tile, u32 rows, u32 cols) {
+    const CodeLine<Element> from(
+        reinterpret_cast<u64>(data) + tile.row(0) * static_cast<u64>(pitch), tile.col(), cols);
 #pragma unroll
-  for (u32 c = 0; c < kValues / kPerChunk; c++) {
-    codes[c] = u32x4(0);
-    if (first + c * kPerChunk < length)
-      codes[c] = *global<u32x4>(line + (first + c * kPerChunk) * Element::kBits / 8);
-  }
-  unpack<Element>(codes, out);
-}
-
-// A thread's place in an array of which each workgroup takes a tile.
-struct BlockPlace {
-  u32 row, first;
-
-  HIPGEMM_DEVICE explicit BlockPlace(u32 cols) {
-    const u32 across = (cols + ValueTile::kCols - 1) / ValueTile::kCols;
-    const u32 tile = workgroup_index();
-    row = tile / across * ValueTile::kRows + ValueTile::thread() / ValueTile::kRowBlocks;
-    first = tile % across * ValueTile::kCols + ValueTile::row_block() * kValues;
+    for (u32 turn = 0; turn < T::kTurns; turn++) {
+      turns[turn] = Codes(0);
+      if (from.exists && tile.row(turn) < rows)
+        turns[turn] = *global<Codes>(from.address + turn * T::kRowStep * static_cast<u64>(pitch));
+    }
   }
 };
 
 // Every number of e2m1 is one of e4m3: mxfp4 becomes mxfp8 under the same scales.
 template <u32 kThreads>
 HIPGEMM_DEVICE void fp4_to_fp8(const Fp4ToFp8Args& args) {
-  const auto [row, first] = BlockPlace(args.cols);
-  if (row >= args.rows || first >= args.cols) return;
-  Values x;
-  load_values<E2m1>(reinterpret_cast<u64>(args.src) + row * static_cast<u64>(args.src_pitch), first,
-                    args.cols, x);
-  Codes<E4m3> codes;
-  pack<E4m3>(x, codes);
-  store_codes<E4m3>(reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch), first,
-                    args.cols, codes);
+  using T = CodeTile<E2m1>;
+  static_assert(kThreads == T::kThreads, "");
+  const T tile = T::of(workgroup_index(), args.rows, args.cols);
+  const CodeRows<E2m1> from(args.src, args.src_pitch, tile, args.rows, args.cols);
+#pragma unroll
+  for (u32 turn = 0; turn < T::kTurns; turn++) {
+    Values<16> x;
+    unpack<E2m1, 16>(from.turns[turn], x);
+    if (tile.row(turn) >= args.rows || tile.col() >= args.cols) continue;
+    const Codes low = pack<E4m3, 8>({x[0], x[1]}), high = pack<E4m3, 8>({x[2], x[3]});
+    *global<u32x4>(reinterpret_cast<u64>(args.dst) +
+                   tile.row(turn) * static_cast<u64>(args.dst_pitch) +
+                   tile.col()) = {low.x, low.y, high.x, high.y};
+  }
+}
+
+template <class Element, bool kBlocks>
+HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
+  using T = CodeTile<Element>;
+  const T tile = T::of(workgroup_index(), args.rows, args.cols);
+  const CodeRows<Element> from(args.data, args.data_pitch, tile, args.rows, args.cols);
+  f32 scales[T::kTurns];
+#pragma unroll
+  for (u32 turn = 0; turn < T::kTurns; turn++) {
+    const u32 row = smaller(tile.row(turn), args.rows - 1);
+    const u64 line =
+        reinterpret_cast<u64>(args.scale) + row * static_cast<u64>(args.scale_row_stride);
+    if constexpr (kBlocks) {
+      const u32 block = smaller(tile.col(), args.cols - 1) / kBlockValues;
+      const u32 byte = *global<u8>(line + block * static_cast<u64>(args.scale_col_stride));
+      scales[turn] = byte == kNanScale ? __builtin_nanf("") : power_of_two(byte);
+    } else {
+      scales[turn] = *global<f32>(line);
+    }
+  }
+#pragma unroll
+  for (u32 turn = 0; turn < T::kTurns; turn++) {
+    Values<T::kValues> x;
+    unpack<Element, T::kValues>(from.turns[turn], x);
+    for (f32x4& four : x) four *= f32x4(scales[turn]);
+    if constexpr (Element::kBits == 4)
+      if (args.hadamard) {
+        hadamard_sums(x);
+        scale_values(x, kHadamardFactor);
+      }
+    store_row(args, tile, turn, x);
+  }
 }
 
 template <u32 kThreads>
 HIPGEMM_DEVICE void dequantize(const DequantizeArgs& args) {
-  const auto [row, first] = BlockPlace(args.cols);
-  if (row >= args.rows || first >= args.cols) return;
-
-  const auto format = static_cast<QuantizedFormat>(args.format);
-  const u64 line = reinterpret_cast<u64>(args.data) + row * static_cast<u64>(args.data_pitch);
-  const u64 scale_line =
-      reinterpret_cast<u64>(args.scale) + row * static_cast<u64>(args.scale_row_stride);
-  Values x;
-  if (format == QuantizedFormat::mxfp4_e2m1)
-    load_values<E2m1>(line, first, args.cols, x);
-  else if (format == QuantizedFormat::fp8_e5m2 || format == QuantizedFormat::mxfp8_e5m2)
-    load_values<E5m2>(line, first, args.cols, x);
-  else
-    load_values<E4m3>(line, first, args.cols, x);
-
-  f32 scale;
-  if (format == QuantizedFormat::fp8_e4m3 || format == QuantizedFormat::fp8_e5m2) {
-    scale = *global<f32>(scale_line);
-  } else {
-    const u32 byte =
-        *global<u8>(scale_line + first / kValues * static_cast<u64>(args.scale_col_stride));
-    scale = byte == kNanScale ? __builtin_nanf("") : power_of_two(byte);
+  static_assert(kThreads == CodeTile<E4m3>::kThreads && kThreads == CodeTile<E2m1>::kThreads, "");
+  switch (static_cast<QuantizedFormat>(args.format)) {
+    case QuantizedFormat::fp8_e4m3:
+      return dequantize_as<E4m3, false>(args);
+    case QuantizedFormat::fp8_e5m2:
+      return dequantize_as<E5m2, false>(args);
+    case QuantizedFormat::mxfp8_e4m3:
+      return dequantize_as<E4m3, true>(args);
+    case QuantizedFormat::mxfp8_e5m2:
+      return dequantize_as<E5m2, true>(args);
+    case QuantizedFormat::mxfp4_e2m1:
+      return dequantize_as<E2m1, true>(args);
   }
-  for (f32x4& four : x) four *= f32x4(scale);
-  if (args.hadamard) hadamard(x);
-
-  store_row(args, row, first, x);
 }
 
 }  // namespace hipgemm

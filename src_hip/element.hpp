@@ -6,17 +6,33 @@
 
 namespace hipgemm {
 
-struct FromBf16 {
+// A word holds two values of 16 bits, or one of 32. Magnitudes of the same type compare as their
+// bits do, NaN above infinity above all numbers, two at once.
+struct From16Bits {
   using Bits = u16;
-  static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits << 16); }
+  static HIPGEMM_DEVICE u32 magnitudes(u32 word) { return word & 0x7fff7fffu; }
+  static HIPGEMM_DEVICE u32 greater(u32 a, u32 b) {
+    using Pair = Vector<u16, 2>;
+    return __builtin_bit_cast(
+        u32, __builtin_elementwise_max(__builtin_bit_cast(Pair, a), __builtin_bit_cast(Pair, b)));
+  }
 };
-struct FromF16 {
-  using Bits = u16;
+struct FromBf16 : From16Bits {
+  static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits << 16); }
+  static HIPGEMM_DEVICE f32x2 widen_word(u32 word) {
+    return {widen(word), __builtin_bit_cast(f32, word & 0xffff0000u)};
+  }
+};
+struct FromF16 : From16Bits {
   static HIPGEMM_DEVICE f32 widen(u32 bits) { return widen_half(static_cast<u16>(bits)); }
+  static HIPGEMM_DEVICE f32x2 widen_word(u32 word) { return {widen(word), widen(word >> 16)}; }
 };
 struct FromF32 {
   using Bits = u32;
+  static HIPGEMM_DEVICE u32 magnitudes(u32 word) { return word & 0x7fffffffu; }
+  static HIPGEMM_DEVICE u32 greater(u32 a, u32 b) { return larger(a, b); }
   static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits); }
+  static HIPGEMM_DEVICE Vector<f32, 1> widen_word(u32 word) { return widen(word); }
 };
 
 // How an output type is rounded and packed: two values make kBytes / 2 dwords.

@@ -97,7 +97,6 @@ class Groups {
 
  private:
   static HIPGEMM_DEVICE u32 lane() { return __builtin_amdgcn_workitem_id_x() % kWaveLanes; }
-  static HIPGEMM_DEVICE u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 
   // The offset of this lane's group as it counts; that of the group before the wave's first is no
   // more than `before`.

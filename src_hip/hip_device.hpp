@@ -2,6 +2,7 @@
 // Code that only computes (order.hpp, swizzle.hpp) also compiles for the host, where tests call it.
 #pragma once
 
+#define HIPGEMM_INLINE __attribute__((always_inline))  // lambdas too: calls cost a stack in memory
 #if defined(__HIP__) || defined(__CUDA__)
 // hipcc brings these along; a bare clang has only the attributes.
 #if !defined(__device__)
@@ -9,7 +10,7 @@
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
 #endif
-#define HIPGEMM_DEVICE __device__ inline __attribute__((always_inline))
+#define HIPGEMM_DEVICE __device__ inline HIPGEMM_INLINE
 #define HIPGEMM_BOTH __attribute__((host, device)) inline __attribute__((always_inline))
 #else
 #define HIPGEMM_BOTH inline
@@ -47,9 +48,10 @@
 #elif defined(__AMDGCN__)
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads))) void
-#else
+#else  // as many threads on a processor as those waves have on a CU
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
-  extern "C" __global__ __attribute__((launch_bounds(threads, 3))) void  // workgroups at a time
+  extern "C" __global__                         \
+      __attribute__((launch_bounds(threads, waves_per_simd * 256 / (threads)))) void
 #endif
 
 #if defined(__AMDGCN__)
@@ -69,9 +71,26 @@ HIPGEMM_DEVICE void sync_workgroup() {
 // The value is the same in all lanes: keep it in a scalar register.
 HIPGEMM_DEVICE unsigned uniform(unsigned x) { return __builtin_amdgcn_readfirstlane(x); }
 
-// What the first of each four lanes has.
-HIPGEMM_DEVICE unsigned first_of_quad(unsigned x) {
-  return __builtin_amdgcn_mov_dpp(x, 0, 15, 15, true);
+// What lane `which` of each 2, 4 or 16 has.
+template <unsigned kLanes, unsigned which>
+HIPGEMM_DEVICE unsigned of_lane(unsigned x) {
+  static_assert(which < kLanes && (kLanes == 2 || kLanes == 4 || kLanes == 16), "");
+  constexpr int kRowBroadcast = 0x150 + which, kQuad = which * 0b01010101;
+  constexpr int kControl = kLanes == 16 ? kRowBroadcast : kLanes == 4 ? kQuad : kQuad | 0b10100000;
+  return __builtin_amdgcn_mov_dpp(x, kControl, 15, 15, true);
+}
+
+// What another lane has: the neighbour, one of the neighbouring pair (the one two away), of the
+// neighbouring quad, of the neighbouring eight.
+template <unsigned kAway>
+HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
+  static_assert(kAway == 1 || kAway == 2 || kAway == 4 || kAway == 8, "within 16 lanes");
+  constexpr int kHalfMirror = 0x141, kMirror = 0x140;
+  constexpr int kControl = kAway == 1   ? 0b10110001
+                           : kAway == 2 ? 0b01001110
+                           : kAway == 4 ? kHalfMirror
+                                        : kMirror;
+  return __builtin_amdgcn_mov_dpp(x, kControl, 15, 15, true);
 }
 
 // x * 2^exponent, rounded once.
@@ -82,6 +101,17 @@ HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
 // x between the two; of a NaN either.
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_amdgcn_fmed3f(x, low, high);
+}
+
+// The greater magnitude, as bits: a NaN above infinity above all numbers.
+HIPGEMM_DEVICE unsigned greater_magnitude(unsigned most, float x) {
+  const unsigned bits = __builtin_bit_cast(unsigned, x) & 0x7fffffffu;
+  return bits > most ? bits : most;
+}
+
+// The highest bytes of four words, the first's lowest.
+HIPGEMM_DEVICE unsigned high_bytes(unsigned a, unsigned b, unsigned c, unsigned d) {
+  return a >> 24 | b >> 24 << 8 | c >> 24 << 16 | d >> 24 << 24;
 }
 
 // f16 to float32. A NaN keeps its sign.
@@ -124,9 +154,13 @@ HIPGEMM_DEVICE unsigned thread_index() { return __nvvm_read_ptx_sreg_tid_x(); }
 HIPGEMM_DEVICE unsigned workgroup_index() { return __nvvm_read_ptx_sreg_ctaid_x(); }
 HIPGEMM_DEVICE void sync_workgroup() { __syncthreads(); }
 HIPGEMM_DEVICE unsigned uniform(unsigned x) { return x; }
-HIPGEMM_DEVICE unsigned first_of_quad(unsigned x) {
-  constexpr int kLanes = 32;
-  return __nvvm_shfl_sync_idx_i32(~0u, x, thread_index() % kLanes & ~3u, kLanes - 1);
+template <unsigned kLanes, unsigned which>
+HIPGEMM_DEVICE unsigned of_lane(unsigned x) {
+  return __nvvm_shfl_sync_idx_i32(~0u, x, which, (32 - kLanes) << 8 | 31);
+}
+template <unsigned kAway>
+HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
+  return __nvvm_shfl_sync_bfly_i32(~0u, x, kAway, 31);
 }
 HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_ldexpf(x, exponent);
@@ -134,10 +168,17 @@ HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_fminf(__builtin_fmaxf(x, low), high);
 }
+HIPGEMM_DEVICE unsigned greater_magnitude(unsigned most, float x) {
+  const float a = __builtin_bit_cast(float, most);
+  return __builtin_bit_cast(unsigned, __nvvm_fmax_nan_f(a, __builtin_fabsf(x)));
+}
 HIPGEMM_DEVICE float widen_half(unsigned short bits) {
   const float x = static_cast<float>(__builtin_bit_cast(_Float16, bits));
   const unsigned nan = 0x7fc00000u | (bits & 0x8000u) << 16;  // the conversion drops its sign
   return x == x ? x : __builtin_bit_cast(float, nan);
+}
+HIPGEMM_DEVICE unsigned high_bytes(unsigned a, unsigned b, unsigned c, unsigned d) {
+  return __nvvm_prmt(__nvvm_prmt(a, b, 0x73), __nvvm_prmt(c, d, 0x73), 0x5410);
 }
 // Two codes, the first in the low byte. A NaN loses its sign.
 HIPGEMM_DEVICE unsigned pair_to_e4m3(float first, float second) {
@@ -168,14 +209,11 @@ HIPGEMM_DEVICE T load_buffer(Buffer from, unsigned offset) {
 #if defined(__AMDGCN__) || defined(__NVPTX__)
 namespace hipgemm {
 
-// The greatest of all that threads of a workgroup, or of the device, bring.
-template <class P>
-HIPGEMM_DEVICE void atomic_max_in_workgroup(P at, unsigned x) {
-  __scoped_atomic_fetch_max(at, x, __ATOMIC_RELAXED, __MEMORY_SCOPE_WRKGRP);
-}
+// The greatest of all that threads of the device bring. Most bring nothing new, and only look.
 template <class P>
 HIPGEMM_DEVICE void atomic_max_in_device(P at, unsigned x) {
-  __scoped_atomic_fetch_max(at, x, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+  if (x > __scoped_atomic_load_n(at, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE))
+    __scoped_atomic_fetch_max(at, x, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
 }
 
 }  // namespace hipgemm

@@ -98,7 +98,7 @@
 
 // row_*: blocks along rows; col_*: down columns, stored transposed. Data, logical scales, scales in
 // GEMM order; each of the last two may be null, and a direction whose data is null is not wanted.
-// rule: ScaleRule.
+// scale_pitch: bytes from block to block. rule: ScaleRule.
 #define HIPGEMM_QUANTIZE_MX_ARGS(X, S)                                               \
   X(ptr, src) S X(ptr, row_data) S X(ptr, row_scale) S X(ptr, row_gemm_scale) S      \
   X(ptr, col_data) S X(ptr, col_scale) S X(ptr, col_gemm_scale) S                    \

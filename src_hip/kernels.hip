@@ -88,8 +88,8 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
     copy_strided<bytes, side, threads>(CopyArgs{HIPGEMM_COPY_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
-#define PASS(name, ARGS, Args, threads, ...)                                          \
-  HIPGEMM_KERNEL(threads, 4)                                                          \
+#define PASS(name, ARGS, Args, threads, waves_per_simd, ...)                          \
+  HIPGEMM_KERNEL(threads, waves_per_simd)                                             \
   name(HIPGEMM_##ARGS##_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                       \
     hipgemm::name<threads>(Args{HIPGEMM_##ARGS##_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }

@@ -2,25 +2,27 @@
 #pragma once
 
 #include "hip_device.hpp"
+#include "joined.hpp"
 #include "small_float.hpp"
 #include "types.hpp"
 
 namespace hipgemm {
 
-// Values share scales in blocks of this many; here always a thread's.
-inline constexpr u32 kValues = 32;
-inline constexpr u32 kSign = 0x80000000u;
+// A thread takes values that follow each other, whose codes are 8 bytes. Neighbours take a block,
+// which shares a scale.
+inline constexpr u32 kBlockValues = 32;
+template <class Element>
+inline constexpr u32 kValuesOf = 64 / Element::kBits;
+template <u32 kValues>
+using Values = f32x4[kValues / 4];
+using Codes = u32x2;
 
-// The signs of four numbers, where four codes of 8 bits have them.
-HIPGEMM_DEVICE u32 sign_bytes(f32x4 x) {
-  const u32x4 bits = __builtin_bit_cast(u32x4, x);
-  return (bits.x & kSign) >> 24 | (bits.y & kSign) >> 16 | (bits.z & kSign) >> 8 | (bits.w & kSign);
-}
-
+// pack() rounds to nearest even. Where kSaturates is false it must not get more than kMax.
 struct E4m3 {
   static constexpr u32 kBits = 8, kMantissaBits = 3, kMaxExponent = 8;
   static constexpr f32 kMax = 448.0f;
 #if HIPGEMM_NARROW_CASTS
+  static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     const u32 low = __builtin_amdgcn_cvt_pk_fp8_f32(x.x, x.y, 0, false);
     return __builtin_amdgcn_cvt_pk_fp8_f32(x.z, x.w, low, true);
@@ -32,10 +34,12 @@ struct E4m3 {
   }
 #else
 #if HIPGEMM_PAIR_CASTS
+  static constexpr bool kSaturates = true;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
-    return pair_to_e4m3(x.x, x.y) | pair_to_e4m3(x.z, x.w) << 16 | sign_bytes(x);
+    return pair_to_e4m3(x.x, x.y) | pair_to_e4m3(x.z, x.w) << 16;
   }
 #else
+  static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE4m3>(x); }
 #endif
   static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE4m3>(x); }
@@ -46,6 +50,7 @@ struct E5m2 {
   static constexpr u32 kBits = 8, kMantissaBits = 2, kMaxExponent = 15;
   static constexpr f32 kMax = 57344.0f;
 #if HIPGEMM_NARROW_CASTS
+  static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     const u32 low = __builtin_amdgcn_cvt_pk_bf8_f32(x.x, x.y, 0, false);
     return __builtin_amdgcn_cvt_pk_bf8_f32(x.z, x.w, low, true);
@@ -57,10 +62,12 @@ struct E5m2 {
   }
 #else
 #if HIPGEMM_PAIR_CASTS
+  static constexpr bool kSaturates = true;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
-    return pair_to_e5m2(x.x, x.y) | pair_to_e5m2(x.z, x.w) << 16 | sign_bytes(x);
+    return pair_to_e5m2(x.x, x.y) | pair_to_e5m2(x.z, x.w) << 16;
   }
 #else
+  static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE5m2>(x); }
 #endif
   static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE5m2>(x); }
@@ -72,6 +79,7 @@ struct E2m1 {
   static constexpr u32 kBits = 4, kMantissaBits = 1, kMaxExponent = 2;
   static constexpr f32 kMax = 6.0f;
 #if HIPGEMM_NARROW_CASTS
+  static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 low, f32x4 high) {
     u32 word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(0, low.x, low.y, 1.0f, 0);
     word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, low.z, low.w, 1.0f, 1);
@@ -87,9 +95,6 @@ struct E2m1 {
     high = {c.x, c.y, d.x, d.y};
   }
 #else
-  static HIPGEMM_DEVICE u32 pack(f32x4 low, f32x4 high) {
-    return pack_codes<ToE2m1>(low) | pack_codes<ToE2m1>(high) << 16;
-  }
   static HIPGEMM_DEVICE void unpack(u32 x, f32x4& low, f32x4& high) {
     low = unpack_codes<FromE2m1>(x);
     high = unpack_codes<FromE2m1>(x >> 16);
@@ -97,53 +102,46 @@ struct E2m1 {
 #endif
 };
 
-// A thread's values, and their codes.
-using Values = f32x4[kValues / 4];
-template <class Element>
-using Codes = u32x4[kValues * Element::kBits / 128];
-
-template <class Element>
-HIPGEMM_DEVICE void pack(const Values& x, Codes<Element>& out) {
-  constexpr u32 kPerWord = 32 / Element::kBits;
-#pragma unroll
-  for (u32 w = 0; w < kValues / kPerWord; w++) {
+// Codes of values, each times `up`.
+template <class Element, u32 kValues>
+HIPGEMM_DEVICE Codes pack(const Values<kValues>& x, f32 up = 1.0f) {
+  static_assert(kValues == kValuesOf<Element>, "");
+  if constexpr (Element::kBits == 4 && !HIPGEMM_NARROW_CASTS) {
+    return {pack_e2m1(x[0], x[1], up), pack_e2m1(x[2], x[3], up)};
+  } else {
+    const auto scaled = [&](u32 i) HIPGEMM_INLINE {
+      f32x4 four = x[i] * f32x4(up);
+      if constexpr (!Element::kSaturates)
+        for (u32 e = 0; e < 4; e++) four[e] = clamped(four[e], -Element::kMax, Element::kMax);
+      return four;
+    };
     if constexpr (Element::kBits == 4)
-      out[w / 4][w % 4] = Element::pack(x[2 * w], x[2 * w + 1]);
+      return {Element::pack(scaled(0), scaled(1)), Element::pack(scaled(2), scaled(3))};
     else
-      out[w / 4][w % 4] = Element::pack(x[w]);
+      return {Element::pack(scaled(0)), Element::pack(scaled(1))};
   }
 }
 
-template <class Element>
-HIPGEMM_DEVICE void unpack(const Codes<Element>& codes, Values& out) {
-  constexpr u32 kPerWord = 32 / Element::kBits;
-#pragma unroll
-  for (u32 w = 0; w < kValues / kPerWord; w++) {
-    if constexpr (Element::kBits == 4)
-      Element::unpack(codes[w / 4][w % 4], out[2 * w], out[2 * w + 1]);
-    else
-      out[w] = Element::unpack(codes[w / 4][w % 4]);
+template <class Element, u32 kValues>
+HIPGEMM_DEVICE void unpack(Codes codes, Values<kValues>& out) {
+  static_assert(kValues == kValuesOf<Element>, "");
+  if constexpr (Element::kBits == 4) {
+    Element::unpack(codes.x, out[0], out[1]);
+    Element::unpack(codes.y, out[2], out[3]);
+  } else {
+    out[0] = Element::unpack(codes.x);
+    out[1] = Element::unpack(codes.y);
   }
 }
 
-template <class Element>
-HIPGEMM_DEVICE f32x4 clip(f32x4 x) {
-  for (u32 e = 0; e < 4; e++) x[e] = clamped(x[e], -Element::kMax, Element::kMax);
-  return x;
-}
-
-inline constexpr u32 kMagnitude = 0x7fffffffu;
 inline constexpr u32 kInfinity = 0x7f800000u;
 
 // The greatest magnitude, as bits: NaN above infinity above all numbers.
-HIPGEMM_DEVICE u32 greatest(const Values& x) {
+template <u32 kValues>
+HIPGEMM_DEVICE u32 greatest(const Values<kValues>& x) {
   u32 most = 0;
-#pragma unroll
-  for (u32 i = 0; i < kValues; i++) {
-    const f32 value = x[i / 4][i % 4];  // clang would cast a vector's first element in its stead
-    const u32 bits = __builtin_bit_cast(u32, value) & kMagnitude;
-    most = bits > most ? bits : most;
-  }
+  for (f32x4 four : x)
+    for (u32 e = 0; e < 4; e++) most = greater_magnitude(most, four[e]);
   return most;
 }
 
@@ -170,33 +168,42 @@ HIPGEMM_DEVICE f32 power_of_two(u32 byte) {
 
 inline constexpr u32 kNanScale = 255;
 
-// Quantizes a block and returns its scale byte. A NaN or an infinity makes all of it NaN.
-template <class Element>
-HIPGEMM_DEVICE u32 quantize_block(Values& x, ScaleRule rule, Codes<Element>& out) {
-  const u32 most = greatest(x);
-  const bool lost = most >= kInfinity;
-  const u32 byte = scale_byte<Element>(lost ? 0 : most, rule);
-  const f32 up = power_of_two(254 - byte);
-  for (f32x4& four : x) four = clip<Element>(four * f32x4(up));
-  pack<Element>(x, out);
-  if (lost)
-    for (u32x4& word : out) word = u32x4(Element::kBits == 4 ? 0 : 0x7f7f7f7f);
-  return lost ? kNanScale : byte;
+// A block's scale byte, and what its values are multiplied by. A NaN or an infinity among them
+// makes all of it NaN.
+struct BlockScale {
+  u32 byte;
+  f32 up;
+
+  template <class Element>
+  static HIPGEMM_DEVICE BlockScale of(u32 most, ScaleRule rule) {
+    if (most >= kInfinity) return {kNanScale, __builtin_nanf("")};
+    const u32 byte = scale_byte<Element>(most, rule);
+    return {byte, power_of_two(254 - byte)};
+  }
+};
+template <class Element, u32 kValues>
+HIPGEMM_DEVICE Codes quantize_by(f32 up, const Values<kValues>& x) {
+  const Codes codes = pack<Element, kValues>(x, up);
+  return up == up ? codes : Codes(Element::kBits == 4 ? 0 : 0x7f7f7f7f);
 }
 
-// Sylvester's 16-point Walsh-Hadamard transform of each 16 values, orthonormal: its own inverse.
-HIPGEMM_DEVICE void hadamard(Values& x) {
+// Sylvester's 16-point Walsh-Hadamard transform but for its factor, with which it is orthonormal
+// and its own inverse.
+inline constexpr f32 kHadamardFactor = 0.25f;
+HIPGEMM_DEVICE void hadamard_sums(Values<16>& x) {
 #pragma unroll
   for (u32 stride = 1; stride < 16; stride *= 2)
 #pragma unroll
-    for (u32 i = 0; i < kValues; i++) {
+    for (u32 i = 0; i < 16; i++) {
       if (i & stride) continue;
       const u32 j = i + stride;
       const f32 a = x[i / 4][i % 4], b = x[j / 4][j % 4];
       x[i / 4][i % 4] = a + b;
       x[j / 4][j % 4] = a - b;
     }
-  for (f32x4& four : x) four *= f32x4(0.25f);
+}
+HIPGEMM_DEVICE void scale_values(Values<16>& x, f32 factor) {
+  for (f32x4& four : x) four *= f32x4(factor);
 }
 
 }  // namespace hipgemm

@@ -1,7 +1,9 @@
-// Quantizers, and the way back. A workgroup takes a tile, a thread 32 values of it.
+// Quantizers: a workgroup takes a tile, and a thread a few pieces of its rows, its columns, or
+// both.
 #pragma once
 
 #include "element.hpp"
+#include "joined.hpp"
 #include "kargs.hpp"
 #include "memory.hpp"
 #include "narrow.hpp"
@@ -15,133 +17,196 @@ namespace hipgemm {
 // Values are rounded where the rules say so, and nowhere else.
 #pragma clang fp contract(off)
 
-struct TileAt {
-  u32 row, col;
-  HIPGEMM_DEVICE explicit TileAt(u32 covered_cols) {
-    const u32 across = (covered_cols + ValueTile::kCols - 1) / ValueTile::kCols;
-    const u32 tile = workgroup_index();
-    row = tile / across;
-    col = tile % across;
-  }
-};
-
 HIPGEMM_DEVICE u64 address_of(const void* p) { return reinterpret_cast<u64>(p); }
+
+template <class Args>
+HIPGEMM_DEVICE Matrix source_of(const Args& args) {
+  return {address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols};
+}
+
+// What a thread found in the turn of a round that it sees to.
+template <class T>
+struct OfTurn {
+  u32 value = 0;
+  static HIPGEMM_DEVICE u32 own() { return T::thread() % T::kBlockThreads; }
+  HIPGEMM_DEVICE void take(u32 turn, u32 found) { value = own() == turn ? found : value; }
+};
 
 // ---- one scale for a tensor or a row
 
-// Max-accumulates magnitudes into floats, as bits: step 0 into one, 1 into one of each row. First
-// in LDS: one atomic operation of the workgroup for each float.
-HIPGEMM_DEVICE void accumulate_greatest(void* into, u32 step, const Values& x,
-                                        const ValueTile& tile, u32 rows,
-                                        u32 (&most)[ValueTile::kRows]) {
-  const u32 thread = ValueTile::thread();
-  if (thread < ValueTile::kRows) most[thread] = 0;
-  sync_workgroup();
-  atomic_max_in_workgroup(&most[step ? thread / ValueTile::kRowBlocks : 0], greatest(x));
-  sync_workgroup();
-  const u32 row = tile.first_row() + thread;
-  if (thread < (step ? ValueTile::kRows : 1) && row < rows)
-    atomic_max_in_device(global<u32>(address_of(into)) + (step ? row : 0), most[thread]);
-}
+// Max-accumulates magnitudes into floats, as bits: step 0 into one, 1 into one of each row.
+class Greatest {
+ public:
+  using Lds = u32[RowTile::kThreads / RowTile::kRowThreads];
+
+  template <class T>
+  HIPGEMM_DEVICE explicit Greatest(const T& tile) {
+#pragma unroll
+    for (u32 turn = 0; turn < RowTile::kTurns; turn++) most_[turn] = tile.row_greatest(turn);
+  }
+
+  HIPGEMM_DEVICE void store(void* into, u32 step, const RowTile& tile, u32 rows, Lds& lds) const {
+    constexpr u32 kLine = RowTile::kRowThreads;
+    static_assert(kLine == 16, "threads of a row, and rows of one turn");
+    const u32 thread = RowTile::thread();
+    if (step) {
+      OfTurn<RowTile> row_most;
+#pragma unroll
+      for (u32 turn = 0; turn < RowTile::kTurns; turn++)
+        row_most.take(turn, joined<kLine>(most_[turn], larger));
+      const u32 row = tile.row(thread % RowTile::kTurns);
+      if (thread % kLine < RowTile::kTurns && row < rows)
+        atomic_max_in_device(global<u32>(address_of(into)) + row, row_most.value);
+      return;
+    }
+    const u32 mine = larger(larger(most_[0], most_[1]), larger(most_[2], most_[3]));
+    lds[thread / kLine] = joined<kLine>(mine, larger);
+    sync_workgroup();
+    const u32 all = joined<kLine>(lds[thread % kLine], larger);
+    if (thread == 0) atomic_max_in_device(global<u32>(address_of(into)), all);
+  }
+
+ private:
+  u32 most_[RowTile::kTurns];
+};
 
 template <u32 kThreads>
 HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
-  static_assert(kThreads == ValueTile::kThreads, "");
-  static __shared__ ValueTile::Lds lds;
-  static __shared__ u32 most[ValueTile::kRows];
-  const TileAt at(args.cols);
-  ValueTile tile(lds, at.row, at.col);
-  tile.load({address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols},
-            static_cast<ElementType>(args.in_type));
-  Values x;
-  tile.read_row_block(x);
-  accumulate_greatest(args.amax, args.amax_step, x, tile, args.rows, most);
+  static_assert(kThreads == RowTile::kThreads, "");
+  static __shared__ RowTile::Lds lds;
+  static __shared__ Greatest::Lds greatest_lds;
+  with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
+    // In bands, so that most tiles find a row's greatest magnitude when they come to look.
+    ValueTile<From, RowTile> tile(lds,
+                                  RowTile::of<kTallBand>(workgroup_index(), args.rows, args.cols));
+    tile.load(source_of(args));
+    Greatest(tile).store(args.amax, args.amax_step, tile.at, args.rows, greatest_lds);
+  });
 }
 
-template <class Element>
-HIPGEMM_DEVICE f32 quantize_by_amax(Values& x, f32 amax, f32 eps, Codes<Element>& out) {
-  const f32 total = amax + eps;
-  const f32 scale = total / Element::kMax;
-  // Nothing of such a tensor is left but signs.
-  const bool vanished = scale == 0;
-  const bool tiny = total < 0x1p-100f && !vanished;  // kMax / total might overflow
-  const f32 up = vanished ? 0.0f : Element::kMax / total;
-#pragma unroll
-  for (u32 i = 0; i < kValues / 4; i++) {
-    const f32x4 scaled = tiny ? x[i] / f32x4(total) * f32x4(Element::kMax) : x[i] * f32x4(up);
-    const f32x4 clipped = clip<Element>(scaled);
-    // A NaN of x is kept as it is: machines differ in the sign that a product of it has.
-    for (u32 e = 0; e < 4; e++)
-      x[i][e] = scaled[e] == scaled[e] ? clipped[e] : x[i][e] == x[i][e] ? scaled[e] : x[i][e];
+// How numbers of a tensor or a row become codes.
+struct AmaxScaling {
+  f32 total;
+  f32 up;  // NaN where codes are more than products with it
+
+  template <class Element>
+  static HIPGEMM_DEVICE AmaxScaling of(f32 amax, f32 eps) {
+    const f32 total = amax + eps, scale = total / Element::kMax;
+    const bool tiny = total < 0x1p-100f && scale != 0;  // kMax / total might overflow
+    const bool lost = greater_magnitude(0, total) >= kInfinity;
+    // Where the scale is 0, nothing is left but signs.
+    return {total, tiny || lost ? __builtin_nanf("") : scale == 0 ? 0.0f : Element::kMax / total};
   }
-  pack<Element>(x, out);
+  // Of the thread that saw to a turn's row.
+  template <u32 kTurn>
+  HIPGEMM_DEVICE AmaxScaling of_turn() const {
+    const auto from = [](f32 x) HIPGEMM_INLINE {
+      const u32 bits = __builtin_bit_cast(u32, x);
+      return __builtin_bit_cast(f32, of_lane<RowTile::kRowThreads, kTurn>(bits));
+    };
+    return {from(total), from(up)};
+  }
   // An amax that is NaN or infinite leaves nothing, visibly.
-  if ((__builtin_bit_cast(u32, total) & kMagnitude) >= kInfinity) {
-    for (u32x4& word : out) word = u32x4(0x7f7f7f7f);
-    return __builtin_nanf("");
+  HIPGEMM_DEVICE bool lost() const { return greater_magnitude(0, total) >= kInfinity; }
+
+  template <class Element>
+  HIPGEMM_DEVICE f32 scale() const {
+    const f32 scale = total / Element::kMax;
+    return lost() ? __builtin_nanf("") : scale == 0 ? 1.0f : scale;
   }
-  return vanished ? 1.0f : scale;
-}
 
-// Of the four threads of a row one loads.
-HIPGEMM_DEVICE f32 load_amax(const QuantizeFp8Args& args, u32 row) {
-  if (!args.amax_step) return load_scalar(args.amax);
-  static_assert(ValueTile::kRowBlocks == 4, "threads of a row are a quad");
+  template <class Element>
+  HIPGEMM_DEVICE Codes quantize(const Values<8>& x) const {
+    Values<8> scaled;
+    bool all_numbers = true;
+    for (u32 i = 0; i < 2; i++) {
+      scaled[i] = x[i] * f32x4(up);
+      for (u32 e = 0; e < 4; e++) all_numbers &= scaled[i][e] == scaled[i][e];
+    }
+    return all_numbers ? pack<Element, 8>(scaled) : quantize_each<Element>(x);
+  }
+
+ private:
+  // One by one: this is rare. A NaN keeps its sign; machines differ in what is left of it in a
+  // product or a code.
+  template <class Element>
+  HIPGEMM_DEVICE Codes quantize_each(const Values<8>& x) const {
+    if (lost()) return Codes(0x7f7f7f7f);
+    Codes codes = 0;
+#pragma unroll 1
+    for (u32 at = 0; at < 8; at++) {
+      f32 value = x[0][0];
+#pragma unroll
+      for (u32 i = 1; i < 8; i++) value = at == i ? x[i / 4][i % 4] : value;
+      const f32 scaled = up == up ? value * up : value / total * Element::kMax;
+      const u32 sign = value == value ? 0 : __builtin_bit_cast(u32, value) >> 24 & 0x80;
+      const u32 code = pack<Element, 8>({f32x4(scaled), f32x4(scaled)}).x & 0xff;
+      const u32 kept = (scaled == scaled ? code : 0x7f | sign) << at % 4 * 8;
+      codes |= Codes{at < 4 ? kept : 0, at < 4 ? 0 : kept};
+    }
+    return codes;
+  }
+};
+
+template <class Element, class T>
+HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const T& tile) {
+  // Of the 16 threads of a row in each turn, the first four see to the amax of one turn each.
+  const u32 own_row = tile.at.row(RowTile::thread() % RowTile::kTurns);
   f32 amax = 0;
-  if (ValueTile::row_block() == 0 && row < args.rows)
-    amax = global<f32>(address_of(args.amax))[row];
-  return __builtin_bit_cast(f32, first_of_quad(__builtin_bit_cast(u32, amax)));
-}
-
-template <class Element>
-HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const ValueTile& tile,
-                                      Values& x) {
-  const u32 row = tile.row();
-  Codes<Element> codes;
-  const f32 scale = quantize_by_amax<Element>(x, load_amax(args, row), args.eps, codes);
-  if (row >= args.rows) return;
-  const u32 col = tile.first_col() + ValueTile::row_block() * kValues;
-  store_codes<Element>(address_of(args.dst) + row * static_cast<u64>(args.dst_pitch), col,
-                       args.cols, codes);
-  if (col == 0 && (args.amax_step || row == 0))
-    global<f32>(address_of(args.scale))[args.amax_step ? row : 0] = scale;
+  if (!args.amax_step)
+    amax = load_scalar(args.amax);
+  else if (RowTile::thread() % RowTile::kRowThreads < RowTile::kTurns && own_row < args.rows)
+    amax = global<f32>(address_of(args.amax))[own_row];
+  const auto scaling = AmaxScaling::of<Element>(amax, args.eps);
+  const u32 col = tile.at.col(), row = tile.at.row(0);
+  const u64 pitch = args.dst_pitch;
+  const CodeLine<Element> to(address_of(args.dst) + row * pitch, col, args.cols);
+  unrolled<RowTile::kTurns>([&]<u32 turn>() HIPGEMM_INLINE {
+    Values<8> x;
+    tile.read_row(turn, x);
+    const auto of_row = args.amax_step ? scaling.template of_turn<turn>() : scaling;
+    const Codes codes = of_row.template quantize<Element>(x);
+    constexpr u32 kDown = turn * RowTile::kRowStep;
+    if (to.exists && row + kDown < args.rows) *global<Codes>(to.address + kDown * pitch) = codes;
+  });
+  const u32 scales = args.amax_step ? args.rows : 1;
+  if (col < RowTile::kTurns * RowTile::kValues && tile.at.first_col == 0 && own_row < scales)
+    global<f32>(address_of(args.scale))[own_row] = scaling.template scale<Element>();
 }
 
 template <u32 kThreads>
 HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
-  static __shared__ ValueTile::Lds lds;
-  static __shared__ u32 most[ValueTile::kRows];
-  const TileAt at(args.cols);
-  ValueTile tile(lds, at.row, at.col);
-  tile.load({address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols},
-            static_cast<ElementType>(args.in_type));
-  Values x;
-  tile.read_row_block(x);
-  if (args.next) accumulate_greatest(args.next, args.amax_step, x, tile, args.rows, most);
-  if (args.element == static_cast<u32>(Narrow::e5m2))
-    quantize_fp8_tile<E5m2>(args, tile, x);
-  else
-    quantize_fp8_tile<E4m3>(args, tile, x);
+  static __shared__ RowTile::Lds lds;
+  static __shared__ Greatest::Lds greatest_lds;
+  with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
+    ValueTile<From, RowTile> tile(lds, RowTile::of(workgroup_index(), args.rows, args.cols));
+    tile.load(source_of(args));
+    if (args.next)
+      Greatest(tile).store(args.next, args.amax_step, tile.at, args.rows, greatest_lds);
+    if (args.element == static_cast<u32>(Narrow::e5m2))
+      quantize_fp8_tile<E5m2>(args, tile);
+    else
+      quantize_fp8_tile<E4m3>(args, tile);
+  });
 }
 
 // ---- one scale for 32 values
 
-// Where the result of one direction goes. A line is a row of it, K runs along the blocks.
+// Where the result of one direction goes. A line is a row of it, K runs along the blocks. Scales
+// lie block by block, lines side by side, as they are made: bytes far apart would each cost a
+// transaction.
 struct BlockedOutput {
   void *data, *scale, *gemm_scale;
   i64 pitch, scale_pitch;
   u32 lines, k;
 
-  // `line`, and the block that begins at `first`.
+  // Of the block that a thread sees to.
   template <class Element>
-  HIPGEMM_DEVICE void store(u32 line, u32 first, u32 byte, const Codes<Element>& codes) const {
-    const bool exists = line < lines && first < k;
-    if (exists) {
-      store_codes<Element>(address_of(data) + line * static_cast<u64>(pitch), first, k, codes);
-      if (scale)
-        global<u8>(address_of(scale) + line * static_cast<u64>(scale_pitch))[first / kValues] =
-            static_cast<u8>(byte);
-    }
+  HIPGEMM_DEVICE void store_scale(u32 line, u32 first, u32 byte) const {
+    const bool exists = line < lines && first / kBlockValues * kBlockValues < k;
+    if (exists && scale)
+      global<u8>(address_of(scale) + first / kBlockValues * static_cast<u64>(scale_pitch))[line] =
+          static_cast<u8>(byte);
     if (gemm_scale)
       store_gemm_scale<Element::kBits == 4 ? 2 : 1>(line, first, exists ? byte : kNeutralScale);
   }
@@ -163,57 +228,188 @@ struct BlockedOutput {
   }
 };
 
-template <class Element>
-HIPGEMM_DEVICE void quantize_mx_tile(const QuantizeMxArgs& args, const ValueTile& tile) {
+// Scales of a round, each of which one of a block's threads sees to.
+template <class Element, class T>
+class RoundScales {
+ public:
+  HIPGEMM_DEVICE void take(u32 turn, u32 greatest) {
+    most_.take(turn, joined<T::kBlockThreads>(greatest, larger));
+  }
+  HIPGEMM_DEVICE void settle(ScaleRule rule) { own_ = BlockScale::of<Element>(most_.value, rule); }
+  HIPGEMM_DEVICE u32 own_byte() const { return own_.byte; }
+  template <u32 kTurn>
+  HIPGEMM_DEVICE f32 up() const {
+    const u32 bits = __builtin_bit_cast(u32, own_.up);
+    return __builtin_bit_cast(f32, of_lane<T::kBlockThreads, kTurn>(bits));
+  }
+
+ private:
+  OfTurn<T> most_;
+  BlockScale own_;
+};
+
+// A thread's turns along rows or down columns, as a tile of values has them.
+template <class V>
+struct RowTurns {
+  const V& tile;
+  HIPGEMM_DEVICE u32 first() const { return tile.at.col(); }
+  HIPGEMM_DEVICE u32 line(u32 turn) const { return tile.at.row(turn); }
+  static constexpr u32 down(u32 turn) { return turn * V::T::kRowStep; }
+  HIPGEMM_DEVICE u32 most(u32 turn) const { return tile.row_greatest(turn); }
+  HIPGEMM_DEVICE void read(u32 turn, Values<V::kValues>& x) const { tile.read_row(turn, x); }
+};
+template <class V>
+struct ColTurns {
+  const V& tile;
+  HIPGEMM_DEVICE u32 first() const { return tile.at.row(); }
+  HIPGEMM_DEVICE u32 line(u32 turn) const { return tile.col(turn); }
+  static constexpr u32 down(u32 turn) { return V::cols_on(turn); }
+  HIPGEMM_DEVICE u32 most(u32 turn) const { return tile.col_greatest(turn); }
+  HIPGEMM_DEVICE void read(u32 turn, Values<V::kValues>& x) const { tile.read_col(turn, x); }
+};
+
+// A turn's values in another basis, but for a factor, which is a power of two: the scale may take
+// it in, except where the product would be rounded. Returns the greatest magnitude of its block
+// times the factor.
+template <class T>
+HIPGEMM_DEVICE u32 transform(Values<16>& x, f32& factor) {
+  hadamard_sums(x);
+  const u32 most = joined<T::kBlockThreads>(greatest<16>(x), larger);
+  factor = kHadamardFactor;
+  if (most < __builtin_bit_cast(u32, 0x1p-100f)) {
+    scale_values(x, kHadamardFactor);
+    factor = 1;
+  }
+  return __builtin_bit_cast(u32, __builtin_bit_cast(f32, most) * kHadamardFactor);
+}
+
+template <class Element, class V, u32 kFirstTurn, class Turns>
+HIPGEMM_DEVICE void quantize_round(const Turns& turns, const BlockedOutput& out, ScaleRule rule,
+                                   bool transforms) {
+  using T = typename V::T;
+  const u32 first = turns.first(), line = turns.line(0);
+  const u64 pitch = out.pitch;
+  const CodeLine<Element> to(address_of(out.data) + line * pitch, first, out.k);
+  const auto store = [&](u32 turn, Codes codes) HIPGEMM_INLINE {
+    const u32 down = Turns::down(kFirstTurn + turn);
+    if (to.exists && line + down < out.lines) *global<Codes>(to.address + down * pitch) = codes;
+  };
+  const auto store_scale = [&](u32 byte) HIPGEMM_INLINE {
+    out.store_scale<Element>(turns.line(kFirstTurn + OfTurn<T>::own()), first, byte);
+  };
+  if constexpr (Element::kBits == 4) {
+    if (transforms) {  // one turn after the other, for the sake of registers
+      OfTurn<T> bytes;
+#pragma unroll
+      for (u32 turn = 0; turn < T::kBlockThreads; turn++) {
+        Values<16> x;
+        f32 factor;
+        turns.read(kFirstTurn + turn, x);
+        const auto scale = BlockScale::of<Element>(transform<T>(x, factor), rule);
+        store(turn, quantize_by<Element, 16>(scale.up * factor, x));
+        bytes.take(turn, scale.byte);
+      }
+      return store_scale(bytes.value);
+    }
+  }
+  RoundScales<Element, T> scales;
+#pragma unroll
+  for (u32 turn = 0; turn < T::kBlockThreads; turn++)
+    scales.take(turn, turns.most(kFirstTurn + turn));
+  scales.settle(rule);
+  unrolled<T::kBlockThreads>([&]<u32 turn>() HIPGEMM_INLINE {
+    Values<V::kValues> x;
+    turns.read(kFirstTurn + turn, x);
+    store(turn, quantize_by<Element, V::kValues>(scales.template up<turn>(), x));
+  });
+  store_scale(scales.own_byte());
+}
+template <class Element, class V, class Turns>
+HIPGEMM_DEVICE void quantize_turns(const Turns& turns, const BlockedOutput& out, ScaleRule rule,
+                                   bool transforms) {
+  unrolled<V::T::kRounds>([&]<u32 round>() HIPGEMM_INLINE {
+    quantize_round<Element, V, round * V::T::kBlockThreads>(turns, out, rule, transforms);
+  });
+}
+
+template <class Element, class V>
+HIPGEMM_DEVICE void quantize_mx(const QuantizeMxArgs& args, V& tile) {
   const auto rule = static_cast<ScaleRule>(args.rule);
-  Values x;
-  Codes<Element> codes;
-  if (args.row_data) {
-    const BlockedOutput out{args.row_data,  args.row_scale,       args.row_gemm_scale,
-                            args.row_pitch, args.row_scale_pitch, args.rows,
-                            args.cols};
-    tile.read_row_block(x);
-    if (args.hadamard) hadamard(x);
-    const u32 byte = quantize_block<Element>(x, rule, codes);
-    out.store<Element>(tile.row(), tile.first_col() + ValueTile::row_block() * kValues, byte,
-                       codes);
-  }
-  if (args.col_data) {
-    const BlockedOutput out{args.col_data,  args.col_scale,       args.col_gemm_scale,
-                            args.col_pitch, args.col_scale_pitch, args.cols,
-                            args.rows};
-    tile.read_col_block(x);
-    if (args.hadamard) hadamard(x);
-    const u32 byte = quantize_block<Element>(x, rule, codes);
-    out.store<Element>(tile.col(), tile.first_row() + ValueTile::col_block() * kValues, byte,
-                       codes);
-  }
+  if (args.row_data)
+    quantize_turns<Element, V>(RowTurns<V>{tile},
+                               {args.row_data, args.row_scale, args.row_gemm_scale, args.row_pitch,
+                                args.row_scale_pitch, args.rows, args.cols},
+                               rule, args.hadamard);
+  if (!args.col_data) return;
+  tile.finish_turning();
+  quantize_turns<Element, V>(ColTurns<V>{tile},
+                             {args.col_data, args.col_scale, args.col_gemm_scale, args.col_pitch,
+                              args.col_scale_pitch, args.cols, args.rows},
+                             rule, args.hadamard);
 }
 
-// The tile of this workgroup. Along K the grid covers whole units of scales.
-HIPGEMM_DEVICE ValueTile load_mx_tile(const QuantizeMxArgs& args, ValueTile::Lds& lds) {
-  constexpr u32 kUnit = kStepNumbers * kUnitSteps;
-  const TileAt at(args.row_data ? (args.cols + kUnit - 1) / kUnit * kUnit : args.cols);
-  ValueTile tile(lds, at.row, at.col);
-  tile.load({address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols},
-            static_cast<ElementType>(args.in_type));
-  return tile;
+// The tile of this workgroup, for f(values). Along K the grid covers whole units of scales.
+template <class From, class T, u32 kBand, class F>
+HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename T::Lds& lds, F f) {
+  const auto covered = [](u32 k) HIPGEMM_INLINE {
+    return (k + kUnitNumbers - 1) / kUnitNumbers * kUnitNumbers;
+  };
+  const u32 cols = args.row_data ? covered(args.cols) : args.cols;
+  const T at = args.col_data ? T::template of<kBand>(workgroup_index(), covered(args.rows), cols)
+                             : T::of(workgroup_index(), args.rows, cols);
+  ValueTile<From, T> tile(lds, at);
+  tile.load(source_of(args));
+  if (args.col_data) tile.begin_turning();
+  f(tile);
 }
 
+// Whole lines of 128 bytes of codes, either way.
+template <class From, class T>
+HIPGEMM_DEVICE void quantize_mxfp8_as(const QuantizeMxArgs& args, typename T::Lds& lds) {
+  with_mx_tile<From, T, kTallBand>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
+    if (args.element == static_cast<u32>(Narrow::e5m2))
+      quantize_mx<E5m2>(args, tile);
+    else
+      quantize_mx<E4m3>(args, tile);
+  });
+}
 template <u32 kThreads>
 HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
-  static __shared__ ValueTile::Lds lds;
-  const ValueTile tile = load_mx_tile(args, lds);
-  if (args.element == static_cast<u32>(Narrow::e5m2))
-    quantize_mx_tile<E5m2>(args, tile);
-  else
-    quantize_mx_tile<E4m3>(args, tile);
+  using T = Tile<128, 128, kValuesOf<E4m3>>;
+  static_assert(kThreads == T::kThreads, "");
+  static __shared__ T::Lds lds;
+  with_short_type(args.in_type,
+                  [&]<class From>() HIPGEMM_INLINE { quantize_mxfp8_as<From, T>(args, lds); });
+}
+template <u32 kThreads>
+HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
+  using T = Tile<128, 128, kValuesOf<E4m3>>;
+  static_assert(kThreads == T::kThreads, "");
+  static __shared__ T::Lds lds;
+  quantize_mxfp8_as<FromF32, T>(args, lds);
 }
 
+// Arithmetic takes longer than memory here: small workgroups, and more values for a thread's work
+// on addresses, as far as registers go.
+template <class From, class T>
+HIPGEMM_DEVICE void quantize_mxfp4_as(const QuantizeMxArgs& args, typename T::Lds& lds) {
+  with_mx_tile<From, T, 1>(args, lds,
+                           [&](auto& tile) HIPGEMM_INLINE { quantize_mx<E2m1>(args, tile); });
+}
 template <u32 kThreads>
 HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
-  static __shared__ ValueTile::Lds lds;
-  quantize_mx_tile<E2m1>(args, load_mx_tile(args, lds));
+  using T = Tile<64, 128, kValuesOf<E2m1>, 64>;
+  static_assert(kThreads == T::kThreads, "");
+  static __shared__ T::Lds lds;
+  with_short_type(args.in_type,
+                  [&]<class From>() HIPGEMM_INLINE { quantize_mxfp4_as<From, T>(args, lds); });
+}
+template <u32 kThreads>
+HIPGEMM_DEVICE void quantize_mxfp4_f32(const QuantizeMxArgs& args) {
+  using T = Tile<64, 128, kValuesOf<E2m1>>;
+  static_assert(kThreads == T::kThreads, "");
+  static __shared__ T::Lds lds;
+  quantize_mxfp4_as<FromF32, T>(args, lds);
 }
 
 }  // namespace hipgemm

@@ -16,51 +16,67 @@ namespace hipgemm {
 #pragma clang fp contract(off)
 
 // Codes go out as they came in, row by row: products read them there, whatever the offsets.
-// A tile of them, turned from the columns of threads in LDS.
-class CodeTile {
+// A tile of them, turned in LDS from the columns of threads.
+class CodesInLds {
  public:
-  static constexpr u32 kPitch = ValueTile::kCols + kChunkBytes;
-  static_assert(ValueTile::kRows * kPitch <= sizeof(ValueTile::Lds), "fits where values were");
+  HIPGEMM_DEVICE explicit CodesInLds(RowTile::Lds& lds) : lds_((LdsByte*)lds) {}
 
-  HIPGEMM_DEVICE explicit CodeTile(ValueTile::Lds& lds) : lds_((LdsByte*)lds) {}
-
-  template <class Element>
-  HIPGEMM_DEVICE void write_col_block(const Codes<Element>& codes) const {
-    const u32 thread = ValueTile::thread();
-    LdsByte* const column =
-        lds_ + ValueTile::col_block() * kValues * kPitch + thread % ValueTile::kCols;
+  // Of neighbouring columns and eight rows each.
+  template <u32 kColumns>
+  HIPGEMM_DEVICE void write(u32 row, u32 col, const Codes (&codes)[kColumns]) const {
+    static_assert(kColumns == 1 || kColumns == 2, "");
 #pragma unroll
-    for (u32 i = 0; i < kValues; i++)
-      column[i * kPitch] = static_cast<u8>(codes[i / 16][i / 4 % 4] >> i % 4 * 8);
+    for (u32 i = 0; i < RowTile::kValues; i++) {
+      const auto code = [&](u32 c) { return codes[c][i / 4] >> i % 4 * 8 & 0xff; };
+      LdsByte* const at = place(row + i, col / kChunkBytes) + col % kChunkBytes;
+      if constexpr (kColumns == 1)
+        *at = static_cast<u8>(code(0));
+      else
+        *(__attribute__((address_space(3))) u16*)at = static_cast<u16>(code(0) | code(1) << 8);
+    }
   }
   // Columns to whole chunks.
   HIPGEMM_DEVICE void store(u64 first, u64 pitch, u32 rows, u32 cols) const {
-    constexpr u32 kRowThreads = ValueTile::kCols / kChunkBytes;
-    const u32 thread = ValueTile::thread();
-    const u32 col = thread % kRowThreads * kChunkBytes;
+    const u32 thread = RowTile::thread();
+    const u32 chunk = thread % kChunks;
 #pragma unroll
-    for (u32 row = thread / kRowThreads; row < ValueTile::kRows;
-         row += ValueTile::kThreads / kRowThreads)
-      if (row < rows && col < cols)
-        *global<u32x4>(first + row * pitch + col) =
-            *(const __attribute__((address_space(3))) u32x4*)(lds_ + row * kPitch + col);
+    for (u32 row = thread / kChunks; row < RowTile::kRows; row += RowTile::kThreads / kChunks)
+      if (row < rows && chunk * kChunkBytes < cols)
+        *global<u32x4>(first + row * pitch + chunk * kChunkBytes) =
+            *(const __attribute__((address_space(3))) u32x4*)place(row, chunk);
   }
 
  private:
+  static constexpr u32 kChunks = RowTile::kCols / kChunkBytes;
+  // Chunks are exchanged by the eight that their row is in: as in ValueTile.
+  HIPGEMM_DEVICE LdsByte* place(u32 row, u32 chunk) const {
+    return lds_ + row * RowTile::kCols + (chunk ^ row / RowTile::kValues % kChunks) * kChunkBytes;
+  }
+
   LdsByte* lds_;
 };
 
-template <class Element>
-HIPGEMM_DEVICE u32 quantize_col_block(const ValueTile& tile, ScaleRule rule,
-                                      const CodeTile& codes) {
-  Values x;
-  Codes<Element> made;
-  tile.read_col_block(x);
+// The tile's codes into LDS, where its values were. Each thread of a quad gets the scale of a turn.
+template <class Element, class V>
+HIPGEMM_DEVICE u32 quantize_col_blocks(V& tile, ScaleRule rule, const CodesInLds& to) {
+  RoundScales<Element, RowTile> scales;
+#pragma unroll
+  for (u32 turn = 0; turn < RowTile::kTurns; turn++) scales.take(turn, tile.col_greatest(turn));
+  scales.settle(rule);
+  sync_workgroup();  // everyone has read what the codes replace
+  Codes codes[RowTile::kTurns / V::kWordValues][V::kWordValues];
+  unrolled<RowTile::kTurns>([&]<u32 turn>() HIPGEMM_INLINE {
+    Values<8> x;
+    tile.read_col(turn, x);
+    codes[turn / V::kWordValues][turn % V::kWordValues] =
+        quantize_by<Element, 8>(scales.template up<turn>(), x);
+  });
+#pragma unroll
+  for (u32 word = 0; word < RowTile::kTurns / V::kWordValues; word++)
+    to.write(RowTile::thread() % RowTile::kColThreads * RowTile::kValues,
+             tile.col_in_tile(word * V::kWordValues), codes[word]);
   sync_workgroup();
-  const u32 byte = quantize_block<Element>(x, rule, made);
-  codes.write_col_block<Element>(made);
-  sync_workgroup();
-  return byte;
+  return scales.own_byte();
 }
 
 // The scales of a group of k rows once more, in the order of products across K (scale_layout.hpp).
@@ -80,63 +96,71 @@ struct AcrossScales {
   }
 };
 
+inline constexpr u32 kTileBlocks = RowTile::kRows / kBlockValues;
+
 // What no block has: the rest of the last step, and a turn that is no step's. By the last and the
 // first tile of the group.
-HIPGEMM_DEVICE void store_padding(const AcrossScales& to, const ValueTile& tile, u32 first_block) {
-  static_assert(kStepBlocks == 2 * ValueTile::kColBlocks, "a tile is a step or half of one");
-  const u32 block = ValueTile::col_block(), steps = count_k_tiles(to.k, kStepNumbers);
-  const u32 behind = first_block + ValueTile::kColBlocks;
+HIPGEMM_DEVICE void store_padding(const AcrossScales& to, u32 col, u32 block, u32 first_block) {
+  static_assert(kStepBlocks == 2 * kTileBlocks, "a tile is a step or half of one");
+  const u32 steps = count_k_tiles(to.k, kStepNumbers), behind = first_block + kTileBlocks;
   if (behind * kScaleBlock >= to.k && behind < steps * kStepBlocks)
-    to.store(tile.col(), behind + block, kNeutralScale);
+    to.store(col, behind + block, kNeutralScale);
   if (first_block == 0 && steps % kUnitSteps != 0) {
-    to.store_turn(tile.col(), block, 0, kNeutralScale);
-    to.store_turn(tile.col(), block + ValueTile::kColBlocks, 0, kNeutralScale);
+    to.store_turn(col, block, 0, kNeutralScale);
+    to.store_turn(col, block + kTileBlocks, 0, kNeutralScale);
   }
 }
 
 // Grid: slots of the groups, and columns of tiles in each.
 template <u32 kThreads>
 HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
-  static_assert(kThreads == ValueTile::kThreads, "");
-  static __shared__ ValueTile::Lds lds;
-  const u32 workgroup = __builtin_amdgcn_workgroup_id_x();
-  const u32 across = (args.cols + ValueTile::kCols - 1) / ValueTile::kCols;
+  static_assert(kThreads == RowTile::kThreads, "");
+  static __shared__ RowTile::Lds lds;
+  const u32 workgroup = workgroup_index(), thread = RowTile::thread();
+  const u32 across = (args.cols + RowTile::kCols - 1) / RowTile::kCols;
   const Groups groups(args.offsets, args.groups, args.rows);
-  if (workgroup == 0 && ValueTile::thread() < kWaveLanes) groups.check(args.status, 1);
+  if (workgroup == 0 && thread < kWaveLanes) groups.check(args.status, 1);
 
-  const GroupSlot at = groups.find<ValueTile::kRows>(workgroup / across);
-  if (at.turn >= (at.end - at.begin + ValueTile::kRows - 1) / ValueTile::kRows) return;
-  const u32 row = at.begin + at.turn * ValueTile::kRows;
-  const u32 rows = smaller(at.end - row, ValueTile::kRows);
+  const GroupSlot at = groups.find<RowTile::kRows>(workgroup / across);
+  if (at.turn >= (at.end - at.begin + RowTile::kRows - 1) / RowTile::kRows) return;
+  const u32 row = at.begin + at.turn * RowTile::kRows;
+  const u32 rows = smaller(at.end - row, RowTile::kRows);
   // Rows of no group are made zero, from no values.
   const bool exists = at.group < args.groups;
-  ValueTile tile(lds, 0, workgroup % across);
-  tile.load({address_of(args.src) + row * static_cast<u64>(args.src_row_stride),
-             args.src_row_stride, args.src_col_stride, exists ? rows : 0, args.cols},
-            static_cast<ElementType>(args.in_type));
-  const u32 first_block = at.turn * ValueTile::kColBlocks;  // of the tile, in the group
-  const u32 block = first_block + ValueTile::col_block();
-  const u32 blocks_before = groups.count_blocks_before<kValues>(at.group);
+  const u32 first_block = at.turn * kTileBlocks;  // of the tile, in the group
+  const u32 tile_block = thread % RowTile::kColThreads / RowTile::kBlockThreads;
+  const u32 blocks_before = groups.count_blocks_before<kBlockValues>(at.group);
 
-  const CodeTile codes(lds);
-  const auto rule = static_cast<ScaleRule>(args.rule);
-  const u32 byte = args.element == static_cast<u32>(Narrow::e5m2)
-                       ? quantize_col_block<E5m2>(tile, rule, codes)
-                       : quantize_col_block<E4m3>(tile, rule, codes);
-  codes.store(address_of(args.data) + row * static_cast<u64>(args.data_pitch) + tile.first_col(),
-              args.data_pitch, rows, args.cols - tile.first_col());
+  const RowTile place{0, workgroup % across * RowTile::kCols};
+  const CodesInLds codes(lds);
+  u32 byte = 0, col = 0;
+  with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
+    ValueTile<From, RowTile> tile(lds, place);
+    tile.load({address_of(args.src) + row * static_cast<u64>(args.src_row_stride),
+               args.src_row_stride, args.src_col_stride, exists ? rows : 0, args.cols});
+    tile.begin_turning();
+    tile.finish_turning();
+    const auto rule = static_cast<ScaleRule>(args.rule);
+    byte = args.element == static_cast<u32>(Narrow::e5m2)
+               ? quantize_col_blocks<E5m2>(tile, rule, codes)
+               : quantize_col_blocks<E4m3>(tile, rule, codes);
+    col = tile.col(thread % RowTile::kTurns);
+  });
+  codes.store(address_of(args.data) + row * static_cast<u64>(args.data_pitch) + place.first_col,
+              args.data_pitch, rows, args.cols - place.first_col);
   if (!exists) return;
-  const bool in_group = block * kValues < at.end - at.begin, in_columns = tile.col() < args.cols;
+  const u32 block = first_block + tile_block;
+  const bool in_group = block * kBlockValues < at.end - at.begin, in_columns = col < args.cols;
   if (in_group && in_columns)
     global<u8>(address_of(args.scale) +
-               (blocks_before + block) * static_cast<u64>(args.scale_pitch))[tile.col()] =
+               (blocks_before + block) * static_cast<u64>(args.scale_pitch))[col] =
         static_cast<u8>(byte);
   const u32 step_rows = (args.cols + kAcrossScaleRows - 1) / kAcrossScaleRows * kAcrossScaleRows;
   const u64 unit = first_slot(at.begin, at.group, kUnitNumbers);
   const AcrossScales across_k{address_of(args.gemm_scale) + unit * (step_rows * kUnitRowBytes),
                               step_rows, at.end - at.begin};
-  across_k.store(tile.col(), block, in_group && in_columns ? byte : kNeutralScale);
-  store_padding(across_k, tile, first_block);
+  across_k.store(col, block, in_group && in_columns ? byte : kNeutralScale);
+  store_padding(across_k, col, tile_block, first_block);
 }
 
 }  // namespace hipgemm

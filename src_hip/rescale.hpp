@@ -11,44 +11,34 @@ namespace hipgemm {
 
 #pragma clang fp contract(off)
 
-// The factors of a tile's columns, or ones where there are none.
-HIPGEMM_DEVICE void load_column_factors(const RescaleArgs& args, u32 first_col,
-                                        f32x4 (&lds)[ValueTile::kCols / 4]) {
-  const u32 thread = ValueTile::thread(), col = first_col + thread;
-  if (thread >= ValueTile::kCols) return;
-  f32 factor = 1;
-  if (args.col_factor && col < args.cols)
-    factor = global<f32>(reinterpret_cast<u64>(args.col_factor))[col];
-  reinterpret_cast<f32*>(lds)[thread] = factor;
-}
-
 template <u32 kThreads>
 HIPGEMM_DEVICE void rescale(const RescaleArgs& args) {
-  static_assert(kThreads == ValueTile::kThreads, "a thread takes 32 values of the tile");
-  static __shared__ ValueTile::Lds lds;
-  static __shared__ f32x4 factors[ValueTile::kCols / 4];
-  const u32 across = (args.cols + ValueTile::kCols - 1) / ValueTile::kCols;
-  const u32 at = workgroup_index();
-  ValueTile tile(lds, at / across, at % across);
-  load_column_factors(args, tile.first_col(), factors);
-  tile.load({reinterpret_cast<u64>(args.src), args.src_row_stride, args.src_col_stride, args.rows,
-             args.cols},
-            static_cast<ElementType>(args.in_type));  // ends with a barrier
-  Values x;
-  tile.read_row_block(x);
-  const u32 row = tile.row(), block = ValueTile::row_block();
-  const u32 col = tile.first_col() + block * kValues;
-  if (row >= args.rows || col >= args.cols) return;
-
-  const f32 by_row =
-      args.row_factor ? global<f32>(reinterpret_cast<u64>(args.row_factor))[row] : 1.0f;
+  static_assert(kThreads == RowTile::kThreads, "");
+  static __shared__ RowTile::Lds lds;
+  const auto at = RowTile::of(workgroup_index(), args.rows, args.cols);
+  const auto factor_at = [](const void* factors, u32 i, u32 count) {
+    return factors && i < count ? global<f32>(reinterpret_cast<u64>(factors))[i] : 1.0f;
+  };
+  Values<8> by_col;
 #pragma unroll
-  for (u32 i = 0; i < kValues / 4; i++) {
-    const f32x4 factor = factors[block * (kValues / 4) + i] * f32x4(by_row);
-    x[i] = args.divide ? x[i] / factor : x[i] * factor;
-  }
-
-  store_row(args, row, col, x);
+  for (u32 i = 0; i < 8; i++)
+    by_col[i / 4][i % 4] = factor_at(args.col_factor, at.col() + i, args.cols);
+  with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
+    ValueTile<From, RowTile> tile(lds, at);
+    tile.load({reinterpret_cast<u64>(args.src), args.src_row_stride, args.src_col_stride, args.rows,
+               args.cols});
+#pragma unroll
+    for (u32 turn = 0; turn < RowTile::kTurns; turn++) {
+      Values<8> x;
+      tile.read_row(turn, x);
+      const f32 by_row = factor_at(args.row_factor, at.row(turn), args.rows);
+      for (u32 i = 0; i < 2; i++) {
+        const f32x4 factor = by_col[i] * f32x4(by_row);
+        x[i] = args.divide ? x[i] / factor : x[i] * factor;
+      }
+      store_row(args, at, turn, x);
+    }
+  });
 }
 
 }  // namespace hipgemm

@@ -7,14 +7,20 @@
 
 namespace hipgemm {
 
-// Their fields lie in the order of f16's. In f16's places they are the number but for the bias of
-// the exponent, subnormal or not. Machines differ in what they make of NaN, so that is said here.
+// In float32's places their fields are the number but for the bias of the exponent, subnormal or
+// not. Machines differ in what they make of NaN, so that is said here.
+template <u32 kMantissaBits, u32 kBias>
+HIPGEMM_DEVICE f32 widen_fields(u32 sign, u32 magnitude) {
+  constexpr u32 kBiases = 127 - kBias;
+  const f32 unbiased = __builtin_bit_cast(f32, (127 + kBiases) << 23);
+  return __builtin_bit_cast(f32, sign << 31 | magnitude << (23 - kMantissaBits)) * unbiased;
+}
 HIPGEMM_DEVICE f32 nan_like(f32 x) { return __builtin_copysignf(__builtin_nanf(""), x); }
 struct FromE4m3 {
   using Bits = u8;
   static constexpr u32 kBits = 8;
   static HIPGEMM_DEVICE f32 widen(u32 bits) {
-    const f32 x = FromF16::widen((bits & 0x80) << 8 | (bits & 0x7f) << 7) * 0x1p8f;
+    const f32 x = widen_fields<3, 7>(bits >> 7, bits & 0x7f);
     return (bits & 0x7f) == 0x7f ? nan_like(x) : x;
   }
 };
@@ -22,16 +28,14 @@ struct FromE5m2 {
   using Bits = u8;
   static constexpr u32 kBits = 8;
   static HIPGEMM_DEVICE f32 widen(u32 bits) {
-    const f32 x = FromF16::widen(bits << 8);
+    const f32 x = FromF16::widen(bits << 8);  // the upper half of such a number
     return (bits & 0x7f) > 0x7c ? nan_like(x) : x;
   }
 };
 struct FromE2m1 {
   using Bits = u8;  // the low half of it
   static constexpr u32 kBits = 4;
-  static HIPGEMM_DEVICE f32 widen(u32 bits) {
-    return FromF16::widen((bits & 8) << 12 | (bits & 7) << 9) * 0x1p14f;
-  }
+  static HIPGEMM_DEVICE f32 widen(u32 bits) { return widen_fields<1, 1>(bits >> 3, bits & 7); }
 };
 
 // To nearest even. |x| must not be above the format's greatest number, but x may be NaN, which
@@ -58,7 +62,6 @@ struct ToSmallFloat {
 };
 using ToE4m3 = ToSmallFloat<8, 3, 7>;
 using ToE5m2 = ToSmallFloat<8, 2, 15>;
-using ToE2m1 = ToSmallFloat<4, 1, 1>;
 
 // Four numbers, the first in the low bits.
 template <class To>
@@ -70,6 +73,32 @@ HIPGEMM_DEVICE u32 pack_codes(f32x4 x) {
     codes |= To::round(value) << e * To::kBits;
   }
   return codes;
+}
+
+// Eight numbers times `up` to e2m1, the first in the low bits. Its numbers lie 1/2 apart up to 2,
+// then 1, then 2. Adding a float so great that its last bit is a step rounds to steps; numbered on
+// from where each of the three meets the one before, the least of the results is the code. Up to 8,
+// where it is 8, that becomes the greatest code, 7; more must not come.
+HIPGEMM_DEVICE u32 pack_e2m1(f32x4 low, f32x4 high, f32 up) {
+  constexpr f32 kHalves = 0x1p22f;  // floats from here on lie 1/2 apart
+  constexpr u32 kBits = 4, kBase = __builtin_bit_cast(u32, kHalves);
+  u32 codes = 0, bits[8];
+#pragma unroll
+  for (u32 e = 0; e < 8; e++) {
+    const f32 x = e < 4 ? low[e] : high[e - 4];
+    const auto rounded = [x](f32 up, f32 from) HIPGEMM_INLINE {
+      return __builtin_bit_cast(u32, __builtin_fmaf(__builtin_fabsf(x), up, from));
+    };
+    bits[e] = __builtin_bit_cast(u32, x);
+    const u32 halves = rounded(up, kHalves), ones = rounded(up / 2, kHalves + 1),
+              twos = rounded(up / 4, kHalves + 2);
+    codes += (smaller(smaller(halves, ones), twos) - kBase) << e * kBits;
+  }
+  codes -= (codes & 0x88888888u) >> 3;
+  constexpr u32 kSigns = 0x80808080u;
+  const u32 even = high_bytes(bits[0], bits[2], bits[4], bits[6]);
+  const u32 odd = high_bytes(bits[1], bits[3], bits[5], bits[7]);
+  return codes | (odd & kSigns) | (even & kSigns) >> kBits;
 }
 template <class From>
 HIPGEMM_DEVICE f32x4 unpack_codes(u32 codes) {

@@ -1,6 +1,7 @@
 // Sums down the columns of a matrix, in a fixed order: each 64 rows become one.
 #pragma once
 
+#include "joined.hpp"
 #include "kargs.hpp"
 #include "memory.hpp"
 #include "types.hpp"
@@ -10,29 +11,29 @@ namespace hipgemm {
 
 template <u32 kThreads>
 HIPGEMM_DEVICE void sum_rows(const SumRowsArgs& args) {
-  static_assert(kThreads == ValueTile::kThreads && ValueTile::kColBlocks == 2,
-                "two threads share a column of the tile");
-  static __shared__ ValueTile::Lds lds;
-  static __shared__ f32 lower[ValueTile::kCols];
-  const u32 across = (args.cols + ValueTile::kCols - 1) / ValueTile::kCols;
-  const u32 at = workgroup_index();
-  ValueTile tile(lds, at / across, at % across);
-  tile.load({reinterpret_cast<u64>(args.src), args.src_row_stride, args.src_col_stride, args.rows,
-             args.cols},
-            static_cast<ElementType>(args.in_type));
-  Values x;
-  tile.read_col_block(x);
-  f32x4 sums = x[0];
+  static_assert(kThreads == RowTile::kThreads, "");
+  static __shared__ RowTile::Lds lds;
+  with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
+    ValueTile<From, RowTile> tile(lds, RowTile::of(workgroup_index(), args.rows, args.cols));
+    tile.load({reinterpret_cast<u64>(args.src), args.src_row_stride, args.src_col_stride, args.rows,
+               args.cols});
+    tile.begin_turning();
+    tile.finish_turning();
+    const u64 line = reinterpret_cast<u64>(args.dst) +
+                     tile.at.first_row / RowTile::kRows * static_cast<u64>(args.cols) * sizeof(f32);
 #pragma unroll
-  for (u32 i = 1; i < kValues / 4; i++) sums += x[i];
-  const f32 sum = (sums.x + sums.y) + (sums.z + sums.w);
-  const u32 column = ValueTile::thread() % ValueTile::kCols;
-  const bool upper = ValueTile::col_block() == 0;
-  if (!upper) lower[column] = sum;
-  sync_workgroup();
-  if (upper && tile.col() < args.cols)
-    global<f32>(reinterpret_cast<u64>(args.dst) +
-                at / across * static_cast<u64>(args.cols) * 4)[tile.col()] = sum + lower[column];
+    for (u32 turn = 0; turn < RowTile::kTurns; turn++) {
+      Values<8> x;
+      tile.read_col(turn, x);
+      const f32x4 four = x[0] + x[1];
+      // The column's other rows are with the neighbours.
+      const f32 sum = joined<RowTile::kColThreads>(
+          (four.x + four.y) + (four.z + four.w), [](f32 a, f32 b) HIPGEMM_INLINE { return a + b; });
+      const u32 col = tile.col(turn);
+      if (RowTile::thread() % RowTile::kColThreads == 0 && col < args.cols)
+        global<f32>(line)[col] = sum;
+    }
+  });
 }
 
 }  // namespace hipgemm

@@ -29,6 +29,7 @@ using f16x8 = Vector<f16, 8>;
 #endif
 
 HIPGEMM_BOTH constexpr u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+HIPGEMM_BOTH constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
 
 #if defined(__clang__)
 template <class T, T... kValues>
@@ -37,7 +38,7 @@ struct IntegerSequence {};
 // f.operator()<0>(), .. <N - 1>(): a loop for instructions whose operands must be constants.
 template <u32 N, class F>
 HIPGEMM_BOTH void unrolled(F f) {
-  [&]<u32... i>(IntegerSequence<u32, i...>) {
+  [&]<u32... i>(IntegerSequence<u32, i...>) HIPGEMM_INLINE {
     (f.template operator()<i>(), ...);
   }(__make_integer_seq<IntegerSequence, u32, N>());
 }

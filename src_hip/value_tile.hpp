@@ -1,4 +1,4 @@
-// A tile of float32 values in LDS, from a matrix of any type and layout.
+// A tile of a matrix of any type and layout, and each thread's values of it.
 #pragma once
 
 #include "element.hpp"
@@ -14,164 +14,319 @@ struct Matrix {
   u32 rows, cols;
 };
 
-// 64 x 128 values, zero outside the matrix: one step of the matrix instruction along the columns.
-// Threads then take blocks of 32, along rows or down columns.
+inline constexpr u32 kTallBand = 32;
+
+// A thread takes kThreadValues of a tile, along rows, down columns, or both: kValues of a line at
+// each turn. Neighbours take a block of a line, and in a round of turns as many blocks as they are.
+template <u32 kRows_, u32 kCols_, u32 kValues_, u32 kThreadValues = 32>
+struct Tile {
+  static constexpr u32 kRows = kRows_, kCols = kCols_, kValues = kValues_;
+  static constexpr u32 kThreads = kRows * kCols / kThreadValues, kTurns = kThreadValues / kValues;
+  static constexpr u32 kRowThreads = kCols / kValues, kColThreads = kRows / kValues;
+  static constexpr u32 kBlockThreads = kBlockValues / kValues, kRounds = kTurns / kBlockThreads;
+  static_assert(kTurns % kBlockThreads == 0, "each of a block's threads sees to one of its scales");
+
+  // For every value or, if they are of 32 bits, every other one.
+  static constexpr u32 kLdsRowChunks = kCols * 2 / 16;
+  using Lds = u32x4[kRows * kLdsRowChunks];
+
+  u32 first_row, first_col;
+
+  // The tiles of a matrix in order: row by row, or in bands of kBand tiles one below the other,
+  // through each of which it goes column by column. What then is written down columns at about the
+  // same time is long, and few tiles of a row are worked on at the same time.
+  template <u32 kBand = 1>
+  static HIPGEMM_DEVICE Tile of(u32 index, u32 rows, u32 cols) {
+    const u32 across = (cols + kCols - 1) / kCols, down = (rows + kRows - 1) / kRows;
+    if constexpr (kBand == 1) return {index / across * kRows, index % across * kCols};
+    const u32 band = index / (across * kBand), at = index - band * (across * kBand);
+    const u32 height = smaller(kBand, down - band * kBand);
+    u32 row = at % kBand, col = at / kBand;
+    if (height != kBand) {  // the last one
+      row = at % height;
+      col = at / height;
+    }
+    return {(band * kBand + row) * kRows, col * kCols};
+  }
+
+  static HIPGEMM_DEVICE u32 thread() { return thread_index(); }
+
+  // Along rows: where a turn's values begin. Rows of one thread are kRowStep apart, so that
+  // neighbouring rows are loaded and stored together, and scales lie together in GEMM order.
+  static constexpr u32 kRowStep = 16 / kTurns;
+  static HIPGEMM_DEVICE u32 row_in_tile(u32 turn) {
+    const u32 line = thread() / kRowThreads;
+    return line / kRowStep * 16 + line % kRowStep + turn * kRowStep;
+  }
+  HIPGEMM_DEVICE u32 row(u32 turn) const { return first_row + row_in_tile(turn); }
+  HIPGEMM_DEVICE u32 col() const { return first_col + thread() % kRowThreads * kValues; }
+
+  // Down columns: where this thread's values begin.
+  HIPGEMM_DEVICE u32 row() const { return first_row + thread() % kColThreads * kValues; }
+};
+
+// Where rows are all that is wanted, or sums down columns.
+using RowTile = Tile<64, 128, 8>;
+
+// The values of a tile, zero outside the matrix: in registers of the threads that take rows, and
+// then of those that take columns.
+template <class From, class T_>
 class ValueTile {
  public:
-  static constexpr u32 kRows = 64, kCols = 128, kThreads = 256;
-  static constexpr u32 kRowBlocks = kCols / kValues, kColBlocks = kRows / kValues;
-  static_assert(kRows * kRowBlocks == kThreads && kCols * kColBlocks == kThreads,
-                "each thread takes one block, either way");
-  static constexpr u32 kPitch = kCols / 4 + 1;  // in fours; odd, for the sake of columns
-  using Lds = f32x4[kRows * kPitch];
+  using T = T_;
+  static constexpr u32 kValues = T::kValues;
+  const T at;
 
-  HIPGEMM_DEVICE ValueTile(Lds& lds, u32 tile_row, u32 tile_col)
-      : lds_(lds), row0_(tile_row * kRows), col0_(tile_col * kCols) {}
+  HIPGEMM_DEVICE ValueTile(typename T::Lds& lds, const T& at) : at(at), lds_(lds) {}
 
-  HIPGEMM_DEVICE void load(const Matrix& from, ElementType type) {
-    switch (type) {
-      case ElementType::bf16:
-        load_as<FromBf16>(from);
-        break;
-      case ElementType::f16:
-        load_as<FromF16>(from);
-        break;
-      case ElementType::f32:
-        load_as<FromF32>(from);
-        break;
-    }
-    sync_workgroup();
-  }
-
-  // The thread's row and block along it, and the same down columns; row and column of the matrix.
-  static HIPGEMM_DEVICE u32 thread() { return thread_index(); }
-  static HIPGEMM_DEVICE u32 row_block() { return thread() % kRowBlocks; }
-  static HIPGEMM_DEVICE u32 col_block() { return thread() / kCols; }
-  HIPGEMM_DEVICE u32 row() const { return row0_ + thread() / kRowBlocks; }
-  HIPGEMM_DEVICE u32 col() const { return col0_ + thread() % kCols; }
-  HIPGEMM_DEVICE u32 first_row() const { return row0_; }
-  HIPGEMM_DEVICE u32 first_col() const { return col0_; }
-
-  HIPGEMM_DEVICE void read_row_block(Values& out) const {
-#pragma unroll
-    for (u32 i = 0; i < kValues / 4; i++)
-      out[i] = lds_[place(thread() / kRowBlocks, row_block() * (kValues / 4) + i)];
-  }
-  HIPGEMM_DEVICE void read_col_block(Values& out) const {
-    const u32 col = thread() % kCols;
-#pragma unroll
-    for (u32 i = 0; i < kValues; i++)
-      out[i / 4][i % 4] = lds_[place(col_block() * kValues + i, col / 4)][col % 4];
-  }
-
- private:
-  // Four values of a row lie together. Every other pair of blocks has its fours exchanged, which
-  // spreads the same four of four neighbouring blocks and rows over all banks.
-  static HIPGEMM_DEVICE u32 place(u32 row, u32 four) {
-    const u32 block = four / (kValues / 4);
-    return row * kPitch + (four ^ block / 2 * 4);
-  }
-
-  template <class From>
-  HIPGEMM_DEVICE void load_as(const Matrix& from) {
-    constexpr u32 kBytes = sizeof(typename From::Bits);
+  // What lies together comes at once, the rest through LDS.
+  HIPGEMM_DEVICE void load(const Matrix& from) {
     const bool aligned = ((from.address | from.row_stride) & 15) == 0;
-    const bool near = static_cast<u64>(from.row_stride) < kOutOfRange / kRows;
-    if (from.col_stride == kBytes && aligned && near)
-      load_wide<From>(from);
-    else if (magnitude(from.col_stride) <= magnitude(from.row_stride))
-      load_single<From, true>(from);
-    else
-      load_single<From, false>(from);
+    const bool near = static_cast<u64>(from.row_stride) < kOutOfRange / T::kRows;
+    if (from.col_stride == kBytes && aligned && near) return load_wide(from);
+    lds_is_used_ = true;
+#pragma unroll
+    for (u32 half = 0; half < kHalves; half++) {
+      if (half != 0) sync_workgroup();
+      if (magnitude(from.col_stride) <= magnitude(from.row_stride))
+        load_single<true>(from, half);
+      else
+        load_single<false>(from, half);
+      sync_workgroup();
+      each_part(half, [](u32x4& part, u32x4& chunk) HIPGEMM_INLINE { part = chunk; });
+    }
   }
 
-  // 16 bytes at once. No branches: what does not exist lies outside the buffer and reads as zero.
-  template <class From>
-  HIPGEMM_DEVICE void load_wide(const Matrix& from) {
-    using Bits = typename From::Bits;
-    constexpr u32 kWide = 16 / sizeof(Bits);  // values of one load
-    constexpr u32 kRowLoads = kCols / kWide;
-    constexpr u32 kLoads = kRows * kRowLoads / kThreads;
-    const u32 rows = smaller(from.rows - smaller(row0_, from.rows), kRows);
-    const u32 cols = smaller(from.cols - smaller(col0_, from.cols), kCols);
-    const u32 stride = static_cast<u32>(from.row_stride);
-    const Buffer buffer = make_buffer(
-        from.address + row0_ * static_cast<u64>(stride) + static_cast<u64>(col0_) * sizeof(Bits),
-        rows == 0 ? 0 : (rows - 1) * stride + cols * sizeof(Bits));  // the stride may be 0
-    const auto offset = [&](u32 row, u32 col, u32 count) {
-      return row < rows && col + count <= cols ? row * stride + col * sizeof(Bits) : kOutOfRange;
-    };
-    u32x4 loaded[kLoads];
+  // From rows to columns, through LDS, in two steps: between them is work for threads with rows.
+  HIPGEMM_DEVICE void begin_turning() {
+    if (lds_is_used_) sync_workgroup();
+    put(0);
+  }
+  HIPGEMM_DEVICE void finish_turning() {
 #pragma unroll
-    for (u32 i = 0; i < kLoads; i++) {
-      const u32 at = i * kThreads + thread();
-      loaded[i] = load_buffer<u32x4>(buffer, offset(at / kRowLoads, at % kRowLoads * kWide, kWide));
+    for (u32 half = 0; half < kHalves; half++) {
+      if (half != 0) {
+        sync_workgroup();
+        put(half);
+      }
+      sync_workgroup();
+#pragma unroll
+      for (u32 word = 0; word < kHalfWords; word++)
+#pragma unroll
+        for (u32 i = 0; i < kValues; i++) {
+          const u32 place = word_in_half(word);
+          const u32x4& four = chunk(T::thread() % T::kColThreads * kValues, i, place / 4);
+          cols_[half * kHalfWords + word][i] = reinterpret_cast<const u32*>(&four)[place % 4];
+        }
     }
+  }
+
+  // A turn's values of a row, and their greatest magnitude as bits of a float.
+  HIPGEMM_DEVICE void read_row(u32 turn, Values<kValues>& out) const {
 #pragma unroll
-    for (u32 i = 0; i < kLoads; i++) {
-      const u32 at = i * kThreads + thread();
-      const auto bits = __builtin_bit_cast(Vector<Bits, kWide>, loaded[i]);
+    for (u32 word = 0; word < kValues / kWordValues; word++) {
+      const auto values = From::widen_word(loaded_[turn][word / 4][word % 4]);
 #pragma unroll
-      for (u32 four = 0; four < kWide / 4; four++) {
-        f32x4 x;
-        for (u32 e = 0; e < 4; e++) x[e] = From::widen(bits[four * 4 + e]);
-        lds_[place(at / kRowLoads, at % kRowLoads * (kWide / 4) + four)] = x;
+      for (u32 e = 0; e < kWordValues; e++) {
+        const u32 i = word * kWordValues + e;
+        out[i / 4][i % 4] = values[e];
       }
     }
-    if (cols % kWide != 0) {
-      // The last values of a row are no whole load: one thread for each row.
-      sync_workgroup();
-      const u32 row = thread(), col = cols / kWide * kWide;
-      if (row < kRows)
+  }
+  HIPGEMM_DEVICE u32 row_greatest(u32 turn) const {
+    u32 most = 0;
 #pragma unroll
-        for (u32 e = 0; e < kWide; e++)
-          value(row, col + e) = From::widen(load_buffer<Bits>(buffer, offset(row, col + e, 1)));
+    for (u32 word = 0; word < kValues / kWordValues; word++)
+      most = From::greater(most, From::magnitudes(loaded_[turn][word / 4][word % 4]));
+    return larger(bits_of(most, 0), bits_of(most, kWordValues - 1));
+  }
+
+  // The same of a column, and where it is. A word has values of kWordValues columns.
+  static constexpr u32 kBytes = sizeof(typename From::Bits), kWordValues = 4 / kBytes;
+  HIPGEMM_DEVICE void read_col(u32 turn, Values<kValues>& out) const {
+#pragma unroll
+    for (u32 i = 0; i < kValues; i++)
+      out[i / 4][i % 4] = From::widen_word(cols_[turn / kWordValues][i])[turn % kWordValues];
+  }
+  HIPGEMM_DEVICE u32 col_greatest(u32 turn) const {
+    u32 most = 0;
+#pragma unroll
+    for (u32 i = 0; i < kValues; i++)
+      most = From::greater(most, From::magnitudes(cols_[turn / kWordValues][i]));
+    return bits_of(most, turn % kWordValues);
+  }
+  // Columns from the first turn's to another's, and where the first is.
+  static constexpr u32 cols_on(u32 turn) {
+    const u32 word = turn / kWordValues;
+    return word / kHalfWords * kHalfCols + word % kHalfWords * 4 * kWordValues + turn % kWordValues;
+  }
+  static HIPGEMM_DEVICE u32 col_in_tile(u32 turn) {
+    return word_in_half(0) * kWordValues + cols_on(turn);
+  }
+  HIPGEMM_DEVICE u32 col(u32 turn) const { return at.first_col + col_in_tile(turn); }
+
+ private:
+  using Bits = typename From::Bits;
+  // A part is 16 bytes of a turn. LDS has room for half of the columns, if not all.
+  static constexpr u32 kParts = kValues * kBytes / 16, kPartValues = 16 / kBytes;
+  static constexpr u32 kHalves = T::kCols * kBytes / 16 / T::kLdsRowChunks;
+  static constexpr u32 kHalfCols = T::kCols / kHalves, kHalfThreads = T::kRowThreads / kHalves;
+  static constexpr u32 kHalfWords = T::kTurns / kWordValues / kHalves;
+
+  // Of threads that go down columns. Those for four neighbouring words are neighbours, and next to
+  // them those for the four words that are two chunks further on.
+  static HIPGEMM_DEVICE u32 word_in_half(u32 word) {
+    u32 chunk = T::thread() / (T::kColThreads * 4) * kHalfWords + word;
+    if constexpr (kHalfWords == 1) chunk = (chunk & ~3u) | (chunk & 1) << 1 | (chunk >> 1 & 1);
+    return chunk * 4 + T::thread() / T::kColThreads % 4;
+  }
+
+  // 16 bytes of a row in LDS. Chunks are exchanged by the column thread that their row is for: at
+  // once, 8 or more such threads read the same four words each, and if 8 then also of the chunk two
+  // further on. No two of the first eight numbers exchanged by are two apart. `down`: a constant
+  // number of rows from `row` on, with which it shares no bits.
+  HIPGEMM_DEVICE u32x4& chunk(u32 row, u32 down, u32 at) const {
+    const auto exchange = [](u32 thread) HIPGEMM_INLINE {
+      return (thread ^ (thread & 2) << 2) & (T::kLdsRowChunks - 1);
+    };
+    const u32 moved = at ^ exchange(row / kValues);
+    return lds_[row * T::kLdsRowChunks + (moved ^ exchange(down / kValues)) +
+                down * T::kLdsRowChunks];
+  }
+
+  // f(part, its chunk) if this thread's values are in this half.
+  template <class F>
+  HIPGEMM_DEVICE void each_part(u32 half, F f) {
+    if (T::thread() % T::kRowThreads / kHalfThreads != half) return;
+#pragma unroll
+    for (u32 turn = 0; turn < T::kTurns; turn++)
+#pragma unroll
+      for (u32 part = 0; part < kParts; part++)
+        f(loaded_[turn][part],
+          chunk(T::row_in_tile(0), turn * T::kRowStep, T::thread() % kHalfThreads * kParts + part));
+  }
+  HIPGEMM_DEVICE void put(u32 half) {
+    each_part(half, [](u32x4& part, u32x4& chunk) HIPGEMM_INLINE { chunk = part; });
+  }
+
+  // The bits of one of the values that a word has.
+  static HIPGEMM_DEVICE u32 bits_of(u32 word, u32 e) {
+    const f32 value = From::widen_word(word)[e];
+    return __builtin_bit_cast(u32, value);
+  }
+
+  HIPGEMM_DEVICE void load_wide(const Matrix& from) {
+    const u32 rows = smaller(from.rows - smaller(at.first_row, from.rows), T::kRows);
+    const u32 cols = smaller(from.cols - smaller(at.first_col, from.cols), T::kCols);
+    const u32 stride = static_cast<u32>(from.row_stride);
+    const u32 col = T::thread() % T::kRowThreads * kValues;
+    const u64 first = from.address + at.first_row * static_cast<u64>(stride) +
+                      static_cast<u64>(at.first_col) * kBytes;
+    if (rows == T::kRows && cols == T::kCols) {
+      const u32 own = T::row_in_tile(0) * stride + col * kBytes;
+#pragma unroll
+      for (u32 turn = 0; turn < T::kTurns; turn++)
+#pragma unroll
+        for (u32 part = 0; part < kParts; part++)
+          loaded_[turn][part] =
+              *global<u32x4>(first + turn * T::kRowStep * stride + own + part * 16);
+      return;
+    }
+    // No branches: what does not exist lies outside the buffer and reads as zero.
+    const Buffer buffer = make_buffer(
+        first, rows == 0 ? 0 : (rows - 1) * stride + cols * kBytes);  // strides may be 0
+    const auto offset = [&](u32 row, u32 col, u32 count) HIPGEMM_INLINE {
+      return row < rows && col + count <= cols ? row * stride + col * kBytes : kOutOfRange;
+    };
+#pragma unroll
+    for (u32 turn = 0; turn < T::kTurns; turn++)
+#pragma unroll
+      for (u32 part = 0; part < kParts; part++)
+        loaded_[turn][part] = load_buffer<u32x4>(
+            buffer, offset(T::row_in_tile(turn), col + part * kPartValues, kPartValues));
+    if (cols % kPartValues == 0) return;
+    // The last values of a row are no whole part.
+#pragma unroll
+    for (u32 part = 0; part < kParts; part++) {
+      const u32 first = col + part * kPartValues;
+      if (first >= cols || first + kPartValues <= cols) continue;
+#pragma unroll
+      for (u32 turn = 0; turn < T::kTurns; turn++)
+#pragma unroll
+        for (u32 e = 0; e < kPartValues; e++)
+          loaded_[turn][part][e / kWordValues] |=
+              load_buffer<Bits>(buffer, offset(T::row_in_tile(turn), first + e, 1))
+              << e % kWordValues * 16;
     }
   }
 
-  // One value at once, lanes along the smaller stride. No branches: what does not exist is read
-  // from the last row or column, and dropped.
-  template <class From, bool kAlongRows>
-  HIPGEMM_DEVICE void load_single(const Matrix& from) {
-    using Bits = typename From::Bits;
-    constexpr u32 kLine = kAlongRows ? kCols : kRows;
-    constexpr u32 kLoads = kRows * kCols / kThreads;
-    const u32 fast = thread() % kLine, slow = thread() / kLine;
-    const auto row = [&](u32 i) { return kAlongRows ? slow + i * (kThreads / kLine) : fast; };
-    const auto col = [&](u32 i) { return kAlongRows ? fast : slow + i * (kThreads / kLine); };
-    u32 loaded[kLoads] = {};
-    if (row0_ < from.rows && col0_ < from.cols)
+  // One value at once into LDS, lanes along the smaller stride. No branches: what does not exist is
+  // read from the last row or column, and dropped.
+  template <bool kAlongRows>
+  HIPGEMM_DEVICE void load_single(const Matrix& from, u32 half) {
+    constexpr u32 kLine = kAlongRows ? kHalfCols : T::kRows;
+    constexpr u32 kLoads = T::kRows * kHalfCols / T::kThreads, kTogether = 8;
+    const u32 first_col = at.first_col + half * kHalfCols;
+    const u32 fast = T::thread() % kLine, slow = T::thread() / kLine;
+    const auto line = [&](u32 i) HIPGEMM_INLINE { return slow + i * (T::kThreads / kLine); };
+    const bool none = at.first_row >= from.rows || first_col >= from.cols;
+#pragma unroll 1
+    for (u32 begin = 0; begin < kLoads; begin += kTogether) {
+      Bits loaded[kTogether] = {};
 #pragma unroll
-      for (u32 i = 0; i < kLoads; i++)
-        loaded[i] = *global<Bits>(
-            from.address +
-            smaller(row0_ + row(i), from.rows - 1) * static_cast<u64>(from.row_stride) +
-            smaller(col0_ + col(i), from.cols - 1) * static_cast<u64>(from.col_stride));
+      for (u32 i = 0; i < kTogether; i++) {
+        const u32 row = at.first_row + (kAlongRows ? line(begin + i) : fast);
+        const u32 col = first_col + (kAlongRows ? fast : line(begin + i));
+        if (none) continue;
+        loaded[i] = *global<Bits>(from.address +
+                                  smaller(row, from.rows - 1) * static_cast<u64>(from.row_stride) +
+                                  smaller(col, from.cols - 1) * static_cast<u64>(from.col_stride));
+        if (row >= from.rows || col >= from.cols) loaded[i] = 0;
+      }
 #pragma unroll
-    for (u32 i = 0; i < kLoads; i++)
-      value(row(i), col(i)) =
-          row0_ + row(i) < from.rows && col0_ + col(i) < from.cols ? From::widen(loaded[i]) : 0.0f;
-  }
-
-  HIPGEMM_DEVICE f32& value(u32 row, u32 col) {
-    return reinterpret_cast<f32*>(&lds_[place(row, col / 4)])[col % 4];
+      for (u32 i = 0; i < kTogether; i++) {
+        const u32 row = kAlongRows ? line(begin + i) : fast;
+        const u32 col = kAlongRows ? fast : line(begin + i);
+        reinterpret_cast<Bits*>(&chunk(row, 0, col / kPartValues))[col % kPartValues] = loaded[i];
+      }
+    }
   }
 
   static HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
 
-  Lds& lds_;
-  u32 row0_, col0_;
+  typename T::Lds& lds_;
+  bool lds_is_used_ = false;
+  u32x4 loaded_[T::kTurns][kParts];
+  u32 cols_[T::kTurns / kWordValues][kValues];
 };
 
-// Codes of a thread, of which the first lies at `first` along an axis of `length`: whole chunks, as
-// far as they hold any number. The rest of the last chunk is zero.
-template <class Element>
-HIPGEMM_DEVICE void store_codes(u64 line, u32 first, u32 length, const Codes<Element>& codes) {
-  constexpr u32 kPerChunk = 128 / Element::kBits;
-#pragma unroll
-  for (u32 c = 0; c < kValues / kPerChunk; c++)
-    if (first + c * kPerChunk < length)
-      *global<u32x4>(line + (first + c * kPerChunk) * Element::kBits / 8) = codes[c];
+// f.operator()<From>() for the type of a matrix, of 16 bits or of any.
+template <class F>
+HIPGEMM_DEVICE void with_short_type(u32 type, F f) {
+  if (static_cast<ElementType>(type) == ElementType::bf16)
+    f.template operator()<FromBf16>();
+  else
+    f.template operator()<FromF16>();
 }
+template <class F>
+HIPGEMM_DEVICE void with_type(u32 type, F f) {
+  if (static_cast<ElementType>(type) == ElementType::f32)
+    f.template operator()<FromF32>();
+  else
+    with_short_type(type, f);
+}
+
+// Where codes of a thread go that begin at `first` along an axis of `length`. Chunks of 16 bytes
+// are written whole if they hold any number.
+template <class Element>
+struct CodeLine {
+  static constexpr u32 kPerChunk = 128 / Element::kBits;
+  u64 address;
+  bool exists;
+
+  HIPGEMM_DEVICE CodeLine(u64 line, u32 first, u32 length)
+      : address(line + first * Element::kBits / 8),
+        exists(first / kPerChunk * kPerChunk < length) {}
+};
 
 }  // namespace hipgemm

@@ -10,7 +10,8 @@ from typing import Any
 # its DMA into LDS, and waves of 64 lanes.
 PORTABLE = frozenset(
     (
-        *("plain", "copy", "split_reduce", "amax", "quantize_fp8", "quantize_mxfp8", "quantize_mxfp4"),
+        *("plain", "copy", "split_reduce", "amax", "quantize_fp8", "quantize_mxfp8", "quantize_mxfp8_f32"),
+        *("quantize_mxfp4", "quantize_mxfp4_f32"),
         *("dequantize", "fp4_to_fp8", "rescale", "sum_rows", "mx_gemm_scale", "pack_mx_scales"),
     )
 )

@@ -167,7 +167,7 @@ def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
            #schedule, per_simd, limit]
         #define PLAIN(M, N, K, threads) ["plain", [M, N, K], threads]
         #define COPY(bytes, side, threads) ["copy", bytes, side, threads]
-        #define PASS(name, ARGS, Args, threads, ...) \\
+        #define PASS(name, ARGS, Args, threads, waves_per_simd, ...) \\
           ["pass", #name, threads, [__VA_ARGS__], [HIPGEMM_##ARGS##_ARGS(ROW, COMMA)]]
         ["gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA)]
         ["scaled_gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA), HIPGEMM_SCALE_ARGS(ROW, COMMA)]

@@ -102,8 +102,8 @@ def taken(memory, pointer, rows, pitch, used):
     return got[:, :used]
 
 
-def workgroups(rows, cols):
-    return -(-rows // 64) * -(-cols // 128)
+def workgroups(rows, cols, tile=(64, 128)):
+    return -(-rows // tile[0]) * -(-cols // tile[1])
 
 
 def same_codes(got, expected):
@@ -131,10 +131,10 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
             continue
         chunk = 128 // bits
         used, blocks = -(-k // chunk) * 16, -(-k // 32)
-        pitch, scale_pitch = used + 16, blocks + 3
+        pitch, scale_pitch = used + 16, lines + 3
         step = -(-lines // 16) * 16
         size = max(1, -(-k // 256)) * 8 * step
-        data, scale, order = (filled(memory, n) for n in (lines * pitch, lines * scale_pitch, size + 16))
+        data, scale, order = (filled(memory, n) for n in (lines * pitch, blocks * scale_pitch, size + 16))
         outputs += [data, scale, order]
         pitches += [pitch, scale_pitch]
         launched.append((lines, k, used, pitch, blocks, scale_pitch, size, data, scale, order))
@@ -143,9 +143,11 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
         covered[0] = -(-rows // 256) * 256
     if "r" in sides:
         covered[1] = -(-cols // 256) * 256
+    name = f"quantize_mxfp{4 if fp4 else 8}" + ("_f32" if x.dtype == np.float32 else "")
+    kernel = _launch.function(0, name)
     _launch.launch(
-        _launch.function(0, "quantize_mxfp4" if fp4 else "quantize_mxfp8"),
-        workgroups(*covered),
+        kernel,
+        workgroups(*covered, kernel.tile),
         0,
         *(src, *outputs, *strides, *pitches, rows, cols),
         *(list(TYPES.values()).index(x.dtype), ELEMENTS.index(element), RULES.index(rule), int(transform)),
@@ -155,7 +157,7 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
         codes = taken(memory, data, lines, pitch, used)
         if fp4:
             codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(lines, -1)
-        bytes_ = taken(memory, scale, lines, scale_pitch, blocks)
+        bytes_ = taken(memory, scale, blocks, scale_pitch, lines).T.copy()
         ordered = taken(memory, order, 1, size + 16, size)[0]
         pointer, _ = gemm_order(memory, bytes_, k, bits)
         # Both ways into the GEMM order agree, padding included.

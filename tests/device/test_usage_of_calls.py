@@ -94,7 +94,7 @@ def test_quantizers():
     hg.quantize_both(x, "mxfp8_e4m3")
     hg.dequantize(q)
     assert hg.usage().served == {
-        "quantize_mxfp8": Served(2, 0, 2 * x.nbytes + 3 * (64 * 256 + 64 * 8)),
+        "quantize_mxfp8_f32": Served(2, 0, 2 * x.nbytes + 3 * (64 * 256 + 64 * 8)),
         "dequantize": Served(1, 0, x.nbytes + 64 * 256 + 64 * 8),
     }
 
