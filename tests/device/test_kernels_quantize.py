@@ -204,6 +204,26 @@ def test_mx_hadamard(memory, dtype):
             check_mx(memory, wild(shape, TYPES[dtype]), fp4=True, transform=True, rule=rule)
 
 
+def test_mx_hadamard_of_subnormal_numbers(memory, rng):
+    """The transform's factor goes into the scale, but where its product would be rounded."""
+    x = rng.standard_normal((64, 64)).astype(np.float32) * np.exp2(np.arange(-149, -85.0))[:, None]
+    for dtype in (np.dtype(np.float32), TYPES["bf16"]):
+        for rule in RULES:
+            check_mx(memory, x.astype(dtype), fp4=True, transform=True, rule=rule)
+
+
+def test_bands_of_tiles(memory, rng):
+    """More rows than one band has, and a last one that is lower."""
+    band = 32 * _launch.function(0, "quantize_mxfp8").tile[0]
+    for rows, cols in ((2 * band + 300, 40), (band + 128, 130), (band, 257)):
+        x = rng.standard_normal((rows, cols)).astype(ml_dtypes.bfloat16)
+        check_mx(memory, x)
+        for step in (0, 1):
+            own = np.abs(x.astype(np.float32))
+            got = amax(memory, x, "row", step)
+            np.testing.assert_array_equal(got, own.max(axis=1) if step else own.max())
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_mx_of_any_layout(memory, dtype, layout):

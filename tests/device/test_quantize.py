@@ -550,3 +550,30 @@ def test_streams(streams, rng):
         resident = hg.asarray(x, stream=one)
         q = make(resident, format, stream=two)
         assert_bits(hg.dequantize(q, stream=one).get(), reference.dequantize(expect(x, format)))
+
+
+def test_whole_lines_are_written(emulator):
+    """Lines of memory that store instructions touch, over the fewest that would do.
+
+    What is more are scales in the order of products, and 4-bit codes: a row of a tile is half a line.
+    """
+    x = hg.asarray(np.random.default_rng(0).standard_normal((512, 1024)).astype(BF16))
+    eight, four = hg.quantize_mxfp8(x), hg.quantize_mxfp4(x)
+    scales = 2 / 32  # in both orders
+    most = {
+        "mxfp8": (lambda: hg.quantize_mxfp8(x), 1 + scales, 1.5),
+        "mxfp8, axis 0": (lambda: hg.quantize_mxfp8(x, axis=0), 1 + scales, 1.5),
+        "mxfp8, both": (lambda: hg.quantize_both(x, "mxfp8_e4m3"), 2 + 2 * scales, 1.5),
+        "mxfp4": (lambda: hg.quantize_mxfp4(x), 0.5 + scales, 2.7),
+        "fp8": (lambda: hg.quantize_fp8(x), 1, 1.01),
+        "mxfp8 to bf16": (lambda: hg.dequantize(eight, dtype=BF16), 2, 1),
+        "mxfp4 to bf16": (lambda: hg.dequantize(four, dtype=BF16), 2, 2),
+        "mxfp8 to f32": (lambda: hg.dequantize(eight), 4, 2),
+    }
+    for name, (run, floor, limit) in most.items():
+        hg.synchronize()
+        hg.emulator_counters(reset=True, addresses=True)
+        run()
+        hg.synchronize()
+        lines = hg.emulator_counters(addresses=False).l2_written_requests / (floor * x.size / 128)
+        assert 1 <= lines <= limit, (name, lines, limit)
