@@ -77,7 +77,27 @@ def quantizers() -> Iterator[tuple[str, Quantizer]]:
                 yield f"{form} {rule} axis {axis}", made
             four = partial(hg.quantize_mxfp4, axis=axis, scaling=rule, hadamard=False)
             yield f"mxfp4 {rule} axis {axis}", four
-    yield "mxfp4 hadamard", partial(hg.quantize_mxfp4, hadamard=True)
+    for axis in (-1, 0):
+        yield f"mxfp4 hadamard axis {axis}", partial(hg.quantize_mxfp4, hadamard=True, axis=axis)
+    for form in ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"):
+        for side, name in enumerate(("rows", "columns")):
+            yield f"both {form} {name}", partial(_both, form=form, side=side)
+    for form in ("mxfp8_e4m3", "mxfp8_e5m2"):
+        yield f"transpose {form}", partial(hg.transpose_quantize_mxfp8, format=form)
+    for form in ("fp8_e4m3", "fp8_e5m2"):
+        yield f"{form} AmaxState", partial(_delayed, form=form)
+
+
+def _both(x: Array, form: str, side: int) -> Any:
+    return hg.quantize_both(x, form, hadamard=False if "mxfp4" in form else None)[side]
+
+
+def _delayed(x: Array, form: str) -> Any:
+    """The second of two steps, whose scale is the first one's amax."""
+    state = hg.AmaxState(2.0)
+    hg.quantize_fp8(x, state, format=form)
+    state.step()
+    return hg.quantize_fp8(x, state, format=form)
 
 
 def results() -> Iterator[tuple[str, Array]]:
@@ -85,9 +105,8 @@ def results() -> Iterator[tuple[str, Array]]:
     for kind, x in inputs().items():
         on_device = hg.asarray(x)
         for name, quantize in quantizers():
-            if "hadamard" in name and x.shape[-1] % 16:
-                continue
-            if "mxfp4" in name and x.shape[0 if "axis 0" in name else -1] % 2:
+            along = 0 if "axis 0" in name or "columns" in name else -1
+            if x.shape[along] % (16 if "hadamard" in name else 2 if "mxfp4" in name else 1):
                 continue
             q = quantize(on_device)
             yield f"{kind}: {name}: codes", q.data.get().view(np.uint8)
