@@ -14,8 +14,9 @@ namespace hipgemm {
 
 enum class QuantizedFormat : u32 { fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1 };
 
-// A thread's values rounded and stored, of which `count` exist. Where all of the tile's do, threads
-// that have more than 16 bytes each store theirs together, 16 bytes side by side.
+// A thread's values rounded and stored, of which `count` exist. `whole`: all of the tile's do, and
+// lines are aligned. Threads of more than 16 bytes each then trade, so that neighbours store
+// neighbouring 16 bytes.
 template <class Out, u32 kValues>
 HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 count, bool aligned,
                                  bool whole) {

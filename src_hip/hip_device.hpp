@@ -48,7 +48,7 @@
 #elif defined(__AMDGCN__)
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads))) void
-#else  // as many threads on a processor as those waves have on a CU
+#else  // as many threads on a multiprocessor as those waves are on a CU: 4 SIMDs, 64 lanes
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__                         \
       __attribute__((launch_bounds(threads, waves_per_simd * 256 / (threads)))) void
@@ -80,8 +80,8 @@ HIPGEMM_DEVICE unsigned of_lane(unsigned x) {
   return __builtin_amdgcn_mov_dpp(x, kControl, 15, 15, true);
 }
 
-// What another lane has: the neighbour, one of the neighbouring pair (the one two away), of the
-// neighbouring quad, of the neighbouring eight.
+// What another lane has. 1: the neighbour; 2: the one two away, in the neighbouring pair; 4, 8: one
+// of the neighbouring four or eight, which one depends on the machine.
 template <unsigned kAway>
 HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
   static_assert(kAway == 1 || kAway == 2 || kAway == 4 || kAway == 8, "within 16 lanes");
@@ -209,7 +209,8 @@ HIPGEMM_DEVICE T load_buffer(Buffer from, unsigned offset) {
 #if defined(__AMDGCN__) || defined(__NVPTX__)
 namespace hipgemm {
 
-// The greatest of all that threads of the device bring. Most bring nothing new, and only look.
+// Raises a word to the greatest that any thread of the device brings. Most bring nothing new, and
+// looking costs less than an atomic operation.
 template <class P>
 HIPGEMM_DEVICE void atomic_max_in_device(P at, unsigned x) {
   if (x > __scoped_atomic_load_n(at, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE))

@@ -6,8 +6,8 @@
 
 namespace hipgemm {
 
-// Of 2, 4, 8 or 16 lanes; each of them gets the result, and the same bits where the order of two
-// does not matter to `join`.
+// `join` over 2, 4, 8 or 16 neighbouring lanes. All get the result, and the same bits if join(a, b)
+// is join(b, a).
 template <u32 kLanes, class T, class Join>
 HIPGEMM_DEVICE T joined(T x, Join join) {
   static_assert(sizeof(T) == 4 && kLanes >= 2 && kLanes <= 16, "");
@@ -19,7 +19,7 @@ HIPGEMM_DEVICE T joined(T x, Join join) {
   return x;
 }
 
-// Each of N neighbouring lanes has N pieces, and gets piece i of each if it is the i-th.
+// N neighbouring lanes have N pieces each, and trade: the i-th gets piece i of all, in order.
 template <u32 N, class Piece>
 HIPGEMM_DEVICE void exchange(Piece (&pieces)[N]) {
   static_assert(N == 1 || N == 2 || N == 4, "within four lanes");

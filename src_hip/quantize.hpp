@@ -1,5 +1,5 @@
-// Quantizers: a workgroup takes a tile, and a thread a few pieces of its rows, its columns, or
-// both.
+// Quantizers: a workgroup takes a tile, a thread some turns (value_tile.hpp) of its rows, its
+// columns, or both.
 #pragma once
 
 #include "element.hpp"
@@ -24,7 +24,7 @@ HIPGEMM_DEVICE Matrix source_of(const Args& args) {
   return {address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols};
 }
 
-// What a thread found in the turn of a round that it sees to.
+// Of the turns of a round, each of a block's threads sees to one: what this one found there.
 template <class T>
 struct OfTurn {
   u32 value = 0;
@@ -34,7 +34,8 @@ struct OfTurn {
 
 // ---- one scale for a tensor or a row
 
-// Max-accumulates magnitudes into floats, as bits: step 0 into one, 1 into one of each row.
+// The greatest magnitudes of a tile. They raise floats in memory, compared as bits: with step 0 one
+// for all, with step 1 one for each row.
 class Greatest {
  public:
   using Lds = u32[RowTile::kThreads / RowTile::kRowThreads];
@@ -76,7 +77,7 @@ HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
   static __shared__ RowTile::Lds lds;
   static __shared__ Greatest::Lds greatest_lds;
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
-    // In bands, so that most tiles find a row's greatest magnitude when they come to look.
+    // In bands: few tiles of a row run together, so most find that they need not raise it.
     ValueTile<From, RowTile> tile(lds,
                                   RowTile::of<kTallBand>(workgroup_index(), args.rows, args.cols));
     tile.load(source_of(args));
@@ -87,7 +88,7 @@ HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
 // How numbers of a tensor or a row become codes.
 struct AmaxScaling {
   f32 total;
-  f32 up;  // NaN where codes are more than products with it
+  f32 up;  // codes are products with it; NaN where that is not enough: quantize_each
 
   template <class Element>
   static HIPGEMM_DEVICE AmaxScaling of(f32 amax, f32 eps) {
@@ -193,8 +194,8 @@ HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
 // ---- one scale for 32 values
 
 // Where the result of one direction goes. A line is a row of it, K runs along the blocks. Scales
-// lie block by block, lines side by side, as they are made: bytes far apart would each cost a
-// transaction.
+// lie block by block, lines side by side, as a workgroup makes them: bytes far apart would cost a
+// transaction each.
 struct BlockedOutput {
   void *data, *scale, *gemm_scale;
   i64 pitch, scale_pitch;
@@ -212,7 +213,8 @@ struct BlockedOutput {
   }
 
  private:
-  // Padding is written as well: rows up to 16, steps up to a tile, and a turn that no step has.
+  // Padding is written as well: rows up to 16, steps up to a tile of K, and the first place if no
+  // step has it. `turn` is the place of a step in the order of the K loop here (scale_layout.hpp).
   template <u32 kTileSteps>
   HIPGEMM_DEVICE void store_gemm_scale(u32 line, u32 first, u32 byte) const {
     const u32 step_rows = (lines + kScaleRows - 1) / kScaleRows * kScaleRows;
@@ -228,7 +230,7 @@ struct BlockedOutput {
   }
 };
 
-// Scales of a round, each of which one of a block's threads sees to.
+// The scales of a block's turns of a round, each worked out by one of its threads.
 template <class Element, class T>
 class RoundScales {
  public:
@@ -248,7 +250,7 @@ class RoundScales {
   BlockScale own_;
 };
 
-// A thread's turns along rows or down columns, as a tile of values has them.
+// A thread's turns along rows, or down columns, in the same words.
 template <class V>
 struct RowTurns {
   const V& tile;
@@ -268,9 +270,9 @@ struct ColTurns {
   HIPGEMM_DEVICE void read(u32 turn, Values<V::kValues>& x) const { tile.read_col(turn, x); }
 };
 
-// A turn's values in another basis, but for a factor, which is a power of two: the scale may take
-// it in, except where the product would be rounded. Returns the greatest magnitude of its block
-// times the factor.
+// The Hadamard transform of a turn's values, but for its factor. That is a power of two, which the
+// caller's scale takes in; values so small that the product with it may be rounded get it here, as
+// the rule has it. Returns the greatest magnitude of the block, transformed.
 template <class T>
 HIPGEMM_DEVICE u32 transform(Values<16>& x, f32& factor) {
   hadamard_sums(x);
@@ -348,7 +350,7 @@ HIPGEMM_DEVICE void quantize_mx(const QuantizeMxArgs& args, V& tile) {
                              rule, args.hadamard);
 }
 
-// The tile of this workgroup, for f(values). Along K the grid covers whole units of scales.
+// f(the values of this workgroup's tile). Along K the grid covers whole units of scales.
 template <class From, class T, u32 kBand, class F>
 HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename T::Lds& lds, F f) {
   const auto covered = [](u32 k) HIPGEMM_INLINE {

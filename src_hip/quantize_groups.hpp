@@ -48,7 +48,7 @@ class CodesInLds {
 
  private:
   static constexpr u32 kChunks = RowTile::kCols / kChunkBytes;
-  // Chunks are exchanged by the eight that their row is in: as in ValueTile.
+  // Chunks of a row trade places by the number of the eight rows it is in, as in ValueTile.
   HIPGEMM_DEVICE LdsByte* place(u32 row, u32 chunk) const {
     return lds_ + row * RowTile::kCols + (chunk ^ row / RowTile::kValues % kChunks) * kChunkBytes;
   }

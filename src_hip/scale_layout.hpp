@@ -12,14 +12,13 @@ namespace hipgemm {
 //
 //   byte S[unit][block of the step][position of the row][step of the unit]
 //
-// * Rows are padded to 16 ("step rows" from block to block). In each 16 they are dealt out by
-// fours,
-//   0 4 8 12 1 5 .. 15, because the fragments of a lane are rows four apart: their scales are
-//   neighbours.
-// * Steps come in the order in which the K loop meets them: the last tile of K, which may be
-// ragged,
-//   then all others from the first on. The loop's last tile ends a unit; so with an odd number of
-//   steps the first byte of unit 0 is not used.
+// Rows are padded to 16 ("step rows" from block to block). In each 16 they are dealt out by fours,
+// 0 4 8 12 1 5 .. 15, because the fragments of a lane are rows four apart: their scales are
+// neighbours.
+//
+// Steps come in the order in which the K loop meets them, each at its turn: the last tile of K,
+// which may be ragged, then all others from the first on. The loop's last tile ends a unit; so with
+// an odd number of steps the first byte of unit 0 is not used.
 inline constexpr u32 kScaleBlock = 32;
 inline constexpr u32 kStepBlocks = 4;
 inline constexpr u32 kStepNumbers = kScaleBlock * kStepBlocks;

@@ -7,8 +7,9 @@
 
 namespace hipgemm {
 
-// In float32's places their fields are the number but for the bias of the exponent, subnormal or
-// not. Machines differ in what they make of NaN, so that is said here.
+// Put in the places of float32's, their fields are the number but for the exponent's bias, which a
+// product takes off, from subnormal numbers too. Machines differ in the bits of a NaN, so those are
+// set below.
 template <u32 kMantissaBits, u32 kBias>
 HIPGEMM_DEVICE f32 widen_fields(u32 sign, u32 magnitude) {
   constexpr u32 kBiases = 127 - kBias;
@@ -75,10 +76,11 @@ HIPGEMM_DEVICE u32 pack_codes(f32x4 x) {
   return codes;
 }
 
-// Eight numbers times `up` to e2m1, the first in the low bits. Its numbers lie 1/2 apart up to 2,
-// then 1, then 2. Adding a float so great that its last bit is a step rounds to steps; numbered on
-// from where each of the three meets the one before, the least of the results is the code. Up to 8,
-// where it is 8, that becomes the greatest code, 7; more must not come.
+// Eight numbers times `up` to e2m1, the first in the low bits. Codes 0 to 4 stand for numbers 1/2
+// apart, 4 to 6 for numbers 1 apart, 6 and 7 for numbers 2 apart. Adding a float whose last bit is
+// worth one such step rounds to steps. Each of the three sums gives the code where its step is the
+// right one, and no less than the code elsewhere: the least of them is the code. A number up to 8,
+// the most there may be, can give 8, which becomes 7.
 HIPGEMM_DEVICE u32 pack_e2m1(f32x4 low, f32x4 high, f32 up) {
   constexpr f32 kHalves = 0x1p22f;  // floats from here on lie 1/2 apart
   constexpr u32 kBits = 4, kBase = __builtin_bit_cast(u32, kHalves);

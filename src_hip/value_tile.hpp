@@ -14,10 +14,12 @@ struct Matrix {
   u32 rows, cols;
 };
 
-inline constexpr u32 kTallBand = 32;
+inline constexpr u32 kTallBand = 32;  // tiles, one below the other: Tile::of
 
-// A thread takes kThreadValues of a tile, along rows, down columns, or both: kValues of a line at
-// each turn. Neighbours take a block of a line, and in a round of turns as many blocks as they are.
+// A tile, and which of its values a thread takes, along rows or down columns. A line is a row, or a
+// column then. In a turn a thread has kValues that follow each other in a line; kBlockThreads
+// neighbours have a block of it, which shares a scale. A round is as many turns as these threads
+// are, so that each of them can see to one block.
 template <u32 kRows_, u32 kCols_, u32 kValues_, u32 kThreadValues = 32>
 struct Tile {
   static constexpr u32 kRows = kRows_, kCols = kCols_, kValues = kValues_;
@@ -26,15 +28,15 @@ struct Tile {
   static constexpr u32 kBlockThreads = kBlockValues / kValues, kRounds = kTurns / kBlockThreads;
   static_assert(kTurns % kBlockThreads == 0, "each of a block's threads sees to one of its scales");
 
-  // For every value or, if they are of 32 bits, every other one.
+  // Room for all values of 16 bits, or for half of those of 32.
   static constexpr u32 kLdsRowChunks = kCols * 2 / 16;
   using Lds = u32x4[kRows * kLdsRowChunks];
 
   u32 first_row, first_col;
 
-  // The tiles of a matrix in order: row by row, or in bands of kBand tiles one below the other,
-  // through each of which it goes column by column. What then is written down columns at about the
-  // same time is long, and few tiles of a row are worked on at the same time.
+  // The tiles of a matrix in order: row by row or, with a kBand, in bands of so many tiles one
+  // below the other, column by column through each band. Workgroups that run at about the same
+  // time then write long pieces down columns, and few of them share a row.
   template <u32 kBand = 1>
   static HIPGEMM_DEVICE Tile of(u32 index, u32 rows, u32 cols) {
     const u32 across = (cols + kCols - 1) / kCols, down = (rows + kRows - 1) / kRows;
@@ -65,11 +67,11 @@ struct Tile {
   HIPGEMM_DEVICE u32 row() const { return first_row + thread() % kColThreads * kValues; }
 };
 
-// Where rows are all that is wanted, or sums down columns.
+// Of kernels that go one way only, along rows or down columns.
 using RowTile = Tile<64, 128, 8>;
 
-// The values of a tile, zero outside the matrix: in registers of the threads that take rows, and
-// then of those that take columns.
+// The values of a tile, zero outside the matrix, in registers: as threads take rows and, once
+// turned, as they take columns.
 template <class From, class T_>
 class ValueTile {
  public:
@@ -79,7 +81,7 @@ class ValueTile {
 
   HIPGEMM_DEVICE ValueTile(typename T::Lds& lds, const T& at) : at(at), lds_(lds) {}
 
-  // What lies together comes at once, the rest through LDS.
+  // 16 bytes at once where rows lie so; else value by value, and through LDS to their threads.
   HIPGEMM_DEVICE void load(const Matrix& from) {
     const bool aligned = ((from.address | from.row_stride) & 15) == 0;
     const bool near = static_cast<u64>(from.row_stride) < kOutOfRange / T::kRows;
@@ -97,7 +99,7 @@ class ValueTile {
     }
   }
 
-  // From rows to columns, through LDS, in two steps: between them is work for threads with rows.
+  // From rows to columns through LDS, in two steps: what is done with rows goes in between.
   HIPGEMM_DEVICE void begin_turning() {
     if (lds_is_used_) sync_workgroup();
     put(0);
@@ -141,7 +143,7 @@ class ValueTile {
     return larger(bits_of(most, 0), bits_of(most, kWordValues - 1));
   }
 
-  // The same of a column, and where it is. A word has values of kWordValues columns.
+  // The same of a column, and where it is. A word has kWordValues columns of one row.
   static constexpr u32 kBytes = sizeof(typename From::Bits), kWordValues = 4 / kBytes;
   HIPGEMM_DEVICE void read_col(u32 turn, Values<kValues>& out) const {
 #pragma unroll
@@ -155,7 +157,7 @@ class ValueTile {
       most = From::greater(most, From::magnitudes(cols_[turn / kWordValues][i]));
     return bits_of(most, turn % kWordValues);
   }
-  // Columns from the first turn's to another's, and where the first is.
+  // How far a turn's column is from the first turn's, and where it is.
   static constexpr u32 cols_on(u32 turn) {
     const u32 word = turn / kWordValues;
     return word / kHalfWords * kHalfCols + word % kHalfWords * 4 * kWordValues + turn % kWordValues;
@@ -173,18 +175,19 @@ class ValueTile {
   static constexpr u32 kHalfCols = T::kCols / kHalves, kHalfThreads = T::kRowThreads / kHalves;
   static constexpr u32 kHalfWords = T::kTurns / kWordValues / kHalves;
 
-  // Of threads that go down columns. Those for four neighbouring words are neighbours, and next to
-  // them those for the four words that are two chunks further on.
+  // Which word of a row in LDS a thread takes down columns. kColThreads neighbours take the same
+  // one, the next ones the next of its chunk; after a chunk's four words come those two chunks on.
   static HIPGEMM_DEVICE u32 word_in_half(u32 word) {
     u32 chunk = T::thread() / (T::kColThreads * 4) * kHalfWords + word;
     if constexpr (kHalfWords == 1) chunk = (chunk & ~3u) | (chunk & 1) << 1 | (chunk >> 1 & 1);
     return chunk * 4 + T::thread() / T::kColThreads % 4;
   }
 
-  // 16 bytes of a row in LDS. Chunks are exchanged by the column thread that their row is for: at
-  // once, 8 or more such threads read the same four words each, and if 8 then also of the chunk two
-  // further on. No two of the first eight numbers exchanged by are two apart. `down`: a constant
-  // number of rows from `row` on, with which it shares no bits.
+  // A chunk, 16 bytes of a row in LDS. Rows are whole turns of all banks long, so threads that read
+  // down columns would meet in the same ones; therefore chunks trade places (XOR) by a number of
+  // the thread that a row is for. A wave reads four words of a chunk in kColThreads rows and, where
+  // these are fewer than 16, of chunks two apart: no two of the first eight numbers differ in 2
+  // alone. `down`: a constant number of rows from `row` on, with which it shares no bits.
   HIPGEMM_DEVICE u32x4& chunk(u32 row, u32 down, u32 at) const {
     const auto exchange = [](u32 thread) HIPGEMM_INLINE {
       return (thread ^ (thread & 2) << 2) & (T::kLdsRowChunks - 1);
@@ -316,8 +319,8 @@ HIPGEMM_DEVICE void with_type(u32 type, F f) {
     with_short_type(type, f);
 }
 
-// Where codes of a thread go that begin at `first` along an axis of `length`. Chunks of 16 bytes
-// are written whole if they hold any number.
+// Where a thread has codes in a line of them: those of the values from `first` on, of `length`.
+// Chunks of 16 bytes exist whole if they hold any.
 template <class Element>
 struct CodeLine {
   static constexpr u32 kPerChunk = 128 / Element::kBits;
