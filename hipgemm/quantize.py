@@ -160,8 +160,9 @@ def quantize_mxfp8(
     Returns
     -------
     ScaledArray
-        On the host for NumPy input, else on the device. Offsets that are on the device are not read
-        back: its `scale` then has room for the most blocks that there can be, up to ``get``.
+        On the host for NumPy input, else on the device, where `scale` lies block by block, rows side by
+        side: along the last axis of a matrix its strides are (1, rows). Offsets that are on the device are
+        not read back: `scale` then has room for the most blocks that there can be, up to ``get``.
 
     Raises
     ------
@@ -212,7 +213,8 @@ def quantize_mxfp4(
     Returns
     -------
     ScaledArray
-        On the host for NumPy input, else on the device, where two numbers share a byte.
+        On the host for NumPy input, else on the device, where two numbers share a byte, and `scale` lies
+        as that of `quantize_mxfp8`.
 
     Raises
     ------
@@ -380,7 +382,7 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
     Parameters
     ----------
     scale : numpy.ndarray or DeviceArray
-        e8m0 (rows, K/32); filled up to a multiple of four columns with ones (byte 127).
+        e8m0 (rows, K/32), with any strides; filled up to a multiple of four columns with ones (byte 127).
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -502,9 +504,8 @@ def _check_amax(function: str, amax: object, x: Input, axis: int | None) -> Any:
 
 T = TypeVar("T")
 Made = TypeVar("Made", ScaledArray, tuple[ScaledArray, ...])
-_plans: dict[
-    Any, Any
-] = {}  # of calls that need nothing laid out anew, by all that they depend on but addresses
+# Of calls that need nothing laid out anew, by all that they depend on but addresses.
+_plans: dict[Any, Any] = {}
 _MAX_PLANS = 1024
 
 

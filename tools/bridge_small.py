@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 
-os.environ["HIPGEMM_POOL"] = (
-    "off"  # before hipgemm: fresh memory for each array, and no more than it asks for
-)
+# Before hipgemm: fresh memory for each array, and no more than it asks for.
+os.environ["HIPGEMM_POOL"] = "off"
 
 import ml_dtypes
 import numpy as np

@@ -227,8 +227,6 @@ def run_layering(case: Layering) -> None:
     if grads.dbias is not None:
         dbias = grads.dbias if isinstance(grads.dbias, np.ndarray) else grads.dbias.get()
         rows = flat[2].astype(np.float64)
-        roundings = 10 * max(
-            1, math.ceil(math.log(max(1, len(rows)), 64))
-        )  # of the passes that sum 64 rows each
+        roundings = 6 * max(1, math.ceil(math.log(max(1, len(rows)), 64)))  # a tree for each 64 rows
         error = np.abs(dbias - rows.sum(0))
         assert (error <= gamma(roundings) * np.abs(rows).sum(0)).all()

@@ -555,7 +555,8 @@ def test_streams(streams, rng):
 def test_whole_lines_are_written(emulator):
     """Lines of memory that store instructions touch, over the fewest that would do.
 
-    What is more are scales in the order of products, and 4-bit codes: a row of a tile is half a line.
+    What is more are scales in the order of products, and 4-bit codes: a row of a tile is half a line,
+    a column a quarter.
     """
     x = hg.asarray(np.random.default_rng(0).standard_normal((512, 1024)).astype(BF16))
     eight, four = hg.quantize_mxfp8(x), hg.quantize_mxfp4(x)
@@ -565,6 +566,7 @@ def test_whole_lines_are_written(emulator):
         "mxfp8, axis 0": (lambda: hg.quantize_mxfp8(x, axis=0), 1 + scales, 1.5),
         "mxfp8, both": (lambda: hg.quantize_both(x, "mxfp8_e4m3"), 2 + 2 * scales, 1.5),
         "mxfp4": (lambda: hg.quantize_mxfp4(x), 0.5 + scales, 2.7),
+        "mxfp4, axis 0": (lambda: hg.quantize_mxfp4(x, axis=0), 0.5 + scales, 4),
         "fp8": (lambda: hg.quantize_fp8(x), 1, 1.01),
         "mxfp8 to bf16": (lambda: hg.dequantize(eight, dtype=BF16), 2, 1),
         "mxfp4 to bf16": (lambda: hg.dequantize(four, dtype=BF16), 2, 2),
