@@ -174,7 +174,7 @@ class MxPlan:
 
 
 _NOWHERE = 0, 0, 0
-_SPAN = 256  # rows or columns that scales in the order of products cover at least
+_SPAN = 256  # numbers along K in a unit of scales in the order of products: the kernel fills the last one
 
 
 def mx_plan(
