@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _hip, usage
-from .errors import KernelNotFoundError
+from .errors import KernelNotFoundError, UnsupportedError, sentence
 from .groups import group_slots
 from .manifest import MAKE_LINE, Argument, CodeObject, Kernel, code_object
 
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
+_MAX_EXTENT, _MAX_THREADS = 2**31, 2**32 - 1  # kernels count in 4 bytes, HIP a launch's threads
 _POINTER_BYTES = 8
 
 # What the kernels of each operation take, in order. A manifest that says otherwise is of another version.
@@ -334,7 +335,13 @@ def prepared(
 
 def _tiles(kernel: Function, rows: int, columns: int) -> int:
     tile_rows, tile_columns = kernel.tile
-    return -(-rows // tile_rows) * -(-columns // tile_columns)
+    tiles = -(-rows // tile_rows) * -(-columns // tile_columns)
+    most = _MAX_THREADS // kernel.threads
+    if max(rows, columns) > _MAX_EXTENT or tiles > most:
+        required = f"x must have at most {_MAX_EXTENT} rows and columns, and {most} tiles"
+        tile = f"a tile has {tile_rows} rows and {tile_columns} columns"
+        raise UnsupportedError(sentence(required, f"{rows} x {columns} for the kernel", tile))
+    return tiles
 
 
 def gemm_scales(

@@ -113,11 +113,15 @@ def message(function: str, texts: Sequence[object]) -> str:
 
 @contextmanager
 def told_by(function: str) -> Iterator[None]:
-    """Let what is said about missing kernels begin with the function that was called."""
+    """Let what is said of missing kernels, or of sizes they do not take, begin with the function called."""
     try:
         yield
     except KernelNotFoundError as error:
         raise KernelNotFoundError(message(function, [error])) from error.__cause__
+    except UnsupportedError as error:
+        if error.reasons:  # these were told as they should be
+            raise
+        raise UnsupportedError(message(function, [error])) from None
 
 
 def raise_reasons(function: str, reasons: Sequence[Reason]) -> None:

@@ -328,7 +328,7 @@ struct CodeLine {
   bool exists;
 
   HIPGEMM_DEVICE CodeLine(u64 line, u32 first, u32 length)
-      : address(line + first * Element::kBits / 8),
+      : address(line + first / (8 / Element::kBits)),  // first * kBits may pass 2^32
         exists(first / kPerChunk * kPerChunk < length) {}
 };
 

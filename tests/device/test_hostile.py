@@ -290,3 +290,17 @@ def test_kernels_built_meanwhile(monkeypatch):
         hg.KernelNotFoundError, match=f"{name} was built after this process had loaded kernels"
     ):
         _launch.function(0, name)
+
+
+@pytest.mark.parametrize("shape", [(2**32 + 5,), (1, 2**31 + 1), (2**31 + 1, 1), (2**30, 2)])
+def test_more_than_a_launch_can_count(shape):
+    base = hg.zeros(64, BF16)
+    x = hg.DeviceArray(base._block, base.ptr, shape, (0,) * len(shape), BF16)
+    calls = {
+        "quantize_fp8": lambda: hg.quantize_fp8(x, 1.0, axis=-1),
+        "quantize_mxfp8": lambda: hg.quantize_mxfp8(x),
+        "quantize_mxfp4": lambda: hg.quantize_mxfp4(x, hadamard=False),
+    }
+    for function, call in calls.items():
+        with pytest.raises(hg.UnsupportedError, match=f"^{function}: x must have at most 2147483648 rows"):
+            call()
