@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import reference
+from hipgemm import _hip, reference
 from hipgemm.formats import QUANTIZED, SCALE_RULES
 from hipgemm.testing import surround
 
@@ -550,6 +550,21 @@ def test_streams(streams, rng):
         resident = hg.asarray(x, stream=one)
         q = make(resident, format, stream=two)
         assert_bits(hg.dequantize(q, stream=one).get(), reference.dequantize(expect(x, format)))
+
+
+def test_a_row_of_more_codes_than_29_bits_count():
+    """Offsets of codes in it pass 2^32 bits."""
+    if _hip.runtime().kind == "emulator":
+        pytest.skip("the emulator takes minutes")
+    length, tail = 2**29, 128
+    codes = hg.zeros((1, length + tail), ml_dtypes.float8_e4m3fn)
+    last = hg.asarray(np.full((1, tail), 2, codes.dtype))
+    _hip.copy("DeviceToDevice", codes.ptr + length, last.ptr, tail, 0)
+    x = hg.dequantize(hg.ScaledArray(codes, hg.asarray(np.array(0.5, F32)), "fp8_e4m3"), dtype=BF16)
+    both = (hg.dequantize(make(x, format), dtype=BF16) for format in ("fp8_e4m3", "mxfp8_e4m3"))
+    for got in (x, *both):
+        assert (got[:, length:].get() == 1).all()
+        assert (got[:, :tail].get() == 0).all()
 
 
 def test_whole_lines_are_written(emulator):
