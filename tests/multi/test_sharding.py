@@ -209,11 +209,11 @@ def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch:
         sent[source] += nbytes
         between(dst, to, arriving, src, source, leaving, nbytes)
 
-    a, b = operands(64, 48, 96, rng)
+    a, b = operands(96, 48, 96, rng)
     x, y = hg.shard(a, some, axis=1), hg.shard(b, some, axis=0)
     monkeypatch.setattr(_staging, "between", counted)
     assert_gemm_close(hg.sharded_matmul(x, y, split="k").get(), a, b)
-    assert list(sent.values()) == [sharding.sent_bytes(64, 48, len(some))] * len(some)
+    assert list(sent.values()) == [sharding.sent_bytes(96, 48, len(some))] * len(some)
     assert len(some) > 1
     assert min(sent.values()) > 0
 
