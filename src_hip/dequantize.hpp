@@ -2,7 +2,7 @@
 #pragma once
 
 #include "element.hpp"
-#include "joined.hpp"
+#include "join_lanes.hpp"
 #include "kargs.hpp"
 #include "narrow.hpp"
 #include "types.hpp"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hip_device.hpp"
-#include "joined.hpp"
+#include "join_lanes.hpp"
 #include "small_float.hpp"
 #include "types.hpp"
 

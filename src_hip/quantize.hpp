@@ -3,7 +3,7 @@
 #pragma once
 
 #include "element.hpp"
-#include "joined.hpp"
+#include "join_lanes.hpp"
 #include "kargs.hpp"
 #include "memory.hpp"
 #include "narrow.hpp"
@@ -26,7 +26,7 @@ HIPGEMM_DEVICE Matrix source_of(const Args& args) {
 
 // Of the turns of a round, each of a block's threads sees to one: what this one found there.
 template <class T>
-struct OfTurn {
+struct OwnTurn {
   u32 value = 0;
   static HIPGEMM_DEVICE u32 own() { return T::thread() % T::kBlockThreads; }
   HIPGEMM_DEVICE void take(u32 turn, u32 found) { value = own() == turn ? found : value; }
@@ -36,52 +36,53 @@ struct OfTurn {
 
 // The greatest magnitudes of a tile. They raise floats in memory, compared as bits: with step 0 one
 // for all, with step 1 one for each row.
-class Greatest {
+class TileAmax {
  public:
-  using Lds = u32[RowTile::kThreads / RowTile::kRowThreads];
+  using Lds = u32[OneWayTile::kThreads / OneWayTile::kRowThreads];
 
   template <class T>
-  HIPGEMM_DEVICE explicit Greatest(const T& tile) {
+  HIPGEMM_DEVICE explicit TileAmax(const T& tile) {
 #pragma unroll
-    for (u32 turn = 0; turn < RowTile::kTurns; turn++) most_[turn] = tile.row_greatest(turn);
+    for (u32 turn = 0; turn < OneWayTile::kTurns; turn++) most_[turn] = tile.row_greatest(turn);
   }
 
-  HIPGEMM_DEVICE void store(void* into, u32 step, const RowTile& tile, u32 rows, Lds& lds) const {
-    constexpr u32 kLine = RowTile::kRowThreads;
+  HIPGEMM_DEVICE void store(void* into, u32 step, const OneWayTile& tile, u32 rows,
+                            Lds& lds) const {
+    constexpr u32 kLine = OneWayTile::kRowThreads;
     static_assert(kLine == 16, "threads of a row, and rows of one turn");
-    const u32 thread = RowTile::thread();
+    const u32 thread = OneWayTile::thread();
     if (step) {
-      OfTurn<RowTile> row_most;
+      OwnTurn<OneWayTile> row_most;
 #pragma unroll
-      for (u32 turn = 0; turn < RowTile::kTurns; turn++)
-        row_most.take(turn, joined<kLine>(most_[turn], larger));
-      const u32 row = tile.row(thread % RowTile::kTurns);
-      if (thread % kLine < RowTile::kTurns && row < rows)
+      for (u32 turn = 0; turn < OneWayTile::kTurns; turn++)
+        row_most.take(turn, join_lanes<kLine>(most_[turn], larger));
+      const u32 row = tile.row(thread % OneWayTile::kTurns);
+      if (thread % kLine < OneWayTile::kTurns && row < rows)
         atomic_max_in_device(global<u32>(address_of(into)) + row, row_most.value);
       return;
     }
     const u32 mine = larger(larger(most_[0], most_[1]), larger(most_[2], most_[3]));
-    lds[thread / kLine] = joined<kLine>(mine, larger);
+    lds[thread / kLine] = join_lanes<kLine>(mine, larger);
     sync_workgroup();
-    const u32 all = joined<kLine>(lds[thread % kLine], larger);
+    const u32 all = join_lanes<kLine>(lds[thread % kLine], larger);
     if (thread == 0) atomic_max_in_device(global<u32>(address_of(into)), all);
   }
 
  private:
-  u32 most_[RowTile::kTurns];
+  u32 most_[OneWayTile::kTurns];
 };
 
 template <u32 kThreads>
 HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
-  static_assert(kThreads == RowTile::kThreads, "");
-  static __shared__ RowTile::Lds lds;
-  static __shared__ Greatest::Lds greatest_lds;
+  static_assert(kThreads == OneWayTile::kThreads, "");
+  static __shared__ OneWayTile::Lds lds;
+  static __shared__ TileAmax::Lds greatest_lds;
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
     // In bands: few tiles of a row run together, so most find that they need not raise it.
-    ValueTile<From, RowTile> tile(lds,
-                                  RowTile::of<kTallBand>(workgroup_index(), args.rows, args.cols));
+    ValueTile<From, OneWayTile> tile(
+        lds, OneWayTile::of<kBandTiles>(workgroup_index(), args.rows, args.cols));
     tile.load(source_of(args));
-    Greatest(tile).store(args.amax, args.amax_step, tile.at, args.rows, greatest_lds);
+    TileAmax(tile).store(args.amax, args.amax_step, tile.at, args.rows, greatest_lds);
   });
 }
 
@@ -103,7 +104,7 @@ struct AmaxScaling {
   HIPGEMM_DEVICE AmaxScaling of_turn() const {
     const auto from = [](f32 x) HIPGEMM_INLINE {
       const u32 bits = __builtin_bit_cast(u32, x);
-      return __builtin_bit_cast(f32, of_lane<RowTile::kRowThreads, kTurn>(bits));
+      return __builtin_bit_cast(f32, of_lane<OneWayTile::kRowThreads, kTurn>(bits));
     };
     return {from(total), from(up)};
   }
@@ -152,38 +153,39 @@ struct AmaxScaling {
 template <class Element, class T>
 HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const T& tile) {
   // Of the 16 threads of a row in each turn, the first four see to the amax of one turn each.
-  const u32 own_row = tile.at.row(RowTile::thread() % RowTile::kTurns);
+  const u32 own_row = tile.at.row(OneWayTile::thread() % OneWayTile::kTurns);
   f32 amax = 0;
   if (!args.amax_step)
     amax = load_scalar(args.amax);
-  else if (RowTile::thread() % RowTile::kRowThreads < RowTile::kTurns && own_row < args.rows)
+  else if (OneWayTile::thread() % OneWayTile::kRowThreads < OneWayTile::kTurns &&
+           own_row < args.rows)
     amax = global<f32>(address_of(args.amax))[own_row];
   const auto scaling = AmaxScaling::of<Element>(amax, args.eps);
   const u32 col = tile.at.col(), row = tile.at.row(0);
   const u64 pitch = args.dst_pitch;
   const CodeLine<Element> to(address_of(args.dst) + row * pitch, col, args.cols);
-  unrolled<RowTile::kTurns>([&]<u32 turn>() HIPGEMM_INLINE {
+  unrolled<OneWayTile::kTurns>([&]<u32 turn>() HIPGEMM_INLINE {
     Values<8> x;
     tile.read_row(turn, x);
     const auto of_row = args.amax_step ? scaling.template of_turn<turn>() : scaling;
     const Codes codes = of_row.template quantize<Element>(x);
-    constexpr u32 kDown = turn * RowTile::kRowStep;
+    constexpr u32 kDown = turn * OneWayTile::kRowStep;
     if (to.exists && row + kDown < args.rows) *global<Codes>(to.address + kDown * pitch) = codes;
   });
   const u32 scales = args.amax_step ? args.rows : 1;
-  if (col < RowTile::kTurns * RowTile::kValues && tile.at.first_col == 0 && own_row < scales)
+  if (col < OneWayTile::kTurns * OneWayTile::kValues && tile.at.first_col == 0 && own_row < scales)
     global<f32>(address_of(args.scale))[own_row] = scaling.template scale<Element>();
 }
 
 template <u32 kThreads>
 HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
-  static __shared__ RowTile::Lds lds;
-  static __shared__ Greatest::Lds greatest_lds;
+  static __shared__ OneWayTile::Lds lds;
+  static __shared__ TileAmax::Lds greatest_lds;
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
-    ValueTile<From, RowTile> tile(lds, RowTile::of(workgroup_index(), args.rows, args.cols));
+    ValueTile<From, OneWayTile> tile(lds, OneWayTile::of(workgroup_index(), args.rows, args.cols));
     tile.load(source_of(args));
     if (args.next)
-      Greatest(tile).store(args.next, args.amax_step, tile.at, args.rows, greatest_lds);
+      TileAmax(tile).store(args.next, args.amax_step, tile.at, args.rows, greatest_lds);
     if (args.element == static_cast<u32>(Narrow::e5m2))
       quantize_fp8_tile<E5m2>(args, tile);
     else
@@ -235,7 +237,7 @@ template <class Element, class T>
 class RoundScales {
  public:
   HIPGEMM_DEVICE void take(u32 turn, u32 greatest) {
-    most_.take(turn, joined<T::kBlockThreads>(greatest, larger));
+    most_.take(turn, join_lanes<T::kBlockThreads>(greatest, larger));
   }
   HIPGEMM_DEVICE void settle(ScaleRule rule) { own_ = BlockScale::of<Element>(most_.value, rule); }
   HIPGEMM_DEVICE u32 own_byte() const { return own_.byte; }
@@ -246,7 +248,7 @@ class RoundScales {
   }
 
  private:
-  OfTurn<T> most_;
+  OwnTurn<T> most_;
   BlockScale own_;
 };
 
@@ -276,7 +278,7 @@ struct ColTurns {
 template <class T>
 HIPGEMM_DEVICE u32 transform(Values<16>& x, f32& factor) {
   hadamard_sums(x);
-  const u32 most = joined<T::kBlockThreads>(greatest<16>(x), larger);
+  const u32 most = join_lanes<T::kBlockThreads>(greatest<16>(x), larger);
   factor = kHadamardFactor;
   if (most < __builtin_bit_cast(u32, 0x1p-100f)) {
     scale_values(x, kHadamardFactor);
@@ -297,11 +299,11 @@ HIPGEMM_DEVICE void quantize_round(const Turns& turns, const BlockedOutput& out,
     if (to.exists && line + down < out.lines) *global<Codes>(to.address + down * pitch) = codes;
   };
   const auto store_scale = [&](u32 byte) HIPGEMM_INLINE {
-    out.store_scale<Element>(turns.line(kFirstTurn + OfTurn<T>::own()), first, byte);
+    out.store_scale<Element>(turns.line(kFirstTurn + OwnTurn<T>::own()), first, byte);
   };
   if constexpr (Element::kBits == 4) {
     if (transforms) {  // one turn after the other, for the sake of registers
-      OfTurn<T> bytes;
+      OwnTurn<T> bytes;
 #pragma unroll
       for (u32 turn = 0; turn < T::kBlockThreads; turn++) {
         Values<16> x;
@@ -343,7 +345,7 @@ HIPGEMM_DEVICE void quantize_mx(const QuantizeMxArgs& args, V& tile) {
                                 args.row_scale_pitch, args.rows, args.cols},
                                rule, args.hadamard);
   if (!args.col_data) return;
-  tile.finish_turning();
+  tile.finish_transpose();
   quantize_turns<Element, V>(ColTurns<V>{tile},
                              {args.col_data, args.col_scale, args.col_gemm_scale, args.col_pitch,
                               args.col_scale_pitch, args.cols, args.rows},
@@ -361,14 +363,14 @@ HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename T::Lds& ld
                              : T::of(workgroup_index(), args.rows, cols);
   ValueTile<From, T> tile(lds, at);
   tile.load(source_of(args));
-  if (args.col_data) tile.begin_turning();
+  if (args.col_data) tile.begin_transpose();
   f(tile);
 }
 
 // Whole lines of 128 bytes of codes, either way.
 template <class From, class T>
 HIPGEMM_DEVICE void quantize_mxfp8_as(const QuantizeMxArgs& args, typename T::Lds& lds) {
-  with_mx_tile<From, T, kTallBand>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
+  with_mx_tile<From, T, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
     if (args.element == static_cast<u32>(Narrow::e5m2))
       quantize_mx<E5m2>(args, tile);
     else
@@ -380,7 +382,7 @@ HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
   using T = Tile<128, 128, kValuesOf<E4m3>>;
   static_assert(kThreads == T::kThreads, "");
   static __shared__ T::Lds lds;
-  with_short_type(args.in_type,
+  with_16bit_type(args.in_type,
                   [&]<class From>() HIPGEMM_INLINE { quantize_mxfp8_as<From, T>(args, lds); });
 }
 template <u32 kThreads>
@@ -403,7 +405,7 @@ HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
   using T = Tile<64, 128, kValuesOf<E2m1>, 64>;
   static_assert(kThreads == T::kThreads, "");
   static __shared__ T::Lds lds;
-  with_short_type(args.in_type,
+  with_16bit_type(args.in_type,
                   [&]<class From>() HIPGEMM_INLINE { quantize_mxfp4_as<From, T>(args, lds); });
 }
 template <u32 kThreads>

@@ -19,14 +19,14 @@ namespace hipgemm {
 // A tile of them, turned in LDS from the columns of threads.
 class CodesInLds {
  public:
-  HIPGEMM_DEVICE explicit CodesInLds(RowTile::Lds& lds) : lds_((LdsByte*)lds) {}
+  HIPGEMM_DEVICE explicit CodesInLds(OneWayTile::Lds& lds) : lds_((LdsByte*)lds) {}
 
   // Of neighbouring columns and eight rows each.
   template <u32 kColumns>
   HIPGEMM_DEVICE void write(u32 row, u32 col, const Codes (&codes)[kColumns]) const {
     static_assert(kColumns == 1 || kColumns == 2, "");
 #pragma unroll
-    for (u32 i = 0; i < RowTile::kValues; i++) {
+    for (u32 i = 0; i < OneWayTile::kValues; i++) {
       const auto code = [&](u32 c) { return codes[c][i / 4] >> i % 4 * 8 & 0xff; };
       LdsByte* const at = place(row + i, col / kChunkBytes) + col % kChunkBytes;
       if constexpr (kColumns == 1)
@@ -37,20 +37,21 @@ class CodesInLds {
   }
   // Columns to whole chunks.
   HIPGEMM_DEVICE void store(u64 first, u64 pitch, u32 rows, u32 cols) const {
-    const u32 thread = RowTile::thread();
+    const u32 thread = OneWayTile::thread();
     const u32 chunk = thread % kChunks;
 #pragma unroll
-    for (u32 row = thread / kChunks; row < RowTile::kRows; row += RowTile::kThreads / kChunks)
+    for (u32 row = thread / kChunks; row < OneWayTile::kRows; row += OneWayTile::kThreads / kChunks)
       if (row < rows && chunk * kChunkBytes < cols)
         *global<u32x4>(first + row * pitch + chunk * kChunkBytes) =
             *(const __attribute__((address_space(3))) u32x4*)place(row, chunk);
   }
 
  private:
-  static constexpr u32 kChunks = RowTile::kCols / kChunkBytes;
+  static constexpr u32 kChunks = OneWayTile::kCols / kChunkBytes;
   // Chunks of a row trade places by the number of the eight rows it is in, as in ValueTile.
   HIPGEMM_DEVICE LdsByte* place(u32 row, u32 chunk) const {
-    return lds_ + row * RowTile::kCols + (chunk ^ row / RowTile::kValues % kChunks) * kChunkBytes;
+    return lds_ + row * OneWayTile::kCols +
+           (chunk ^ row / OneWayTile::kValues % kChunks) * kChunkBytes;
   }
 
   LdsByte* lds_;
@@ -59,21 +60,21 @@ class CodesInLds {
 // The tile's codes into LDS, where its values were. Each thread of a quad gets the scale of a turn.
 template <class Element, class V>
 HIPGEMM_DEVICE u32 quantize_col_blocks(V& tile, ScaleRule rule, const CodesInLds& to) {
-  RoundScales<Element, RowTile> scales;
+  RoundScales<Element, OneWayTile> scales;
 #pragma unroll
-  for (u32 turn = 0; turn < RowTile::kTurns; turn++) scales.take(turn, tile.col_greatest(turn));
+  for (u32 turn = 0; turn < OneWayTile::kTurns; turn++) scales.take(turn, tile.col_greatest(turn));
   scales.settle(rule);
   sync_workgroup();  // everyone has read what the codes replace
-  Codes codes[RowTile::kTurns / V::kWordValues][V::kWordValues];
-  unrolled<RowTile::kTurns>([&]<u32 turn>() HIPGEMM_INLINE {
+  Codes codes[OneWayTile::kTurns / V::kWordValues][V::kWordValues];
+  unrolled<OneWayTile::kTurns>([&]<u32 turn>() HIPGEMM_INLINE {
     Values<8> x;
     tile.read_col(turn, x);
     codes[turn / V::kWordValues][turn % V::kWordValues] =
         quantize_by<Element, 8>(scales.template up<turn>(), x);
   });
 #pragma unroll
-  for (u32 word = 0; word < RowTile::kTurns / V::kWordValues; word++)
-    to.write(RowTile::thread() % RowTile::kColThreads * RowTile::kValues,
+  for (u32 word = 0; word < OneWayTile::kTurns / V::kWordValues; word++)
+    to.write(OneWayTile::thread() % OneWayTile::kColThreads * OneWayTile::kValues,
              tile.col_in_tile(word * V::kWordValues), codes[word]);
   sync_workgroup();
   return scales.own_byte();
@@ -96,7 +97,7 @@ struct AcrossScales {
   }
 };
 
-inline constexpr u32 kTileBlocks = RowTile::kRows / kBlockValues;
+inline constexpr u32 kTileBlocks = OneWayTile::kRows / kBlockValues;
 
 // What no block has: the rest of the last step, and a turn that is no step's. By the last and the
 // first tile of the group.
@@ -114,37 +115,37 @@ HIPGEMM_DEVICE void store_padding(const AcrossScales& to, u32 col, u32 block, u3
 // Grid: slots of the groups, and columns of tiles in each.
 template <u32 kThreads>
 HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
-  static_assert(kThreads == RowTile::kThreads, "");
-  static __shared__ RowTile::Lds lds;
-  const u32 workgroup = workgroup_index(), thread = RowTile::thread();
-  const u32 across = (args.cols + RowTile::kCols - 1) / RowTile::kCols;
+  static_assert(kThreads == OneWayTile::kThreads, "");
+  static __shared__ OneWayTile::Lds lds;
+  const u32 workgroup = workgroup_index(), thread = OneWayTile::thread();
+  const u32 across = (args.cols + OneWayTile::kCols - 1) / OneWayTile::kCols;
   const Groups groups(args.offsets, args.groups, args.rows);
   if (workgroup == 0 && thread < kWaveLanes) groups.check(args.status, 1);
 
-  const GroupSlot at = groups.find<RowTile::kRows>(workgroup / across);
-  if (at.turn >= (at.end - at.begin + RowTile::kRows - 1) / RowTile::kRows) return;
-  const u32 row = at.begin + at.turn * RowTile::kRows;
-  const u32 rows = smaller(at.end - row, RowTile::kRows);
+  const GroupSlot at = groups.find<OneWayTile::kRows>(workgroup / across);
+  if (at.turn >= (at.end - at.begin + OneWayTile::kRows - 1) / OneWayTile::kRows) return;
+  const u32 row = at.begin + at.turn * OneWayTile::kRows;
+  const u32 rows = smaller(at.end - row, OneWayTile::kRows);
   // Rows of no group are made zero, from no values.
   const bool exists = at.group < args.groups;
   const u32 first_block = at.turn * kTileBlocks;  // of the tile, in the group
-  const u32 tile_block = thread % RowTile::kColThreads / RowTile::kBlockThreads;
+  const u32 tile_block = thread % OneWayTile::kColThreads / OneWayTile::kBlockThreads;
   const u32 blocks_before = groups.count_blocks_before<kBlockValues>(at.group);
 
-  const RowTile place{0, workgroup % across * RowTile::kCols};
+  const OneWayTile place{0, workgroup % across * OneWayTile::kCols};
   const CodesInLds codes(lds);
   u32 byte = 0, col = 0;
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
-    ValueTile<From, RowTile> tile(lds, place);
+    ValueTile<From, OneWayTile> tile(lds, place);
     tile.load({address_of(args.src) + row * static_cast<u64>(args.src_row_stride),
                args.src_row_stride, args.src_col_stride, exists ? rows : 0, args.cols});
-    tile.begin_turning();
-    tile.finish_turning();
+    tile.begin_transpose();
+    tile.finish_transpose();
     const auto rule = static_cast<ScaleRule>(args.rule);
     byte = args.element == static_cast<u32>(Narrow::e5m2)
                ? quantize_col_blocks<E5m2>(tile, rule, codes)
                : quantize_col_blocks<E4m3>(tile, rule, codes);
-    col = tile.col(thread % RowTile::kTurns);
+    col = tile.col(thread % OneWayTile::kTurns);
   });
   codes.store(address_of(args.data) + row * static_cast<u64>(args.data_pitch) + place.first_col,
               args.data_pitch, rows, args.cols - place.first_col);

@@ -13,9 +13,9 @@ namespace hipgemm {
 
 template <u32 kThreads>
 HIPGEMM_DEVICE void rescale(const RescaleArgs& args) {
-  static_assert(kThreads == RowTile::kThreads, "");
-  static __shared__ RowTile::Lds lds;
-  const auto at = RowTile::of(workgroup_index(), args.rows, args.cols);
+  static_assert(kThreads == OneWayTile::kThreads, "");
+  static __shared__ OneWayTile::Lds lds;
+  const auto at = OneWayTile::of(workgroup_index(), args.rows, args.cols);
   const auto factor_at = [](const void* factors, u32 i, u32 count) {
     return factors && i < count ? global<f32>(reinterpret_cast<u64>(factors))[i] : 1.0f;
   };
@@ -24,11 +24,11 @@ HIPGEMM_DEVICE void rescale(const RescaleArgs& args) {
   for (u32 i = 0; i < 8; i++)
     by_col[i / 4][i % 4] = factor_at(args.col_factor, at.col() + i, args.cols);
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
-    ValueTile<From, RowTile> tile(lds, at);
+    ValueTile<From, OneWayTile> tile(lds, at);
     tile.load({reinterpret_cast<u64>(args.src), args.src_row_stride, args.src_col_stride, args.rows,
                args.cols});
 #pragma unroll
-    for (u32 turn = 0; turn < RowTile::kTurns; turn++) {
+    for (u32 turn = 0; turn < OneWayTile::kTurns; turn++) {
       Values<8> x;
       tile.read_row(turn, x);
       const f32 by_row = factor_at(args.row_factor, at.row(turn), args.rows);

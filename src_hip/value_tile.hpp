@@ -14,7 +14,7 @@ struct Matrix {
   u32 rows, cols;
 };
 
-inline constexpr u32 kTallBand = 32;  // tiles, one below the other: Tile::of
+inline constexpr u32 kBandTiles = 32;  // tiles, one below the other: Tile::of
 
 // A tile, and which of its values a thread takes, along rows or down columns. A line is a row, or a
 // column then. In a turn a thread has kValues that follow each other in a line; kBlockThreads
@@ -68,7 +68,7 @@ struct Tile {
 };
 
 // Of kernels that go one way only, along rows or down columns.
-using RowTile = Tile<64, 128, 8>;
+using OneWayTile = Tile<64, 128, 8>;
 
 // The values of a tile, zero outside the matrix, in registers: as threads take rows and, once
 // turned, as they take columns.
@@ -100,11 +100,11 @@ class ValueTile {
   }
 
   // From rows to columns through LDS, in two steps: what is done with rows goes in between.
-  HIPGEMM_DEVICE void begin_turning() {
+  HIPGEMM_DEVICE void begin_transpose() {
     if (lds_is_used_) sync_workgroup();
     put(0);
   }
-  HIPGEMM_DEVICE void finish_turning() {
+  HIPGEMM_DEVICE void finish_transpose() {
 #pragma unroll
     for (u32 half = 0; half < kHalves; half++) {
       if (half != 0) {
@@ -305,7 +305,7 @@ class ValueTile {
 
 // f.operator()<From>() for the type of a matrix, of 16 bits or of any.
 template <class F>
-HIPGEMM_DEVICE void with_short_type(u32 type, F f) {
+HIPGEMM_DEVICE void with_16bit_type(u32 type, F f) {
   if (static_cast<ElementType>(type) == ElementType::bf16)
     f.template operator()<FromBf16>();
   else
@@ -316,7 +316,7 @@ HIPGEMM_DEVICE void with_type(u32 type, F f) {
   if (static_cast<ElementType>(type) == ElementType::f32)
     f.template operator()<FromF32>();
   else
-    with_short_type(type, f);
+    with_16bit_type(type, f);
 }
 
 // Where a thread has codes in a line of them: those of the values from `first` on, of `length`.

@@ -9,7 +9,7 @@ namespace hipgemm {
 // `join` over 2, 4, 8 or 16 neighbouring lanes. All get the result, and the same bits if join(a, b)
 // is join(b, a).
 template <u32 kLanes, class T, class Join>
-HIPGEMM_DEVICE T joined(T x, Join join) {
+HIPGEMM_DEVICE T join_lanes(T x, Join join) {
   static_assert(sizeof(T) == 4 && kLanes >= 2 && kLanes <= 16, "");
   const auto of = [](u32 bits) { return __builtin_bit_cast(T, bits); };
   x = join(x, of(of_neighbours<1>(__builtin_bit_cast(u32, x))));
