@@ -88,6 +88,8 @@ def quantize_fp8(
         For an `x` or `amax` of another type or dtype.
     ValueError
         For an unknown format, an axis that `x` lacks, or a negative amax or eps.
+    UnsupportedError
+        On a device, for a row of 2**32 numbers or more, or more of them than one launch can count.
 
     Notes
     -----
@@ -172,6 +174,8 @@ def quantize_mxfp8(
         For an unknown format or scaling, an axis that `x` lacks, or offsets that do not begin at 0,
         decrease, or pass the last row. Those on a device are kept inside `x`; what is wrong with them is
         a HipError at the next wait.
+    UnsupportedError
+        On a device, for a row of 2**32 numbers or more, or more of them than one launch can count.
 
     Notes
     -----
@@ -222,6 +226,8 @@ def quantize_mxfp4(
         For an `x` of another type or dtype.
     ValueError
         For an unknown scaling, an axis that `x` lacks, or one that is no multiple of 16 with `hadamard`.
+    UnsupportedError
+        On a device, for a row of 2**32 numbers or more, or more of them than one launch can count.
 
     Notes
     -----
