@@ -149,7 +149,7 @@ def _scaled_products(size: int, repeat: int) -> None:
 
 
 def _quantizers(size: int, repeat: int) -> None:
-    """Time the quantizers, and hold the bytes that they move against the fewest that would do."""
+    """Time the quantizers, and hold the bytes that they move and the lines they write against the fewest."""
     x = asarray(np.random.default_rng(0).standard_normal((size, size)).astype(ml_dtypes.bfloat16))
     state, q = AmaxState(4.0), quantize_mxfp8(x)
     scale = 1 / 32
@@ -162,6 +162,7 @@ def _quantizers(size: int, repeat: int) -> None:
         ("quantize_both, mxfp8", 2 + 2 * (1 + scale), lambda: quantize_both(x, "mxfp8_e4m3")),
         ("transpose_quantize_mxfp8", 2 + 1 + scale, lambda: transpose_quantize_mxfp8(x)),
         ("quantize_mxfp4, Hadamard", 2 + 0.5 + scale, lambda: quantize_mxfp4(x)),
+        ("quantize_mxfp4, axis=0", 2 + 0.5 + scale, lambda: quantize_mxfp4(x, axis=0)),
         ("dequantize, mxfp8 to bf16", 1 + scale + 2, lambda: dequantize(q, dtype=ml_dtypes.bfloat16)),
     ]
     print(f"quantizers of {size} x {size} bf16, resident")
@@ -179,6 +180,8 @@ def _quantizers(size: int, repeat: int) -> None:
             total = moved.global_read_bytes + moved.global_written_bytes + moved.global_atomic_bytes
             each = total / x.size
             line += f", {each:6.3f} bytes per number, {each / floor:5.3f} of the fewest ({floor:.3f})"
+            lines = 128 * moved.l2_written_requests / moved.global_written_bytes
+            line += f"; {lines:.2f} lines written for each that would do"
         print(line)
 
 

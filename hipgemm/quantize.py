@@ -89,7 +89,7 @@ def quantize_fp8(
     ValueError
         For an unknown format, an axis that `x` lacks, or a negative amax or eps.
     UnsupportedError
-        On a device, for a row of 2**32 numbers or more, or more of them than one launch can count.
+        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
 
     Notes
     -----
@@ -175,7 +175,7 @@ def quantize_mxfp8(
         decrease, or pass the last row. Those on a device are kept inside `x`; what is wrong with them is
         a HipError at the next wait.
     UnsupportedError
-        On a device, for a row of 2**32 numbers or more, or more of them than one launch can count.
+        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
 
     Notes
     -----
@@ -227,7 +227,7 @@ def quantize_mxfp4(
     ValueError
         For an unknown scaling, an axis that `x` lacks, or one that is no multiple of 16 with `hadamard`.
     UnsupportedError
-        On a device, for a row of 2**32 numbers or more, or more of them than one launch can count.
+        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
 
     Notes
     -----
@@ -352,6 +352,8 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     ------
     TypeError
         For a `q` that is no ScaledArray, or another dtype.
+    UnsupportedError
+        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
 
     Examples
     --------
