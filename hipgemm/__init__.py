@@ -7,9 +7,8 @@ array([[1., 0.],
        [0., 1.]], dtype=float32)
 """
 
-from .amax import AmaxState
-from .array import DeviceArray, asarray, empty, zeros
-from .counters import EmulatorCounters, EmulatorLaunch, emulator_counters
+from .array.device_array import DeviceArray, asarray, empty, zeros
+from .distributed.sharding import ShardedArray, shard, sharded_matmul
 from .errors import (
     HipError,
     InterchangeError,
@@ -19,14 +18,17 @@ from .errors import (
     RuntimeNotFoundError,
     UnsupportedError,
 )
-from .formats import pack_fp4, unpack_fp4
-from .gemm import matmul
-from .grouped import grouped_matmul, grouped_wgrad
-from .grouped_linear import GroupedSaved, grouped_linear, grouped_linear_backward
-from .info import Info, info
-from .linear import LinearGrads, LinearSaved, linear, linear_backward
-from .memory import MemoryStats, limit_memory, memory_stats, trim
-from .quantize import (
+from .formats.elements import pack_fp4, unpack_fp4
+from .formats.scaled import ScaledArray
+from .inspect.counters import EmulatorCounters, EmulatorLaunch, emulator_counters
+from .inspect.info import Info, info
+from .layers.grouped_linear import GroupedSaved, grouped_linear, grouped_linear_backward
+from .layers.linear import LinearGrads, LinearSaved, linear, linear_backward
+from .products.choose import Support, can_use
+from .products.grouped import grouped_matmul, grouped_wgrad
+from .products.matmul import matmul
+from .quantize.amax import AmaxState
+from .quantize.quantizers import (
     dequantize,
     pack_mx_scales,
     quantize_both,
@@ -35,11 +37,9 @@ from .quantize import (
     quantize_mxfp8,
     transpose_quantize_mxfp8,
 )
-from .scaled import ScaledArray
-from .sharding import ShardedArray, shard, sharded_matmul
-from .stream import Event, Stream, synchronize
-from .support import Support, can_use
-from .usage import Usage, reset_usage, usage
+from .runtime.memory import MemoryStats, limit_memory, memory_stats, trim
+from .runtime.stream import Event, Stream, synchronize
+from .runtime.usage import Usage, reset_usage, usage
 
 __version__ = "0.1.0"
 

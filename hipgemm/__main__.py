@@ -11,18 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from . import _hip, bench, choice_check, explain, reference
-from .array import asarray
+from . import reference
+from .array.device_array import asarray
+from .benchmarks import model_check as choice_check
+from .benchmarks import tables as bench
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .explain import in_place, untouched
-from .formats import BF16, F16, F32, FORMATS, QUANTIZED, Format, full_name
-from .gemm import matmul, only_kernel
-from .info import info
-from .manifest import GEMMS, Kernel, code_object
-from .scaled import ScaledArray
-from .support import PLAIN, can_use, k_strided
+from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format, full_name
+from .formats.scaled import ScaledArray
+from .inspect import explain
+from .inspect.explain import in_place, untouched
+from .inspect.info import info
+from .kernels.manifest import GEMMS, Kernel, code_object
+from .products.choose import PLAIN, can_use, k_strided
+from .products.matmul import matmul, only_kernel
+from .runtime import hip as _hip
+from .runtime.usage import reset_usage, usage
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
-from .usage import reset_usage, usage
 
 SELFTEST_SHAPES = ((256, 256, 256), (257, 133, 201), (1, 1, 1), (3, 5, 0))  # one tile, and ragged ones
 # What is multiplied for a shape: exact inputs or random ones, and the type of the result. Shapes take turns.

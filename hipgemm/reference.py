@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import raise_reasons
-from .formats import (
+from .formats.elements import (
     BLOCK,
     FORMATS,
     MXFP4_E2M1,
@@ -21,8 +21,8 @@ from .formats import (
     round_once,
     scale_byte,
 )
-from .groups import offset_reasons
-from .scaled import HADAMARD, ScaledArray, find_axis, find_format, group_blocks, unpack_along
+from .formats.groups import offset_reasons
+from .formats.scaled import HADAMARD, ScaledArray, find_axis, find_format, group_blocks, unpack_along
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import reference
-from .formats import QUANTIZED, Format, as_unsigned, format_of
+from .formats.elements import QUANTIZED, Format, as_unsigned, format_of
+from .formats.scaled import ScaledArray, scale_shape
 from .reference import Array, Matrix
-from .scaled import ScaledArray, scale_shape
 
 
 def gamma(n: int) -> float:

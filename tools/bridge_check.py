@@ -48,8 +48,9 @@ Result = dict[str, Any]
 def device(args: argparse.Namespace) -> Result:
     """What runs here, and how long the kernels take to load."""
     import hipgemm as hg
-    from hipgemm import _hip, _launch
-    from hipgemm.manifest import code_object
+    from hipgemm.kernels import launch as _launch
+    from hipgemm.kernels.manifest import code_object
+    from hipgemm.runtime import hip as _hip
 
     start = time.perf_counter()
     about = hg.info()
@@ -79,7 +80,7 @@ def codes(args: argparse.Namespace) -> Result:
 
 def overhead(args: argparse.Namespace) -> Result:
     """Microseconds of Python for a launch, by hipgemm and by hip-python alone."""
-    from hipgemm import overhead as measured
+    from hipgemm.benchmarks import overhead as measured
 
     calls = measured.resident()
     first = next(iter(calls))
@@ -102,7 +103,7 @@ def bandwidth(args: argparse.Namespace) -> Result:
     import numpy as np
 
     import hipgemm as hg
-    from hipgemm import _hip
+    from hipgemm.runtime import hip as _hip
 
     columns = 32768 if args.bytes >= 2**26 else 1024
     rows = max(64, args.bytes // 2 // columns)
@@ -192,7 +193,7 @@ def _sanitized(
 
 def sharding(args: argparse.Namespace) -> Result:
     """Products over several devices, where there are."""
-    from hipgemm import _hip
+    from hipgemm.runtime import hip as _hip
 
     if _hip.runtime().devices < 2:
         return {"ok": None, "why": "one device"}

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 
 import hipgemm as hg
-from hipgemm.formats import QUANTIZED, SCALE_RULES
+from hipgemm.formats.elements import QUANTIZED, SCALE_RULES
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 ELEMENTS = ("fp8_e4m3", "fp8_e5m2", "mxfp4_e2m1")

@@ -11,8 +11,10 @@ import ml_dtypes
 import numpy as np
 
 import hipgemm as hg
-from hipgemm import _hip, _launch, elementwise
-from hipgemm.manifest import code_object
+from hipgemm.kernels import launch as _launch
+from hipgemm.kernels.manifest import code_object
+from hipgemm.layers import passes as elementwise
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)

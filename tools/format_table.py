@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hipgemm import reference
-from hipgemm.formats import SCALE_RULES
-from hipgemm.scaled import ScaledArray
+from hipgemm.formats.elements import SCALE_RULES
+from hipgemm.formats.scaled import ScaledArray
 
 Floats = npt.NDArray[np.float32]
 ROW = 4096

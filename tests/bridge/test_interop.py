@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _dlpack, _hip
+from hipgemm.array import dlpack as _dlpack
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)

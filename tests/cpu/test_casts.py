@@ -7,8 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm import formats
-from hipgemm.formats import MXFP4_E2M1, MXFP8_E4M3, MXFP8_E5M2, QUANTIZED, SCALE_RULES
+from hipgemm.formats import elements as formats
+from hipgemm.formats.elements import MXFP4_E2M1, MXFP8_E4M3, MXFP8_E5M2, QUANTIZED, SCALE_RULES
 
 ELEMENTS = [MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1]
 FIELDS = {

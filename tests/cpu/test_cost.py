@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from hipgemm import cost
-from hipgemm.cost import Load, Product, copy_clocks, estimate
-from hipgemm.manifest import GEMMS, Kernel, code_object
+from hipgemm.kernels.manifest import GEMMS, Kernel, code_object
+from hipgemm.products import cost
+from hipgemm.products.cost import Load, Product, copy_clocks, estimate
 
 LOOP = {"ds_read": 24, "ds_read_bytes": 24 * 1024}
 BIG = Kernel(

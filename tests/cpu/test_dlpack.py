@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm import _dlpack
+from hipgemm.array import dlpack as _dlpack
 from hipgemm.errors import InterchangeError
 
 

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm.formats import BF16, F16, F32, FORMATS, as_unsigned, format_of, round_once
+from hipgemm.formats.elements import BF16, F16, F32, FORMATS, as_unsigned, format_of, round_once
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda f: f.name)

@@ -6,13 +6,13 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.grouped_problem import (
+from hipgemm.kernels.manifest import load_manifest
+from hipgemm.products.grouped_problem import (
     describe_grouped_matmul,
     describe_grouped_wgrad,
     grouped_choices,
     workgroups,
 )
-from hipgemm.manifest import load_manifest
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 KERNELS = list(load_manifest()["gfx950"].kernels.values())

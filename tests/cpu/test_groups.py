@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
-from hipgemm.groups import most_blocks, offset_reasons, same_offsets, straddling
-from hipgemm.scaled import ScaledArray, group_blocks
+from hipgemm.formats.groups import most_blocks, offset_reasons, same_offsets, straddling
+from hipgemm.formats.scaled import ScaledArray, group_blocks
 
 E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 

@@ -1,6 +1,7 @@
-"""Imports go downward only, and hip-python has one importer."""
+"""Imports go downward from folder to folder, without circles inside one; hip-python has one importer."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -8,63 +9,104 @@ import pytest
 import hipgemm
 
 PACKAGE = Path(hipgemm.__file__).parent
-# Each module may import from layers above its own line, and from its own where the order below allows it.
-LAYERS = [
-    ["errors", "formats", "scaled", "groups"],
-    [
-        "reference",
-        "testing",
-        "problem",
-        "linear_problem",
-        "manifest",
-        "cost",
-        "batches",
-        "support",
-        "grouped_problem",
-        "explain",
-    ],
-    ["_runtime", "_hip", "_pool", "_staging", "memory", "stream"],
-    ["usage", "counters", "_notes", "_dlpack", "_foreign", "_transfer", "_launch", "array", "amax"],
-    ["_rows", "_quantizing", "quantize", "_plan", "gemm", "grouped", "info"],
-    ["elementwise", "linear", "grouped_linear"],
-    ["_mpi", "sharded", "sharding"],
-    ["emulator_bench", "overhead", "timing", "bench", "choice_check", "__main__"],
-    ["__init__"],
+# Each may import from those before it. Modules of the package itself stand alone.
+ORDER = [
+    "errors",
+    "config",
+    "formats",
+    "reference",
+    "runtime",
+    "kernels",
+    "array",
+    "quantize",
+    "products",
+    "layers",
+    "distributed",
+    "inspect",
+    "__init__",
+    "testing",
+    "benchmarks",
+    "__main__",
 ]
-ORDER = {name: (layer, place) for layer, names in enumerate(LAYERS) for place, name in enumerate(names)}
+# A method of a lower layer that stands for a function of an upper one, and imports it when called.
+UPWARD = {("array/device_array.py", "products.matmul"), ("formats/scaled.py", "products.matmul")}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> tuple[str, ...]:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts
+
+
+MODULES = {name_of(path) for path in FILES}
 
 
 def imports(path: Path) -> set[str]:
-    """Every module that a file imports, those inside functions included; ours without a package name."""
+    """Every module that a file imports, those inside functions included; ours from the package's root."""
+    package = name_of(path) if path.name == "__init__.py" else name_of(path)[:-1]
+    package = () if path.parent == PACKAGE else package
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            base = (*package[: len(package) - node.level + 1], *filter(None, (node.module or "").split(".")))
+            for alias in node.names:
+                full = (*base, alias.name)
+                found.add("." + ".".join(full if full in MODULES else base))
         elif isinstance(node, ast.ImportFrom):
-            if node.level and not node.module:
-                found |= {f".{alias.name}" for alias in node.names}
-            else:
-                found.add("." * node.level + (node.module or ""))
+            found.add(node.module or "")
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
             texts = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
             found |= {text for text in texts if isinstance(text, str) and text[:1].isalpha()}
     return found
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda p: p.stem)
+def own(path: Path) -> set[tuple[str, ...]]:
+    return {tuple(name[1:].split(".")) for name in imports(path) if name.startswith(".")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_imports_go_downward(path: Path) -> None:
-    assert path.stem in ORDER, f"give {path.stem} a layer"
-    for name in imports(path):
-        assert not name.startswith("hipgemm"), f"{path.name} must import {name} relatively"
-        if name.startswith("."):
-            assert ORDER[name[1:]] < ORDER[path.stem], f"{path.name} imports upward: {name}"
+    here = name_of(path)[0]
+    assert here in ORDER, f"give {here} a place"
+    assert not any(name.split(".")[0] == "hipgemm" for name in imports(path)), "import relatively"
+    for name in own(path):
+        if (str(path.relative_to(PACKAGE)), ".".join(name)) in UPWARD:
+            continue
+        assert name in MODULES, f"{path.name} imports {'.'.join(name)}"
+        assert ORDER.index(name[0]) <= ORDER.index(here), f"{path.name} imports upward: {'.'.join(name)}"
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda p: p.stem)
-def test_only_runtime_imports_hip_python(path: Path) -> None:
+@pytest.mark.parametrize("folder", sorted({name[0] for name in MODULES if len(name) > 1}))
+def test_no_circles_in_a_folder(folder: str) -> None:
+    graph = {
+        name_of(path): {name for name in own(path) if name[0] == folder and name != name_of(path)}
+        for path in FILES
+        if name_of(path)[0] == folder
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"{folder}: {error.args[1]}")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_private_names_of_others(path: Path) -> None:
+    """What another module is to use has no underscore in front."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            private = [a.name for a in node.names if a.name.startswith("_") and not a.name.startswith("__")]
+            assert not private, f"{path.name} imports {private}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_one_importer_of_hip_python(path: Path) -> None:
     roots = {name.split(".")[0] for name in imports(path)}
-    assert bool(roots & {"hip", "rocm"}) == (path.stem == "_runtime")
+    assert bool(roots & {"hip", "rocm"}) == (name_of(path) == ("runtime", "loader"))
 
 
-def test_every_layer_exists() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} == set(ORDER)
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_one_reader_of_the_environment(path: Path) -> None:
+    reads = [n.lineno for n in ast.walk(ast.parse(path.read_text())) if ast.unparse(n) == "os.environ"]
+    assert not reads or name_of(path) == ("config",), f"line {reads}: settings are read in config.py"

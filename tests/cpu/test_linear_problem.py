@@ -10,8 +10,8 @@ import pytest
 
 from hipgemm import reference
 from hipgemm.errors import UnsupportedError, message
-from hipgemm.linear_problem import RECIPES, Layer, describe_backward, describe_linear
-from hipgemm.support import can_use
+from hipgemm.layers.problem import RECIPES, Layer, describe_backward, describe_linear
+from hipgemm.products.choose import can_use
 
 F32 = np.float32
 X, W = np.ones((4, 64), F32), np.ones((8, 64), F32)

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
-from hipgemm.problem import Operand, byte_range, describe_matmul, overlap
-from hipgemm.scaled import Resident, ScaledArray
+from hipgemm.formats.scaled import Resident, ScaledArray
+from hipgemm.formats.strides import byte_range
+from hipgemm.products.problem import Operand, describe_matmul, overlap
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -291,7 +292,7 @@ def test_empty_arrays_overlap_nothing():
     ],
 )
 def test_rows_contiguous(shape, strides, contiguous, pitch):
-    from hipgemm.formats import BF16
+    from hipgemm.formats.elements import BF16
 
     operand = Operand(shape, strides, BF16, 0, 0)
     assert operand.rows_contiguous is contiguous
@@ -308,7 +309,7 @@ def test_byte_range_spans_negative_strides(rng):
 
 
 def test_overlap_agrees_with_numpy(rng):
-    from hipgemm.formats import BF16
+    from hipgemm.formats.elements import BF16
 
     store = zeros(400)
     for _ in range(200):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
-from hipgemm.formats import QUANTIZED, SCALE_RULES, cast, e8m0_value, scale_byte
-from hipgemm.scaled import ScaledArray
+from hipgemm.formats.elements import QUANTIZED, SCALE_RULES, cast, e8m0_value, scale_byte
+from hipgemm.formats.scaled import ScaledArray
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 MX = ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
-from hipgemm.scaled import ScaledArray, pack_along, unpack_along
+from hipgemm.formats.scaled import ScaledArray, pack_along, unpack_along
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
 E8M0 = ml_dtypes.float8_e8m0fnu

@@ -9,14 +9,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm import can_use, manifest, reference
-from hipgemm.batches import collapsed
+from hipgemm import can_use, reference
 from hipgemm.errors import KernelNotFoundError, UnsupportedError
-from hipgemm.formats import BF16, QUANTIZED
-from hipgemm.manifest import Kernel, load_manifest
-from hipgemm.problem import GemmProblem, Operand
-from hipgemm.scaled import ScaledArray
-from hipgemm.support import (
+from hipgemm.formats.elements import BF16, QUANTIZED
+from hipgemm.formats.scaled import ScaledArray
+from hipgemm.kernels import manifest
+from hipgemm.kernels.manifest import Kernel, load_manifest
+from hipgemm.products.choose import (
     CONSTRAINTS,
     PLAIN_CONSTRAINTS,
     choices,
@@ -26,6 +25,8 @@ from hipgemm.support import (
     select,
     tiles,
 )
+from hipgemm.products.layout import collapsed
+from hipgemm.products.problem import GemmProblem, Operand
 
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -201,7 +202,7 @@ BATCH = {
 @pytest.mark.parametrize("case", BATCH.values(), ids=BATCH)
 def test_batches_collapse(case):
     a_lead, a, b_lead, b, batch, m = case
-    from hipgemm.problem import describe_matmul
+    from hipgemm.products.problem import describe_matmul
 
     x = np.zeros((*a_lead, *a), BFLOAT16)
     y = np.zeros((*b_lead, *b), BFLOAT16)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
-from hipgemm.formats import BF16, F16, F32, round_once
+from hipgemm.formats.elements import BF16, F16, F32, round_once
 from hipgemm.testing import assert_gemm_close, exact_grid, gamma, gemm_bound, poison, random_matrix, surround
 
 BFLOAT16 = ml_dtypes.bfloat16

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, gemm
-from hipgemm.manifest import GEMMS, code_object
+from hipgemm.kernels.manifest import GEMMS, code_object
+from hipgemm.products import matmul as gemm
+from hipgemm.runtime import hip as _hip
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -18,10 +18,12 @@ import numpy as np
 from placed import Placed, place, snug
 
 import hipgemm as hg
-from hipgemm import _hip, gemm, support
-from hipgemm.formats import FORMATS, QUANTIZED, as_unsigned
-from hipgemm.manifest import GEMMS, code_object
-from hipgemm.scaled import pack_along
+from hipgemm.formats.elements import FORMATS, QUANTIZED, as_unsigned
+from hipgemm.formats.scaled import pack_along
+from hipgemm.kernels.manifest import GEMMS, code_object
+from hipgemm.products import choose as support
+from hipgemm.products import matmul as gemm
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F16, F32, U8 = (

@@ -13,7 +13,7 @@ from test_grouped import assert_wgrad, sections
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats import SCALE_RULES
+from hipgemm.formats.elements import SCALE_RULES
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 

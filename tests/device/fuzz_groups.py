@@ -14,8 +14,9 @@ from test_grouped import KERNELS, assert_wgrad, sections
 from test_quantize import assert_same
 
 import hipgemm as hg
-from hipgemm import _hip, reference
-from hipgemm.formats import QUANTIZED, as_unsigned
+from hipgemm import reference
+from hipgemm.formats.elements import QUANTIZED, as_unsigned
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

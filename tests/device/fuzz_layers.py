@@ -14,7 +14,7 @@ from test_quantize import assert_bits, assert_same, wide
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats import SCALE_RULES
+from hipgemm.formats.elements import SCALE_RULES
 from hipgemm.testing import assert_gemm_close, gamma, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

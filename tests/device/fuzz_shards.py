@@ -9,7 +9,7 @@ import fuzz
 import numpy as np
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close
 
 # Along which axes a split cuts the operands.

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from hipgemm import _hip, _launch
-from hipgemm.manifest import Kernel, code_object
+from hipgemm.kernels import launch as _launch
+from hipgemm.kernels.manifest import Kernel, code_object
+from hipgemm.runtime import hip as _hip
 
 TYPES = {
     name: np.dtype(x) for name, x in (("bf16", ml_dtypes.bfloat16), ("f16", np.float16), ("f32", np.float32))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 
 
 @dataclass

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _dlpack, _hip
-from hipgemm.manifest import ARCHS
+from hipgemm.array import dlpack as _dlpack
+from hipgemm.kernels.manifest import ARCHS
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -242,7 +243,7 @@ def in_child(run_python: Run, code: str, **environment: str) -> str:
     done = run_python(
         "import ml_dtypes, numpy as np, hipgemm as hg\n"
         "from pathlib import Path\n"
-        "from hipgemm import manifest\n"
+        "from hipgemm.kernels import manifest\n"
         "x = np.ones((4, 8), ml_dtypes.bfloat16)\n" + code,
         **{"HIPGEMM_RUNTIME": "emulator", "HIPGEMM_EMULATOR_ARCH": "gfx950", **environment},
     )
@@ -290,7 +291,7 @@ def test_nothing_built(run_python: Run, tmp_path) -> None:
 
 
 def copy_kernels(tmp_path):
-    from hipgemm.manifest import KERNEL_DIR
+    from hipgemm.kernels.manifest import KERNEL_DIR
 
     for path in KERNEL_DIR.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())

@@ -11,8 +11,9 @@ from importlib.util import find_spec
 import pytest
 
 import hipgemm as hg
-from hipgemm import info, timing
+from hipgemm import info
 from hipgemm.__main__ import main
+from hipgemm.benchmarks import timing
 
 
 def cli(*args, **environment):

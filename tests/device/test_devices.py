@@ -11,7 +11,8 @@ HEAD = """
 import gc
 import ml_dtypes, numpy as np
 import hipgemm as hg
-from hipgemm import _hip, _staging
+from hipgemm.runtime import hip as _hip
+from hipgemm.runtime import staging as _staging
 from hipgemm.testing import random_matrix
 BF16, F32 = ml_dtypes.bfloat16, np.float32
 rng = np.random.default_rng(1)

@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import choice_check
 from hipgemm.__main__ import main
-from hipgemm.choice_check import DMA_BYTES, LDS_CLOCKS, MATRIX_CLOCKS, READ_BYTES, UNIQUE_BYTES, WRITTEN_BYTES
-from hipgemm.cost import RATES, Load, Product, estimate
-from hipgemm.explain import ask, in_place
-from hipgemm.manifest import GEMMS, code_object
+from hipgemm.benchmarks import model_check as choice_check
+from hipgemm.benchmarks.model_check import (
+    DMA_BYTES,
+    LDS_CLOCKS,
+    MATRIX_CLOCKS,
+    READ_BYTES,
+    UNIQUE_BYTES,
+    WRITTEN_BYTES,
+)
+from hipgemm.inspect.explain import ask, in_place
+from hipgemm.kernels.manifest import GEMMS, code_object
+from hipgemm.products.cost import RATES, Load, Product, estimate
 
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")  # f16 and the other fp8 pairs are the same code
 KERNELS = [

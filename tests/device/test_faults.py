@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 
 CALLS = ("call", "launch", "allocate", "copy", "copy_rows", "clear", "clear_rows")
 KINDS = {

@@ -8,7 +8,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.manifest import load_manifest
+from hipgemm.kernels.manifest import load_manifest
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

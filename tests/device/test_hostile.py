@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, _launch
+from hipgemm.kernels import launch as _launch
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, exact_grid
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)

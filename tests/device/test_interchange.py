@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _dlpack, _hip
-from hipgemm._foreign import device_kind
+from hipgemm.array import dlpack as _dlpack
+from hipgemm.array.interop import device_kind
+from hipgemm.runtime import hip as _hip
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

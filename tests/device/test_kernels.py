@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from gemm_launch import Memory
 
-from hipgemm import _hip, _launch, reference, testing
+from hipgemm import reference, testing
+from hipgemm.kernels import launch as _launch
+from hipgemm.runtime import hip as _hip
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = {"bf16": BF16, "f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gemm_launch import GEMMS, TYPES, Memory, Product, launch
 
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 
 
 @pytest.fixture

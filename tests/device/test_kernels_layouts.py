@@ -10,8 +10,8 @@ import pytest
 from gemm_launch import ELEMENTS, GEMMS, TYPES, Memory, Product, launch
 
 import hipgemm
-from hipgemm import _hip
-from hipgemm.manifest import Kernel
+from hipgemm.kernels.manifest import Kernel
+from hipgemm.runtime import hip as _hip
 
 pytestmark = pytest.mark.matrix
 KERNELS = [name for name, k in GEMMS.items() if k.layout != "nt" or k.a == "f16"]

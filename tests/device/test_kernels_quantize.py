@@ -10,7 +10,9 @@ from test_kernels import memory as memory
 from test_kernels_scaled import gemm_order
 
 import hipgemm
-from hipgemm import _hip, _launch, reference
+from hipgemm import reference
+from hipgemm.kernels import launch as _launch
+from hipgemm.runtime import hip as _hip
 
 STRIDES = ["src_row_stride", "src_col_stride"]
 MX = [

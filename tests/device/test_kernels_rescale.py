@@ -8,7 +8,7 @@ from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_quantize import LAYOUTS, SHAPES, filled, taken, upload, wild, workgroups
 
-from hipgemm import _launch
+from hipgemm.kernels import launch as _launch
 
 
 def check(memory, x, *, layout="row", out="bf16", row=None, col=None, divide=False, pad=16):

@@ -12,7 +12,8 @@ import pytest
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
-from hipgemm import _launch, manifest
+from hipgemm.kernels import launch as _launch
+from hipgemm.kernels import manifest
 
 KERNELS = {
     k.name: k

@@ -8,7 +8,7 @@ from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_quantize import LAYOUTS, SHAPES, upload, workgroups
 
-from hipgemm import _launch
+from hipgemm.kernels import launch as _launch
 from hipgemm.testing import exact_grid, gamma, random_matrix
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm.formats import FORMATS, QUANTIZED
-from hipgemm.manifest import code_object
-from hipgemm.support import k_strided
+from hipgemm.formats.elements import FORMATS, QUANTIZED
+from hipgemm.kernels.manifest import code_object
+from hipgemm.products.choose import k_strided
 from hipgemm.testing import assert_gemm_close, exact_grid, poison, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

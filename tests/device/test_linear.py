@@ -11,7 +11,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats import QUANTIZED
+from hipgemm.formats.elements import QUANTIZED
 from hipgemm.testing import assert_gemm_close, exact_grid, gamma, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

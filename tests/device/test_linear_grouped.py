@@ -11,8 +11,8 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats import QUANTIZED
-from hipgemm.scaled import group_blocks
+from hipgemm.formats.elements import QUANTIZED
+from hipgemm.formats.scaled import group_blocks
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)

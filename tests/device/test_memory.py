@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _dlpack, _hip, _pool
-from hipgemm._foreign import device_kind
+from hipgemm.array import dlpack as _dlpack
+from hipgemm.array.interop import device_kind
+from hipgemm.runtime import hip as _hip
+from hipgemm.runtime import pool as _pool
 from hipgemm.testing import random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -321,7 +323,8 @@ def test_sizes_of_the_pool():
 def test_pool_off_is_exact(run_python: Run) -> None:
     done = run_python(
         "import numpy as np, ml_dtypes, hipgemm as hg\n"
-        "from hipgemm import _hip, testing\n"
+        "from hipgemm import testing\n"
+        "from hipgemm.runtime import hip as _hip\n"
         "rng = np.random.default_rng(0)\n"
         "free = lambda: int(_hip.runtime().hip.hipMemGetInfo()[1])\n"
         "for m, n, k in ((1, 1, 1), (65, 33, 40), (70, 130, 72), (257, 64, 8)):\n"

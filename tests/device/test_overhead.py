@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, overhead
+from hipgemm.benchmarks import overhead
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 NAMES = [

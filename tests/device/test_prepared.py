@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, _launch, gemm, overhead
-from hipgemm.manifest import code_object
+from hipgemm.benchmarks import overhead
+from hipgemm.kernels import launch as _launch
+from hipgemm.kernels.manifest import code_object
+from hipgemm.products import matmul as gemm
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.float32

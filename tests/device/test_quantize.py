@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, reference
-from hipgemm.formats import QUANTIZED, SCALE_RULES
+from hipgemm import reference
+from hipgemm.formats.elements import QUANTIZED, SCALE_RULES
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import surround
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

@@ -6,7 +6,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats import SCALE_RULES
+from hipgemm.formats.elements import SCALE_RULES
 from hipgemm.testing import surround
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, quantize
+from hipgemm.quantize import quantizers as quantize
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import random_matrix
 
 F32 = np.float32

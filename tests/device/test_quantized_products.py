@@ -8,7 +8,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats import QUANTIZED, SCALE_RULES
+from hipgemm.formats.elements import QUANTIZED, SCALE_RULES
 from hipgemm.testing import assert_gemm_close
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)

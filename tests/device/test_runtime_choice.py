@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 SHOW = """
 import hipgemm, warnings
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     try:
@@ -129,7 +129,7 @@ def test_a_copy_of_the_emulator_is_no_gpu(choose, tmp_path):
 
 @pytest.mark.parametrize("mode", ["auto", "emulator"])
 def test_no_runtime_at_all(choose, mode):
-    code = "from hipgemm import _runtime\n_runtime.EMULATOR = _runtime.Path('/nowhere/lib.so')\n"
+    code = "from hipgemm.runtime import loader\nloader.EMULATOR = loader.Path('/nowhere/lib.so')\n"
     (text,) = choose(mode, code + SHOW)
     assert text.startswith("RuntimeNotFoundError | the emulator is not built: /nowhere/lib.so is missing")
     assert text.endswith("run: make emulator")
@@ -145,7 +145,8 @@ def test_damaged_emulator(choose, tmp_path):
     path = tmp_path / "libamdhip64.so"
     path.write_bytes(b"not a library")
     (text,) = choose(
-        "emulator", f"from hipgemm import _runtime\n_runtime.EMULATOR = _runtime.Path({str(path)!r})\n" + SHOW
+        "emulator",
+        f"from hipgemm.runtime import loader\nloader.EMULATOR = loader.Path({str(path)!r})\n" + SHOW,
     )
     assert text.startswith(f"RuntimeNotFoundError | {path} cannot be opened: ")
 
@@ -189,7 +190,7 @@ def test_the_process_is_left_as_it_was(choose):
 
 def test_a_failed_choice_may_be_tried_again(choose, tmp_path):
     code = (
-        "from pathlib import Path\nfrom hipgemm import _runtime\nreal = _runtime.EMULATOR\n"
+        "from pathlib import Path\nfrom hipgemm.runtime import loader as _runtime\nreal = _runtime.EMULATOR\n"
         "_runtime.EMULATOR = Path('/nowhere')\n" + SHOW + "_runtime.EMULATOR = real\n" + SHOW
     )
     lines = choose("emulator", code)
@@ -199,7 +200,7 @@ def test_a_failed_choice_may_be_tried_again(choose, tmp_path):
 
 def test_threads_choose_once(choose):
     code = (
-        "import threading\nfrom hipgemm import _hip\nfound = []\n"
+        "import threading\nfrom hipgemm.runtime import hip as _hip\nfound = []\n"
         "threads = [threading.Thread(target=lambda: found.append(_hip.runtime())) for _ in range(8)]\n"
         "for t in threads: t.start()\nfor t in threads: t.join()\n"
         "print(len(found), len(set(map(id, found))))"
@@ -229,7 +230,7 @@ print("parent", x.get().sum())
 
 
 def test_the_warning_is_one_line(run_python, tmp_path):
-    code = "from hipgemm import _hip; _hip.runtime()"
+    code = "from hipgemm.runtime import hip as _hip; _hip.runtime()"
     done = run_python(code, HIPGEMM_RUNTIME="auto", ROCM_PATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path))
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("RuntimeFallbackWarning: hipgemm runs on its emulator")
@@ -240,7 +241,7 @@ def test_the_warning_s_place_is_the_caller_s(choose):
         "auto",
         """
 import warnings
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     _hip.runtime()
@@ -263,7 +264,8 @@ def test_two_devices(run_python: Run) -> None:
     done = run_python(
         """
 import ml_dtypes, numpy as np, hipgemm as hg
-from hipgemm import _hip, testing
+from hipgemm import testing
+from hipgemm.runtime import hip as _hip
 rng = np.random.default_rng(0)
 a, w = testing.random_matrix((70, 64), rng), testing.random_matrix((40, 64), rng)
 for device in (1, 0):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import manifest
-from hipgemm.formats import QUANTIZED
-from hipgemm.scaled import scale_shape
+from hipgemm.formats.elements import QUANTIZED
+from hipgemm.formats.scaled import scale_shape
+from hipgemm.kernels import manifest
 from hipgemm.testing import assert_gemm_close, exact_scaled, poison
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)

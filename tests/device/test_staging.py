@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, _staging
-from hipgemm.array import DeviceArray, queue_rows, queue_upload
+from hipgemm.array.device_array import DeviceArray, queue_rows, queue_upload
+from hipgemm.runtime import hip as _hip
+from hipgemm.runtime import staging as _staging
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

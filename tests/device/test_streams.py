@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)

@@ -15,7 +15,7 @@ HEAD = """
 import gc, os, signal, sys, threading, time
 import ml_dtypes, numpy as np
 import hipgemm as hg
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 from hipgemm.testing import random_matrix
 BF16, F32 = ml_dtypes.bfloat16, np.float32
 rng = np.random.default_rng(1)

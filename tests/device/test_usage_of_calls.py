@@ -9,9 +9,9 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import can_use
-from hipgemm.gemm import only_kernel
+from hipgemm.products.matmul import only_kernel
+from hipgemm.runtime.usage import Served
 from hipgemm.testing import random_matrix
-from hipgemm.usage import Served
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -16,7 +16,7 @@ import pytest
 
 os.environ["HIPGEMM_RUNTIME"] = "emulator"
 
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 
 runtime = _hip.runtime()
 hip: Any = runtime.hip  # hip-python, 7 or 10

@@ -133,7 +133,7 @@ def test_a_wrong_variable_is_an_error_of_every_call(
 ) -> None:
     code = """
 import ctypes
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 lib = ctypes.CDLL(str(_hip.EMULATOR))
 lib.hipgemm_emulator_last_report.restype = ctypes.c_char_p
 print(lib.hipInit(0), lib.hipGetDeviceCount(ctypes.byref(ctypes.c_int())), lib.hipDeviceSynchronize())

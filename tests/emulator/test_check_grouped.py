@@ -9,8 +9,8 @@ import pytest
 
 CLEAN = """
 import numpy as np, ml_dtypes, hipgemm as hg
-from hipgemm.gemm import only_kernel
-from hipgemm.manifest import load_manifest
+from hipgemm.products.matmul import only_kernel
+from hipgemm.kernels.manifest import load_manifest
 rng = np.random.default_rng(5)
 o = np.array([0, 33, 33, 70, 70], np.int32)
 there = hg.asarray(o)

@@ -57,8 +57,8 @@ def test_products(memory: str, run_python: Callable[..., CompletedProcess[str]])
 
 EVERYTHING = """
 import hipgemm as hg, ml_dtypes, numpy as np
-from hipgemm import _launch
-from hipgemm.gemm import only_kernel
+from hipgemm.kernels import launch as _launch
+from hipgemm.products.matmul import only_kernel
 rng = np.random.default_rng(5)
 x = hg.asarray(rng.standard_normal((70, 96)).astype(ml_dtypes.bfloat16))
 odd = hg.asarray(rng.standard_normal((33, 45)).astype(np.float32))

@@ -17,8 +17,9 @@ import pytest
 from hipapi import runtime
 
 import hipgemm as hg
-from hipgemm import _hip, _runtime
-from hipgemm.gemm import only_kernel
+from hipgemm.products.matmul import only_kernel
+from hipgemm.runtime import hip as _hip
+from hipgemm.runtime import loader as _runtime
 
 CLASSES = ("salu", "valu", "trans", "mfma", "lds", "vmem", "smem", "branch", "wait", "other")
 

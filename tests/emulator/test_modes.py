@@ -183,7 +183,7 @@ SAME_BITS = """
 import ctypes
 import sys
 import ml_dtypes, numpy as np, hipgemm
-from hipgemm import _hip
+from hipgemm.runtime import hip as _hip
 
 sys.path.insert(0, DEVICE_TESTS)
 from gemm_launch import GEMMS, Memory, Product

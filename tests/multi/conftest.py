@@ -14,7 +14,7 @@ if not MANY:
 @pytest.fixture(autouse=True)
 def peers() -> None:
     """HIPGEMM_TEST_PEERS=off: no device reaches another's memory."""
-    from hipgemm import _hip
+    from hipgemm.runtime import hip as _hip
 
     rt = _hip.runtime()
     if os.environ.get("HIPGEMM_TEST_PEERS") == "off":
@@ -23,6 +23,6 @@ def peers() -> None:
 
 @pytest.fixture
 def devices() -> list[int]:
-    from hipgemm import _hip
+    from hipgemm.runtime import hip as _hip
 
     return list(range(_hip.runtime().devices))

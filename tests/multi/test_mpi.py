@@ -315,7 +315,7 @@ def test_interrupted_in_an_exchange() -> None:
     """What MPI may write to yet is kept, and the communicator is of no more use."""
     code = """
 import os, signal, threading, time
-from hipgemm import _mpi
+from hipgemm.distributed import mpi as _mpi
 x = hg.shard(np.ones((8, 8), bf16), comm, axis=0, timeout=30)
 if rank == 1:
     threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()

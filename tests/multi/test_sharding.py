@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm import _hip, _staging, sharding
+from hipgemm.distributed import sharding
+from hipgemm.runtime import hip as _hip
+from hipgemm.runtime import staging as _staging
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -118,7 +118,7 @@ def test_with_a_driver_that_is_too_old(environment, run_python, tmp_path):
 
 def test_not_built(run_python):
     code = (
-        "from pathlib import Path\nfrom hipgemm import _runtime\n_runtime.BRIDGE = Path('/none.so')\n"
+        "from pathlib import Path\nfrom hipgemm.runtime import loader\nloader.BRIDGE = Path('/none.so')\n"
         + NO_DEVICE
     )
     done = run_python(code, HIPGEMM_RUNTIME="bridge")

@@ -1,0 +1,739 @@
+"""Arrays in device memory: made from NumPy or taken over from other libraries, sliced without copies."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from types import EllipsisType
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InterchangeError, sentence
+from ..formats.elements import BF16, QUANTIZED, round_once
+from ..formats.scaled import Resident, ScaledArray, array_hint, find_ints, find_shape, is_array, packed_data
+from ..formats.strides import byte_range, contiguous_strides, line_pitch
+from ..runtime import hip as _hip
+from ..runtime import staging as _staging
+from . import dlpack as _dlpack
+from .interop import device_kind, look_at, misaligned
+from .transfer import address_of
+from .transfer import download as download
+from .transfer import queue_upload as queue_upload
+from .transfer import upload as upload
+
+_NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
+operators: dict[str, Callable[[Any, Any], Any]] = {}  # what `@` calls, put here by the layer above
+Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
+
+
+class DeviceArray(Resident):
+    """An array in the memory of a device. Made by `asarray`, `empty` and `zeros`.
+
+    Work on it is ordered: a stream waits for what it depends on, whichever stream that is on.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Extent of each axis.
+    strides : tuple of int
+        Bytes from one element to the next along each axis.
+    dtype : numpy.dtype
+        Type of the elements.
+    device : int
+        The device that holds it.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> x = hg.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    >>> x.T[::-1].get()
+    array([[2., 5.],
+           [1., 4.],
+           [0., 3.]], dtype=float32)
+    """
+
+    __array_ufunc__ = None  # NumPy leaves operators to this class
+
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_block",
+        "_key",
+        "device",
+        "dtype",
+        "padded",
+        "readonly",
+        "shape",
+        "strides",
+        "tight",
+    )
+
+    def __init__(
+        self,
+        block: _hip.Block,
+        address: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+        readonly: bool = False,
+        padded: bool = False,
+    ):
+        self._block = block
+        self._address = address
+        self.shape = shape
+        self.strides = strides
+        self.dtype = dtype
+        self.device = block.device
+        self.readonly = readonly
+        self.padded = padded
+        # Memory that ends inside a word of 4 bytes, which not all kernels may read then: not the pool's.
+        self.tight = (block.ptr + (block.size or block.nbytes)) & 3 != 0
+        # All that the choice of kernel depends on.
+        self._key = (shape, strides, dtype, address & 15, block.device, readonly, padded, self.tight)
+
+    @property
+    def ptr(self) -> int:
+        """Address of the first element."""
+        if not self._block.ptr:
+            raise ValueError("DeviceArray: the array was freed")
+        return self._address
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def T(self) -> DeviceArray:
+        """The array with its axes reversed; no copy."""
+        return self._view(self._address, self.shape[::-1], self.strides[::-1], self.padded)
+
+    @property
+    def mT(self) -> DeviceArray:
+        """The array with its last two axes exchanged; no copy."""
+        if self.ndim < 2:
+            raise ValueError(f"DeviceArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
+        (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
+        return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded)
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return the same elements in another shape; no copy.
+
+        Parameters
+        ----------
+        *shape : int, or one sequence of int
+            Extent of each axis; one may be -1, for what is left.
+
+        Returns
+        -------
+        DeviceArray
+            A view.
+
+        Raises
+        ------
+        ValueError
+            For a shape of another size, or one that would take a copy.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> x = hg.zeros((2, 3, 4), np.float32)
+        >>> x.reshape(-1, 4).shape
+        (6, 4)
+        """
+        extents = find_shape("DeviceArray.reshape", shape[0] if len(shape) == 1 else shape, self.size)
+        strides = _restride(self.shape, self.strides, extents)
+        if strides is None:
+            required = "axes that become one must lie as one in memory"
+            got = f"shape {self.shape}, strides {self.strides}"
+            raise ValueError(f"DeviceArray.reshape: {sentence(required, got)}")
+        return self._view(self.ptr, extents, strides)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a 0-d DeviceArray")
+        return self.shape[0]
+
+    def __matmul__(self, other: Any) -> Any:
+        """Multiply by `hipgemm.matmul`."""
+        return operators["@"](self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return operators["@"](other, self)
+
+    def __bool__(self) -> bool:
+        raise TypeError("DeviceArray: an array on a device is neither true nor false; use .get()")
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("DeviceArray: arrays on a device cannot be compared by == and !=; use .get()")
+
+    __hash__ = object.__hash__
+
+    def __copy__(self) -> DeviceArray:
+        return self._view(self._address, self.shape, self.strides, self.padded)
+
+    def __deepcopy__(self, memo: Any) -> DeviceArray:
+        return asarray(self, copy=True)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("DeviceArray: memory of a device cannot be pickled; use .get()")
+
+    def __repr__(self) -> str:
+        state = "" if self._block.ptr else ", freed"
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device}{state})"
+
+    def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
+        raise TypeError("DeviceArray: a copy to the host must be asked for; use .get()")
+
+    def __getitem__(self, index: Index) -> DeviceArray:
+        shape, strides = [], []
+        address, axis = self.ptr, 0
+        for part in _expand(index, self.ndim):
+            if part is None:
+                shape.append(1)
+                strides.append(0)
+                continue
+            n, stride = self.shape[axis], self.strides[axis]
+            if isinstance(part, slice):
+                start, stop, step = part.indices(n)
+                count = len(range(start, stop, step))
+                shape.append(count)
+                strides.append(stride * step)
+                address += start * stride if count else 0
+            else:
+                if not -n <= part < n:
+                    raise IndexError(
+                        f"DeviceArray: index {part} is out of bounds for axis {axis} of size {n}"
+                    )
+                address += (part % n) * stride
+            axis += 1
+        return self._view(address, tuple(shape), tuple(strides))
+
+    def _view(
+        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], padded: bool = False
+    ) -> DeviceArray:
+        return DeviceArray(self._block, address, shape, strides, self.dtype, self.readonly, padded)
+
+    def view(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """The same memory, read as numbers of another type; no copy.
+
+        For libraries that refuse bfloat16 and fp8: ``x.view(np.uint8)`` is taken by all.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Where its numbers are larger or smaller, the last axis is cut anew, which must be contiguous.
+
+        Raises
+        ------
+        ValueError
+            If the last axis cannot be cut so, or numbers would lie across words of 4 bytes.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> hg.zeros((2, 3), np.float32).view(np.uint8)
+        DeviceArray(shape=(2, 12), dtype=uint8, device=0)
+        """
+        to, item = _plain("DeviceArray.view", dtype), self.dtype.itemsize
+        shape, strides = self.shape, self.strides
+        if to.itemsize != item:
+            if not shape or (shape[-1] != 1 and strides[-1] != item):
+                required = f"the last axis must be contiguous to be read in numbers of {to.itemsize} bytes"
+                raise ValueError(f"DeviceArray.view: {sentence(required, f'strides={strides}')}")
+            count, rest = divmod(shape[-1] * item, to.itemsize)
+            if rest:
+                required = f"the last axis must be a multiple of {to.itemsize} bytes"
+                raise ValueError(f"DeviceArray.view: {sentence(required, shape[-1] * item)}")
+            shape, strides = (*shape[:-1], count), (*strides[:-1], to.itemsize)
+        if fault := misaligned(self.ptr, shape, strides, to):
+            raise ValueError(f"DeviceArray.view: {fault}")
+        return DeviceArray(self._block, self.ptr, shape, strides, to, self.readonly)
+
+    def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Copy to the host, once all work on the array is done.
+
+        Parameters
+        ----------
+        out : numpy.ndarray, optional
+            Where to put it: an array of the same shape and dtype.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> hg.zeros(2, np.float32).get()
+        array([0., 0.], dtype=float32)
+        """
+        if out is None:
+            out = np.empty(self.shape, self.dtype)
+        elif not isinstance(out, np.ndarray) or not is_array(out):
+            fault = sentence("out must be a numpy.ndarray", type(out).__qualname__, array_hint(out))
+            raise TypeError(f"get: {fault}")
+        elif out.dtype != self.dtype:
+            raise TypeError(f"get: {sentence(f'out.dtype must be {self.dtype}', out.dtype)}")
+        elif out.shape != self.shape:
+            raise ValueError(f"get: {sentence(f'out.shape must be {self.shape}', out.shape)}")
+        elif not out.flags.writeable:
+            raise ValueError(f"get: {sentence('out must be writeable', 'a read-only array')}")
+        address = self.ptr
+        if self.size:
+            with _hip.on_device(self.device):
+                download(address, self.shape, self.strides, out, self._block.stream())
+        return out
+
+    def free(self) -> None:
+        """Give the memory back now, instead of when the last view of it is gone. All views become unusable.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> x = hg.zeros(2, np.float32)
+        >>> x.free()
+        >>> x.get()
+        Traceback (most recent call last):
+        ...
+        ValueError: DeviceArray: the array was freed
+        """
+        if self._block.exports:
+            raise BufferError(
+                f"free: {sentence('no other library may hold the array', f'{self._block.exports} exports')}"
+            )
+        self._block.release()
+
+    # ---- interchange ----
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return device_kind(), self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Lend the memory to another library, or a copy on the host to one that asks for it.
+
+        What runs on the consumer's `stream` finds all work done; with -1 it is the consumer's task to wait.
+        A library that has no bfloat16 or fp8 gets the bytes: ``library.from_dlpack(x.view(np.uint8))``.
+        """
+        if dl_device is not None and tuple(dl_device) == (_dlpack.CPU, 0):
+            return self._export_host(max_version, copy)
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            required = f"dl_device must be {self.__dlpack_device__()} or the host, {(_dlpack.CPU, 0)}"
+            raise InterchangeError(f"__dlpack__: {sentence(required, dl_device)}")
+        wait = stream != -1
+        handle = _hip.stream_handle("__dlpack__", stream) if wait else self._block.stream()
+        lent = _copy_to(self, self.device, handle) if copy else self
+        if wait:
+            with _hip.on_device(self.device):
+                # The consumer may write, unless it is told not to.
+                (lent._block.reading if self.readonly else lent._block.writing)(handle)
+        return _dlpack.export(
+            lent.ptr,
+            self.device,
+            lent.shape,
+            lent.strides,
+            lent.dtype,
+            _Export(lent._block),
+            kind=device_kind(),
+            max_version=max_version,
+            readonly=lent.readonly,
+            copied=bool(copy),
+        )
+
+    def _export_host(self, max_version: tuple[int, int] | None, copy: bool | None) -> Any:
+        if copy is False:
+            raise InterchangeError("__dlpack__: the host can only get a copy; got copy=False")
+        host = self.get()
+        return _dlpack.export(
+            address_of(host),
+            0,
+            host.shape,
+            host.strides,
+            host.dtype,
+            host,
+            kind=_dlpack.CPU,
+            max_version=max_version,
+            copied=True,
+        )
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """How CuPy, Numba and PyTorch see the array. They have no name for bfloat16: use DLPack for that."""
+        if self.dtype.isbuiltin != 1:
+            fault = sentence("dtype must be one of NumPy", self.dtype, "use DLPack, or .view(np.uint8)")
+            raise InterchangeError(f"__cuda_array_interface__: {fault}")
+        stream = self._block.stream()
+        with _hip.on_device(self.device):
+            self._block.writing(stream)  # which is then behind all that reads, too
+        return {
+            "shape": self.shape,
+            "strides": None
+            if self.strides == contiguous_strides(self.shape, self.dtype.itemsize)
+            else self.strides,
+            "typestr": self.dtype.str,
+            "data": (self.ptr, self.readonly),
+            "stream": stream or 1,  # 1 stands for the default stream
+            "version": 3,
+        }
+
+
+class _Export:
+    """One capsule's hold on a block."""
+
+    def __init__(self, block: _hip.Block):
+        self._block = block
+        block.exports += 1
+
+    def __del__(self) -> None:
+        self._block.exports -= 1
+
+
+def _expand(index: Index, ndim: int) -> list[int | slice | None]:
+    """Write out what a basic index leaves out."""
+    parts = index if isinstance(index, tuple) else (index,)
+    given = sum(part is not None and part is not ... for part in parts)
+    if given > ndim:
+        raise IndexError(f"DeviceArray: {sentence(f'at most {ndim} indices', given)}")
+    rest: list[int | slice | None] = [slice(None)] * (ndim - given)
+    expanded: list[int | slice | None] = []
+    seen = False
+    for part in parts:
+        if part is ...:
+            if seen:
+                raise IndexError("DeviceArray: an index can have only one ellipsis")
+            seen = True
+            expanded += rest
+        elif part is None or isinstance(part, slice):
+            expanded.append(part)
+        else:
+            try:
+                expanded.append(operator.index(part))
+            except TypeError:
+                required = "an index must be an int, a slice, None or ..."
+                raise TypeError(f"DeviceArray: {sentence(required, type(part).__qualname__)}") from None
+    return expanded if seen else expanded + rest
+
+
+def _restride(
+    shape: tuple[int, ...], strides: tuple[int, ...], extents: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Return the strides of an array in another shape of the same size; None if it takes a copy.
+
+    Examples
+    --------
+    >>> _restride((2, 3, 4), (48, 16, 4), (6, 2, 2)), _restride((2, 3), (4, 8), (6,))
+    ((16, 8, 4), None)
+    """
+    if 0 in extents:
+        return contiguous_strides(extents, strides[-1] if strides else 1)
+    runs: list[list[int]] = []  # extent and stride of what lies in memory as one, from the last axis on
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 1:
+            continue
+        if runs and stride == runs[-1][0] * runs[-1][1]:
+            runs[-1][0] *= n
+        else:
+            runs.append([n, stride])
+    found: list[int] = []
+    left, step = runs.pop(0) if runs else (1, 0)
+    for n in reversed(extents):
+        if n == 1:
+            found.append(step * left)
+            continue
+        if left == 1 and runs:
+            left, step = runs.pop(0)
+        if left % n:
+            return None
+        found.append(step)
+        left, step = left // n, step * n
+    return tuple(reversed(found))
+
+
+# ---- making arrays ---------------------------------------------------------------------------------
+
+
+def empty(
+    shape: int | Sequence[int], dtype: npt.DTypeLike, *, device: int | None = None, stream: Any = None
+) -> DeviceArray:
+    """Make an array without setting its elements.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Extent of each axis.
+    dtype : dtype
+        Type of the elements.
+    device : int, optional
+        Default: the current device.
+    stream : int or object with int(), optional
+        The stream that uses it first.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.empty((2, 3), np.float32)
+    DeviceArray(shape=(2, 3), dtype=float32, device=0)
+    """
+    return _make("empty", shape, dtype, device, stream)
+
+
+def zeros(
+    shape: int | Sequence[int], dtype: npt.DTypeLike, *, device: int | None = None, stream: Any = None
+) -> DeviceArray:
+    """Make an array of zeros; parameters as for `empty`.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.zeros((1, 2), np.int32).get()
+    array([[0, 0]], dtype=int32)
+    """
+    x = _make("zeros", shape, dtype, device, stream)
+    with _hip.on_device(x.device):
+        _hip.clear(x.ptr, x.nbytes, x._block.writer)
+    return x
+
+
+def _make(
+    function: str, shape: int | Sequence[int], dtype: npt.DTypeLike, device: int | None, stream: Any
+) -> DeviceArray:
+    extents = find_ints(function, shape)
+    if any(n < 0 for n in extents):
+        raise ValueError(f"{function}: {sentence('shape must not be negative', extents)}")
+    return new(
+        extents,
+        _plain(function, dtype),
+        _hip.device_number(function, device),
+        _hip.stream_handle(function, stream),
+    )
+
+
+def new(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
+    """Make a contiguous array; the arguments are known to be right."""
+    size = dtype.itemsize
+    for n in shape:
+        size *= n
+    block = _hip.allocate(size, device, stream)
+    return DeviceArray(block, block.ptr, shape, contiguous_strides(shape, dtype.itemsize), dtype)
+
+
+@overload
+def asarray(
+    x: ScaledArray,
+    dtype: None = None,
+    *,
+    device: int | None = None,
+    copy: bool | None = None,
+    stream: Any = None,
+) -> ScaledArray: ...
+
+
+@overload
+def asarray(
+    x: Any,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    device: int | None = None,
+    copy: bool | None = None,
+    stream: Any = None,
+) -> DeviceArray: ...
+
+
+def asarray(
+    x: Any,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    device: int | None = None,
+    copy: bool | None = None,
+    stream: Any = None,
+) -> DeviceArray | ScaledArray:
+    """Bring an array onto a device.
+
+    NumPy arrays are copied, and keep the order of their axes in memory. Arrays of other libraries
+    (anything with ``__dlpack__`` or ``__cuda_array_interface__`` on an AMD device) are taken over
+    where they lie.
+
+    Parameters
+    ----------
+    x : numpy.ndarray, DeviceArray, ScaledArray, or an array of another library
+        The array.
+    dtype : dtype, optional
+        Type to convert NumPy arrays to, rounding once. To go to fewer bits, use a quantizer.
+    device : int, optional
+        Default: where `x` is, or the current device for NumPy arrays.
+    copy : bool, optional
+        True: always copy. False: never. Default: where needed.
+    stream : int or object with int(), optional
+        The stream to copy on.
+
+    Returns
+    -------
+    DeviceArray or ScaledArray
+        The latter for a ScaledArray, whose 4-bit numbers are packed on the way.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> import ml_dtypes
+    >>> w = hg.asarray(np.ones((4, 8), np.float32), ml_dtypes.bfloat16)
+    >>> w.T
+    DeviceArray(shape=(8, 4), dtype=bfloat16, device=0)
+    """
+    handle = _hip.stream_handle("asarray", stream)
+    if isinstance(x, ScaledArray):
+        if dtype is not None:
+            fault = sentence("dtype must be left out for a ScaledArray", repr(dtype))
+            raise TypeError(f"asarray: {fault}")
+        return _scaled(x, device, copy, handle)
+    if isinstance(x, np.ndarray) and not is_array(x):
+        fault = sentence("x must be a plain numpy.ndarray", type(x).__qualname__, array_hint(x))
+        raise TypeError(f"asarray: {fault}")
+    if isinstance(x, (np.ndarray, np.generic)):
+        if copy is False:
+            raise ValueError("asarray: a NumPy array can only be copied; got copy=False")
+        return _from_numpy(np.asarray(x), dtype, _hip.device_number("asarray", device), handle)
+    if not isinstance(x, DeviceArray):
+        x = _take_over(x, handle)
+    if dtype is not None and (to := _plain("asarray", dtype)) != x.dtype:
+        required = f"dtype must be that of an array on a device, {x.dtype}"
+        raise TypeError(f"asarray: {sentence(required, to)}")
+    target = x.device if device is None else _hip.device_number("asarray", device)
+    if target != x.device:
+        if copy is False:
+            raise ValueError(f"asarray: an array on device {x.device} can only be copied to device {target}")
+        return _copy_to(x, target, handle)
+    return _copy_to(x, target, handle) if copy else x
+
+
+def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) -> ScaledArray:
+    """Bring codes and scales to a device, codes in rows that products read in place."""
+    form = QUANTIZED[x.format]
+    if x.device is None and copy is False:
+        raise ValueError("asarray: a ScaledArray on the host can only be copied; got copy=False")
+    target = _hip.current_device() if device is None and x.device is None else device
+
+    def part(y: Any) -> Any:
+        return asarray(y, device=target, copy=copy, stream=stream)
+
+    if x.device is not None or x.ndim < 2 or x.axis < -2 or x.group_offsets is not None:
+        data = part(packed_data(x))
+    else:
+        along = x if x.axis == -1 else x.mT
+        place = _hip.device_number("asarray", target)
+        with _hip.on_device(place):
+            data = queue_rows(np.ascontiguousarray(packed_data(along)), place, stream)
+            _hip.synchronize(stream)
+        data = data if along is x else data.mT
+    amax = None if x.amax is None else part(x.amax)
+    offsets = part(x.group_offsets) if isinstance(x.group_offsets, DeviceArray) else x.group_offsets
+    return ScaledArray._make(
+        data,
+        part(x.scale),
+        form,
+        x.axis,
+        x.shape,
+        hadamard=x.hadamard,
+        amax=amax,
+        group_offsets=offsets,
+    )
+
+
+def _plain(function: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+    try:
+        found = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):
+        fault = sentence("dtype must be a dtype or the name of one", repr(dtype))
+        raise TypeError(f"{function}: {fault}") from None
+    if found.hasobject or found.itemsize == 0 or not found.isnative:
+        raise TypeError(f"{function}: {sentence('dtype must be a plain type in native byte order', found)}")
+    return found
+
+
+def _from_numpy(x: npt.NDArray[Any], dtype: npt.DTypeLike | None, device: int, stream: int) -> DeviceArray:
+    to = _plain("asarray", x.dtype if dtype is None else dtype)
+    if to != x.dtype:
+        if to in _NARROW:
+            required = f"x.dtype must be {to} already: a conversion needs a scale"
+            advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
+            raise TypeError(f"asarray: {sentence(required, x.dtype, advice)}")
+        x = round_once(x.astype(np.float64), BF16) if to == BF16.dtype else x.astype(to)
+    # Keep the layout: a transposed view goes up as what it is a view of.
+    axes = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))
+    ordered = x.transpose(axes)
+    with _hip.on_device(device):
+        dense = new(ordered.shape, x.dtype, device, stream)
+        upload(ordered, dense.ptr, stream)
+    strides = [0] * x.ndim
+    for place, axis in enumerate(axes):
+        strides[axis] = dense.strides[place]
+    return DeviceArray(dense._block, dense.ptr, x.shape, tuple(strides), x.dtype)
+
+
+def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
+    """Copy an array with its layout: every byte between its first and its last."""
+    low, high = byte_range(x.shape, x.strides, x.dtype.itemsize, x.ptr)
+    block = _hip.allocate(high - low, device, stream)
+    if device == x.device:
+        with _hip.on_device(device):
+            x._block.reading(stream)
+            _hip.copy("DeviceToDevice", block.ptr, low, high - low, stream)
+    else:
+        with _hip.on_device(x.device):
+            writer = x._block.stream()
+        _staging.copy_block(block, block.ptr, stream, x._block, low, writer, high - low)
+    return DeviceArray(block, block.ptr + x.ptr - low, x.shape, x.strides, x.dtype)
+
+
+def _take_over(x: Any, stream: int) -> DeviceArray:
+    found = look_at(x, stream)
+    low, high = byte_range(found.shape, found.strides, found.dtype.itemsize, found.ptr)
+    # An array without elements may have no address, which would read as freed.
+    start = low or found.dtype.itemsize
+    block = _hip.Block(start, high - low, 0, found.device, found.stream, found.owner)
+    return DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
+
+
+def queue_rows(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Bring matrices of contiguous rows up without waiting, into rows padded with zeros to 16 bytes.
+
+    They may change at once.
+    """
+    item = x.dtype.itemsize
+    *lead, columns = x.shape
+    rows = math.prod(lead)
+    pitch = line_pitch(columns, item)
+    block = _hip.allocate(rows * pitch, device, stream)
+    _hip.clear_rows(block.ptr + columns * item, pitch, pitch - columns * item, rows, stream)
+    if columns:
+        queue_upload(x.reshape(rows, columns), block.ptr, stream, pitch)
+    strides = (*contiguous_strides(lead, pitch), item)
+    return DeviceArray(block, block.ptr, x.shape, strides, x.dtype, padded=True)
+
+
+def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Bring a small array up without waiting. It may change at once."""
+    own = np.ascontiguousarray(x)
+    made = new(x.shape, own.dtype, device, stream)
+    queue_upload(own, made.ptr, stream)
+    return made

@@ -1,0 +1,189 @@
+"""DLPack capsules by ctypes: making them, and taking them in. No device is touched."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import InterchangeError, sentence
+from ..formats.strides import contiguous_strides
+
+CPU, CUDA, ROCM = 1, 2, 10  # kDLCPU, kDLCUDA, kDLROCM
+VERSION = (1, 1)  # the first with codes for fp8
+
+_CODES: dict[np.dtype[Any], int] = {np.dtype(ml_dtypes.bfloat16): 4, np.dtype(np.bool_): 6}
+for _code, _names in ((0, "int8 int16 int32 int64"), (1, "uint8 uint16 uint32 uint64"), (2, "f2 f4 f8")):
+    _CODES.update((np.dtype(_name), _code) for _name in _names.split())
+# FNUZ types too: what they are is said where they are refused.
+for _code, _name in (
+    *((10, "float8_e4m3fn"), (11, "float8_e4m3fnuz"), (12, "float8_e5m2"), (13, "float8_e5m2fnuz")),
+    (14, "float8_e8m0fnu"),
+):
+    _CODES[np.dtype(getattr(ml_dtypes, _name))] = _code
+_DTYPES = {(code, 8 * dtype.itemsize): dtype for dtype, code in _CODES.items()}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _Managed(ctypes.Structure):
+    pass
+
+
+class _Versioned(ctypes.Structure):
+    pass
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_Managed._fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter)]
+_Versioned._fields_ = [
+    ("major", ctypes.c_uint32),
+    ("minor", ctypes.c_uint32),
+    ("context", ctypes.c_void_p),
+    ("deleter", _Deleter),
+    ("flags", ctypes.c_uint64),
+    ("tensor", _Tensor),
+]
+_READ_ONLY, _COPIED = 1, 2  # flags
+
+_NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
+_USED = {_NAME: b"used_dltensor", _VERSIONED_NAME: b"used_dltensor_versioned"}  # capsules keep the address
+_api = ctypes.PyDLL(None)  # with the GIL held, and with exceptions raised
+_pointer = _api.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+_valid = _api.PyCapsule_IsValid
+_valid.restype, _valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+_rename = _api.PyCapsule_SetName
+_rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+
+
+class _Lent:
+    """Device memory in the guise of an array of NumPy, which keeps this object and never looks inside."""
+
+    def __init__(self, interface: dict[str, Any], owner: object):
+        self.__array_interface__ = interface
+        self._owner = owner
+
+
+def export(
+    ptr: int,
+    device: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: np.dtype[Any],
+    owner: object,
+    *,
+    kind: int = ROCM,
+    max_version: tuple[int, int] | None = None,
+    readonly: bool = False,
+    copied: bool = False,
+) -> Any:
+    """Make a capsule for memory on a device. `owner` lives until whoever takes it lets go.
+
+    It has a version if the taker knows of versions, and NumPy (from 2.1 on) does too.
+    """
+    code = _CODES.get(dtype)
+    if code is None:
+        raise InterchangeError(f"__dlpack__: {sentence('dtype must be one that DLPack has', dtype)}")
+    if any(s % dtype.itemsize for s in strides):
+        raise InterchangeError(f"__dlpack__: {sentence('strides must be whole elements', tuple(strides))}")
+    # A capsule's destructor runs while the consumer's exception is on its way, which one in Python would
+    # destroy. NumPy's are of C and know better: so NumPy makes the capsule, and only what it says changes.
+    interface = {
+        "data": (ptr, False),
+        "shape": tuple(shape),
+        "strides": tuple(strides),
+        "typestr": np.dtype(f"u{dtype.itemsize}").str,
+        "version": 3,
+    }
+    lent = np.asarray(_Lent(interface, owner))
+    versioned = max_version is not None and max_version[0] >= 1 and _NUMPY_HAS_VERSIONS
+    if versioned:
+        capsule = lent.__dlpack__(max_version=(1, 0))
+        address = _pointer(capsule, _VERSIONED_NAME)
+        managed: Any = ctypes.cast(address, ctypes.POINTER(_Versioned)).contents
+        managed.major, managed.minor = min(VERSION, tuple(max_version or VERSION))
+        managed.flags = (_READ_ONLY if readonly else 0) | (_COPIED if copied else 0)
+    elif readonly:
+        raise InterchangeError("__dlpack__: the array is read-only, which such a capsule cannot say")
+    else:
+        capsule = lent.__dlpack__()
+        managed = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
+    tensor = managed.tensor
+    tensor.data, tensor.code = ptr, code
+    tensor.device_type, tensor.device_id = kind, device
+    return capsule
+
+
+_NUMPY_HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+
+
+class Imported:
+    """What a capsule holds, and the duty to let go of it."""
+
+    def __init__(self, managed: Any):
+        self._managed = managed  # first of all, so that whatever else fails, it is let go of
+        content = managed.contents
+        tensor = content.tensor
+        self.readonly = isinstance(content, _Versioned) and bool(content.flags & _READ_ONLY)
+        self.device_type = int(tensor.device_type)
+        self.device = int(tensor.device_id)
+        dtype = _DTYPES.get((tensor.code, tensor.bits))
+        if dtype is None or tensor.lanes != 1:
+            got = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
+            fault = sentence("the DLPack type must be one that NumPy has", got)
+            raise InterchangeError(f"asarray: {fault}")
+        self.dtype = dtype
+        self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+        if tensor.strides:
+            self.strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))
+        else:
+            self.strides = contiguous_strides(self.shape, dtype.itemsize)
+        self.ptr = (tensor.data or 0) + tensor.byte_offset
+
+    def __del__(self) -> None:
+        deleter = self._managed.contents.deleter
+        if deleter:
+            deleter(ctypes.cast(self._managed, ctypes.c_void_p))
+
+
+def ask(x: Any, kind: int, stream: int) -> Any:
+    """Ask an array of another library for a capsule, with a version if it knows of them."""
+    if kind == CUDA and stream == 0:
+        stream = 1  # its name there for the default stream; DLPack lets ROCm call it 0
+    try:
+        return x.__dlpack__(stream=stream, max_version=VERSION)
+    except TypeError:
+        return x.__dlpack__(stream=stream)
+
+
+def take(capsule: Any) -> Imported:
+    """Take over a capsule; it cannot be taken again."""
+    for name, kind in ((_NAME, _Managed), (_VERSIONED_NAME, _Versioned)):
+        if not _valid(capsule, name):
+            continue
+        managed = ctypes.cast(_pointer(capsule, name), ctypes.POINTER(kind))
+        if kind is _Versioned and managed.contents.major != VERSION[0]:
+            required = f"the DLPack version must be {VERSION[0]}"
+            raise InterchangeError(f"asarray: {sentence(required, managed.contents.major)}")
+        _rename(capsule, _USED[name])
+        return Imported(managed)
+    raise InterchangeError(
+        "asarray: __dlpack__ must return an unused capsule named 'dltensor' or 'dltensor_versioned'"
+    )

@@ -1,0 +1,106 @@
+"""Arrays of other libraries: what they tell by DLPack and __cuda_array_interface__."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InterchangeError, sentence
+from ..formats.strides import contiguous_strides
+from ..runtime import hip as _hip
+from . import dlpack as _dlpack
+
+
+@dataclass
+class Foreign:
+    """Device memory that another library holds."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int
+    stream: int  # on which its last work is
+    owner: object  # holds the memory
+    readonly: bool
+
+
+def device_kind() -> int:
+    """What DLPack calls the devices of this process."""
+    return _dlpack.CUDA if _hip.runtime().kind == "bridge" else _dlpack.ROCM
+
+
+def look_at(x: Any, stream: int) -> Foreign:
+    """Take over an array for work on `stream`."""
+    found = _by_dlpack(x, stream) if hasattr(x, "__dlpack_device__") else _by_interface(x, stream)
+    count = _hip.runtime().devices
+    if not 0 <= found.device < count:
+        required = f"the array must be in the memory of device 0 to {count - 1}"
+        got = f"address {found.ptr:#x}, device {found.device}"
+        raise InterchangeError(f"asarray: {sentence(required, got)}")
+    if fault := misaligned(found.ptr, found.shape, found.strides, found.dtype):
+        raise InterchangeError(f"asarray: {fault}")
+    _hip.require_stream(found.stream, found.device)
+    return found
+
+
+def misaligned(ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+    """Say what is wrong with where numbers lie; kernels read words, and halves, only in their places."""
+    word = min(dtype.alignment, 4)
+    steps = [step for n, step in zip(shape, strides, strict=True) if n > 1]
+    if 0 in shape or not any(at % word for at in (ptr, *steps)):
+        return ""
+    required = f"numbers of {dtype} must lie at multiples of {word} bytes"
+    return sentence(required, f"address {ptr:#x}, strides {strides}")
+
+
+def _by_dlpack(x: Any, stream: int) -> Foreign:
+    kind, _ = x.__dlpack_device__()
+    ours = device_kind()
+    maker = "an AMD" if ours == _dlpack.ROCM else "a CUDA"
+    if int(kind) != ours:
+        required = f"the array must be on {maker} device (DLPack type {ours})"
+        hint = "memory of the host comes as a numpy.ndarray" if int(kind) == _dlpack.CPU else ""
+        raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}', hint)}")
+    found = _dlpack.take(_dlpack.ask(x, ours, stream))
+    if found.device_type != ours:
+        required = f"the capsule must hold {maker} device's memory (DLPack type {ours})"
+        raise InterchangeError(f"asarray: {sentence(required, f'type {found.device_type}')}")
+    return Foreign(
+        found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found, found.readonly
+    )
+
+
+def _by_interface(x: Any, stream: int) -> Foreign:
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is None:
+        required = "x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack"
+        hint = "make an array of it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
+        raise TypeError(f"asarray: {sentence(required, type(x).__qualname__, hint)}")
+    dtype = np.dtype(interface["typestr"])
+    if dtype.isbuiltin != 1 or not dtype.isnative:
+        raise InterchangeError(
+            f"asarray: {sentence('typestr must name a type of NumPy', interface['typestr'])}"
+        )
+    if interface.get("mask") is not None:
+        raise InterchangeError("asarray: the array must have no mask, which DeviceArray does not know")
+    ptr, readonly = interface["data"]
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    strides = contiguous_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
+    device = _hip.device_of(ptr) if ptr else _hip.current_device()
+    writer = _producer_stream(interface.get("stream"), stream)
+    return Foreign(ptr or 0, shape, strides, dtype, device, writer, x, bool(readonly))
+
+
+def _producer_stream(producer: Any, stream: int) -> int:
+    """The stream that an array's producer works on: None says that there is nothing to wait for."""
+    if producer is None:
+        return stream
+    handle = int(producer)
+    if handle == 2:  # this thread's own, which no other can name
+        _hip.synchronize(2)
+        return stream
+    return _hip.stream_handle("asarray", handle)

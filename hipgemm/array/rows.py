@@ -1,0 +1,126 @@
+"""Any array as rows along one of its axes, for the kernels that work row by row."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..formats.elements import format_of
+from ..formats.strides import contiguous_strides
+from ..kernels import launch as _launch
+from ..runtime.usage import count_copy
+from .device_array import DeviceArray, new
+
+Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, strides, type
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A view of an array as a matrix (rows, length), and the way back."""
+
+    array: DeviceArray
+    rows: int
+    length: int
+    row_stride: int  # bytes
+    stride: int  # bytes along the axis
+    lead: tuple[int, ...]  # the other axes
+    axis: int  # of the original, from the end
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the original."""
+        shape = list(self.lead)
+        shape.insert(len(shape) + 1 + self.axis, self.length)
+        return tuple(shape)
+
+    @property
+    def matrix(self) -> tuple[int, int, int]:
+        """Address and strides, as kernels take them."""
+        return self.array.ptr, self.row_stride, self.stride
+
+    def layout(self, dtype: np.dtype[Any], length: int, pitch: int, stride: int | None = None) -> Layout:
+        """Return how rows of results lie, `pitch` bytes apart, with the axes of the original.
+
+        `stride`: bytes from one of a row to the next, if they are not neighbours.
+        """
+        shape = list(self.lead)
+        strides = [n * pitch for n in contiguous_strides(self.lead, 1)]
+        place = len(shape) + 1 + self.axis
+        shape.insert(place, length)
+        strides.insert(place, stride or dtype.itemsize)
+        return tuple(shape), tuple(strides), dtype
+
+
+def as_rows(x: DeviceArray, axis: int, stream: int) -> Rows:
+    """View an array as rows along an axis; a copy where no view will do."""
+    place = len(x.shape) + axis
+    length, stride = x.shape[place], x.strides[place]
+    lead = x.shape[:place] + x.shape[place + 1 :]
+    steps = x.strides[:place] + x.strides[place + 1 :]
+    rows = math.prod(lead)
+    step = one_step(lead, steps)
+    if step is None:
+        count_copy("quantize", "x", "axes cannot be merged")
+        x, step, stride = gather(x, lead, steps, length, stride, stream)
+    return Rows(x, rows, length, step, stride, lead, axis)
+
+
+def one_step(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """Return the one stride that walks through several axes; None if there is none.
+
+    Examples
+    --------
+    >>> one_step((2, 3), (24, 8)), one_step((2, 3), (32, 8)), one_step((1, 3), (0, -8)), one_step((), ())
+    (8, None, -8, 0)
+    """
+    step: int | None = None
+    extent = 1
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n == 1:
+            continue
+        if step is None:
+            step = stride
+        elif stride != step * extent:
+            return None
+        extent *= n
+    return step or 0
+
+
+def gather(
+    x: DeviceArray, lead: tuple[int, ...], steps: tuple[int, ...], length: int, stride: int, stream: int
+) -> tuple[DeviceArray, int, int]:
+    """Copy to contiguous rows."""
+    item = x.dtype.itemsize
+    dense = new((*lead, length), x.dtype, x.device, stream)
+    x._block.reading(stream)
+    row = length * item
+    inner = lead[-1]
+    for i, index in enumerate(np.ndindex(*lead[:-1])):
+        source = x.ptr + sum(n * s for n, s in zip(index, steps[:-1], strict=True))
+        target = dense.ptr + i * inner * row
+        _launch.copy_strided(
+            x.device, stream, item, (source, steps[-1], stride), (target, row, item), inner, length
+        )
+    return dense, row, item
+
+
+def storage_axis(x: DeviceArray) -> int:
+    """The axis along which codes of one scale lie together: as in the source, where that is a matrix."""
+    if x.ndim == 2 and abs(x.strides[0]) < abs(x.strides[1]) and x.shape[0] > 1 and x.shape[1] > 1:
+        return -2
+    return -1
+
+
+def type_code(x: DeviceArray) -> int:
+    """Return the number that kernels take for the type of an array."""
+    form = format_of(x.dtype)
+    assert form is not None
+    return _launch.TYPE_CODES[form.name]
+
+
+def round_up(n: int, step: int) -> int:
+    """Round up to a multiple."""
+    return -(-n // step) * step

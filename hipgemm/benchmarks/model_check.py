@@ -1,0 +1,334 @@
+"""The cost model against the emulator's counters: what kernels really ask for, and who wins by that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import RuntimeNotFoundError, sentence
+from ..formats.elements import QUANTIZED
+from ..inspect.counters import emulator_counters
+from ..inspect.explain import ask, in_place
+from ..kernels import launch as _launch
+from ..kernels.manifest import GEMMS, Kernel
+from ..products.choose import k_strided
+from ..products.cost import L2, LDS_DMA, SUSTAINED_MATRIX, Cost, uneven
+from ..runtime import hip as _hip
+
+Numbers = npt.NDArray[np.float64]
+Size = tuple[int, int, int]  # M, N, K
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product worth a check."""
+
+    what: str
+    m: int
+    n: int
+    k: int
+    format: str = "bf16"
+    layout: str = "nt"
+    batch: int = 0
+
+
+# N x K of the layers: LLaMA 8B 4096 wide with 14336, 70B 8192 wide with 28672; Mixtral as 8B; DeepSeek V3
+# 7168 wide with experts of 2048.
+SHAPES = (
+    Shape("decode, q k v, 8B", 1, 6144, 4096),
+    Shape("decode, down, 8B", 1, 4096, 14336),
+    Shape("decode, gate up, 8B", 4, 28672, 4096),
+    Shape("decode, out, 8B", 8, 4096, 4096),
+    Shape("decode, gate up, 8B", 16, 28672, 4096, "fp8_e4m3"),
+    Shape("decode, down, 8B", 16, 4096, 14336, "mxfp8_e4m3"),
+    Shape("decode, out, 70B", 32, 8192, 8192),
+    Shape("decode, down, 70B", 32, 8192, 28672, "mxfp4_e2m1"),
+    Shape("decode, gate up, 70B", 64, 57344, 8192, "fp8_e4m3"),
+    Shape("decode, down, 70B", 64, 8192, 28672),
+    Shape("prefill 512, q k v, 8B", 512, 6144, 4096),
+    Shape("prefill 2048, out, 8B", 2048, 4096, 4096),
+    Shape("prefill 2048, gate up, 8B", 2048, 28672, 4096, "mxfp8_e4m3"),
+    Shape("prefill 4096, down, 8B", 4096, 4096, 14336),
+    Shape("prefill 8192, out, 70B", 8192, 8192, 8192, "mxfp4_e2m1"),
+    Shape("ragged prompt, out, 8B", 1000, 4096, 4096),
+    Shape("ragged prompt, q k v, 8B", 333, 6144, 4096, "fp8_e4m3"),
+    Shape("data gradient, down, 8B", 4096, 14336, 4096, "bf16", "nn"),
+    Shape("weight gradient, out, 8B", 4096, 4096, 8192, "bf16", "tn"),
+    Shape("weight gradient, small batch", 1024, 1024, 16384, "bf16", "tn"),
+    Shape("expert, gate up, Mixtral", 64, 28672, 4096, "bf16", "nt", 8),
+    Shape("expert, down, Mixtral", 256, 4096, 14336, "fp8_e4m3"),
+    Shape("expert, up, DeepSeek", 32, 4096, 7168, "fp8_e4m3"),
+    Shape("expert, down, DeepSeek", 128, 7168, 2048, "mxfp8_e4m3"),
+    Shape("attention scores", 2048, 2048, 128, "bf16", "nt", 32),
+    Shape("cube", 512, 512, 512),
+    Shape("cube", 1024, 1024, 1024),
+    Shape("cube", 2048, 2048, 2048, "fp8_e4m3"),
+    Shape("cube", 4096, 4096, 4096),
+    Shape("cube", 8192, 8192, 8192, "fp8_e4m3"),
+)
+
+# TFLOP/s of others' kernels on one MI355X: HipKittens and hipBLASLt as HipKittens timed them, the mxfp8 of
+# ROCm/TransformerEngine#682, the mxfp4 of AITER's tuning table and tinygrad#17315 (MI350X or MI355X).
+PUBLISHED = (
+    ("bf16", 4096, 1412.9),
+    ("bf16", 8192, 1610.5),
+    ("bf16", 16384, 1571.5),
+    ("fp8_e4m3", 4096, 2748.8),
+    ("fp8_e4m3", 8192, 3327.5),
+    ("fp8_e4m3", 16384, 3377.8),
+    ("mxfp8_e4m3", 4096, 1966.0),
+    ("mxfp8_e4m3", 8192, 2345.0),
+    ("mxfp4_e2m1", 4096, 3624.0),
+    ("mxfp4_e2m1", 8192, 6000.0),
+    ("mxfp4_e2m1", 16384, 5627.0),
+)
+
+
+# ---- counting: one tile, a few K tiles -------------------------------------------------------------
+
+# What is counted of one launch, in this order.
+MATRIX_CLOCKS, LDS_CLOCKS, DMA_BYTES, READ_BYTES, UNIQUE_BYTES, WRITTEN_BYTES = range(6)
+
+
+@cache
+def counted_launch(
+    kernel: Kernel, m: int, n: int, k: int, *, single: bool = False, whole: Size | None = None
+) -> Numbers:
+    """Count one launch for a product of whatever memory holds, which no counter depends on.
+
+    If `single`, it is a part of K: in float32, and scales that are not of blocks come later. If it is a
+    piece of a `whole` (M, N, K), its rows lie as far apart as there.
+    """
+    device = _hip.current_device()
+    blocks: list[_hip.Block] = []
+
+    def memory(size: int) -> int:
+        blocks.append(_hip.allocate(max(16, size), device, 0))
+        return blocks[-1].ptr
+
+    values: dict[str, float] = {"m": m, "n": n, "k": k, "alpha": 1.0, "ldc": n, "splits": 1, "batch_inner": 1}
+    whole_m, whole_n, whole_k = whole or (m, n, k)
+    if kernel.layout == "nt":
+        values["k"] = _up(k, kernel.chunk)
+    for side, name, rows, whole_rows in ((0, "a", m, whole_m), (1, "b", n, whole_n)):
+        lines, along = (k, whole_rows) if k_strided(kernel, side) else (rows, whole_k)
+        ld = _up(along, kernel.chunk)
+        values[name], values[f"ld{name}"] = memory(lines * ld * kernel.bits // 8), ld
+        if kernel.op == "scaled_gemm" and (QUANTIZED[kernel.a].block or not single):
+            blocked = bool(QUANTIZED[kernel.a].block)
+            values[f"{name}_scale"] = memory(_launch.gemm_scale_bytes(whole_rows, k) if blocked else 4)
+            values[f"{name}_scale_step"] = _launch.gemm_scale_step(whole_rows) if blocked else 0
+    turns = max(1, -(-k // kernel.tile[2]))
+    values["split_tiles"] = turns + turns % 2
+    values["c"] = memory(4 * m * n)
+    values["out_type"] = _launch.TYPE_CODES["f32" if single else "bf16"]
+    workgroups = -(-m // kernel.tile[0]) * -(-n // kernel.tile[1])
+    arguments = (values.get(name, 0) for name in _launch.ARGUMENTS[kernel.op])
+    emulator_counters(reset=True, addresses=True)
+    _launch.launch(_launch.function(device, kernel.name), workgroups, 0, *arguments)
+    c = emulator_counters(reset=True, addresses=False)
+    lds = c.lds_data_clocks + c.lds_conflict_clocks
+    found = (
+        c.matrix_clocks,
+        lds,
+        c.lds_dma_bytes,
+        128 * c.l2_read_requests,
+        c.unique_read_bytes,
+        c.global_written_bytes,
+    )
+    return np.array(found, np.float64)
+
+
+def _up(n: int, chunk: int) -> int:
+    return max(1, -(-n // chunk)) * chunk
+
+
+def _tile(kernel: Kernel, m: int, n: int, k_tiles: int, single: bool, whole: Size) -> Numbers:
+    """Count one workgroup's tile (m, n) of a product over `k_tiles` K tiles, the last one as ragged as there.
+
+    Counters grow by the same amount with every two K tiles, so that a few are enough.
+    """
+    step = kernel.tile[2]
+    rest = whole[2] - (max(1, -(-whole[2] // step)) - 1) * step
+
+    def count(tiles: int) -> Numbers:
+        return counted_launch(kernel, m, n, (tiles - 1) * step + rest, single=single, whole=whole)
+
+    few = 4 + k_tiles % 2
+    if k_tiles <= few:
+        return count(k_tiles)
+    low, high = count(few - 2), count(few)
+    return high + (k_tiles - few) * (high - low) / 2
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a candidate costs by the counters: one whole workgroup, and the sum over all of them."""
+
+    cost: Cost
+    tile: Numbers
+    total: Numbers
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The model's terms of the main loop with what was counted in place of what it expects."""
+        load, splits = self.cost.load, self.cost.splits
+        mine, chip = load.per_unit(splits), load.chip
+        simds = max(1.0, 4 / (load.waves * min(mine, load.resident)))
+        return {
+            "matrix": mine * self.tile[MATRIX_CLOCKS] / 4 * simds,
+            "power": self.total[MATRIX_CLOCKS] / 4 / chip.compute_units / SUSTAINED_MATRIX.value,
+            "lds": mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / LDS_DMA.value),
+            "l2": mine * self.tile[READ_BYTES] / L2.value,
+            "memory": (self.total[UNIQUE_BYTES] + self.total[WRITTEN_BYTES]) / chip.memory_clock_bytes,
+        }
+
+    @property
+    def floor(self) -> float:
+        """Clocks below which it cannot be by what was counted alone, and what a second launch adds."""
+        terms = {term.name: term.clocks for term in self.cost.terms}
+        return max(self.terms.values()) + terms.get("reduction", 0.0)
+
+    @property
+    def clocks(self) -> float:
+        """The estimate with what was counted; what counters do not know (latency, starts) by the model."""
+        terms = {term.name: term for term in self.cost.terms}
+        loop = [*self.terms.values(), terms["fabric"].clocks, terms["latency"].clocks]
+        added = (t.clocks for t in terms.values() if not t.overlaps and t.name != "uneven")
+        return max(loop) + uneven(loop) + sum(added)
+
+
+def count(cost: Cost) -> Counted:
+    """Count what a candidate would do: each kind of tile, whole or cut by an edge, once for all of them."""
+    kernel, load = cost.kernel, cost.load
+    x = load.x
+    single, splits = cost.splits > 1, cost.splits
+    steps = min(load.k_tiles, cost.split_tiles)
+    rows, columns = min(kernel.tile[0], x.m), min(kernel.tile[1], x.n)
+    last_rows = x.m - (load.tiles_m - 1) * kernel.tile[0]
+    last_columns = x.n - (load.tiles_n - 1) * kernel.tile[1]
+
+    def tile(m: int, n: int, k_tiles: int) -> Numbers:
+        return _tile(kernel, m, n, k_tiles, single, (x.m, x.n, x.k))
+
+    total = np.zeros(6)
+    for m, times_m in ((rows, load.tiles_m - 1), (last_rows, 1)):
+        for n, times_n in ((columns, load.tiles_n - 1), (last_columns, 1)):
+            if times_m * times_n:
+                total += times_m * times_n * tile(m, n, load.k_tiles)
+    total[WRITTEN_BYTES] *= splits
+    total *= load.batches
+    total[UNIQUE_BYTES] = _unique(cost, rows, columns)
+    return Counted(cost, tile(rows, columns, steps), total)
+
+
+def _unique(cost: Cost, rows: int, columns: int) -> float:
+    """Different bytes: each row and each column once, however many tiles read it.
+
+    How much of a tile's bytes is for its rows shows when there are fewer of them. Of an operand across K,
+    whole chunks of them are loaded.
+    """
+    kernel, load = cost.kernel, cost.load
+    x = load.x
+
+    def loaded(n: int, side: int) -> int:
+        return _up(n, kernel.chunk) if k_strided(kernel, side) else n
+
+    def tile(m: int, n: int) -> float:
+        return float(_tile(kernel, m, n, load.k_tiles, cost.splits > 1, (m, n, x.k))[UNIQUE_BYTES])
+
+    a, b, both = loaded(rows, 0), loaded(columns, 1), tile(rows, columns)
+    fewer_rows, fewer_columns = (n // 2 // kernel.chunk * kernel.chunk for n in (rows, columns))
+    if fewer_rows:
+        row = (both - tile(fewer_rows, columns)) / (a - fewer_rows)
+        column = (both - a * row) / b
+    else:
+        column = (both - tile(rows, fewer_columns)) / (b - fewer_columns) if fewer_columns else 0.0
+        row = (both - b * column) / a
+    return loaded(x.m, 0) * row * load.a_matrices + loaded(x.n, 1) * column * load.b_matrices
+
+
+# ---- the table -------------------------------------------------------------------------------------
+
+
+def agreement(first: Sequence[float], second: Sequence[float]) -> float:
+    """Share of the pairs that two lists of times rank alike; a pair within 1 % in either counts as alike.
+
+    Examples
+    --------
+    >>> agreement([1, 2, 3], [1, 3, 2])
+    0.6666666666666666
+    """
+    pairs = list(combinations(range(len(first)), 2))
+
+    def order(x: Sequence[float], i: int, j: int) -> int:
+        return 0 if abs(x[i] - x[j]) <= 0.01 * min(x[i], x[j]) else 1 if x[i] > x[j] else -1
+
+    alike = [order(first, i, j) * order(second, i, j) >= 0 for i, j in pairs]
+    return sum(alike) / len(alike) if alike else 1.0
+
+
+def run(shapes: Sequence[Shape] = SHAPES) -> int:
+    """Print the table; return 0."""
+    if _hip.runtime().emulator is None:
+        text = sentence("the runtime must be the emulator", _hip.runtime().kind)
+        raise RuntimeNotFoundError(f"explain --check: {text}; set HIPGEMM_RUNTIME=emulator")
+    print("\n".join(_HEAD))
+    worst, regrets = dict.fromkeys(("matrix", "lds", "l2", "memory"), 0.0), []
+    for shape in shapes:
+        size = f"{f'{shape.batch} x ' if shape.batch else ''}{shape.m} x {shape.n} x {shape.k}"
+        label = f"{shape.what:28} {size:23} {shape.format:10} {shape.layout}"
+        answer = ask(shape.m, shape.n, shape.k, shape.format, shape.layout, shape.batch)
+        costs = [c for c in in_place(answer) if c.kernel.op in GEMMS]
+        if not costs:
+            print(f"{label}  no kernel of this table: {answer}")
+            continue
+        found = [count(c) for c in costs]
+        off = {name: max(_deviation(x, name) for x in found) for name in worst}
+        worst = {name: max(value, off[name]) for name, value in worst.items()}
+        alike = agreement([c.clocks for c in costs], [x.clocks for x in found])
+        regret = found[0].clocks / min(x.clocks for x in found) - 1
+        floor = found[0].floor / min(x.floor for x in found) - 1
+        regrets.append(regret)
+        chosen = f"{'x'.join(map(str, costs[0].kernel.tile[:2]))}/{costs[0].splits}"
+        line = f"{label}  {len(costs):2d}  {chosen:12} {costs[0].bound:8}"
+        line += "".join(f" {100 * value:6.1f}" for value in off.values())
+        print(f"{line}  {100 * alike:6.0f} {100 * regret:6.1f} {100 * floor:6.1f}", flush=True)
+    print(
+        f"{len(regrets)} shapes: the choice is the best one by the counters in"
+        f" {sum(r < 0.01 for r in regrets)}; regret {100 * max(regrets, default=0):.1f} % at most,"
+        f" {100 * sum(regrets) / max(1, len(regrets)):.2f} % on average; terms off by at most "
+        + ", ".join(f"{100 * value:.1f} % ({name})" for name, value in worst.items())
+    )
+    _print_published()
+    return 0
+
+
+def _deviation(x: Counted, name: str) -> float:
+    expected = next(term.clocks for term in x.cost.terms if term.name == name)
+    return abs(x.terms[name] / expected - 1)
+
+
+def _print_published() -> None:
+    print("\nThe chip's rates in the model against the best published cubes of others, TFLOP/s:")
+    for form, size, best in PUBLISHED:
+        cost = ask(size, size, size, form).costs[0]
+        rate = 2 * size**3 / cost.microseconds / 1e6
+        print(f"  {form:10} {size:6}^3  published {best:6.0f}  model {rate:6.0f}  ratio {rate / best:.2f}")
+
+
+_HEAD = (
+    "The model's candidates against the emulator's counters, for each product: how many kernels could serve;",
+    "which one does (tile / parts of K) and what binds it; by how many % the model's terms differ from what",
+    "was counted, for the worst candidate; how many % of the pairs of candidates both rank alike; what the",
+    "choice costs over the best one, in %: with what was counted put into the model, and by the counted",
+    "terms alone.",
+    "",
+    f"{'product':28} {'M x N x K':23} {'format':10} {'':2} kernels chosen     bound by"
+    "  matrix    lds     l2 memory   alike regret  floor",
+)

@@ -1,0 +1,196 @@
+"""What Python adds to a launch, beside hip-python's own launch of the same kernel, and what it allocates."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..array.device_array import DeviceArray, asarray, empty
+from ..kernels import launch as _launch
+from ..products.matmul import matmul
+from ..quantize.quantizers import dequantize, quantize_fp8, quantize_mxfp8
+from ..runtime import hip as _hip
+from ..runtime.memory import memory_stats
+
+Call = Callable[[], object]
+AIM = 10.0  # microseconds
+
+
+@dataclass(frozen=True)
+class Launches:
+    """What hipgemm handed to HIP in a call, ready to be handed over again without hipgemm."""
+
+    arguments: tuple[tuple[Any, ...], ...]
+    blocks: tuple[_launch.ArgumentBlock, ...]
+
+    def repeat(self) -> None:
+        """Launch again, by hip-python alone."""
+        launch = _hip.runtime().hip.hipModuleLaunchKernel
+        for arguments in self.arguments:
+            launch(*arguments)
+
+
+def recorded(call: Call) -> Launches:
+    """Let a call run and keep what it launches."""
+    hip, seen, blocks = _hip.runtime().hip, [], []
+    inner = hip.hipModuleLaunchKernel
+
+    def launch(*arguments: Any) -> Any:
+        blocks.append(_launch.ArgumentBlock.copy_of(arguments[-1]))
+        seen.append((*arguments[:-1], blocks[-1].extra))
+        return inner(*arguments)
+
+    hip.hipModuleLaunchKernel = launch
+    try:
+        call()
+    finally:
+        hip.hipModuleLaunchKernel = inner
+    return Launches(tuple(seen), tuple(blocks))
+
+
+def microseconds(calls: dict[str, Call], batch: int = 50, batches: int = 40) -> dict[str, float]:
+    """Time calls that only queue work, in turns, so that what disturbs one disturbs all; medians."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(batches):
+        for name, call in calls.items():
+            call()  # leaves caches as it needs them
+            _hip.synchronize()
+            start = time.perf_counter()
+            for _ in range(batch):
+                call()
+            times[name].append((time.perf_counter() - start) / batch)
+    _hip.synchronize()
+    return {name: 1e6 * statistics.median(found) for name, found in times.items()}
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """What a number of calls allocated.
+
+    Attributes
+    ----------
+    calls : int
+        How many calls.
+    hip : Counter
+        Calls of HIP's functions by name.
+    requests, mallocs : int
+        Pieces of device memory asked for, and those that HIP had to allocate.
+    device_bytes, pinned_bytes : int
+        By how much hipgemm's memory grew.
+    blocks : int
+        By how many pieces Python's own memory grew.
+    """
+
+    calls: int
+    hip: Counter[str]
+    requests: int
+    mallocs: int
+    device_bytes: int
+    pinned_bytes: int
+    blocks: int
+
+
+class _Counted:
+    """hip-python, or the library by ctypes, counting calls by name."""
+
+    def __init__(self, hip: Any, counts: Counter[str]):
+        self._hip, self._counts = hip, counts
+
+    def __getattr__(self, name: str) -> Any:
+        if (
+            name.startswith("hip")
+            and callable(found := getattr(self._hip, name))
+            and not isinstance(found, type)
+        ):
+            self._counts[name] += 1
+        return getattr(self._hip, name)
+
+
+def allocations(call: Call, calls: int = 1000) -> Allocations:
+    """Count what calls allocate, after enough of them to be in the steady state."""
+    rt, counts = _hip.runtime(), Counter[str]()
+    for _ in range(200):
+        call()
+    _hip.synchronize()
+    hip, handle = rt.hip, rt.handle
+    rt.hip, rt.handle = _Counted(hip, counts), _Counted(handle, counts)
+    try:
+        for _ in range(calls):
+            call()
+    finally:
+        rt.hip, rt.handle = hip, handle
+    _hip.synchronize()
+    before = memory_stats()
+    blocks = sys.getallocatedblocks()
+    for _ in range(calls):
+        call()
+    blocks = sys.getallocatedblocks() - blocks
+    after = memory_stats()
+    _hip.synchronize()
+    return Allocations(
+        calls=calls,
+        hip=counts,
+        requests=after.requests - before.requests,
+        mallocs=after.mallocs - before.mallocs,
+        device_bytes=after.used + after.cached - before.used - before.cached,
+        pinned_bytes=after.pinned - before.pinned,
+        blocks=blocks,
+    )
+
+
+def resident() -> dict[str, Call]:
+    """Calls on operands that are on the device."""
+    ones = np.ones((64, 64), ml_dtypes.bfloat16)
+    x, w = asarray(ones), asarray(ones).T
+    out, bias = empty((64, 64), ml_dtypes.bfloat16), asarray(np.ones(64, np.float32))
+    q = quantize_mxfp8(x)
+    p = q.T
+    kept: list[DeviceArray] = []
+
+    def allocating() -> None:
+        kept[:] = [matmul(x, w)]
+
+    return {
+        "matmul, out= given": lambda: matmul(x, w, out),
+        "matmul, out= and bias": lambda: matmul(x, w, out, bias=bias),
+        "matmul, out allocated": allocating,
+        "matmul, mxfp8, out= given": lambda: matmul(q, p, out),
+        "quantize_mxfp8": lambda: quantize_mxfp8(x),
+        "quantize_fp8": lambda: quantize_fp8(x),
+        "dequantize, mxfp8": lambda: dequantize(q),
+    }
+
+
+def run() -> None:
+    """Print the table."""
+    calls = resident()
+    first = next(iter(calls))
+    calls[first]()
+    raw = recorded(calls[first])
+    timed = {first: calls[first], "hip-python alone": raw.repeat}
+    timed.update({name: call for name, call in calls.items() if name != first})
+    found = microseconds(timed)
+    above = found[first] - found["hip-python alone"]
+    print("launches on resident operands, microseconds of Python until the queue has taken them in")
+    for name, each in found.items():
+        print(f"  {name:28}{each:7.2f}")
+    print(f"  matmul above hip-python's own launch of its kernel: {above:.2f} (aim: {AIM:.0f})")
+    print("allocations of 1000 calls in the steady state")
+    for name, call in calls.items():
+        a = allocations(call)
+        launched = ", ".join(f"{n / a.calls:.3g} {hip}" for hip, n in sorted(a.hip.items()))
+        print(
+            f"  {name:28}{a.mallocs} by HIP, {a.device_bytes} bytes on the device, {a.pinned_bytes} pinned, "
+            f"{a.blocks} objects of Python; {a.requests / a.calls:.3g} from the pool each; "
+            f"HIP calls each: {launched}"
+        )

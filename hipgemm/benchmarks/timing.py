@@ -1,0 +1,477 @@
+"""One operation over many shapes, timed: ``python -m hipgemm bench --op .. --format .. --shapes ..``."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import platform
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .. import reference, testing
+from ..array.device_array import asarray, empty
+from ..errors import UnsupportedError, sentence
+from ..formats.elements import FORMATS, QUANTIZED, full_name
+from ..products.grouped import grouped_matmul, grouped_wgrad
+from ..products.matmul import matmul
+from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
+from ..runtime import hip as _hip
+from ..runtime.stream import Event, Stream
+from ..runtime.usage import reset_usage, usage
+
+# Name -> where the widths come from, and N x K of each product: widths of the model's layers as they are
+# multiplied, query, key and value side by side, as are gate and up.
+SHAPE_SETS: dict[str, tuple[str, tuple[tuple[str, int, int], ...]]] = {
+    "llama3-8b": (
+        "config.json of Llama 3 8B: 4096 wide, 8 of 32 heads for keys and values, 14336 in between",
+        (("qkv", 6144, 4096), ("out", 4096, 4096), ("gate_up", 28672, 4096), ("down", 4096, 14336)),
+    ),
+    "llama3-70b": (
+        "config.json of Llama 3 70B: 8192 wide, 8 of 64 heads for keys and values, 28672 in between",
+        (("qkv", 10240, 8192), ("out", 8192, 8192), ("gate_up", 57344, 8192), ("down", 8192, 28672)),
+    ),
+    "mixtral-8x7b": (
+        "config.json of Mixtral 8x7B: 4096 wide, 8 experts of 14336, 2 for each token",
+        (("qkv", 6144, 4096), ("gate_up", 28672, 4096), ("down", 4096, 14336)),
+    ),
+    "deepseek-v3": (
+        "config.json of DeepSeek V3: 7168 wide, 256 experts of 2048, 8 for each token",
+        (("gate_up", 4096, 7168), ("down", 7168, 2048)),
+    ),
+    "cubes": ("cubes", tuple((str(n), n, n) for n in (256, 512, 1024, 2048, 4096, 8192))),
+}
+EXPERTS = {"mixtral-8x7b": 8, "deepseek-v3": 256}
+
+# Dense peak by bits of an operand, TFLOP/s, and TB/s of memory, as the makers publish them.
+PEAKS: dict[str, tuple[dict[int, float], float]] = {
+    "gfx950": ({16: 2516.0, 8: 5033.0, 4: 10066.0}, 8.0),
+    "sm_90a": ({16: 989.0, 8: 1979.0}, 4.8),
+}
+QUANTIZERS: dict[str, Callable[..., Any]] = {
+    "quantize_fp8": quantize_fp8,
+    "quantize_mxfp8": quantize_mxfp8,
+    "quantize_mxfp4": quantize_mxfp4,
+    "quantize_both": quantize_both,
+}
+_MX = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
+# Formats of each operation, the first one by default.
+FORMATS_OF: dict[str, tuple[str, ...]] = {
+    "matmul": ("bf16", "f16", *QUANTIZED),
+    "grouped_matmul": ("bf16", "f16", "fp8_e4m3", *_MX),
+    "grouped_wgrad": ("bf16", "f16", "fp8_e4m3", *_MX[:2]),
+    "quantize_fp8": ("fp8_e4m3", "fp8_e5m2"),
+    "quantize_mxfp8": _MX[:2],
+    "quantize_mxfp4": _MX[2:],
+    "quantize_both": _MX,
+    "dequantize": tuple(QUANTIZED),
+}
+OPS = tuple(FORMATS_OF)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call to time."""
+
+    op: str
+    format: str
+    name: str
+    m: int
+    n: int
+    k: int
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured. Times are microseconds on the device's clock."""
+
+    op: str
+    format: str
+    name: str
+    m: int
+    n: int
+    k: int
+    groups: int
+    kernel: str
+    median_us: float
+    p10_us: float
+    p90_us: float
+    tflops: float
+    gbytes_per_s: float
+    percent_of_peak: float | None
+    of: str
+    check: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    group = parser.add_argument_group("one operation over many shapes")
+    group.add_argument("--op", choices=OPS, help="what to time; without it, the tables of the whole library")
+    group.add_argument(
+        "--format",
+        type=full_name,
+        choices=["bf16", "f16", *QUANTIZED],
+        help="of the operands; of what a quantizer makes; default: the first that the operation takes",
+    )
+    sets = ", ".join(SHAPE_SETS)
+    group.add_argument(
+        "--shapes",
+        default="1024x1024x1024",
+        help=f"MxNxK, comma-separated, or names of sets ({sets}); quantizers take M x K",
+    )
+    group.add_argument("--tokens", default="16,4096", help="M for each product of a set (default: 16,4096)")
+    group.add_argument("--groups", type=int, default=8, help="groups of grouped products (default: 8)")
+    group.add_argument(
+        "--calls", type=int, default=None, help="timed calls for each shape (default: 20; 3 on the emulator)"
+    )
+    group.add_argument("--refcheck", action="store_true", help="hold every element to its bound as well")
+    group.add_argument("--csv", type=Path, metavar="FILE", help="write the rows as CSV")
+    group.add_argument("--json", type=Path, metavar="FILE", help="write rows, device and versions as JSON")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="draw the rates (needs matplotlib)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Time, print, write."""
+    for file in (args.csv, args.json, args.plot):
+        if file and not file.parent.is_dir():
+            raise SystemExit(f"bench: {sentence('files must go into a folder that exists', str(file))}")
+    if args.plot and args.plot.suffix not in (".png", ".pdf", ".svg"):
+        raise SystemExit(f"bench: {sentence('--plot must end in .png, .pdf or .svg', str(args.plot))}")
+    formats = FORMATS_OF[args.op]
+    args.format = args.format or formats[0]
+    if args.format not in formats:
+        required = f"--format of {args.op} must be {', '.join(formats)}"
+        raise SystemExit(f"bench: {sentence(required, args.format)}")
+    cases = list(_cases(args))
+    if args.calls is None:
+        args.calls = 3 if _emulated() else 20
+    if args.calls < 1 or args.groups < 1:
+        required = "--calls and --groups must be positive"
+        raise SystemExit(f"bench: {sentence(required, f'{args.calls} and {args.groups}')}")
+    about = _about()
+    rows: list[Row] = []
+    for case in _progress(cases):
+        try:
+            rows.append(_measure(case, args.calls, args.refcheck))
+        except (TypeError, ValueError, UnsupportedError) as error:
+            raise SystemExit(f"bench: {case.name}: {error}") from None
+        print(_line(rows[-1], header=len(rows) == 1))
+    for text in sorted({SHAPE_SETS[name][0] for name in args.shapes.split(",") if name in SHAPE_SETS}):
+        print(f"shapes: {text}")
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    if args.csv:
+        with args.csv.open("w", newline="") as f:
+            table = csv.DictWriter(f, [x.name for x in fields(Row)])
+            table.writeheader()
+            table.writerows(map(asdict, rows))
+    if args.json:
+        args.json.write_text(json.dumps({"about": about, "rows": list(map(asdict, rows))}, indent=1) + "\n")
+    if args.plot:
+        _plot(rows, about, args.plot)
+    return 1 if any(row.check.startswith("FAIL") for row in rows) else 0
+
+
+def _cases(args: argparse.Namespace) -> Iterable[Case]:
+    for text in args.shapes.split(","):
+        groups = args.groups if args.op.startswith("grouped") else 1
+        if text in SHAPE_SETS:
+            for name, n, k in SHAPE_SETS[text][1]:
+                sizes = (n,) if text == "cubes" else map(_number, args.tokens.split(","))
+                for m in sizes:
+                    experts = EXPERTS.get(text, groups) if groups > 1 else 1
+                    yield Case(args.op, args.format, f"{text} {name}", m, n, k, experts)
+            continue
+        parts = text.lower().split("x")
+        if len(parts) == 2:
+            parts.insert(1, parts[1])
+        if len(parts) != 3:
+            required = f"--shapes must be MxNxK or a set ({', '.join(SHAPE_SETS)})"
+            raise SystemExit(f"bench: {sentence(required, repr(text))}")
+        m, n, k = map(_number, parts)
+        yield Case(args.op, args.format, text, m, n, k, groups)
+
+
+def _number(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise SystemExit(f"bench: {sentence('sizes must be positive numbers', repr(text))}")
+    return int(text)
+
+
+def _progress(cases: Sequence[Case]) -> Iterable[Case]:
+    """A bar on a terminal, where tqdm is installed."""
+    if not sys.stderr.isatty():
+        return cases
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        return cases
+    bar: Iterable[Case] = tqdm(cases, unit="shape", leave=False)
+    return bar
+
+
+def _about() -> dict[str, str]:
+    rt, device = _hip.runtime(), _hip.current_device()
+    name = _hip.properties(device).name
+    found = {
+        "device": name.decode() if isinstance(name, bytes) else str(name),
+        "arch": _hip.arch(device),
+        "runtime": rt.kind,
+        "python": platform.python_version(),
+        "hipgemm": str(sys.modules["hipgemm"].__version__),  # installed or not
+    }
+    for package in ("hip-python", "numpy", "ml_dtypes"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "unknown"
+    return found
+
+
+# ---- what is called --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Work:
+    """A prepared call, what it does, and how to check it."""
+
+    call: Callable[[Any], Any]
+    flop: float
+    nbytes: float
+    bits: int
+    check: Callable[[Any], None]
+
+
+def _random(shape: tuple[int, ...], rng: np.random.Generator) -> Any:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _operand(x: Any, form: str, axis: int = -1) -> Any:
+    """Random numbers in a format, on the host."""
+    if form in FORMATS:
+        return x.astype(FORMATS[form].dtype)
+    if not QUANTIZED[form].block:
+        return reference.quantize_fp8(x, format=form)
+    if form.startswith("mxfp4"):
+        return reference.quantize_mxfp4(x, axis=axis, hadamard=False)
+    return reference.quantize_mxfp8(x, axis=axis, format=form)
+
+
+def _nbytes(*arrays: Any) -> float:
+    return float(sum(x.nbytes for x in arrays))
+
+
+def _bits(form: str) -> int:
+    return FORMATS[form].bits if form in FORMATS else QUANTIZED[form].bits
+
+
+def _offsets(m: int, groups: int, rng: np.random.Generator) -> Any:
+    """Group ends as a router might leave them: even but for chance."""
+    ends = np.sort(rng.integers(0, m + 1, groups - 1))
+    return np.concatenate(([0], ends, [m])).astype(np.int32)
+
+
+def _prepare(case: Case) -> Work:
+    rng = np.random.default_rng(0)
+    m, n, k, form = case.m, case.n, case.k, case.format
+    flop = 2.0 * m * n * k
+    if case.op == "matmul":
+        a, w = _operand(_random((m, k), rng), form), _operand(_random((n, k), rng), form)
+        x, y = asarray(a), asarray(w)
+        out = empty((m, n), ml_dtypes.bfloat16)
+        return Work(
+            lambda s: matmul(x, y.T, out, stream=s),
+            flop,
+            _nbytes(a, w, out),
+            _bits(form),
+            lambda z: testing.assert_gemm_close(z.get(), a, w.T),
+        )
+    if case.op.startswith("grouped"):
+        return _prepare_grouped(case, flop, rng)
+    host = _random((m, k), rng).astype(ml_dtypes.bfloat16)
+    source = asarray(host)
+    if case.op == "dequantize":
+        q = _operand(host.astype(np.float32), form)
+        there = asarray(q)
+        wanted = reference.dequantize(q).astype(ml_dtypes.bfloat16)
+        return Work(
+            lambda s: dequantize(there, dtype=ml_dtypes.bfloat16, stream=s),
+            0.0,
+            _nbytes(q) + 2.0 * m * k,
+            _bits(form),
+            lambda z: _same(z.get(), wanted),
+        )
+    call = QUANTIZERS[case.op]
+    options: dict[str, Any] = {} if case.op == "quantize_mxfp4" else {"format": form}
+    specified = getattr(reference, case.op)
+    made = 2.0 if case.op == "quantize_both" else 1.0
+    reads = 2.0 if case.op == "quantize_fp8" else 1.0  # its own amax comes first
+    narrow = _bits(form) / 8 + (1 / QUANTIZED[form].block if QUANTIZED[form].block else 0)
+    return Work(
+        lambda s: call(source, **options, stream=s),
+        0.0,
+        m * k * (2.0 * reads + made * narrow),
+        _bits(form),
+        lambda z: _same_scaled(z, specified(host, **options)),
+    )
+
+
+def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
+    m, n, k, form, groups = case.m, case.n, case.k, case.format, case.groups
+    offsets = _offsets(m, groups, rng)
+    blocked = form in QUANTIZED and bool(QUANTIZED[form].block)
+    if case.op == "grouped_matmul":
+        a, w = _operand(_random((m, k), rng), form), _operand(_random((groups, n, k), rng), form)
+        x, y = asarray(a), asarray(w)
+
+        def check(out: Any) -> None:
+            rows, weights, got = reference.values(a), reference.values(w), out.get()
+            for g, (low, high) in enumerate(pairwise(offsets)):
+                _near(got[low:high], rows[low:high], weights[g].T)
+
+        return Work(
+            lambda s: grouped_matmul(x, y.mT, offsets, stream=s),
+            flop,
+            _nbytes(a, w) + 2.0 * m * n,
+            _bits(form),
+            check,
+        )
+    pair = [_random((m, columns), rng).astype(ml_dtypes.bfloat16) for columns in (n, k)]
+    sides: list[Any] = [
+        reference.quantize_mxfp8(x.astype(np.float32), axis=0, format=form, group_offsets=offsets)
+        if blocked
+        else _operand(x.astype(np.float32), form)
+        for x in pair
+    ]
+    left, right = map(asarray, sides)
+
+    def check_gradient(out: Any) -> None:
+        dy, x, got = reference.values(sides[0]), reference.values(sides[1]), out.get()
+        for g, (low, high) in enumerate(pairwise(offsets)):
+            _near(got[g], dy[low:high].T, x[low:high])
+
+    return Work(
+        lambda s: grouped_wgrad(left, right, offsets, stream=s),
+        flop,
+        _nbytes(*sides) + 2.0 * groups * n * k,
+        _bits(form),
+        check_gradient,
+    )
+
+
+def _near(got: Any, a: Any, b: Any) -> None:
+    """Within the bound of a product, where the float32 scale of each operand is one more rounding."""
+    testing.assert_gemm_close(got, np.pad(a, ((0, 0), (0, 2))), np.pad(b, ((0, 2), (0, 0))))
+
+
+def _same(got: Any, wanted: Any) -> None:
+    if np.ascontiguousarray(got).tobytes() != np.ascontiguousarray(wanted).tobytes():
+        raise AssertionError("differs from the reference")
+
+
+def _same_scaled(got: Any, wanted: Any) -> None:
+    for x, y in zip(got, wanted, strict=True) if isinstance(got, tuple) else [(got, wanted)]:
+        host = x.get()
+        _same(host.data, y.data)
+        _same(host.scale, y.scale)
+
+
+# ---- timing ----------------------------------------------------------------------------------------
+
+
+def _measure(case: Case, calls: int, refcheck: bool) -> Row:
+    work = _prepare(case)
+    stream = Stream()
+    reset_usage()
+    result = work.call(stream)  # warms up: code objects, plans, scales in the kernel's order, the pool
+    stream.synchronize()
+    check = ""
+    if refcheck:
+        try:
+            work.check(result)
+            check = "ok"
+        except AssertionError as error:
+            check = f"FAIL: {str(error).splitlines()[0]}"
+    reset_usage()
+    times = []
+    for _ in range(calls):
+        start = Event().record(stream)
+        work.call(stream)
+        times.append(1e3 * start.elapsed(Event().record(stream)))
+    kernel = max(usage().kernels.items(), key=lambda item: _weight(case.op, *item))[0]
+    median, p10, p90 = (float(np.percentile(times, q)) for q in (50, 10, 90))
+    seconds = median * 1e-6
+    tflops, rate = work.flop / seconds / 1e12, work.nbytes / seconds / 1e9
+    percent, of = _percent(work, tflops, rate)
+    return Row(**asdict(case), kernel=kernel, median_us=median, p10_us=p10, p90_us=p90, tflops=tflops,
+               gbytes_per_s=rate, percent_of_peak=percent, of=of, check=check)  # fmt: skip
+
+
+def _weight(op: str, name: str, count: Any) -> tuple[bool, int]:
+    """Whether a kernel does the work rather than prepares it, and how often it ran."""
+    return "gemm_" in name or "grouped" in name or name.startswith(op), int(getattr(count, "calls", count))
+
+
+def _emulated() -> bool:
+    return _hip.runtime().kind == "emulator"
+
+
+def _percent(work: Work, tflops: float, rate: float) -> tuple[float | None, str]:
+    """Of the device's peak, by what limits the work more: the matrix units or memory. Of a GPU only."""
+    peaks = PEAKS.get(_hip.arch(_hip.current_device()))
+    if _emulated():
+        return None, "emulated"
+    if peaks is None:
+        return None, "peak unknown"
+    matrix, memory = peaks
+    at_peak = work.flop / (matrix[work.bits] * 1e12) if work.bits in matrix else 0.0
+    if at_peak > work.nbytes / (memory * 1e12):
+        return 100 * tflops / matrix[work.bits], f"{matrix[work.bits]:g} TFLOP/s"
+    return 100 * rate / (memory * 1e3), f"{memory:g} TB/s"
+
+
+def _line(row: Row, header: bool) -> str:
+    percent = "-" if row.percent_of_peak is None else f"{row.percent_of_peak:.4g}"
+    text = (
+        f"{row.name:24} {row.m:>6} {row.n:>6} {row.k:>6} {row.groups:>4} "
+        f"{row.median_us:>11.1f} {row.p10_us:>11.1f} {row.p90_us:>11.1f} "
+        f"{row.tflops:>9.4g} {row.gbytes_per_s:>9.4g} {percent:>8} {row.check:4} {row.kernel}"
+    )
+    if not header:
+        return text
+    names = (
+        f"{'shape':24} {'M':>6} {'N':>6} {'K':>6} {'grp':>4} {'median us':>11} {'p10 us':>11} {'p90 us':>11} "
+        f"{'TFLOP/s':>9} {'GB/s':>9} {'% peak':>8} {'ref':4} kernel"
+    )
+    note = "(emulated: times are the emulator's, and say nothing of a GPU)\n" if _emulated() else ""
+    return f"{row.op}, {row.format}\n{note}{names}\n{text}"
+
+
+def _plot(rows: Sequence[Row], about: dict[str, str], file: Path) -> None:
+    try:
+        import matplotlib
+    except ImportError:
+        raise SystemExit("bench: --plot needs matplotlib; run: pip install matplotlib") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    by_flop = any(row.tflops for row in rows)
+    values = [row.tflops if by_flop else row.gbytes_per_s for row in rows]
+    fig, ax = plt.subplots(figsize=(8, 1.5 + 0.3 * len(rows)))
+    labels = [f"{row.name} M={row.m}" for row in rows]
+    ax.barh(range(len(rows)), values)
+    ax.set_yticks(range(len(rows)), labels)
+    ax.invert_yaxis()
+    ax.set_xlabel("TFLOP/s" if by_flop else "GB/s")
+    ax.set_title(f"{rows[0].op}, {rows[0].format}: {about['device']}", fontsize=9)
+    fig.tight_layout()
+    fig.savefig(file, dpi=120)
+    plt.close(fig)

@@ -1,0 +1,1 @@
+"""Arrays in parts on several devices or ranks, and their products."""

@@ -1,0 +1,243 @@
+"""Collectives of an mpi4py communicator: the ranks agree first, and none waits longer than it is told to."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..array.device_array import DeviceArray, upload
+from ..errors import sentence
+from ..runtime import hip as _hip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+TIMEOUT = 300.0  # seconds
+_AT_ONCE = 2e-4  # seconds: what takes less is waited for without sleeping
+_NAME_BYTES = 256
+_TEXT_BYTES = 1024  # of what a rank says when ranks do not agree
+_DIGEST_BYTES = 16
+
+
+@dataclass
+class _State:
+    """What a communicator keeps of us, for as long as it lives."""
+
+    place: int = 0  # of this rank among those of its host
+    lost: bool = False  # an exchange never ended
+
+
+_key: int | None = None  # of the state among a communicator's attributes
+_abandoned: list[Any] = []  # requests that never ended, and what they would write to
+
+
+def is_communicator(x: object) -> bool:
+    """Whether `x` is an mpi4py communicator of any kind."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(x, mpi.Comm)
+
+
+def device(comm: Any) -> int:
+    """The device of this rank: ranks of one host take turns through its devices."""
+    state = comm.Get_attr(_key)
+    return int(state.place % _hip.runtime().devices)
+
+
+def reads_device_memory(function: str) -> bool:
+    """Whether the MPI library does, as HIPGEMM_MPI_GPU says."""
+    value = os.environ.get("HIPGEMM_MPI_GPU") or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"{function}: {sentence('HIPGEMM_MPI_GPU must be 0 or 1', repr(value))}")
+    return value == "1"
+
+
+def seconds(function: str, timeout: Any) -> float:
+    """Read a timeout."""
+    if not isinstance(timeout, (int, float, np.integer, np.floating)) or isinstance(timeout, bool):
+        required = "timeout must be a number of seconds"
+        raise TypeError(f"{function}: {sentence(required, type(timeout).__qualname__)}")
+    if not timeout > 0:
+        raise ValueError(f"{function}: {sentence('timeout must be above 0 s', timeout)}")
+    return float(timeout)
+
+
+def agree(function: str, comm: Any, timeout: float, start: Callable[[], tuple[str, T]]) -> T:
+    """Do on every rank of a communicator what comes before it sends data, and see that all did.
+
+    `start` raises what is wrong, or returns what the call asks for in words, and a result. A fault on one
+    rank is an error on all of them, and so is asking for different things: sizes would not match, or bytes
+    be taken for what they are not.
+    """
+    try:
+        timeout = seconds(function, timeout)
+    except (TypeError, ValueError):
+        timeout = TIMEOUT  # `start` tells, and the other ranks are told
+    _join(function, comm, timeout)
+    failed: Exception | None = None
+    result: Any = None
+    try:
+        text, result = start()
+    except Exception as error:
+        failed, text = error, f"{type(error).__name__}: {error}"
+    text = f"{function} of {text}" if failed is None else text
+    digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+    try:
+        said = tell(function, comm, bytes([failed is not None]) + digest, 1 + _DIGEST_BYTES, timeout)
+        if not any(one[0] for one in said) and len(set(said)) == 1:
+            return result  # type: ignore[no-any-return]
+        told = tell(function, comm, text.encode(), _TEXT_BYTES, timeout)
+    except TimeoutError as late:
+        raise failed or late from late
+    if failed is not None:
+        raise failed
+    texts = [f"on rank {i} {one.decode(errors='replace')}" for i, one in enumerate(told)]
+    rank = comm.Get_rank()
+    if faulty := [i for i, one in enumerate(said) if one[0]]:
+        fault = sentence("the call must be right on all ranks", texts[faulty[0]])
+        raise RuntimeError(f"{function}: {fault}")
+    other = next(i for i, one in enumerate(said) if one != said[rank])
+    fault = sentence("all ranks must ask for the same", f"{texts[rank]}; {texts[other]}")
+    raise ValueError(f"{function}: {fault}")
+
+
+def all_gather(
+    function: str, comm: Any, part: npt.NDArray[Any], axis: int, offsets: Sequence[int], timeout: float
+) -> list[npt.NDArray[Any]]:
+    """The parts of all ranks, in order."""
+    moved = np.ascontiguousarray(np.moveaxis(part, axis, 0))
+    rest, total = moved.shape[1:], offsets[-1]
+    unit = int(np.prod(rest, dtype=np.int64)) * part.itemsize
+    whole = np.empty((total, *rest), part.dtype)
+    counts = np.diff(offsets).tolist()
+    if unit and total:
+        with _rows_of(_mpi().BYTE, unit) as row:
+            send = [moved.view(np.uint8).reshape(-1), counts[comm.Get_rank()], row]
+            receive = [whole.view(np.uint8).reshape(-1), counts, list(offsets[:-1]), row]
+            _run(function, comm, lambda: comm.Iallgatherv(send, receive), timeout, (moved, whole))
+    parts = np.split(whole, list(offsets[1:-1]))
+    return [np.moveaxis(x, 0, axis) for x in parts]
+
+
+def exchange_rows(
+    function: str,
+    comm: Any,
+    sent: DeviceArray,
+    planes: DeviceArray,
+    rows: Sequence[int],
+    unit: int,
+    timeout: float,
+) -> None:
+    """Send each rank its rows of `sent`, `unit` floats each; receive one plane of this rank's rows from each.
+
+    Through the host, unless HIPGEMM_MPI_GPU=1 says that the MPI library reads device memory itself.
+    """
+    counts = np.diff(rows).tolist()
+    mine, ranks = counts[comm.Get_rank()], comm.Get_size()
+    if unit == 0 or rows[-1] == 0:
+        return
+    direct = reads_device_memory(function)
+    source: Any
+    target: Any
+    if direct:
+        _hip.synchronize(0)
+        source, target = _memory(sent), _memory(planes)
+    else:
+        source = sent.get()
+        target = np.empty((ranks, mine, unit), np.float32)
+    with _rows_of(_mpi().FLOAT, unit) as row:
+        send = [source, counts, list(rows[:-1]), row]
+        receive = [target, [mine] * ranks, [mine * i for i in range(ranks)], row]
+        kept = (source, target, sent, planes)
+        _run(function, comm, lambda: comm.Ialltoallv(send, receive), timeout, kept)
+    if not direct:
+        upload(target.reshape(-1), planes.ptr, 0)
+
+
+def _join(function: str, comm: Any, timeout: float) -> None:
+    """Meet a communicator for the first time, on all of its ranks; later, see that it is whole."""
+    global _key
+    mpi = _mpi()
+    if comm == mpi.COMM_NULL or comm.Is_inter():
+        got = "MPI.COMM_NULL" if comm == mpi.COMM_NULL else "an intercommunicator"
+        raise ValueError(f"{function}: {sentence('the communicator must be of one group of ranks', got)}")
+    if _key is None:
+        _key = mpi.Comm.Create_keyval()
+    state = comm.Get_attr(_key)
+    if state is None:
+        comm.Set_attr(_key, state := _State())
+        name = mpi.Get_processor_name().encode()
+        names = tell(function, comm, name, _NAME_BYTES, timeout)
+        state.place = names[: comm.Get_rank()].count(names[comm.Get_rank()])
+    elif state.lost:
+        required, got = "the communicator must be whole", "one on which an earlier exchange did not end"
+        raise TimeoutError(f"{function}: {sentence(required, got)}")
+
+
+def tell(function: str, comm: Any, text: bytes, size: int, timeout: float) -> list[bytes]:
+    """Return what each rank says, in at most `size` bytes."""
+    own = np.frombuffer(text[:size].ljust(size, b"\0"), np.uint8)
+    every = np.zeros((comm.Get_size(), size), np.uint8)
+    _run(function, comm, lambda: comm.Iallgather(own, every), timeout, (own, every))
+    return [row.tobytes().rstrip(b"\0") for row in every]
+
+
+@contextmanager
+def _rows_of(number: Any, unit: int) -> Iterator[Any]:
+    """The type of a row of numbers, so that counts are those of rows."""
+    row = number.Create_contiguous(unit).Commit()
+    try:
+        yield row
+    finally:
+        row.Free()
+
+
+def _memory(x: DeviceArray) -> Any:
+    """Device memory as mpi4py takes it: an address and a length."""
+    return _mpi().buffer.fromaddress(x.ptr, max(x.nbytes, 1))
+
+
+def _mpi() -> Any:
+    """The module that communicators come from: it is there, since there is one."""
+    return sys.modules["mpi4py.MPI"]
+
+
+def _run(function: str, comm: Any, start: Callable[[], Any], timeout: float, buffers: Any) -> None:
+    """Start a collective and wait for it, but not for ever.
+
+    One that never ends cannot be taken back: the job is beyond saving, and ends with this process.
+    """
+    began = time.monotonic()
+    pause = 0.0
+    request = None
+    required = f"all {comm.Get_size()} ranks must take part"
+    try:
+        request = start()
+        while not request.Test():
+            waited = time.monotonic() - began
+            if waited > timeout:
+                required += f" within {timeout:g} s"
+                got = "no end of the exchange; a rank is lost"
+                raise TimeoutError(f"{function}: {sentence(required, got)}")
+            if waited < _AT_ONCE:
+                os.sched_yield()
+            else:
+                time.sleep(pause := min(pause * 2 or 1e-5, 1e-3))
+    except BaseException as error:  # Ctrl-C, too: MPI may write to the buffers still
+        if not _abandoned:
+            atexit.register(_mpi().COMM_WORLD.Abort, 1)  # MPI_Finalize would wait for the lost rank
+        _abandoned.append((request, buffers))
+        comm.Get_attr(_key).lost = True
+        if isinstance(error, _mpi().Exception):
+            raise RuntimeError(f"{function}: {sentence(required, str(error).splitlines()[0])}") from error
+        raise

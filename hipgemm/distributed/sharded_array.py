@@ -1,0 +1,434 @@
+"""Arrays in parts, one on each device or MPI rank: what they are, and how an array is cut into them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..array.device_array import DeviceArray, asarray
+from ..errors import sentence
+from ..formats.elements import QUANTIZED
+from ..formats.scaled import ScaledArray, array_hint, find_axis, is_array
+from ..runtime import hip as _hip
+from . import mpi as _mpi
+
+Part = DeviceArray | ScaledArray
+T = TypeVar("T")
+
+
+class ShardedArray:
+    """An array of which each device, or each MPI rank, holds a part. Made by `shard` and `sharded_matmul`.
+
+    Attributes
+    ----------
+    parts : tuple of DeviceArray or ScaledArray
+        What this process holds: one part for each of `devices`, in order along `axis`. With a
+        communicator one part.
+    axis : int or None
+        Counted from the end: the axis along which it was cut. None: each part is the whole array.
+    devices : tuple of int
+        The device of each part.
+    comm : mpi4py communicator or None
+        Whose ranks hold the parts.
+    offsets : tuple of int
+        Where each part begins along `axis`, and the end of the last; with a communicator those of all ranks.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> x = hg.shard(np.arange(6, dtype=np.float32).reshape(3, 2), [0, 0], axis=0)
+    >>> x.offsets, x.parts[1].shape
+    ((0, 2, 3), (1, 2))
+    >>> x.T.get()
+    array([[0., 2., 4.],
+           [1., 3., 5.]], dtype=float32)
+    """
+
+    __slots__ = ("axis", "comm", "devices", "offsets", "parts", "shape", "timeout")
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        shape: tuple[int, ...],
+        axis: int | None,
+        offsets: Sequence[int] = (),
+        comm: Any = None,
+        timeout: float = _mpi.TIMEOUT,
+    ):
+        self.parts, self.shape, self.axis = tuple(parts), shape, axis
+        self.devices = tuple(device_of(x) for x in parts)
+        self.offsets, self.comm, self.timeout = tuple(offsets), comm, timeout
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        return self.parts[0].dtype
+
+    @property
+    def T(self) -> ShardedArray:
+        """The array with its axes reversed; no copy."""
+        axis = None if self.axis is None else -1 - self.axis - self.ndim
+        return self._turned((x.T for x in self.parts), self.shape[::-1], axis)
+
+    @property
+    def mT(self) -> ShardedArray:
+        """The array with its last two axes exchanged; no copy."""
+        if self.ndim < 2:
+            raise ValueError(f"ShardedArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
+        axis = {-1: -2, -2: -1}.get(self.axis or 0, self.axis)
+        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
+        return self._turned((x.mT for x in self.parts), shape, axis)
+
+    def _turned(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
+        return ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)
+
+    def get(self) -> npt.NDArray[Any]:
+        """Copy to the host and put together; with a communicator every rank gets all of it.
+
+        Returns
+        -------
+        numpy.ndarray
+
+        Raises
+        ------
+        TypeError
+            For quantized parts: use `dequantize` on each.
+        ValueError, TimeoutError
+            When other ranks ask for something else, or do not take part in time.
+        """
+        function = "ShardedArray.get"
+        if isinstance(self.parts[0], ScaledArray):
+            raise TypeError(f"{function}: parts must be plain arrays; got quantized ones; get each part")
+        if self.axis is None:
+            return _plain(self.parts[0]).get()
+
+        def copy() -> tuple[str, list[npt.NDArray[Any]]]:
+            host = on_each(self.devices, lambda i: _plain(self.parts[i]).get())
+            return f"{named(self)}, axis {self.axis}, offsets {self.offsets}", host
+
+        comm = self.comm
+        if comm is None:
+            host = copy()[1]
+        else:
+            (mine,) = _mpi.agree(function, comm, self.timeout, copy)
+            host = _mpi.all_gather(function, comm, mine, self.axis, self.offsets, self.timeout)
+        return np.concatenate(host, axis=self.axis)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
+        raise TypeError("ShardedArray: a copy to the host must be asked for; use .get()")
+
+    def __repr__(self) -> str:
+        where = f"devices={list(self.devices)}"
+        if self.comm is not None:
+            where = f"rank {self.comm.Get_rank()} of {self.comm.Get_size()}, device={self.devices[0]}"
+        return f"ShardedArray(shape={self.shape}, dtype={self.dtype}, axis={self.axis}, {where})"
+
+
+def shard(
+    x: Any,
+    devices: Any = None,
+    *,
+    axis: int | None,
+    sizes: Sequence[int] | None = None,
+    timeout: float = _mpi.TIMEOUT,
+) -> ShardedArray:
+    """Cut an array into parts and bring each to a device.
+
+    Parameters
+    ----------
+    x : numpy.ndarray, DeviceArray or ScaledArray
+        The whole array. With a communicator each rank passes the whole array, and keeps its part.
+    devices : sequence of int, int, or mpi4py communicator, optional
+        Which devices; a number stands for the first ones; default: all. A device may be named more than
+        once. With a communicator, each rank uses one device: those of a host are dealt out to its ranks.
+    axis : int or None
+        The axis to cut. None: every device gets all of it.
+    sizes : sequence of int, optional
+        Length of each part. Default: as equal as can be. Parts of MX operands begin at multiples of their
+        block.
+    timeout : float
+        Seconds to wait for other ranks, here, in `get` and in products.
+
+    Returns
+    -------
+    ShardedArray
+
+    Raises
+    ------
+    TypeError
+        For an `x` of another type.
+    ValueError
+        For devices that do not exist, an axis that `x` lacks, or sizes that do not add up to its length;
+        with a communicator, for ranks that ask for different things.
+    RuntimeError
+        When the call is at fault on another rank.
+    TimeoutError
+        When other ranks do not take part in time.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.shard(np.zeros((5, 4), np.float32), [0, 0], axis=0).offsets
+    (0, 3, 5)
+    """
+    comm = devices if _mpi.is_communicator(devices) else None
+
+    def start() -> tuple[str, ShardedArray]:
+        _check_array(x)
+        _mpi.seconds("shard", timeout)
+        places = places_of("shard", devices)
+        along, offsets = _where(x, axis, sizes, len(places) if comm is None else comm.Get_size())
+        made = bring_parts(x, along, offsets, places, comm, timeout)
+        return f"{named(x)}, axis {along}, offsets {offsets}", made
+
+    return start()[1] if comm is None else _mpi.agree("shard", comm, timeout, start)
+
+
+def assemble(
+    parts: Any, *, axis: int | None, comm: Any = None, timeout: float = _mpi.TIMEOUT
+) -> ShardedArray:
+    """Make a `ShardedArray` of parts that are where they belong already; nothing is copied between devices.
+
+    Parameters
+    ----------
+    parts : sequence of DeviceArray or ScaledArray on devices, or one array
+        One for each device, in order along `axis`. With a communicator the part of this rank alone, which
+        may be on the host as well. They differ in length along `axis` only. Quantized ones may have scales
+        of their own.
+    axis : int or None
+        The axis along which they make up the whole. None: each is the whole.
+    comm : mpi4py communicator, optional
+        Whose ranks hold one part each.
+    timeout : float
+        As for `shard`.
+
+    Returns
+    -------
+    ShardedArray
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError, TimeoutError
+        As `shard`, and for parts that do not fit each other.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> x = hg.sharding.assemble([hg.zeros((2, 4), np.float32), hg.zeros((3, 4), np.float32)], axis=0)
+    >>> x.shape, x.offsets
+    ((5, 4), (0, 2, 5))
+    """
+    function = "assemble"
+    if comm is not None and not _mpi.is_communicator(comm):
+        required = "comm must be an mpi4py communicator or None"
+        raise TypeError(f"{function}: {sentence(required, type(comm).__qualname__)}")
+    listed = [parts] if comm is not None else list(parts) if isinstance(parts, (list, tuple)) else []
+
+    def check() -> tuple[str, int | None]:
+        _mpi.seconds(function, timeout)
+        if not listed:
+            required = "parts must be a list or tuple of one or more arrays"
+            raise TypeError(f"{function}: {sentence(required, type(parts).__qualname__)}")
+        for x in listed:
+            _check_array(x, function, "a part")
+            if comm is None and _place(x) is None:
+                raise TypeError(f"{function}: {sentence('each part must be on a device', 'one on the host')}")
+        along = None if axis is None else find_axis(function, axis, len(listed[0].shape))
+        kinds = dict.fromkeys(_kind(x, along) for x in listed)
+        if len(kinds) > 1:
+            required = "all parts must be alike but for their length along axis"
+            raise ValueError(f"{function}: {sentence(required, ' and '.join(kinds))}")
+        return f"{next(iter(kinds))}, axis {along}", along
+
+    along = check()[1] if comm is None else _mpi.agree(function, comm, timeout, check)
+    shape = list(listed[0].shape)
+    offsets: tuple[int, ...] = ()
+    if along is not None:
+        lengths = [int(x.shape[along]) for x in listed]
+        if comm is not None:
+            lengths = [int(said) for said in _mpi.tell(function, comm, str(lengths[0]).encode(), 20, timeout)]
+        shape[along] = sum(lengths)
+        offsets = given_offsets(function, lengths, len(lengths), listed[0], along, shape[along])
+    if comm is not None and _place(listed[0]) is None:
+        listed = [asarray(listed[0], device=_mpi.device(comm))]
+    return ShardedArray(listed, tuple(shape), along, offsets, comm, timeout)
+
+
+def _place(x: Any) -> int | None:
+    """The device that holds an array; None for the host."""
+    return None if isinstance(x, np.ndarray) else x.device
+
+
+def _kind(x: Any, axis: int | None) -> str:
+    """What parts must have in common, in words."""
+    shape = [str(n) for n in x.shape]
+    if axis is not None and -axis <= len(shape):
+        shape[axis] = "any"
+    words = f"{x.format if isinstance(x, ScaledArray) else x.dtype} ({', '.join(shape)})"
+    if isinstance(x, ScaledArray):
+        words += f" blocked along {x.axis}" + (" with Hadamard transform" if x.hadamard else "")
+    return words
+
+
+def _check_array(x: Any, function: str = "shard", name: str = "x") -> None:
+    if not (is_array(x) or isinstance(x, ScaledArray)):
+        required = f"{name} must be a numpy.ndarray, a DeviceArray or a ScaledArray"
+        raise TypeError(f"{function}: {sentence(required, type(x).__qualname__, array_hint(x))}")
+    if isinstance(x, ScaledArray) and x.group_offsets is not None:
+        required, got = (
+            f"{name} must be quantized without group_offsets",
+            f"{x.group_offsets.shape[0] - 1} groups",
+        )
+        raise ValueError(f"{function}: {sentence(required, got)}")
+
+
+def _where(x: Any, axis: Any, sizes: Any, count: int) -> tuple[int | None, tuple[int, ...]]:
+    """The axis from the end, and where parts begin along it."""
+    if axis is None:
+        if sizes is not None:
+            raise ValueError(
+                f"shard: {sentence('sizes must be None where nothing is cut (axis=None)', sizes)}"
+            )
+        return None, ()
+    axis = find_axis("shard", axis, len(x.shape))
+    if sizes is None:
+        return axis, even_offsets(x.shape[axis], count, block_step(x, axis))
+    return axis, given_offsets("shard", sizes, count, x, axis, x.shape[axis])
+
+
+# ---- which part goes where -------------------------------------------------------------------------
+
+
+def named(x: Any) -> str:
+    """Type and shape of an array, in words."""
+    return f"{x.format if isinstance(x, ScaledArray) else x.dtype} {x.shape}"
+
+
+def bring_parts(
+    x: Any,
+    axis: int | None,
+    offsets: Sequence[int],
+    places: Sequence[int],
+    comm: Any,
+    timeout: float,
+) -> ShardedArray:
+    """Cut an array, and bring to each of `places` its part; with a communicator one, this rank's."""
+    first = 0 if comm is None else comm.Get_rank()
+
+    def part(i: int) -> Part:
+        mine = x if axis is None else cut(x, axis, offsets[first + i], offsets[first + i + 1])
+        found: Part = asarray(mine, device=places[i])
+        return found
+
+    return ShardedArray(on_each(places, part), x.shape, axis, offsets, comm, timeout)
+
+
+def places_of(function: str, devices: Any) -> tuple[int, ...]:
+    """The devices that an argument names; of a communicator this rank's."""
+    if _mpi.is_communicator(devices):
+        return (_mpi.device(devices),)
+    count = _hip.runtime().devices
+    if devices is None:
+        return tuple(range(count))
+    if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
+        if not 1 <= devices <= count:
+            raise ValueError(f"{function}: {sentence(f'devices must be 1 to {count}', devices)}")
+        return tuple(range(int(devices)))
+    try:
+        places = tuple(map(operator.index, devices))
+    except (TypeError, ValueError):
+        required = "devices must be a sequence of ints, an int, or an mpi4py communicator"
+        raise TypeError(f"{function}: {sentence(required, repr(devices))}") from None
+    if not places or not all(0 <= d < count for d in places):
+        required = f"devices must name one or more of 0 to {count - 1}"
+        raise ValueError(f"{function}: {sentence(required, list(places))}")
+    return places
+
+
+def block_step(x: Any, axis: int) -> int:
+    """Where parts may begin: at multiples of a block that shares a scale."""
+    return QUANTIZED[x.format].block or 1 if isinstance(x, ScaledArray) and x.axis == axis else 1
+
+
+def even_offsets(length: int, count: int, step: int) -> tuple[int, ...]:
+    """Cut a length as evenly as whole steps allow, the longer parts first.
+
+    >>> even_offsets(10, 4, 1), even_offsets(100, 3, 32)
+    ((0, 3, 6, 8, 10), (0, 64, 96, 100))
+    """
+    steps = -(-length // step)
+    share, extra = divmod(steps, count)
+    found = [min((i * share + min(i, extra)) * step, length) for i in range(count + 1)]
+    return tuple(found)
+
+
+def given_offsets(function: str, sizes: Any, count: int, x: Any, axis: int, total: int) -> tuple[int, ...]:
+    """Where parts of given sizes begin; `x` is one of them, or the whole."""
+    try:
+        sizes = tuple(map(operator.index, sizes))
+    except TypeError:
+        required = "sizes must be a sequence of ints"
+        raise TypeError(f"{function}: {sentence(required, repr(sizes))}") from None
+    found = np.cumsum([0, *sizes]).tolist()
+    if len(sizes) != count or min(sizes) < 0 or found[-1] != total:
+        required = f"sizes must be {count} lengths that add up to {total}"
+        raise ValueError(f"{function}: {sentence(required, list(sizes))}")
+    step = block_step(x, axis)
+    if any(at % step and at != total for at in found):
+        required = f"parts must begin at multiples of {step}, the block of {x.format}"
+        raise ValueError(f"{function}: {sentence(required, found)}")
+    return tuple(found)
+
+
+def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
+    """A range along an axis that is counted from the end."""
+    index = (slice(None),) * (len(x.shape) + axis) + (slice(start, stop),)
+    return x[index]
+
+
+def cut(x: Any, axis: int, start: int, stop: int) -> Any:
+    """A part of an array of any kind, without a copy."""
+    if not isinstance(x, ScaledArray):
+        return sliced(x, axis, start, stop)
+    form = QUANTIZED[x.format]
+    shape = list(x.shape)
+    shape[axis] = stop - start
+    along = axis == x.axis
+    halves = 2 if along and x.data.dtype == np.uint8 else 1  # two numbers in a byte
+    data = sliced(x.data, axis, start // halves, -(-stop // halves))
+    scale = x.scale
+    if along and form.block:
+        scale = sliced(scale, axis, start // form.block, -(-stop // form.block))
+    elif scale.shape and not along and scale.shape[axis] == x.shape[axis]:  # else parts share it
+        scale = sliced(scale, axis, start, stop)
+    return ScaledArray._make(data, scale, form, x.axis, tuple(shape), hadamard=x.hadamard)
+
+
+def _plain(x: Part) -> DeviceArray:
+    assert isinstance(x, DeviceArray)
+    return x
+
+
+def device_of(x: Part) -> int:
+    """The device of a part."""
+    device = x.device
+    assert device is not None
+    return device
+
+
+def on_each(devices: Sequence[int], f: Callable[[int], T]) -> list[T]:
+    """f(0), f(1), .. side by side, since each may wait for copies to or from its device."""
+    if len(devices) == 1:
+        return [f(0)]
+    with ThreadPoolExecutor(len(devices)) as pool:
+        return list(pool.map(f, range(len(devices))))

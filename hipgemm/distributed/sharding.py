@@ -1,0 +1,548 @@
+"""Products of arrays in parts, on several devices or on the ranks of MPI."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..array.device_array import DeviceArray, asarray, lend, new
+from ..errors import Reason, raise_reasons, sentence
+from ..formats.elements import F32, format_of
+from ..formats.scaled import ScaledArray, array_hint, is_array
+from ..formats.strides import contiguous_strides
+from ..kernels import launch as _launch
+from ..products.matmul import matmul
+from ..products.problem import OUTPUTS, _Faults, describe_matmul
+from ..runtime import hip as _hip
+from ..runtime import staging as _staging
+from ..runtime.stream import Event, Stream
+from . import mpi as _mpi
+from .sharded_array import (
+    Part,
+    ShardedArray,
+    assemble,
+    block_step,
+    bring_parts,
+    cut,
+    device_of,
+    even_offsets,
+    given_offsets,
+    named,
+    on_each,
+    places_of,
+    shard,
+    sliced,
+)
+
+__all__ = ["ShardedArray", "assemble", "least_k", "sent_bytes", "shard", "sharded_matmul", "speedup"]
+
+Split = Literal["m", "n", "k", "batch"]
+_FUNCTION = "sharded_matmul"
+
+# Along which axis each split cuts the result.
+_CUTS = {"m": -2, "n": -1, "k": -2, "batch": -3}
+# And the operands; None: whole everywhere.
+_OPERAND_CUTS: dict[str, dict[str, int | None]] = {
+    "a": {"m": -2, "n": None, "k": -1, "batch": -3},
+    "b": {"m": None, "n": -1, "k": -2, "batch": -3},
+}
+_PIECE_BYTES = 32 << 20  # of an operand that goes up while the piece before it is multiplied
+
+
+def sharded_matmul(
+    a: Any,
+    b: Any,
+    /,
+    *,
+    split: Split,
+    devices: Any = None,
+    dtype: npt.DTypeLike | None = None,
+    alpha: float = 1.0,
+    col_scale: npt.NDArray[Any] | None = None,
+    bias: npt.NDArray[Any] | None = None,
+    timeout: float | None = None,
+) -> Any:
+    """Multiply on several devices, or on all ranks of a communicator: `matmul` of parts.
+
+    Parameters
+    ----------
+    a, b : ShardedArray, numpy.ndarray or ScaledArray
+        As for `matmul`. What is not sharded yet is sharded as the split wants it.
+    split : str
+        ========= ============== ============== ================ ==============================
+        split     a cut along    b cut along    result cut along each of D devices sends
+        ========= ============== ============== ================ ==============================
+        ``m``     M (axis -2)    nothing        M                nothing
+        ``n``     nothing        N (axis -1)    N                nothing
+        ``k``     K (axis -1)    K (axis -2)    M                4 M N (D - 1) / D bytes
+        ``batch`` first of three first of three first of three   nothing
+        ========= ============== ============== ================ ==============================
+
+        AᵀB over split rows is ``k``: ``sharded_matmul(dy.T, x, split="k")`` with both cut along axis 0.
+        ``batch`` also takes a `b` that is whole everywhere.
+    devices : as for `shard`
+        Where to work if neither operand is sharded.
+    dtype, alpha, col_scale, bias
+        As for `matmul`; on the host.
+    timeout : float, optional
+        Seconds to wait for other ranks. Default: as the sharded operands, or 300.
+
+    Returns
+    -------
+    ShardedArray or numpy.ndarray
+        The latter if neither operand was sharded.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `matmul`, and for operands that are cut otherwise than the split wants, or lie on other devices;
+        with a communicator, for ranks that ask for different things.
+    RuntimeError
+        When the call is at fault on another rank.
+    TimeoutError
+        When other ranks do not take part in time.
+
+    Notes
+    -----
+    With ``k`` each device multiplies its range of K for all rows and sends float32 sums to the device that
+    owns them; between the devices of one process while it multiplies the next rows. The owner adds the
+    ranges in their order, applies alpha, col_scale and bias, and rounds once: the same bits on every run.
+    With a communicator this is a call for all of its ranks: see docs/sharding.md.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> import ml_dtypes
+    >>> x = np.ones((3, 8), ml_dtypes.bfloat16)
+    >>> hg.sharded_matmul(x, x.T, split="k", devices=[0, 0], dtype=np.float32)
+    array([[8., 8., 8.],
+           [8., 8., 8.],
+           [8., 8., 8.]], dtype=float32)
+    """
+    epilogue = _Epilogue(dtype, alpha, col_scale, bias)
+    given = [x for x in (a, b) if isinstance(x, ShardedArray)]
+    comm = next(
+        (x.comm for x in given if x.comm is not None), devices if _mpi.is_communicator(devices) else None
+    )
+    wait = min((x.timeout for x in given), default=_mpi.TIMEOUT) if timeout is None else timeout
+
+    def start() -> tuple[str, Any]:
+        """All that a rank does by itself, so that what fails here is told on all of them."""
+        text, plan = _planned(a, b, split, devices, epilogue, comm, wait)
+        if not given and split != "k" and comm is None and not _resident(a, b):
+            return text, _through(a, b, plan, epilogue)
+        first, second = (
+            x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
+            for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
+        )
+        if split != "k":
+            return text, _local(first, second, plan, epilogue, comm, wait)
+        return text, _RangesOfK(first, second, plan.dtype, epilogue, comm, wait)
+
+    made = start()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, start)
+    result = made.add_up() if isinstance(made, _RangesOfK) else made
+    return result if given or isinstance(result, np.ndarray) else result.get()
+
+
+def sent_bytes(m: int, n: int, devices: int) -> int:
+    """Bytes that a device sends in a product (M, N) split along K, where M is a multiple of `devices`.
+
+    Examples
+    --------
+    >>> sent_bytes(1024, 512, 4)
+    1572864
+    """
+    return 4 * m * n // devices * (devices - 1)
+
+
+def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
+    """K from which sending takes no longer than multiplying, in a product split along K (docs/sharding.md).
+
+    Examples
+    --------
+    >>> least_k(1e15, 5e11, 2)
+    4000
+    """
+    return math.ceil(2 * flops / bytes_per_second * (devices - 1))
+
+
+def speedup(k: int, flops: float, bytes_per_second: float, devices: int, *, overlap: bool) -> float:
+    """How many times as fast as one device a product split along K is: below 1, it does not pay.
+
+    Sending hides behind multiplying (`overlap`) between the devices of one process, not between ranks.
+
+    Examples
+    --------
+    >>> [round(speedup(k, 1e15, 5e10, 8, overlap=False), 2) for k in (10000, 40000, 280000)]
+    [0.28, 1.0, 4.0]
+    """
+    multiplying, sending = 2 * k / flops / devices, 4 / bytes_per_second * (devices - 1) / devices
+    return 2 * k / flops / (max(multiplying, sending) if overlap else multiplying + sending)
+
+
+# ---- what is asked for -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a product is computed, once everything about it was found right."""
+
+    split: str
+    axes: tuple[int | None, int | None]  # along which the operands are cut
+    offsets: tuple[tuple[int, ...], tuple[int, ...]]  # where
+    places: tuple[int, ...]  # the devices of this process's parts
+    dtype: np.dtype[Any]  # of the result
+
+
+def _planned(
+    a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any
+) -> tuple[str, _Plan]:
+    """Check a call, and settle where operands are cut; also what it asks for in words."""
+    if not isinstance(split, str) or split not in _CUTS:
+        raise ValueError(f"{_FUNCTION}: {sentence('split must be m, n, k or batch', repr(split))}")
+    _mpi.seconds(_FUNCTION, timeout)
+    if comm is not None:
+        _mpi.reads_device_memory(_FUNCTION)
+    _check_operands(a, b, split)
+    known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
+    places = _common_places(a, b, known, devices)
+    axes = _wanted("a", a, split), _wanted("b", b, split)
+    count = len(places) if comm is None else comm.Get_size()
+    found = []
+    for name, x, axis in zip("ab", (a, b), axes, strict=True):
+        if isinstance(x, ShardedArray):
+            if x.axis != axis:
+                required = f"{name} must be {_cut_name(axis)} for split={split}"
+                raise ValueError(f"{_FUNCTION}: {sentence(required, _cut_name(x.axis))}")
+            found.append(x.offsets)
+        elif axis is None:
+            found.append(())
+        elif split in ("k", "batch") and known is not None and known.axis is not None:
+            sizes = [high - low for low, high in pairwise(known.offsets)]
+            found.append(given_offsets(_FUNCTION, sizes, count, x, axis, x.shape[axis]))
+        else:
+            found.append(even_offsets(x.shape[axis], count, block_step(x, axis)))
+    if split in ("k", "batch") and None not in axes and found[0] != found[1]:
+        required = "a and b must be cut at the same places"
+        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{found[0]} and {found[1]}')}")
+    first = 0 if comm is None else comm.Get_rank()
+    dtype = _check_product(a, b, split, axes, found, first, epilogue)
+    plan = _Plan(split, axes, (found[0], found[1]), places, dtype)
+    return "" if comm is None else _words(a, b, plan, epilogue), plan
+
+
+def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
+    """What ranks must agree on."""
+    kinds = " and ".join(("sharded " if isinstance(x, ShardedArray) else "") + named(x) for x in (a, b))
+    vectors = {"col_scale": epilogue.col_scale, "bias": epilogue.bias}
+    types = (f"{name} {'none' if x is None else x.dtype}" for name, x in vectors.items())
+    said = f"split={plan.split}, to {plan.dtype}, alpha={epilogue.alpha}, {', '.join(types)}"
+    return f"{kinds}, {said}, cut at {plan.offsets}"
+
+
+def _check_operands(a: Any, b: Any, split: str) -> None:
+    for name, x in (("a", a), ("b", b)):
+        if not (isinstance(x, (ShardedArray, ScaledArray)) or is_array(x)):
+            required = f"{name} must be a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
+            raise TypeError(f"{_FUNCTION}: {sentence(required, type(x).__qualname__, array_hint(x))}")
+        if len(x.shape) not in (2, 3):
+            raise ValueError(f"{_FUNCTION}: {sentence(f'{name}.ndim must be 2 or 3', len(x.shape))}")
+    if a.shape[-1] != b.shape[-2]:
+        got = f"{a.shape[-1]} and {b.shape[-2]}; a.shape={a.shape}, b.shape={b.shape}"
+        raise ValueError(f"{_FUNCTION}: {sentence('a.shape[-1] (K) must equal b.shape[-2] (K)', got)}")
+    if split == "batch" and len(a.shape) != 3:
+        raise ValueError(f"{_FUNCTION}: {sentence('a.ndim must be 3 for split=batch', len(a.shape))}")
+    if split == "batch" and len(b.shape) == 3 and a.shape[0] != b.shape[0]:
+        required, got = "a.shape[0] must equal b.shape[0] for split=batch", f"{a.shape[0]} and {b.shape[0]}"
+        raise ValueError(f"{_FUNCTION}: {sentence(required, got)}")
+    if split == "k" and len(b.shape) != 2:
+        raise ValueError(f"{_FUNCTION}: {sentence('b.ndim must be 2 for split=k', len(b.shape))}")
+
+
+def _common_places(a: Any, b: Any, known: ShardedArray | None, devices: Any) -> tuple[int, ...]:
+    """The devices of a product, which all that tell of any must agree on."""
+    if known is None:
+        return places_of(_FUNCTION, devices)
+    both = isinstance(a, ShardedArray) and isinstance(b, ShardedArray)
+    if both and (a.devices != b.devices or a.comm != b.comm):
+        required = "a and b must be on the same devices in the same order, or of one communicator"
+        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{a!r} and {b!r}')}")
+    if devices is not None:
+        same = devices == known.comm if _mpi.is_communicator(devices) else known.comm is None
+        if not same or places_of(_FUNCTION, devices) != known.devices:
+            required = "devices must be those of the sharded operand, or None"
+            raise ValueError(f"{_FUNCTION}: {sentence(required, f'{devices} beside {known!r}')}")
+    return known.devices
+
+
+def _check_product(
+    a: Any,
+    b: Any,
+    split: str,
+    axes: tuple[int | None, int | None],
+    offsets: Sequence[tuple[int, ...]],
+    first: int,
+    epilogue: _Epilogue,
+) -> np.dtype[Any]:
+    """Check the first product of this process as `matmul` will, and the vectors; return the result's type."""
+    faults = _Faults()
+    for name, x in (("alpha", epilogue.alpha), ("col_scale", epilogue.col_scale), ("bias", epilogue.bias)):
+        if isinstance(x, DeviceArray):
+            required = f"{name} must be on the host, from where each device gets it"
+            faults.add(TypeError, "residency", required, f"an array on device {x.device}")
+    faults.vector("col_scale", epilogue.col_scale, (F32,), b.shape[-1])
+    faults.vector("bias", epilogue.bias, OUTPUTS, b.shape[-1])
+    x, y = (
+        x.parts[0]
+        if isinstance(x, ShardedArray)
+        else x
+        if axis is None
+        else cut(x, axis, at[first], at[first + 1])
+        for x, axis, at in zip((a, b), axes, offsets, strict=True)
+    )
+    problem, found = describe_matmul(x, y, dtype=epilogue.dtype, alpha=epilogue.alpha)
+    # What lies elsewhere is brought.
+    reasons: list[Reason] = [*faults.found, *(reason for reason in found if reason.code != "residency")]
+    raise_reasons(_FUNCTION, reasons)
+    assert problem is not None
+    return problem.out_format.dtype
+
+
+def _wanted(name: str, x: Any, split: str) -> int | None:
+    """The axis along which a split wants an operand cut."""
+    found = _OPERAND_CUTS[name][split]
+    return None if split == "batch" and len(x.shape) == 2 else found  # one matrix for the whole batch
+
+
+def _cut_name(axis: int | None) -> str:
+    return "whole on every device (axis=None)" if axis is None else f"cut along axis {axis}"
+
+
+# ---- products --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Epilogue:
+    dtype: Any
+    alpha: float
+    col_scale: Any
+    bias: Any
+
+    def columns(self, low: int, high: int) -> dict[str, Any]:
+        """Arguments of `matmul` for a range of columns."""
+        vectors = (("col_scale", self.col_scale), ("bias", self.bias))
+        some = {name: None if x is None else x[low:high] for name, x in vectors}
+        return {"dtype": self.dtype, "alpha": self.alpha, **some}
+
+
+def _multiply(x: Part, y: Part, out: DeviceArray | None = None, **arguments: Any) -> DeviceArray:
+    """`matmul` of parts, quantized or not."""
+    multiply: Callable[..., DeviceArray] = matmul
+    return multiply(x, y, out, **arguments)
+
+
+def _local(
+    a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
+) -> ShardedArray:
+    """Each part for itself."""
+    columns = b.shape[-1]
+    first = 0 if comm is None else comm.Get_rank()
+    parts = []
+    for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True), first):
+        low, high = (b.offsets[i], b.offsets[i + 1]) if plan.split == "n" else (0, columns)
+        with _hip.on_device(device_of(x)):
+            parts.append(_multiply(x, y, **epilogue.columns(low, high)))
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], columns)
+    offsets = b.offsets if plan.split == "n" else a.offsets
+    return ShardedArray(parts, shape, _CUTS[plan.split], offsets, comm, timeout)
+
+
+def _resident(*operands: Any) -> bool:
+    return any(isinstance(x.data if isinstance(x, ScaledArray) else x, DeviceArray) for x in operands)
+
+
+def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[Any]:
+    """Multiply host operands piece by piece: one goes up and one comes down while another is multiplied."""
+    axis, devices, cuts = _CUTS[plan.split], plan.places, plan.axes
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = np.empty((*lead, a.shape[-2], b.shape[-1]), plan.dtype)
+    offsets = even_offsets(out.shape[axis], len(devices), 1)
+
+    def work(i: int) -> None:
+        device, first, last = devices[i], offsets[i], offsets[i + 1]
+        copies = Stream(device)
+        whole: list[Any] = [
+            asarray(x, device=device) if along is None else None
+            for x, along in zip((a, b), cuts, strict=True)
+        ]
+        nbytes = sum(x.nbytes for x, along in zip((a, b), cuts, strict=True) if along is not None)
+        step = max(1, _PIECE_BYTES * out.shape[axis] // max(nbytes, 1))
+        before: tuple[DeviceArray, npt.NDArray[Any]] | None = None
+        with _hip.on_device(device):
+            for low in range(first, last, step):
+                high = min(low + step, last)
+                x, y = (
+                    there
+                    if along is None
+                    else asarray(cut(x, along, low, high), device=device, stream=copies)
+                    for x, along, there in zip((a, b), cuts, whole, strict=True)
+                )
+                columns = (low, high) if plan.split == "n" else (0, b.shape[-1])
+                made = _multiply(x, y, **epilogue.columns(*columns)), sliced(out, axis, low, high)
+                if before is not None:
+                    before[0].get(before[1])
+                before = made
+            if before is not None:
+                before[0].get(before[1])
+
+    on_each(devices, work)
+    return out
+
+
+class _RangesOfK:
+    """Sums over a range of K each, sent to the owners of their rows and added there in order."""
+
+    def __init__(
+        self,
+        a: ShardedArray,
+        b: ShardedArray,
+        dtype: np.dtype[Any],
+        epilogue: _Epilogue,
+        comm: Any,
+        timeout: float,
+    ):
+        self.dtype, self.epilogue, self.comm, self.timeout = dtype, epilogue, comm, timeout
+        self.lead, self.columns = a.shape[:-2], b.shape[-1]
+        self.rows = even_offsets(a.shape[-2], len(a.offsets) - 1, 1)  # of each owner
+        if comm is None:
+            self.planes = _exchange_devices(a, b, self.rows)
+        else:
+            self.sent, received = _own_sums(a, b, self.rows, comm.Get_rank())
+            self.planes = [received]
+
+    def add_up(self) -> ShardedArray:
+        """The product; with a communicator the ranks exchange their sums first."""
+        rows, comm = self.rows, self.comm
+        if comm is not None:
+            unit = math.prod(self.lead) * self.columns  # floats that belong to one row
+            with _hip.on_device(self.sent.device):
+                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], rows, unit, self.timeout)
+        parts = []
+        for i, planes in enumerate(self.planes, 0 if comm is None else comm.Get_rank()):
+            shape = (*self.lead, rows[i + 1] - rows[i], self.columns)
+            with _hip.on_device(planes.device):
+                parts.append(_add_up(planes, shape, self.dtype, self.epilogue))
+        return ShardedArray(parts, (*self.lead, rows[-1], self.columns), -2, rows, comm, self.timeout)
+
+
+def _add_up(planes: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
+    """Add the ranges of K, (ranges, *shape), in their order; then what `matmul` does to a sum."""
+    device = planes.device
+    out = new(shape, dtype, device, 0)
+    if out.size == 0:
+        return out
+    vectors = [None if v is None else lend(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
+    col_scale, bias = (0 if v is None else v.ptr for v in vectors)
+    bias_type = 0 if vectors[1] is None else _type_code(vectors[1].dtype)
+    kernel = _launch.function(device, "split_reduce")
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    plane = 4 * rows * columns
+    _launch.launch(
+        kernel,
+        -(-rows // kernel.tile[0]) * -(-columns // kernel.tile[1]),
+        0,
+        *(planes.ptr, out.ptr, 0, col_scale, bias, 0, 0),
+        *(columns, plane, plane, columns, 0, 0, 0, 0, 0, 0),
+        *(rows, columns, 1, planes.shape[0], 0, 0, float(e.alpha), _type_code(dtype), bias_type),
+    )
+    return out
+
+
+def _type_code(dtype: np.dtype[Any]) -> int:
+    form = format_of(dtype)
+    assert form is not None
+    return _launch.TYPE_CODES[form.name]
+
+
+def _reshaped(x: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+    """Contiguous memory as another shape."""
+    return DeviceArray(x._block, x.ptr, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
+
+
+def _rows(x: Part, low: int, high: int) -> Part:
+    found: Part = cut(x, -2, low, high)
+    return found
+
+
+def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> list[DeviceArray]:
+    """For each device the sums of all ranges for its rows. Queued; nothing is waited for."""
+    count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
+    planes = []
+    for i, device in enumerate(a.devices):
+        with _hip.on_device(device):
+            planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), F32.dtype, device, 0))
+            _copies(device).arriving.wait(Event(device, timing=False).record())
+    for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True)):
+        with _hip.on_device(a.devices[i]):
+            # Its own rows last: what others wait for goes first.
+            for owner in (*range(i + 1, count), *range(i + 1)):
+                if rows[owner] == rows[owner + 1] or columns == 0:
+                    continue
+                slot, part = planes[owner][i], _rows(x, rows[owner], rows[owner + 1])
+                if a.devices[owner] == a.devices[i]:
+                    _multiply(part, y, slot)
+                else:
+                    _send(_multiply(part, y, dtype=F32.dtype), slot)
+    for device in set(a.devices):
+        with _hip.on_device(device):
+            Event(device, timing=False).record(_copies(device).arriving).wait()
+    return planes
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Streams of a device for copies to and from others, beside the products."""
+
+    leaving: Stream
+    arriving: Stream
+
+
+_all_copies: dict[int, _Copies] = {}
+
+
+def _copies(device: int) -> _Copies:
+    found = _all_copies.get(device)
+    if found is None:
+        found = _all_copies.setdefault(device, _Copies(Stream(device), Stream(device)))
+    return found
+
+
+def _send(source: DeviceArray, target: DeviceArray) -> None:
+    """Queue a copy to another device, behind the product that makes the source."""
+    leaving, arriving = _copies(source.device).leaving, _copies(target.device).arriving
+    source._block.reading(int(leaving))
+    target._block.readers.add(int(arriving))  # should it be dropped before all have arrived
+    ends = (target.ptr, target.device, int(arriving)), (source.ptr, source.device, int(leaving))
+    _staging.between(*ends[0], *ends[1], source.nbytes)
+
+
+def _own_sums(
+    a: ShardedArray, b: ShardedArray, rows: Sequence[int], rank: int
+) -> tuple[DeviceArray, DeviceArray]:
+    """A rank's sums for all rows, owner by owner; and where those of all ranks for its own will go."""
+    x, y, device, lead, columns = a.parts[0], b.parts[0], a.devices[0], a.shape[:-2], b.shape[-1]
+    unit = math.prod(lead) * columns
+    with _hip.on_device(device):
+        sent = new((rows[-1], unit), F32.dtype, device, 0)
+        for low, high in pairwise(rows) if lead else [(0, rows[-1])]:
+            if low < high and unit:
+                shape = (*lead, high - low, columns)
+                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape))
+        received = new((len(rows) - 1, *lead, rows[rank + 1] - rows[rank], columns), F32.dtype, device, 0)
+    return sent, received

@@ -1,0 +1,1 @@
+"""Element formats, scale rules, ScaledArray, packing, groups of rows."""

@@ -1,0 +1,51 @@
+"""Arithmetic of shapes and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of an array whose last axis runs fastest.
+
+    Examples
+    --------
+    >>> contiguous_strides((2, 3, 4), 2)
+    (24, 8, 2)
+    """
+    strides: list[int] = []
+    step = itemsize
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= max(n, 1)
+    return tuple(strides)
+
+
+def byte_range(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, address: int
+) -> tuple[int, int]:
+    """Return the first byte of an array and the one behind its last.
+
+    Examples
+    --------
+    >>> byte_range((3, 4), (-8, 2), 2, 100)
+    (84, 108)
+    """
+    if 0 in shape:
+        return address, address
+    low = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
+    high = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
+    return address + low, address + high + itemsize
+
+
+def line_pitch(along: int, itemsize: int) -> int:
+    """Bytes from line to line of storage made for a kernel: whole pieces of 16, at least one."""
+    return max(1, -(-along * itemsize // 16)) * 16
+
+
+def rows_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether a matrix is rows of adjacent elements, and the rows follow each other upwards."""
+    if len(shape) != 2:
+        return False
+    rows, columns = shape
+    return (columns <= 1 or strides[1] == itemsize) and (rows <= 1 or strides[0] >= columns * itemsize)

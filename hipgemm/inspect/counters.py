@@ -1,0 +1,214 @@
+"""What launches on the emulator have cost: instructions, clocks of the matrix pipes and of LDS, bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, fields
+
+from ..errors import RuntimeNotFoundError, sentence
+from ..runtime import hip as _hip
+
+
+@dataclass(frozen=True)
+class EmulatorCounters:
+    """Sums over launches. All but `nanoseconds` are the same at every run, on every CPU.
+
+    Those from `counted_launches` on are about addresses and cover that many of the launches only: those
+    that ran while addresses were counted. The rules behind them are in docs/emulator.md, "Counters".
+
+    Attributes
+    ----------
+    launches, workgroups, waves : int
+        What was started.
+    wave_instructions : int
+        Instructions, once for each wave that executes them. By class they are `salu`, `valu`, `trans`
+        (transcendental), `mfma` (matrix), `lds`, `vmem` (vector memory), `smem` (scalar memory), `branch`,
+        `wait` (s_waitcnt) and `other`.
+    barriers : int
+        ``s_barrier`` among them.
+    matrix_clocks : int
+        Clocks that the matrix pipes are busy, summed over SIMDs.
+    nanoseconds : int
+        Host time inside the machine.
+    counted_launches : int
+        Launches whose addresses were counted.
+    lds_data_clocks, lds_conflict_clocks : int
+        Clocks that LDS data ports are busy without bank conflicts, and what conflicts add.
+    lds_read_bytes, lds_written_bytes, lds_dma_bytes : int
+        What lanes read from and write to LDS, and what loads write there directly.
+    global_read_bytes, global_written_bytes, global_atomic_bytes : int
+        Bytes of memory that lanes ask for.
+    l2_read_requests, l2_written_requests, l2_atomic_requests : int
+        128-byte lines that these touch, those of each wave instruction once.
+    unique_read_bytes, unique_read_lines, unique_written_bytes, unique_written_lines : int
+        Different bytes and 128-byte lines that a launch touches.
+    scalar_bytes : int
+        What scalar loads read.
+    scratch_bytes : int
+        What lanes read and write of their private memory.
+    each : tuple of EmulatorLaunch
+        The launches, in the order in which they ended; of more than 1024 the latest.
+    """
+
+    launches: int = 0
+    workgroups: int = 0
+    waves: int = 0
+    wave_instructions: int = 0
+    salu: int = 0
+    valu: int = 0
+    trans: int = 0
+    mfma: int = 0
+    lds: int = 0
+    vmem: int = 0
+    smem: int = 0
+    branch: int = 0
+    wait: int = 0
+    other: int = 0
+    barriers: int = 0
+    matrix_clocks: int = 0
+    nanoseconds: int = 0
+    counted_launches: int = 0
+    lds_data_clocks: int = 0
+    lds_conflict_clocks: int = 0
+    lds_read_bytes: int = 0
+    lds_written_bytes: int = 0
+    lds_dma_bytes: int = 0
+    global_read_bytes: int = 0
+    global_written_bytes: int = 0
+    global_atomic_bytes: int = 0
+    l2_read_requests: int = 0
+    l2_written_requests: int = 0
+    l2_atomic_requests: int = 0
+    unique_read_bytes: int = 0
+    unique_read_lines: int = 0
+    unique_written_bytes: int = 0
+    unique_written_lines: int = 0
+    scalar_bytes: int = 0
+    scratch_bytes: int = 0
+    each: tuple[EmulatorLaunch, ...] = ()
+
+    def __str__(self) -> str:
+        found = [(name, getattr(self, name)) for name in _NAMES]
+        return "\n".join(f"{name:20} {value:16,}" for name, value in found if value) or "nothing ran"
+
+
+@dataclass(frozen=True)
+class EmulatorLaunch:
+    """One launch.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    workgroups, workgroup_size : tuple of int
+        The grid in workgroups, and a workgroup in lanes; x, y, z.
+    vgprs, agprs, sgprs : int
+        Registers as the compiler counts them: vector ones, accumulation registers among them, scalar ones.
+    allocated_vgprs : int
+        Vector registers that a wave occupies of the 512 that a SIMD has for each lane.
+    lds_bytes : int
+        LDS of a workgroup.
+    private_bytes : int
+        Private memory of a lane.
+    counters : EmulatorCounters
+        What it cost.
+    """
+
+    kernel: str
+    workgroups: tuple[int, int, int]
+    workgroup_size: tuple[int, int, int]
+    vgprs: int
+    agprs: int
+    sgprs: int
+    allocated_vgprs: int
+    lds_bytes: int
+    private_bytes: int
+    counters: EmulatorCounters
+
+
+_NAMES = tuple(field.name for field in fields(EmulatorCounters) if field.name != "each")
+_MOST_KERNEL_NAME = 4096
+
+
+def emulator_counters(*, reset: bool = False, addresses: bool | None = None) -> EmulatorCounters:
+    """Wait for all work on the emulator and tell what it has cost since the start or the last reset.
+
+    Parameters
+    ----------
+    reset : bool
+        Start anew from zero afterwards.
+    addresses : bool, optional
+        From now on count (or do not count) what depends on addresses, too: LDS clocks, bytes, requests.
+        Launches take several times as long meanwhile. Left out, nothing changes; at the start the
+        environment variable HIPGEMM_EMULATOR_COUNT=1 says yes.
+
+    Returns
+    -------
+    EmulatorCounters
+        Totals, and each launch in `each`.
+
+    Raises
+    ------
+    RuntimeNotFoundError
+        If the runtime is not the emulator.
+
+    Examples
+    --------
+    >>> import ml_dtypes, numpy as np, hipgemm as hg
+    >>> x = np.ones((256, 256), ml_dtypes.bfloat16)
+    >>> if hg.info().runtime == "emulator":
+    ...     _ = hg.emulator_counters(reset=True, addresses=True)
+    ...     _ = hg.matmul(x, x.T)
+    ...     counted = hg.emulator_counters(addresses=False)
+    ...     assert counted.mfma * 16 * 16 * 32 == 256**3
+    ...     assert counted.unique_read_bytes == 2 * x.nbytes
+    ...     assert counted.lds_conflict_clocks == 0
+    """
+    rt = _hip.runtime()
+    library = rt.emulator
+    if library is None:
+        text = sentence("the runtime must be the emulator", rt.kind, f"library {rt.library}")
+        raise RuntimeNotFoundError(f"emulator_counters: {text}; set HIPGEMM_RUNTIME=emulator")
+    for device in range(rt.devices):
+        with _hip.on_device(device):
+            _hip.call("hipDeviceSynchronize")
+    found = _read(library)
+    if reset:
+        library.hipgemm_emulator_reset_counters()
+    if addresses is not None:
+        library.hipgemm_emulator_set_counting(int(addresses))
+    return found
+
+
+def _read(library: ctypes.CDLL) -> EmulatorCounters:
+    library.hipgemm_emulator_counter_names.restype = ctypes.c_char_p
+    library.hipgemm_emulator_launch_names.restype = ctypes.c_char_p
+    names = (library.hipgemm_emulator_counter_names() or b"").decode().split()
+    shape = (library.hipgemm_emulator_launch_names() or b"").decode().split()
+    values = (ctypes.c_uint64 * (len(shape) + len(names)))()
+    kernel = ctypes.create_string_buffer(_MOST_KERNEL_NAME)
+
+    library.hipgemm_emulator_counters(values, len(names))
+    totals = dict(zip(names, values, strict=False))
+    launches = []
+    for number in range(max(0, totals["launches"] - 1024), totals["launches"]):
+        size = ctypes.c_size_t(len(kernel))
+        if not library.hipgemm_emulator_launch(ctypes.c_uint64(number), kernel, size, values, len(values)):
+            continue
+        found = dict(zip(shape + names, values, strict=True))
+        x, y, z = ((found["workgroups_" + axis], found["workgroup_size_" + axis]) for axis in ("x", "y", "z"))
+        launches.append(
+            EmulatorLaunch(
+                kernel=kernel.value.decode(errors="replace"),
+                workgroups=(x[0], y[0], z[0]),
+                workgroup_size=(x[1], y[1], z[1]),
+                vgprs=found["vgprs"],
+                agprs=found["agprs"],
+                sgprs=found["sgprs"],
+                allocated_vgprs=found["allocated_vgprs"],
+                lds_bytes=found["lds_bytes"],
+                private_bytes=found["private_bytes"],
+                counters=EmulatorCounters(**{name: found[name] for name in _NAMES}),
+            )
+        )
+    return EmulatorCounters(**{name: totals[name] for name in _NAMES}, each=tuple(launches))

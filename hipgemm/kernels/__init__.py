@@ -1,0 +1,1 @@
+"""What was built, and how it is launched."""

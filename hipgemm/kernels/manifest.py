@@ -1,0 +1,154 @@
+"""What was built: the kernels of each architecture, as the manifest lists them. Pure: no device."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import KernelNotFoundError
+from ..formats.elements import FORMATS, QUANTIZED, Format
+
+KERNEL_DIR = Path(__file__).parent
+MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
+BRIDGE_ARCH = "sm_90a"  # what the portable kernels are built for under the bridge
+BRIDGE_LINE = "make bridge (in a source tree; what is installed by pip has none)"
+ARCHS = ("gfx950", "gfx942", "gfx90a", "gfx1100", "gfx1201")  # that there are kernels for
+GEMMS = ("gemm", "scaled_gemm")  # operations of products
+CHUNK_BYTES = 16  # what one lane of a kernel loads at once
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One kernel argument."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a code object, as the manifest lists it."""
+
+    name: str
+    op: str
+    arch: str
+    threads: int
+    tile: tuple[int, ...]
+    args: tuple[Argument, ...]
+    a: str = ""
+    b: str = ""
+    layout: str = ""
+    element_bytes: int = 0
+    waves_per_simd: int = 0
+    schedule: str = ""
+    lds: int = 0  # bytes of a workgroup
+    vgpr: int = 0  # vector registers of a lane
+    main_loop: Mapping[str, float] = field(default_factory=dict, hash=False)  # per wave and K tile
+
+    @property
+    def bits(self) -> int:
+        """Bits of one number of the operands; of the wider one where they differ."""
+        return max(_format(name).bits for name in (self.a, self.b))
+
+    @property
+    def chunk(self) -> int:
+        """Numbers along K that the kernel takes or leaves together."""
+        return 8 * CHUNK_BYTES // min(_format(name).bits for name in (self.a, self.b))
+
+
+def _format(name: str) -> Format:
+    return FORMATS.get(name) or QUANTIZED[name]
+
+
+@dataclass(frozen=True)
+class CodeObject:
+    """The kernels built for one architecture."""
+
+    arch: str
+    path: Path
+    sha256: str
+    kernels: dict[str, Kernel]
+
+    @cached_property
+    def orders_scales(self) -> bool:
+        """Whether there are products that read MX scales in an order of their own."""
+        return any(kernel.op == "scaled_gemm" for kernel in self.kernels.values())
+
+
+def load_manifest(directory: Path | None = None, name: str = "manifest.json") -> dict[str, CodeObject]:
+    """Read a manifest; empty where nothing was built."""
+    path = (directory or KERNEL_DIR) / name
+    try:
+        stamp = path.stat().st_mtime_ns
+    except OSError:
+        return {}
+    return _read_manifest(path, stamp)
+
+
+@lru_cache(maxsize=4)
+def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
+    del stamp  # part of the cache's key only
+    try:
+        return {
+            arch: _code_object(arch, entry, path)
+            for arch, entry in json.loads(path.read_text())["archs"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise KernelNotFoundError(
+            f"the kernel manifest {path} is damaged ({error!r}); run: {MAKE_LINE}"
+        ) from error
+
+
+def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
+    def kernel(k: dict[str, Any]) -> Kernel:
+        return Kernel(
+            name=k["name"],
+            op=k["op"],
+            arch=arch,
+            threads=k["threads"],
+            tile=tuple(k["tile"]),
+            args=tuple(Argument(x["name"], x["type"], x["offset"], x["size"]) for x in k["args"]),
+            a=k.get("a", ""),
+            b=k.get("b", ""),
+            layout=k.get("layout", ""),
+            element_bytes=k.get("element_bytes", 0),
+            waves_per_simd=k.get("waves_per_simd", 0),
+            schedule=k.get("schedule", ""),
+            lds=k.get("lds", 0),
+            vgpr=k.get("vgpr", 0),
+            main_loop=k.get("main_loop", {}),
+        )
+
+    kernels = {k["name"]: kernel(k) for k in entry["kernels"]}
+    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels)
+
+
+def code_object(arch: str, directory: Path | None = None) -> CodeObject:
+    """Return what was built for an architecture, or say what was found, what is built, and what to run."""
+    if arch.startswith("sm_"):  # under the bridge
+        built = load_manifest(directory, "bridge.json")
+        if arch not in built:
+            advice = f"run: {BRIDGE_LINE}"
+            if arch != BRIDGE_ARCH:
+                advice = f"the bridge has kernels for {BRIDGE_ARCH} (H100, H200) only"
+            made = ", ".join(built) or "none"
+            raise KernelNotFoundError(f"no kernels for {arch}; built for the bridge: {made}; {advice}")
+        return built[arch]
+    built = load_manifest(directory)
+    if arch not in built:
+        raise KernelNotFoundError(no_kernels(arch, built))
+    return built[arch]
+
+
+def no_kernels(arch: str, built: Iterable[str]) -> str:
+    """Say that an architecture is not among those built, and what helps."""
+    advice = f"run: {MAKE_LINE}"
+    if arch not in ARCHS:
+        advice = f"hipgemm has kernels for {', '.join(ARCHS)} only: make kernels builds no others"
+    return f"no kernels for {arch}; architectures built: {', '.join(built) or 'none'}; {advice}"

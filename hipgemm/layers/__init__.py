@@ -1,0 +1,1 @@
+"""Linear layers, forward and backward."""

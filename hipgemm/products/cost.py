@@ -1,0 +1,461 @@
+"""How long a kernel would take: an estimate that decides among kernels. Pure; explained in docs/choice.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from ..formats.elements import FORMATS, QUANTIZED
+from ..kernels.manifest import Kernel
+
+# ---- the chip --------------------------------------------------------------------------------------
+
+
+class Rate(NamedTuple):
+    """A figure of the model."""
+
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One device of an architecture, at its highest clock."""
+
+    compute_units: int
+    dies: int  # XCDs: parts with an L2 of their own, which workgroups are dealt out to in turn
+    ghz: float
+    memory: float  # bytes per second
+
+    @property
+    def memory_clock_bytes(self) -> float:
+        """Bytes of memory per clock, of the whole chip."""
+        return self.memory * SUSTAINED_MEMORY.value / (self.ghz * 1e9)
+
+
+# Vendors' data sheets.
+CHIPS = {
+    "gfx950": Chip(256, 8, 2.4, 8.0e12),
+    "gfx942": Chip(304, 8, 2.1, 5.3e12),
+    "gfx90a": Chip(110, 1, 1.7, 1.6e12),
+    "gfx1100": Chip(96, 1, 2.5, 0.96e12),
+    "gfx1201": Chip(64, 1, 2.97, 0.64e12),
+}
+
+_ASSUMED = "assumed: AMD's mirage timing table"
+MATRIX = {
+    16: Rate(2048, "multiply-adds/clock/CU", "ISA: 16x16x32 in 4 passes of 4 clocks, 4 SIMDs"),
+    8: Rate(4096, "multiply-adds/clock/CU", "ISA: 16x16x128 in 8 passes of 4 clocks, 4 SIMDs"),
+    4: Rate(8192, "multiply-adds/clock/CU", "ISA: 16x16x128 in 4 passes of 4 clocks, 4 SIMDs"),
+}
+VECTOR = Rate(64, "multiply-adds/clock/CU", "ISA: 64 lanes in 4 clocks, 4 SIMDs")
+PLAIN_WORK = Rate(2, "instructions/multiply-add", "assumed: for each one, an access to LDS or a conversion")
+SUSTAINED_MATRIX = Rate(
+    0.64, "of the peak", "HipKittens, MI355X, bf16 8192^3: 1610 of 2516 TFLOP/s; power holds the clock down"
+)
+SUSTAINED_MEMORY = Rate(0.56, "of the peak", "torchao's MX quantizer, MI350X: 4.5 of 8 TB/s")
+LDS_READ = Rate(256, "bytes/clock/CU", "AMD's rocRoller: two ports, 64 lanes x 16 bytes in 8 clocks on each")
+LDS_DMA = Rate(128, "bytes/clock/CU", "assumed: as 16-byte writes, rocRoller")
+L2 = Rate(64, "bytes/clock/CU", f"{_ASSUMED}: 2 KiB/clock for the 32 CUs of an XCD")
+FABRIC = Rate(7167, "bytes/clock", "AMD: 17.2 TB/s from the memory-side cache of MI300X; none published here")
+CACHE = Rate(256 * 2**20, "bytes", "AMD: memory-side cache")
+LATENCY = Rate(1344, "clocks", f"{_ASSUMED}: L1 50 ns, L2 130 ns, memory 380 ns, at 2.4 GHz")
+LDS_LATENCY = Rate(44, "clocks", "measured: tinygrad's traces, 40 to 48 from a read to its use")
+WAVE_START = Rate(700, "clocks", "measured: tinygrad's traces, cold start of a wave")
+WAVE_END = Rate(230, "clocks", "measured: tinygrad's traces, 180 to 280 from the last store to the end")
+UNEVEN = Rate(
+    0.02, "of the shorter terms", "assumed: nothing overlaps wholly; little, so that it settles ties"
+)
+LAUNCH = Rate(1032, "clocks", f"{_ASSUMED}: dispatch 430 ns")
+RATES = {
+    "matrix, 16 bits": MATRIX[16],
+    "matrix, 8 bits": MATRIX[8],
+    "matrix, 4 bits": MATRIX[4],
+    "vector": VECTOR,
+    "plain work": PLAIN_WORK,
+    "sustained matrix": SUSTAINED_MATRIX,
+    "sustained memory": SUSTAINED_MEMORY,
+    "LDS reads": LDS_READ,
+    "LDS DMA": LDS_DMA,
+    "L2": L2,
+    "fabric": FABRIC,
+    "memory-side cache": CACHE,
+    "latency": LATENCY,
+    "LDS latency": LDS_LATENCY,
+    "wave start": WAVE_START,
+    "wave end": WAVE_END,
+    "uneven": UNEVEN,
+    "launch": LAUNCH,
+}
+
+RUN, GROUP_ROWS = 64, 8  # tiles that an XCD takes together, and rows of them: src_hip/order.hpp
+_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # parts of K worth a look
+
+
+# ---- what is asked, what is answered ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Product:
+    """What decides about time: `batches` products (M, K) @ (K, N).
+
+    Attributes
+    ----------
+    m, n, k : int
+        Extents; K in numbers.
+    batches : int
+        How many products.
+    a_matrices, b_matrices : int, optional
+        How many different operands there are: 1 for one that all share. `batches` unless given.
+    out_bytes : int
+        Bytes of a number of the result.
+    a_bits, b_bits : int
+        Bits of a number of the operands, for a kernel that takes any.
+    """
+
+    m: int
+    n: int
+    k: int
+    batches: int = 1
+    a_matrices: int = 0
+    b_matrices: int = 0
+    out_bytes: int = 2
+    a_bits: int = 16
+    b_bits: int = 16
+
+
+class Term(NamedTuple):
+    """A part of an estimate.
+
+    Those with `overlaps` go on at the same time, and the longest of them counts; the others are added.
+    """
+
+    name: str
+    clocks: float
+    formula: str
+    source: str
+    overlaps: bool
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A rough time for one kernel, in clocks of the engine. Only its order matters.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        Which.
+    splits, split_tiles : int
+        Into how many parts K is cut, and how many K tiles (counted as turns) are in each.
+    tiles, rounds : int
+        Output tiles of all products; how many workgroups a compute unit runs one after the other.
+    clocks : float
+        The estimate.
+    load : Load
+        What the kernel does, apart from how K is split.
+    """
+
+    kernel: Kernel
+    splits: int
+    split_tiles: int
+    tiles: int
+    rounds: int
+    clocks: float
+    load: Load = field(repr=False, compare=False)
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """What the estimate consists of."""
+        return tuple(self.load.terms(self.splits, self.split_tiles))
+
+    @property
+    def bound(self) -> str:
+        """The name of the longest term."""
+        return max(self.terms, key=lambda term: term.clocks).name
+
+    @property
+    def microseconds(self) -> float:
+        """The estimate as a time."""
+        return self.clocks / self.load.chip.ghz / 1e3
+
+    @property
+    def totals(self) -> Totals:
+        """What the whole product costs the chip, for comparison with counters."""
+        return self.load.totals(self.splits)
+
+    def __str__(self) -> str:
+        tiles = f"{self.tiles} tile{'s' if self.tiles != 1 else ''}"
+        splits = f" x {self.splits} parts of K" if self.splits > 1 else ""
+        rounds = f"{self.rounds} round{'s' if self.rounds != 1 else ''}"
+        return f"{self.kernel.name}: {tiles}{splits} in {rounds}, estimated at {self.clocks:.3g} clocks"
+
+
+class Totals(NamedTuple):
+    """Sums over the chip, in the units of the emulator's counters."""
+
+    matrix_clocks: float  # of SIMDs
+    lds_read_bytes: float
+    lds_dma_bytes: float
+    read_bytes: float  # that workgroups ask for
+    unique_bytes: float  # of operands, each once
+    written_bytes: float
+
+
+def estimate(x: Product, kernel: Kernel) -> Cost:
+    """Estimate a kernel's time for a product, with as many parts of K as are best.
+
+    Examples
+    --------
+    >>> kernel = Kernel("k", "gemm", "gfx950", 256, (64, 64, 64), (), "bf16", "bf16", "nt")
+    >>> one, many = (estimate(Product(m, 4096, 4096), kernel) for m in (1, 4096))
+    >>> one.splits > 1, many.splits
+    (True, 1)
+    """
+    load = Load(x, kernel)
+    best, least = (1, 0), math.inf
+    for choice in load.choices():
+        loop = load.overlapping(*choice)
+        clocks = max(loop) + uneven(loop) + sum(load.added(choice[0]))
+        if clocks < least:
+            best, least = choice, clocks
+        _, power, _, _, fabric, memory, _ = loop
+        if max(power, fabric, memory) == max(loop):
+            break  # the chip as a whole is busy: more parts would only add to that
+    tiles, rounds = load.tiles * load.batches, load.rounds(best[0])
+    return Cost(kernel, *best, tiles=tiles, rounds=rounds, clocks=least, load=load)
+
+
+def uneven(loop: Iterable[float]) -> float:
+    """Clocks that terms of the main loop add to the longest of them."""
+    terms = list(loop)
+    return UNEVEN.value * (sum(terms) - max(terms))
+
+
+def copy_clocks(read: int, written: int, arch: str = "gfx950") -> float:
+    """Estimate the time of laying an operand out anew, in clocks: bytes at memory's rate, and a launch."""
+    chip = CHIPS.get(arch, CHIPS["gfx950"])
+    alone = LAUNCH.value + WAVE_START.value + LATENCY.value + WAVE_END.value
+    return alone + (read + written) / chip.memory_clock_bytes
+
+
+# ---- the model -------------------------------------------------------------------------------------
+
+
+class Load:
+    """What a kernel does for a product, apart from how K is split."""
+
+    def __init__(self, x: Product, kernel: Kernel) -> None:
+        self.x, self.kernel = x, kernel
+        self.chip = CHIPS.get(kernel.arch, CHIPS["gfx950"])
+        self.plain = kernel.op == "plain"
+        tm, tn = kernel.tile[0], kernel.tile[1]
+        tk = kernel.tile[2] if len(kernel.tile) > 2 else 16
+        self.tile_m, self.tile_n, self.tile_k = tm, tn, tk
+        self.tiles_m, self.tiles_n = max(1, -(-x.m // tm)), max(1, -(-x.n // tn))
+        self.tiles = self.tiles_m * self.tiles_n
+        self.batches = max(1, x.batches)
+        self.k_tiles = max(1, -(-x.k // tk))
+        self.waves = max(1, kernel.threads // 64)
+        self.resident = _resident(kernel, self.waves)
+        a_bytes, b_bytes = _bytes(kernel.a, x.a_bits), _bytes(kernel.b, x.b_bits)
+        self.a_matrices = min(x.a_matrices or self.batches, self.batches)
+        self.b_matrices = min(x.b_matrices or self.batches, self.batches)
+        # Bytes of a K tile: asked of L2, and put into LDS (rows past the end as zeros). Scales of blocks are
+        # loaded by each wave for itself: at least a line of 128 bytes for each of the 4 blocks that a load
+        # takes, more if the wave has more than 64 rows.
+        a_codes, b_codes = _bytes(kernel.a, x.a_bits, False), _bytes(kernel.b, x.b_bits, False)
+        # Of an operand across K, a load takes a run of numbers, which may be shorter than a line.
+        parts = 2 if kernel.schedule == "PingPong" else 1
+        a_asked = a_codes * (max(1.0, 128 * parts / (tm * a_codes)) if kernel.layout[:1] == "t" else 1.0)
+        b_asked = b_codes * (max(1.0, 128 * parts / (tn * b_codes)) if kernel.layout[1:] == "n" else 1.0)
+        lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
+        self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * lines
+        self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
+        self.dma_bytes = (tm + tn) * 4 * tk if self.plain else (tm * a_codes + tn * b_codes) * tk
+        reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
+        self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
+        if self.plain:  # a square of the tile for each thread, float32 in LDS
+            self.lds_bytes = kernel.threads * 2 * math.sqrt(tm * tn / kernel.threads) * 4 * tk
+        self.bits = 32 if self.plain else kernel.bits
+        rate = VECTOR.value / PLAIN_WORK.value if self.plain else MATRIX[self.bits].value
+        self.peak = rate * self.chip.compute_units
+        # Clocks of a compute unit for a K tile.
+        self.matrix_step = tm * tn * tk / rate
+        self.lds_step = self.lds_bytes / LDS_READ.value + self.dma_bytes / LDS_DMA.value
+        self.l2_step = self.step_bytes / L2.value
+        # Fetches run this many K tiles ahead.
+        stages = kernel.lds // self.dma_bytes if kernel.lds else 2.0
+        self.ahead = 1.25 if kernel.schedule == "PingPong" else max(1.0, stages - 1)
+        self.spare = max(0.0, stages - 2)  # tiles of zeros fetched at the end, so that waits stay the same
+        alone = self.matrix_step * max(1.0, 4 / self.waves)
+        if kernel.schedule == "PingPong":
+            self.chain_step = max(alone, self.lds_step, LATENCY.value / self.ahead)
+        else:
+            self.chain_step = max(alone + self.lds_step + LDS_LATENCY.value, LATENCY.value / self.ahead)
+        self.macs = self.tiles * tm * tn * self.k_tiles * tk * self.batches
+        operands = self.a_matrices * x.m * a_bytes + self.b_matrices * x.n * b_bytes
+        self.unique_bytes = operands * x.k
+        self.read_bytes = (
+            (self.tiles_n * x.m * a_asked + self.tiles_m * x.n * b_asked) * x.k
+            + self.tiles * self.k_tiles * self.scale_bytes
+        ) * self.batches
+        # Tiles that an XCD works on together, and how many rows and columns of tiles they cover.
+        die_units = max(1, self.chip.compute_units // self.chip.dies)
+        self.together = max(1, min(die_units * self.resident, RUN, -(-self.tiles // self.chip.dies)))
+        self.run_rows = min(GROUP_ROWS, self.tiles_m, self.together)
+        self.run_columns = min(self.tiles_n, -(-self.together // self.run_rows))
+        each = min(self.run_rows * tm, x.m) * a_bytes + min(self.run_columns * tn, x.n) * b_bytes
+        missed = each * x.k * self.batches * self.tiles / self.together
+        self.missed_bytes = min(self.read_bytes, max(self.unique_bytes, missed))
+        self.results = x.m * x.n * self.batches
+
+    def choices(self) -> Iterator[tuple[int, int]]:
+        """Numbers of parts of K that are worth a look, with the even number of turns in each."""
+        turns = self.k_tiles + self.k_tiles % 2
+        yield 1, turns
+        if self.plain or self.tiles * self.batches >= 4 * self.chip.compute_units * self.resident:
+            return  # so many rounds that the last one, though units idle in it, matters little
+        before = 1
+        for wanted in _SPLITS:
+            each = -(-turns // wanted)
+            each += each % 2
+            splits = -(-turns // each)
+            if splits > before:
+                before = splits
+                yield splits, each
+
+    def per_unit(self, splits: int) -> int:
+        """Workgroups of the compute unit that has most of them."""
+        dies = self.chip.dies
+        on_die = -(-self.tiles * splits * self.batches // dies)
+        return -(-on_die // max(1, self.chip.compute_units // dies))
+
+    def rounds(self, splits: int) -> int:
+        """Workgroups that such a unit runs one after the other."""
+        return -(-self.per_unit(splits) // self.resident)
+
+    def written(self, splits: int) -> float:
+        """Bytes that the kernel stores."""
+        return self.results * (4 * splits if splits > 1 else self.x.out_bytes)
+
+    def stored_bytes(self, splits: int) -> int:
+        """Bytes of the result's tile."""
+        size = 4 if splits > 1 else self.x.out_bytes
+        return min(self.tile_m, self.x.m) * min(self.tile_n, self.x.n) * size
+
+    def overlapping(self, splits: int, split_tiles: int) -> tuple[float, ...]:
+        """Clocks of what goes on at the same time: matrix, power, LDS, L2, fabric, memory, latency."""
+        mine, steps = self.per_unit(splits), min(self.k_tiles, split_tiles)
+        simds = max(1.0, 4 / (self.waves * min(mine, self.resident)))
+        written = self.written(splits)
+        return (
+            mine * steps * self.matrix_step * simds,
+            self.macs / (self.peak * SUSTAINED_MATRIX.value),
+            mine * (steps * self.lds_step + self.spare * self.dma_bytes / LDS_DMA.value),
+            mine * steps * self.l2_step,
+            (self.missed_bytes + written) / FABRIC.value,
+            (self.unique_bytes + written) / self.chip.memory_clock_bytes,
+            self.rounds(splits) * steps * self.chain_step,
+        )
+
+    def added(self, splits: int) -> tuple[float, ...]:
+        """Clocks of what comes before and after: launch, start, store, sum of the parts."""
+        mine, rounds = self.per_unit(splits), self.rounds(splits)
+        return (
+            LAUNCH.value,
+            rounds * (WAVE_START.value + LATENCY.value),
+            mine * self.stored_bytes(splits) / L2.value + rounds * WAVE_END.value,
+            self.reduction(splits) if splits > 1 else 0.0,
+        )
+
+    def reduction(self, splits: int) -> float:
+        """Clocks of the second kernel, which adds up the parts of K."""
+        workspace = self.written(splits)
+        rate = FABRIC.value if workspace <= CACHE.value else self.chip.memory_clock_bytes
+        moved = workspace / rate + self.results * self.x.out_bytes / self.chip.memory_clock_bytes
+        return LAUNCH.value + WAVE_START.value + LATENCY.value + WAVE_END.value + moved
+
+    def totals(self, splits: int) -> Totals:
+        """Sums over the chip."""
+        groups = self.tiles * self.batches * splits
+        steps = self.tiles * self.k_tiles * self.batches
+        return Totals(
+            matrix_clocks=0.0 if self.plain else 4 * self.macs / MATRIX[self.bits].value,
+            lds_read_bytes=steps * self.lds_bytes,
+            lds_dma_bytes=(steps + groups * self.spare) * self.dma_bytes,
+            read_bytes=self.read_bytes,
+            unique_bytes=self.unique_bytes,
+            written_bytes=self.written(splits),
+        )
+
+    def terms(self, splits: int, split_tiles: int) -> Iterator[Term]:
+        """The same with words."""
+        chip, mine, rounds = self.chip, self.per_unit(splits), self.rounds(splits)
+        steps = min(self.k_tiles, split_tiles)
+        loop = self.overlapping(splits, split_tiles)
+        matrix, power, lds, l2, fabric, memory, latency = loop
+        launch, start, store, reduction = self.added(splits)
+        tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
+        each = f"{mine} workgroup{'s' if mine != 1 else ''} x {steps} K tiles"
+        rate = VECTOR if self.plain else MATRIX[self.bits]
+        speed = f"({rate.value:.0f} / {PLAIN_WORK.value:.0f})" if self.plain else f"{rate.value:.0f}"
+        units = chip.compute_units
+        written = self.written(splits)
+        name, formula = "vector" if self.plain else "matrix", f"{each} x {tile} / {speed}"
+        busy = min(4, self.waves * min(mine, self.resident))
+        formula += f" x 4 / {busy}, the SIMDs that have a wave" if busy < 4 else ""
+        yield Term(name, matrix, formula, rate.source, True)
+        formula = f"{self.macs:.4g} multiply-adds / ({units} x {speed} x {SUSTAINED_MATRIX.value})"
+        yield Term("power", power, formula, SUSTAINED_MATRIX.source, True)
+        formula = f"{each} x ({self.lds_bytes:.0f} read / {LDS_READ.value:.0f}"
+        formula += f" + {self.dma_bytes:.0f} filled / {LDS_DMA.value:.0f})"
+        formula += f" + {self.spare:.0f} fills with zeros at the end" if self.spare else ""
+        yield Term("lds", lds, formula, f"{LDS_READ.source}; {LDS_DMA.source}", True)
+        yield Term("l2", l2, f"{each} x {self.step_bytes:.0f} bytes / {L2.value:.0f}", L2.source, True)
+        formula = f"({_size(self.missed_bytes)} for {self.run_rows} x {self.run_columns} tiles in each L2"
+        formula += f" + {_size(written)} stored) / {FABRIC.value:.0f}"
+        yield Term("fabric", fabric, formula, FABRIC.source, True)
+        formula = f"({_size(self.unique_bytes)} of operands + {_size(written)} stored)"
+        formula += f" / {chip.memory_clock_bytes:.0f}"
+        yield Term("memory", memory, formula, SUSTAINED_MEMORY.source, True)
+        formula = f"{rounds} round{'s' if rounds != 1 else ''} x {steps} K tiles x {self.chain_step:.0f}"
+        source = f"a K tile of one workgroup: fetched {self.ahead:g} ahead, {LATENCY.value:.0f} clocks each"
+        yield Term("latency", latency, formula, f"{source}; {LATENCY.source}", True)
+        formula = f"{UNEVEN.value:g} x all of the above but the longest"
+        yield Term("uneven", uneven(loop), formula, UNEVEN.source, False)
+        yield Term("launch", launch, f"{LAUNCH.value:.0f}", LAUNCH.source, False)
+        formula = f"{rounds} x ({WAVE_START.value:.0f} + {LATENCY.value:.0f})"
+        yield Term("start", start, formula, f"{WAVE_START.source}; {LATENCY.source}", False)
+        stored = f"{mine} tile{'s' if mine != 1 else ''} of {self.stored_bytes(splits):.0f} bytes"
+        formula = f"{stored} / {L2.value:.0f} + {rounds} x {WAVE_END.value:.0f}"
+        yield Term("store", store, formula, f"{L2.source}; {WAVE_END.source}", False)
+        if splits > 1:
+            formula = f"a second launch, start and end; {_size(written)} read back, results stored"
+            yield Term("reduction", reduction, formula, f"{LAUNCH.source}; {FABRIC.source}", False)
+
+
+def _resident(kernel: Kernel, waves: int) -> int:
+    """Workgroups that share a compute unit, by registers and by LDS."""
+    if not kernel.vgpr:
+        return max(1, kernel.waves_per_simd * 4 // waves)
+    by_registers = min(8, 512 // (-(-kernel.vgpr // 8) * 8)) * 4 // waves
+    by_lds = 160 * 1024 // (-(-kernel.lds // 1280) * 1280) if kernel.lds else by_registers
+    return max(1, min(by_registers, by_lds))
+
+
+def _bytes(name: str, bits: int, scales: bool = True) -> float:
+    """Bytes of a number of a format, with its share of the scales; by `bits` for a kernel of no format."""
+    made = FORMATS.get(name) or QUANTIZED.get(name)
+    if made is None:
+        return bits / 8
+    return made.bits / 8 + (1 / made.block if scales and made.block else 0)
+
+
+def _size(count: float) -> str:
+    """A number of bytes for people."""
+    power = min(4, int(math.log2(count) // 10)) if count >= 1 else 0
+    return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

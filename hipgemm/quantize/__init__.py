@@ -1,0 +1,1 @@
+"""Quantizers and dequantize."""

@@ -1,0 +1,478 @@
+"""How quantizers, and the way back, run on a device: everything is queued on the stream, in order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..array.device_array import DeviceArray, lend, new
+from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis, type_code
+from ..formats.elements import BLOCK, F32, QUANTIZED, Format
+from ..formats.groups import group_slots, most_blocks
+from ..formats.scaled import ScaledArray, group_blocks
+from ..kernels import launch as _launch
+from ..kernels.manifest import CHUNK_BYTES, code_object
+from ..runtime import device_errors as _notes
+from ..runtime import hip as _hip
+from ..runtime.usage import Call, count_call, count_copy, count_launched
+from .amax import AmaxState
+
+Input = npt.NDArray[Any] | DeviceArray
+
+
+def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
+    """Quantize down the columns of each group of rows."""
+    assert form.scale_dtype is not None
+    device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
+    if isinstance(offsets, DeviceArray):
+        resident, blocks = offsets, most_blocks(rows, groups)
+    else:
+        offsets = offsets.astype(np.int32)
+        offsets.flags.writeable = False
+        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
+    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
+    pitch = round_up(max(1, columns), CHUNK_BYTES)
+    # One piece of memory: codes, scales in the order of products, scales.
+    ordered = _launch.across_scale_bytes(rows, columns, groups)
+    block = _hip.allocate(rows * pitch + ordered + blocks * columns, device, stream)
+    gemm_scale = block.ptr + rows * pitch
+    scale = gemm_scale + ordered
+    if resident is offsets:
+        _hip.clear(scale, blocks * columns, stream)
+    if rows and columns:
+        x._block.reading(stream)
+        resident._block.reading(stream)
+        kernel = _launch.function(device, "quantize_mxfp8_groups")
+        tile_rows, tile_columns = kernel.tile
+        _launch.launch(
+            kernel,
+            group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
+            stream,
+            x.ptr,
+            block.ptr,
+            scale,
+            gemm_scale,
+            resident.ptr,
+            _notes.place("quantize_mxfp8"),
+            *x.strides,
+            pitch,
+            columns,
+            rows,
+            columns,
+            groups,
+            type_code(x),
+            _launch.ELEMENT_CODES[form.name],
+            _launch.RULE_CODES[scaling],
+        )
+    made = ScaledArray._make(
+        DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
+        DeviceArray(block, scale, (blocks, columns), (columns, 1), form.scale_dtype),
+        form,
+        -2,
+        x.shape,
+        kernel_scales={"groups": (block, gemm_scale)},
+        group_offsets=offsets,
+    )
+    moved = x.nbytes + made.data.nbytes + made.scale.nbytes
+    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, moved)
+    return made
+
+
+Axes = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MxArray:
+    """Codes and scales along one axis, but for their address: one piece of memory.
+
+    Codes come first, then scales in the order of products, where there are any, then scales.
+    """
+
+    form: Format
+    axis: int
+    shape: Axes
+    hadamard: bool
+    data: Layout
+    scale: Layout
+    pitches: tuple[int, int]
+    codes: int  # bytes
+    ordered: int
+    nbytes: int
+
+    @classmethod
+    def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
+        """Settle what quantizing `r` makes."""
+        assert form.scale_dtype is not None
+        width = -(-r.length * form.bits // 8)
+        blocks = -(-r.length // BLOCK)
+        pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
+        # A matrix, or several whose rows a product takes for those of one.
+        for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
+        for_products &= code_object(_hip.arch(r.array.device)).orders_scales
+        codes, ordered = r.rows * pitch, _launch.gemm_scale_bytes(r.rows, r.length) if for_products else 0
+        return cls(
+            form,
+            r.axis,
+            r.shape,
+            hadamard,
+            r.layout(np.dtype(np.uint8) if form.bits == 4 else form.dtype, width, pitch),
+            r.layout(form.scale_dtype, blocks, 1, r.rows),  # rows side by side, as the kernel makes them
+            (pitch, r.rows),
+            codes,
+            ordered,
+            codes + ordered + r.rows * blocks,
+        )
+
+    def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
+        """Return room for it, and the addresses that the kernel takes."""
+        block = _hip.allocate(self.nbytes, device, stream)
+        data = block.ptr
+        if self.shape[self.axis] == 0:
+            _hip.clear(data, self.codes, stream)
+        ordered = data + self.codes if self.ordered else 0
+        scale = data + self.codes + self.ordered
+        made = ScaledArray._make(
+            DeviceArray(block, data, *self.data, padded=True),
+            DeviceArray(block, scale, *self.scale),
+            self.form,
+            self.axis,
+            self.shape,
+            hadamard=self.hadamard,
+            kernel_scales={"gemm": (block, ordered)} if ordered else {},
+        )
+        return made, (data, scale, ordered)
+
+
+@dataclass(frozen=True)
+class MxPlan:
+    """How an array is quantized along an axis, or a matrix along its rows and down its columns."""
+
+    outputs: tuple[MxArray, ...]
+    turned: bool  # the kernel's rows are the array's columns
+    launch: _launch.Prepared | None  # None where there is nothing to quantize
+    served: Call
+
+    def run(self, x: DeviceArray, stream: int) -> tuple[ScaledArray, ...]:
+        """Quantize an array on the current device."""
+        device = x.device
+        along, pointers = self.outputs[0].allocate(device, stream)
+        made: tuple[ScaledArray, ...] = (along,)
+        across = _NOWHERE
+        if len(self.outputs) == 2:
+            other, across = self.outputs[1].allocate(device, stream)
+            made = along, other
+        x._block.reading(stream)
+        if self.launch is None:
+            count_call(*self.served)
+        else:
+            first, second = (across, pointers) if self.turned else (pointers, across)
+            self.launch.launch(stream, (x.ptr, *first, *second))
+            count_launched(self.served)
+        return made
+
+
+_NOWHERE = 0, 0, 0
+_SPAN = 256  # numbers along K in a unit of scales in the order of products: the kernel fills the last one
+
+
+def mx_plan(
+    function: str, along: Rows, across: Rows | None, form: Format, scaling: str, hadamard: bool
+) -> MxPlan:
+    """Settle how an array is quantized along its rows and, if asked for, across them."""
+    x, rows, columns = along.array, along.rows, along.length
+    row_stride, stride = along.row_stride, along.stride
+    outputs = tuple(MxArray.of(r, form, bool(hadamard)) for r in (along, across) if r is not None)
+    sides = [(True, outputs[0].pitches), (True, outputs[1].pitches) if across else (False, (0, 0))]
+    # The kernel reads fastest along what lies together.
+    turned = rows > 1 and abs(row_stride) < abs(stride)
+    if turned:
+        rows, columns, row_stride, stride = columns, rows, stride, row_stride
+        sides.reverse()
+    (by_row, row_pitches), (by_column, column_pitches) = sides
+    kernel = f"quantize_{form.name.split('_')[0]}" + ("_f32" if x.dtype == F32 else "")
+    launch = _launch.prepared(
+        x.device,
+        kernel,
+        round_up(rows, _SPAN) if by_column else rows,
+        round_up(columns, _SPAN) if by_row else columns,
+        0,
+        *_NOWHERE,
+        *_NOWHERE,
+        row_stride,
+        stride,
+        *row_pitches,
+        *column_pitches,
+        rows,
+        columns,
+        type_code(x),
+        _launch.ELEMENT_CODES[form.name],
+        _launch.RULE_CODES[scaling],
+        bool(hadamard),
+    )
+    moved = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
+    return MxPlan(outputs, turned, launch, Call(function, kernel, 0, moved))
+
+
+def _bytes(part: Layout) -> int:
+    return math.prod(part[0]) * part[2].itemsize
+
+
+@dataclass(frozen=True)
+class AmaxPlan:
+    """How an array is quantized to 8 bits by a greatest magnitude: its own, that of each row, or a given one.
+
+    One piece of memory: codes, greatest magnitudes, scales.
+    """
+
+    form: Format
+    axis: int | None
+    shape: Axes
+    data: Layout
+    small: Layout  # magnitudes and scales
+    count: int  # of these
+    codes: int  # bytes
+    spare: int  # bytes for a zero to quantize where there is nothing: scales are due all the same
+    amax: _launch.Prepared | None  # None where there are no rows to scale
+    quantize: _launch.Prepared | None
+    served: Call
+
+    def run(self, x: DeviceArray, stream: int, eps: float, amax: Any) -> ScaledArray:
+        """Quantize an array on the current device."""
+        device, item = x.device, F32.itemsize
+        block = _hip.allocate(self.codes + 2 * self.count * item, device, stream)
+        data = block.ptr
+        own = data + self.codes
+        scale = own + self.count * item
+        _hip.clear(own, self.count * item, stream)
+        x._block.reading(stream)
+        source, target = x.ptr, data
+        temporaries = []
+        if self.spare:
+            _hip.clear(data, self.codes, stream)
+            spare = _hip.allocate(self.spare, device, stream)
+            _hip.clear(spare.ptr, item, stream)
+            source, target = spare.ptr, spare.ptr + CHUNK_BYTES
+            temporaries.append(spare)
+        state = amax if isinstance(amax, AmaxState) else None
+        if self.amax is None or self.quantize is None:
+            count_call(*self.served)
+        else:
+            if amax is None or (state is not None and not state._primed):
+                self.amax.launch(stream, (source, own))
+                self.amax.count()
+                used, next_ptr = own, 0
+            else:
+                given = amax if state is None else state._values  # the current one comes first
+                lent, used = _amax_values(given, self.count, self.axis, device, stream)
+                temporaries.append(lent)
+                next_ptr = own
+            self.quantize.launch(stream, (source, target, used, scale, next_ptr), eps)
+            count_launched(self.served)
+        if state is not None:
+            state._take(own, stream)
+        return ScaledArray._make(
+            DeviceArray(block, data, *self.data, padded=True),
+            DeviceArray(block, scale, *self.small),
+            self.form,
+            -1 if self.axis is None else self.axis,
+            self.shape,
+            amax=DeviceArray(block, own, *self.small),
+        )
+
+
+def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPlan:
+    """Settle how `x`, of which `r` are the rows, is quantized."""
+    device, item = x.device, F32.itemsize
+    step, count = (0, 1) if axis is None else (1, r.rows)
+    width = pitch = round_up(max(1, r.length), CHUNK_BYTES)
+    rows, columns, strides, spare = r.rows, r.length, (r.row_stride, r.stride), 0
+    if rows == 0 or columns == 0:
+        rows, columns = (r.rows if axis is not None else 1), 1
+        strides, pitch, spare = (0, 0), CHUNK_BYTES, (1 + rows) * CHUNK_BYTES
+    kind = type_code(x)
+    data = r.layout(form.dtype, r.length, width)
+    small: Layout = ((), (), F32.dtype) if axis is None else r.layout(F32.dtype, 1, item)
+    amax = _launch.prepared(device, "amax", rows, columns, 0, 0, *strides, rows, columns, step, kind)
+    quantize = _launch.prepared(
+        device,
+        "quantize_fp8",
+        rows,
+        columns,
+        *(0, 0, 0, 0, 0),
+        *strides,
+        pitch,
+        rows,
+        columns,
+        step,
+        0.0,
+        kind,
+        _launch.ELEMENT_CODES[form.name],
+    )
+    served = Call("quantize_fp8", "quantize_fp8", 0, x.nbytes + _bytes(data) + _bytes(small))
+    return AmaxPlan(form, axis, x.shape, data, small, count, r.rows * width, spare, amax, quantize, served)
+
+
+def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:
+    """Return where `count` float32 lie side by side; one given number serves all."""
+    x = amax if isinstance(amax, DeviceArray) else lend(amax, device, stream)
+    x._block.reading(stream)
+    item = F32.itemsize
+    if axis is None:
+        return x._block, x.ptr
+    if x.shape == ():
+        row_stride = 0
+    else:
+        r = as_rows(x, axis, stream)
+        x, row_stride = r.array, r.row_stride
+    if row_stride == item or count <= 1:
+        return x._block, x.ptr
+    block = _hip.allocate(count * item, device, stream)
+    _launch.copy_strided(device, stream, item, (x.ptr, row_stride, item), (block.ptr, item, item), count, 1)
+    return block, block.ptr
+
+
+@dataclass(frozen=True)
+class BackPlan:
+    """How codes and scales, read where they lie, become numbers again."""
+
+    result: Layout
+    nbytes: int
+    launch: _launch.Prepared
+    served: Call
+
+    def run(self, q: ScaledArray, stream: int) -> DeviceArray:
+        """Dequantize on the current device."""
+        data, scale = q.data, q.scale
+        out = _hip.allocate(self.nbytes, data.device, stream)
+        data._block.reading(stream)
+        scale._block.reading(stream)
+        self.launch.launch(stream, (data.ptr, scale.ptr, out.ptr))
+        count_launched(self.served)
+        return DeviceArray(out, out.ptr, *self.result)
+
+
+def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArray, BackPlan | None]:
+    """Dequantize on the device of `q`, the current one; return the plan for others like it as well."""
+    if q.group_offsets is not None:
+        return dequantize_groups(q, stream, to), None
+    form, device = QUANTIZED[q.format], q.data.device
+    axis = q.axis if form.block or q.scale.shape else storage_axis(q.data)
+    data = as_rows(q.data, axis, stream)
+    length = q.shape[axis]
+    item = to.itemsize
+    layout = data.layout(to.dtype, length, length * item)
+    nbytes = data.rows * length * item
+    out = _hip.allocate(nbytes, device, stream)
+    result = DeviceArray(out, out.ptr, *layout)
+    if nbytes == 0:
+        return result, None
+    data.array._block.reading(stream)
+    temporaries, ptr, pitch = _chunks("dequantize", data, stream)
+    if form.block:
+        scale = as_rows(q.scale, q.axis, stream)
+        scale.array._block.reading(stream)
+        scales = scale.matrix
+    elif q.scale.shape == ():
+        q.scale._block.reading(stream)
+        scales = (q.scale.ptr, 0, 0)
+    else:
+        shape = tuple(1 if i == len(q.shape) + axis else n for i, n in enumerate(q.shape))
+        own = zip(q.scale.shape, q.scale.strides, strict=True)
+        strides = tuple(0 if n == 1 else step for n, step in own)  # one of a matrix serves all its rows
+        each = DeviceArray(q.scale._block, q.scale.ptr, shape, strides, F32.dtype)
+        block, at = _amax_values(each, data.rows, axis, device, stream)
+        temporaries.append(block)
+        scales = (at, F32.itemsize, 0)
+    pointers = ptr, scales[0], out.ptr
+    launch = _launch.prepared(
+        device,
+        "dequantize",
+        data.rows,
+        length,
+        *pointers,
+        pitch,
+        *scales[1:],
+        length * item,
+        data.rows,
+        length,
+        _launch.FORMAT_CODES[form.name],
+        _launch.TYPE_CODES[to.name],
+        q.hadamard,
+    )
+    assert launch is not None
+    launch.launch(stream, pointers)
+    launch.count()
+    if (ptr, scales[0]) != (q.data.ptr, q.scale.ptr):
+        return result, None
+    moved = q.data.nbytes + q.scale.nbytes + nbytes
+    return result, BackPlan(layout, nbytes, launch, Call("dequantize", "dequantize", 0, moved))
+
+
+def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
+    """Dequantize group by group; for that, offsets must come to the host."""
+    if q.axis == -1:
+        return dequantize_groups(q.T, stream, to).T
+    form, device, item = QUANTIZED[q.format], q.data.device, to.itemsize
+    offsets = q.group_offsets if isinstance(q.group_offsets, np.ndarray) else q.group_offsets.get()
+    blocks = group_blocks(offsets)
+    result = new(q.shape, to.dtype, device, stream)
+    _hip.clear(result.ptr, result.nbytes, stream)
+    for g in np.flatnonzero(np.diff(offsets)):
+        begin, end = int(offsets[g]), int(offsets[g + 1])
+        rows, scale = q.data[begin:end], q.scale[int(blocks[g]) : int(blocks[g + 1])]
+        part, _ = dequantize_codes(ScaledArray._make(rows, scale, form, -2, rows.shape), stream, to)
+        row, column = part.strides
+        into = result[begin:end].ptr, q.shape[1] * item, item
+        source = part.ptr, row, column
+        _launch.copy_strided(device, stream, item, source, into, end - begin, q.shape[1])
+    return result
+
+
+def _chunks(function: str, data: Rows, stream: int) -> tuple[list[_hip.Block], int, int]:
+    """Return where codes lie in rows of whole 16 bytes, and their pitch; copied there if they must be."""
+    if _chunked(data):
+        return [], data.array.ptr, data.row_stride
+    device = data.array.device
+    pitch = round_up(data.length, CHUNK_BYTES)
+    block = _hip.allocate(data.rows * pitch, device, stream)
+    count_copy(function, "data", "not in rows of 16 bytes")
+    target = (block.ptr, pitch, 1)
+    _launch.copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
+    return [block], block.ptr, pitch
+
+
+def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
+    """Return an mxfp4 matrix as mxfp8, number for number. Made once and kept; its device is current."""
+    kept: ScaledArray | None = q._kernel_scales.get("mxfp8")
+    if kept is None or not kept.data._block.ptr:
+        form, device = QUANTIZED["mxfp8_e4m3"], q.data.device
+        source = as_rows(q.data, q.axis, stream)
+        length = q.shape[q.axis]
+        pitch = round_up(max(1, length), CHUNK_BYTES)
+        block = _hip.allocate(source.rows * pitch, device, stream)
+        if source.rows and length:
+            source.array._block.reading(stream)
+            temporaries, ptr, from_pitch = _chunks("matmul", source, stream)
+            rows = source.rows
+            _launch.tiled(
+                device, "fp4_to_fp8", rows, length, stream, ptr, block.ptr, from_pitch, pitch, rows, length
+            )
+            del temporaries
+        layout = source.layout(form.dtype, length, pitch)
+        data = DeviceArray(block, block.ptr, *layout, padded=True)
+        kept = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
+        q._kernel_scales["mxfp8"] = kept
+    return kept if kept.axis == q.axis else kept.mT
+
+
+def _chunked(data: Rows) -> bool:
+    """Whether a kernel can read codes where they lie: rows of whole 16 bytes."""
+    if data.length > 1 and data.stride != 1:
+        return False
+    if data.array.ptr % CHUNK_BYTES or (data.length % CHUNK_BYTES and not data.array.padded):
+        return False
+    return data.rows <= 1 or (data.row_stride >= data.length and data.row_stride % CHUNK_BYTES == 0)

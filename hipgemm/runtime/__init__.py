@@ -1,0 +1,1 @@
+"""Which HIP library, devices, streams, memory."""

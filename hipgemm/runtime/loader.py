@@ -1,0 +1,286 @@
+"""Which HIP runtime serves this process: ROCm's, the emulator's or the bridge. Only it imports hip-python."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..errors import RuntimeFallbackWarning, RuntimeNotFoundError, sentence
+
+PACKAGE = Path(__file__).parent.parent
+EMULATOR = PACKAGE / "_emulator" / "libamdhip64.so"
+BRIDGE = PACKAGE / "_bridge" / "libamdhip64.so"  # HIP over the CUDA driver
+MODES = ("auto", "rocm", "emulator", "bridge")
+
+_HIP_SUCCESS = 0
+
+
+@dataclass
+class Runtime:
+    """The HIP runtime of this process, opened.
+
+    Attributes
+    ----------
+    kind : str
+        ``"rocm"``, ``"emulator"`` or ``"bridge"``.
+    hip : module
+        hip-python.
+    library : str
+        The library that hip-python uses.
+    devices : int
+        How many devices it reports.
+    """
+
+    kind: str
+    hip: Any
+    library: str
+    devices: int
+    emulator: ctypes.CDLL | None = None
+    handle: Any = None  # the library by ctypes
+    reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
+    pools: list[Any] = field(default_factory=list)
+    staging: list[Any] = field(default_factory=list)
+    archs: dict[int, str] = field(default_factory=dict)
+    peers: dict[tuple[int, int], bool] = field(default_factory=dict)
+    streams: dict[int, int] = field(default_factory=dict)  # our own, and their devices
+    idle_streams: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    idle_events: defaultdict[tuple[int, bool], list[Any]] = field(default_factory=lambda: defaultdict(list))
+
+    def report(self) -> str:
+        """What the library has to say about the last fault, if it is one of ours."""
+        text = self.reporter() if self.reporter else None
+        return (text or b"").decode(errors="replace").strip()
+
+
+at_open: list[Callable[[Runtime], None]] = []  # what the layers above add to a runtime
+_runtime: Runtime | None = None
+_lock = threading.Lock()
+_forked = False
+
+
+def _after_fork() -> None:
+    global _runtime, _lock, _forked
+    _forked = _forked or _runtime is not None
+    _runtime, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def runtime() -> Runtime:
+    """Return the runtime, chosen and opened at the first call."""
+    global _runtime
+    if _runtime is None:
+        with _lock:
+            if _runtime is None:
+                _runtime = _choose()
+    return _runtime
+
+
+def opened() -> Runtime | None:
+    """Return the runtime if it was opened already."""
+    return _runtime
+
+
+def _choose() -> Runtime:
+    if _forked:
+        raise RuntimeNotFoundError(
+            "this process was forked from one that uses the GPU, and HIP does not survive a fork; "
+            "start processes by multiprocessing's 'spawn' method"
+        )
+    mode = os.environ.get("HIPGEMM_RUNTIME", "auto").lower() or "auto"
+    if mode not in MODES:
+        raise ValueError(sentence(f"HIPGEMM_RUNTIME must be one of {', '.join(MODES)}", repr(mode)))
+    try:
+        from hip import hip
+    except ImportError as error:
+        raise RuntimeNotFoundError(
+            f"hip-python cannot be imported ({error}); run: pip install 'hip-python>=7.0,<11'"
+        ) from error
+
+    # A process holds one library of this name; hip-python would use the one that is there.
+    ours = BRIDGE if mode == "bridge" else EMULATOR
+    foreign = [path for path in _mapped_libraries() if not _same_file(path, ours)]
+    if mode in ("emulator", "bridge"):
+        if foreign:
+            raise RuntimeNotFoundError(
+                f"HIPGEMM_RUNTIME={mode}, but this process has already opened {foreign[0]}; "
+                "use hipgemm before anything else that opens ROCm, or in a process of its own"
+            )
+        return _open_emulator(hip) if mode == "emulator" else _open_bridge(hip)
+    candidate = foreign[0] if foreign else _rocm_library(hip)
+    why = _probe(candidate)
+    if not why:
+        return _open(hip, "rocm", candidate)
+    if mode == "rocm":
+        raise RuntimeNotFoundError(f"no GPU by ROCm: {why} (HIPGEMM_RUNTIME=rocm)")
+    if foreign:
+        raise RuntimeNotFoundError(
+            f"no GPU by ROCm: {why}; nor can the emulator take its place, since this process has opened "
+            "that library already"
+        )
+    found = _open_emulator(hip, f"and no GPU by ROCm: {why}")
+    _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)")
+    return found
+
+
+def _warn(text: str) -> None:
+    """Warn in one line: whoever calls first is no more to blame than the next."""
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_filename.startswith(str(PACKAGE)):
+        frame = frame.f_back
+    place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("hipgemm", 0)
+    before = warnings.formatwarning
+    if before.__module__ == "warnings":  # not one that the application has chosen
+        warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
+    try:
+        warnings.warn_explicit(text, RuntimeFallbackWarning, *place)
+    finally:
+        warnings.formatwarning = before
+
+
+def _rocm_library(hip: Any) -> str:
+    """Where ROCm's library is, by hip-python's own search; a bare name leaves it to the loader."""
+    if _is_version_10(hip):
+        return os.fsdecode(import_module("rocm.bindings.util.paths").get_library_path("amdhip64"))
+    root = os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME") or "/opt/rocm"
+    path = Path(root) / "lib" / "libamdhip64.so"
+    return str(path) if path.exists() else path.name
+
+
+def _is_version_10(hip: Any) -> bool:
+    """Whether hip-python searches for the library itself; version 7 asks the loader only."""
+    return str(hip.__name__).startswith("rocm.")
+
+
+_PROBE = """
+import ctypes, sys
+lib = ctypes.CDLL(sys.argv[1])
+n = ctypes.c_int(0)
+error = lib.hipGetDeviceCount(ctypes.byref(n))
+print("probe", error, n.value, int(hasattr(lib, "hipgemm_emulator_cpu")))
+"""
+
+
+def _probe(library: str) -> str:
+    """Try a library in a child process, for one that is opened can never be swapped. "" if it has a GPU."""
+    if not sys.executable:
+        return f"{library} cannot be tried without a Python executable"
+    try:
+        child = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _PROBE, library], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"trying {library} failed ({error})"
+    found = re.search(r"^probe (-?\d+) (-?\d+) (\d)$", child.stdout, re.MULTILINE)
+    if found is None:
+        detail = child.stderr.strip().splitlines()
+        return (
+            f"{library} cannot be opened"
+            if "cannot open shared object" in child.stderr
+            else (f"trying {library} ended with {child.returncode} ({detail[-1] if detail else 'no output'})")
+        )
+    code, count, emulated = map(int, found.groups())
+    if emulated:
+        return f"{library} is an emulator"
+    return "" if code == _HIP_SUCCESS and count > 0 else f"{library} reports no device (error {code})"
+
+
+def _open_emulator(hip: Any, context: str = "") -> Runtime:
+    if not EMULATOR.exists():
+        raise RuntimeNotFoundError(
+            f"the emulator is not built: {EMULATOR} is missing{', ' + context if context else ''}; "
+            "run: make emulator"
+        )
+    return _open(hip, "emulator", str(EMULATOR))
+
+
+def _open_bridge(hip: Any) -> Runtime:
+    if not BRIDGE.exists():
+        raise RuntimeNotFoundError(
+            f"the bridge is not built: {BRIDGE} is missing; run: make bridge (in a source tree; what is "
+            "installed by pip has none)"
+        )
+    return _open(hip, "bridge", str(BRIDGE))
+
+
+def _open(hip: Any, kind: str, library: str) -> Runtime:
+    """Make hip-python open this library and no other, leaving the environment as it is."""
+    try:
+        # Held open here, it also answers to its bare name, should hip-python have settled on that.
+        handle = ctypes.CDLL(library)
+        with _steered(hip, library):
+            error, devices = hip.hipGetDeviceCount()
+    except (OSError, RuntimeError) as failure:
+        raise RuntimeNotFoundError(f"{library} cannot be opened: {failure}") from failure
+    if os.sep in library:
+        others = [path for path in _mapped_libraries() if not _same_file(path, library)]
+        if others:
+            raise RuntimeNotFoundError(f"hip-python has opened {others[0]} instead of {library}")
+    found = Runtime(kind, hip, library, int(devices), handle=handle)
+    if kind in ("emulator", "bridge"):
+        reporter: Any = getattr(handle, f"hipgemm_{kind}_last_report")
+        reporter.restype = ctypes.c_char_p
+        found.reporter = reporter
+    if kind == "emulator":
+        found.emulator = handle
+    if int(error) != _HIP_SUCCESS or devices < 1:
+        why = ": ".join(filter(None, (getattr(error, "name", str(error)), found.report())))
+        needs = "; HIPGEMM_RUNTIME=bridge needs an NVIDIA GPU and its driver" if kind == "bridge" else ""
+        raise RuntimeNotFoundError(f"{library} reports no device ({why}){needs}")
+    for prepare in at_open:
+        prepare(found)
+    return found
+
+
+@contextmanager
+def _steered(hip: Any, library: str) -> Iterator[None]:
+    """Point hip-python's search at one library while it opens it."""
+    encoded = os.fsencode(library)
+    value: Any
+    if _is_version_10(hip):
+        module, name = import_module("rocm.bindings.util.paths"), "get_library_path"
+        value = lambda shortname, *rest: encoded  # noqa: E731
+    else:
+        module, name, value = import_module("hip.chip"), "DLL", encoded
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+def _mapped_libraries() -> list[str]:
+    """Every libamdhip64 that this process has opened."""
+    try:
+        maps = Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return []
+    return sorted(set(re.findall(r"(/\S*libamdhip64[^/\n]*?\.so[^/\n]*)$", maps, re.MULTILINE)))
+
+
+def _same_file(a: str | Path, b: str | Path) -> bool:
+    try:
+        return os.path.samefile(a, b)
+    except OSError:
+        return False
+
+
+def launch_extra(config: int) -> Any:
+    """Wrap the address of a HIP_LAUNCH_PARAM list once, so that launches need not."""
+    package = "rocm.bindings" if _is_version_10(runtime().hip) else "hip"
+    return import_module(f"{package}._hip_helpers").HipModuleLaunchKernel_extra.fromObj(config)

@@ -1,0 +1,288 @@
+"""The pool of each device: memory kept for reuse in stream order, within limits."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections import deque
+from functools import lru_cache
+from typing import Any
+
+from ..errors import HipError, sentence
+from . import hip as _hip
+
+_HIP_SUCCESS, _OUT_OF_MEMORY = 0, 2
+
+
+class Pool:
+    """Device memory, kept for reuse in stream order.
+
+    A block freed on a stream serves that stream again at once: whatever comes next there comes behind
+    the work that used it. HIPGEMM_POOL=off allocates and frees exactly, for checking.
+    """
+
+    def __init__(self, device: int):
+        self._device = device
+        caching = os.environ.get("HIPGEMM_POOL") or "on"
+        if caching.lower() not in ("on", "1", "off", "0"):
+            raise ValueError(sentence("HIPGEMM_POOL must be on or off", repr(caching)))
+        self.caching = caching.lower() in ("on", "1")
+        self._lock = threading.RLock()  # a signal handler or a finalizer may call in its midst
+        self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
+        self._kept: list[tuple[list[Any], object]] = []
+        self._met: set[int] = {0}  # streams that are known to be of this device
+        # Finalizers only append here: they may run anywhere, even while this thread holds the lock.
+        self.returned: deque[tuple[int, int, int, set[int], object]] = deque()
+        self.limit = _bytes_of("HIPGEMM_MEMORY_LIMIT")
+        self.cache_limit = _bytes_of("HIPGEMM_CACHE_LIMIT")
+        self.bytes = 0  # allocated from HIP
+        self.cached = 0  # of these, not in use
+        self.peak = 0  # most bytes in use
+        self.requests = 0  # blocks given out
+        self.mallocs = 0  # calls of hipMalloc that gave memory
+
+    def allocate(self, nbytes: int, stream: int) -> _hip.Block:
+        """Return a block of at least `nbytes`, usable on `stream` at once."""
+        size = _round_up(nbytes) if self.caching else max(nbytes, 1)
+        try:
+            with self._lock:
+                ptr = self._obtain(size, stream)
+        except _OutOfMemory as first:
+            gc.collect()  # arrays in cycles of references; without the lock, since finalizers run
+            with self._lock:
+                ptr = self._last_resort(nbytes, size, first.cached)
+        return _hip.Block(ptr, nbytes, size, self._device, stream)
+
+    def keep(self, owner: object, stream: int) -> None:
+        """Keep an object alive until the work queued on `stream` so far is done."""
+        with self._lock:
+            self._keep(owner, {stream})
+
+    def trim(self, keep: int = 0) -> int:
+        """Return cached memory to HIP, all but at most `keep` bytes. How many went."""
+        with self._lock:
+            before = self.bytes
+            self._drain()
+            self._shrink(keep)
+            return before - self.bytes
+
+    def settle(self) -> None:
+        """Take in what finalizers have returned."""
+        with self._lock:
+            self._drain()
+
+    def _obtain(self, size: int, stream: int) -> int:
+        if self.returned or self._kept:
+            self._drain()
+        if stream not in self._met:
+            _hip.require_stream(stream, self._device)
+            self._met.add(stream)
+        sizes = self._free.get(stream)
+        cached = (sizes.get(size) if sizes else None) or self._inherit(stream, size)
+        try:
+            ptr = cached.pop() if cached else 0
+        except IndexError:  # a signal handler was here
+            ptr = 0
+        if ptr:
+            self.cached -= size
+        else:
+            ptr = self._malloc(size)
+            if not ptr:
+                before = self.cached
+                self._shrink(0)
+                ptr = self._malloc(size)
+                if not ptr:
+                    raise _OutOfMemory(before)
+        self._count()
+        return ptr
+
+    def _count(self) -> None:
+        self.requests += 1
+        if self.bytes - self.cached > self.peak:
+            self.peak = self.bytes - self.cached
+
+    def _last_resort(self, nbytes: int, size: int, cached: int) -> int:
+        self._drain()
+        cached += self.cached
+        self._shrink(0)
+        ptr = self._malloc(size)
+        if not ptr:
+            raise self._out_of_memory(nbytes, size, cached)
+        self._count()
+        return ptr
+
+    def _malloc(self, size: int) -> int:
+        """Return memory from HIP, or 0 where there is too little."""
+        if self.limit is not None and self.bytes + size > self.limit:
+            return 0
+        with _hip.on_device(self._device):
+            error, pointer = _hip.get_memory(lambda ptr: self._put_new(size, ptr), "hipMalloc", size)
+            if error == _OUT_OF_MEMORY:
+                _hip.runtime().hip.hipGetLastError()
+                return 0
+            if error != _HIP_SUCCESS:
+                raise _hip.failure(f"hipMalloc({size} bytes on device {self._device})", error)
+        self.bytes += size
+        self.mallocs += 1
+        return pointer
+
+    def _put_new(self, size: int, ptr: int) -> None:
+        self.bytes += size
+        self._put(0, size, ptr)
+
+    def _put(self, stream: int, size: int, ptr: int) -> None:
+        try:
+            self._free[stream][size].append(ptr)
+        except KeyError:
+            self._free.setdefault(stream, {}).setdefault(size, []).append(ptr)
+        self.cached += size
+
+    def _out_of_memory(self, nbytes: int, size: int, cached: int) -> HipError:
+        free, total = _hip.memory_info(self._device)
+        report = (
+            f"asked: {nbytes} bytes" + (f", rounded up to {size}" if size != nbytes else "") + "\n"
+            f"free: {free} of {total} on device {self._device}\n"
+            f"cached: {cached} by hipgemm, which went back before the last try; "
+            f"{self.bytes} bytes are in its arrays"
+        )
+        if self.limit is not None and self.bytes + size > self.limit:
+            report += f"\nlimit: {self.limit} bytes for hipgemm"
+        name = f"hipMalloc({size} bytes on device {self._device})"
+        return HipError(name, _OUT_OF_MEMORY, "hipErrorOutOfMemory", report)
+
+    def _hip_free(self, ptr: int, size: int) -> None:
+        self.bytes -= size
+        with _hip.on_device(self._device):
+            _hip.call("hipFree", ptr)  # waits for the device
+
+    def _shrink(self, keep: int) -> None:
+        """Give cached memory back, the largest first, until at most `keep` bytes are left."""
+        if self.cached <= keep:
+            return
+        found = [(size, stream) for stream, sizes in self._free.items() for size in sizes]
+        for size, stream in sorted(found, reverse=True):
+            blocks = self._free.get(stream, {}).get(size, [])
+            while self.cached > keep:
+                try:
+                    ptr = blocks.pop()
+                except IndexError:
+                    break
+                self.cached -= size
+                self._hip_free(ptr, size)
+        self._free = {
+            stream: {size: blocks for size, blocks in sizes.items() if blocks}
+            for stream, sizes in self._free.items()
+        }
+
+    def _drain(self) -> None:
+        while self.returned:
+            try:
+                ptr, size, home, streams, owner = self.returned.popleft()
+            except IndexError:  # a signal handler was here
+                break
+            if size == 0:
+                self._keep(owner, streams)
+            elif self.caching:
+                try:
+                    if len(streams) > 1 or home not in streams:
+                        self._gather(home, streams)
+                finally:  # a fault that surfaces here ended all work there was
+                    self._put(home, size, ptr)
+            else:
+                self._hip_free(ptr, size)
+        if self._kept:
+            kept, self._kept = self._kept, []
+            while kept:
+                events, owner = kept.pop()
+                try:
+                    if not self._all_done(events):
+                        self._kept.append((events, owner))
+                except BaseException:
+                    self._kept += kept
+                    raise
+        if self.cache_limit is not None:
+            self._shrink(self.cache_limit)
+
+    def _gather(self, home: int, streams: set[int]) -> None:
+        """Put the home stream behind every other stream that used a block."""
+        for stream in streams:
+            if stream != home:
+                with _hip.on_device(self._device):
+                    _hip.wait_for(home, stream)
+
+    def _inherit(self, stream: int, size: int) -> list[int] | None:
+        """Take over what streams that are gone have left, before more is allocated."""
+        with _hip.on_device(self._device):
+            gone = [other for other in self._free if other != stream and not _hip.alive(other)]
+            if not gone:
+                return None
+            _hip.call("hipDeviceSynchronize")
+        mine = self._free.setdefault(stream, {})
+        for other in gone:
+            for other_size, pointers in self._free.pop(other, {}).items():
+                mine.setdefault(other_size, []).extend(pointers)
+        self._met.difference_update(gone)
+        return mine.get(size)
+
+    def _keep(self, owner: object, streams: set[int]) -> None:
+        events: list[Any] = []
+        try:
+            with _hip.on_device(self._device):
+                for stream in streams:
+                    if not _hip.alive(stream):
+                        _hip.call("hipDeviceSynchronize")
+                        continue
+                    events.append(_hip.borrow_event(self._device, False))
+                    _hip.call("hipEventRecord", events[-1], stream)
+        finally:
+            self._kept.append((events, owner))
+
+    def _all_done(self, events: list[Any]) -> bool:
+        """Whether all events have come; those that have are given back."""
+        while events:
+            if not _hip.event_done(events[-1]):
+                return False
+            _hip.return_event(events.pop(), self._device, False)
+        return True
+
+
+class _OutOfMemory(Exception):
+    """Before the last resort, with what was cached then."""
+
+    def __init__(self, cached: int):
+        super().__init__()
+        self.cached = cached
+
+
+def _bytes_of(variable: str) -> int | None:
+    """Read a number of bytes, with K, M or G behind it or not, from the environment."""
+    text = os.environ.get(variable, "").strip().upper().removesuffix("B").removesuffix("I")
+    if not text:
+        return None
+    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
+    digits = text[:-1] if unit else text
+    if not (digits.isascii() and digits.isdigit()):
+        required = f"{variable} must be a number of bytes, such as 500000000, 512M or 16G"
+        raise ValueError(sentence(required, repr(os.environ[variable])))
+    return int(digits) << unit
+
+
+@lru_cache(maxsize=1024)
+def _round_up(nbytes: int) -> int:
+    """Round to an eighth of a power of two, at least 512 bytes: few sizes, little waste.
+
+    >>> [_round_up(n) for n in (0, 512, 513, 9000, 2**20 + 1)]
+    [512, 512, 1024, 9216, 1179648]
+    """
+    step = max(512, 1 << max(0, (max(nbytes, 1) - 1).bit_length() - 4))
+    return max(1, -(-nbytes // step)) * step
+
+
+def of(device: int) -> Pool:
+    """The pool of a device."""
+    found: Pool = _hip.runtime().pools[device]
+    return found
+
+
+_hip.prepare(lambda rt: rt.pools.extend(map(Pool, range(rt.devices))))
