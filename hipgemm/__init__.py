@@ -8,6 +8,8 @@ array([[1., 0.],
 """
 
 from .array.device_array import DeviceArray, asarray, empty, zeros
+from .config import config
+from .distributed import sharding
 from .distributed.sharding import ShardedArray, shard, sharded_matmul
 from .errors import (
     HipError,
@@ -22,6 +24,7 @@ from .formats.elements import pack_fp4, unpack_fp4
 from .formats.scaled import ScaledArray
 from .inspect.counters import EmulatorCounters, EmulatorLaunch, emulator_counters
 from .inspect.info import Info, info
+from .inspect.usage import Usage, reset_usage, usage
 from .layers.grouped_linear import GroupedSaved, grouped_linear, grouped_linear_backward
 from .layers.linear import LinearGrads, LinearSaved, linear, linear_backward
 from .products.choose import Support, can_use
@@ -39,7 +42,6 @@ from .quantize.quantizers import (
 )
 from .runtime.memory import MemoryStats, limit_memory, memory_stats, trim
 from .runtime.stream import Event, Stream, synchronize
-from .runtime.usage import Usage, reset_usage, usage
 
 __version__ = "0.1.0"
 
@@ -68,6 +70,7 @@ __all__ = [
     "Usage",
     "asarray",
     "can_use",
+    "config",
     "dequantize",
     "empty",
     "emulator_counters",
@@ -90,6 +93,7 @@ __all__ = [
     "reset_usage",
     "shard",
     "sharded_matmul",
+    "sharding",
     "synchronize",
     "transpose_quantize_mxfp8",
     "trim",
@@ -97,3 +101,7 @@ __all__ = [
     "usage",
     "zeros",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -15,17 +15,18 @@ from . import reference
 from .array.device_array import asarray
 from .benchmarks import model_check as choice_check
 from .benchmarks import tables as bench
+from .config import config
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
 from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format, full_name
 from .formats.scaled import ScaledArray
 from .inspect import explain
 from .inspect.explain import in_place, untouched
 from .inspect.info import info
+from .inspect.usage import reset_usage, usage
 from .kernels.manifest import GEMMS, Kernel, code_object
 from .products.choose import PLAIN, can_use, k_strided
-from .products.matmul import matmul, only_kernel
+from .products.matmul import matmul
 from .runtime import hip as _hip
-from .runtime.usage import reset_usage, usage
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
 
 SELFTEST_SHAPES = ((256, 256, 256), (257, 133, 201), (1, 1, 1), (3, 5, 0))  # one tile, and ragged ones
@@ -110,7 +111,7 @@ def _try_shape(
             "bias": rng.integers(-4, 5, n).astype(np.float32),
         }
         try:
-            with only_kernel(kernel.name):
+            with config(kernel=kernel.name):
                 out = np.full((m, n), np.nan, form.dtype)
                 matmul(a, w.T, out, **epilogue)
                 resident = matmul(asarray(a), asarray(w).T, dtype=form.dtype, **epilogue).get()

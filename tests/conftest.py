@@ -1,10 +1,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
+
+import hipgemm
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -17,6 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(20260101)
+
+
+@pytest.fixture
+def configure() -> Iterator[Callable[..., None]]:
+    """Change settings of hipgemm until the test ends."""
+    with ExitStack() as stack:
+        yield lambda **changes: stack.enter_context(hipgemm.config(**changes)) and None
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 import hipgemm as hg
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import code_object
+from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
 from hipgemm.layers import passes as elementwise
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
@@ -68,7 +69,7 @@ def alone(rng: np.random.Generator) -> None:
     parts = rng.standard_normal((3, 20, 32)).astype(F32)
     source, out = hg.asarray(parts), hg.empty((20, 32), F32)
     kernel = _launch.function(0, "split_reduce")
-    values: dict[str, float] = {
+    values: dict[str, _launch.Value] = {x.name: 0 for x in kernel.args} | {
         "src": source.ptr,
         "dst": out.ptr,
         "src_ld": 32,
@@ -79,10 +80,10 @@ def alone(rng: np.random.Generator) -> None:
         "batch_inner": 1,
         "splits": 3,
         "alpha": 1.0,
-        "out_type": _launch.TYPE_CODES["f32"],
+        "out_type": "f32",
     }
     tiles = -(-20 // kernel.tile[0]) * -(-32 // kernel.tile[1])
-    _launch.launch(kernel, tiles, 0, *(values.get(name, 0) for name in _launch.ARGUMENTS["split_reduce"]))
+    _launch.launch(kernel, tiles, 0, **values)
     np.testing.assert_array_equal(out.get(), (parts[0] + parts[1]) + parts[2])
 
     for dtype in (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32)):
@@ -93,17 +94,18 @@ def alone(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(turned.get(), numbers.T)
 
     scale = hg.asarray(rng.integers(100, 140, (37, 5)).astype(np.uint8))
-    size, step = _launch.gemm_scale_bytes(37, 160), _launch.gemm_scale_step(37)
+    size, step = gemm_scale_bytes(37, 160), gemm_scale_step(37)
     ordered = hg.empty(size, np.uint8)
     kernel = _launch.function(0, "mx_gemm_scale")
-    arguments = (scale.ptr, ordered.ptr, 5, 1, 37, 160, step, 8)
-    _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, *arguments)
+    values = {"src": scale.ptr, "dst": ordered.ptr, "src_row_stride": 5, "src_col_stride": 1}
+    values |= {"rows": 37, "k": 160, "step": step, "bits": 8}
+    _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, **values)
     ordered.get()
 
     codes = hg.quantize_mxfp4(hg.asarray(rng.standard_normal((33, 64)).astype(F32))).data
     wider = hg.empty((33, 64), np.uint8)
-    shape = (codes.ptr, wider.ptr, codes.strides[0], 64, 33, 64)
-    _launch.tiled(0, "fp4_to_fp8", 33, 64, 0, *shape)
+    values = {"src": codes.ptr, "dst": wider.ptr, "src_pitch": codes.strides[0], "dst_pitch": 64}
+    _launch.launch_tiles(0, "fp4_to_fp8", 33, 64, 0, **values, rows=33, cols=64)
     wider.get()
 
 

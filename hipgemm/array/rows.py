@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.elements import format_of
+from ..formats.elements import Format, format_of
 from ..formats.strides import contiguous_strides
-from ..kernels import launch as _launch
-from ..runtime.usage import count_copy
+from ..kernels.launch import copy_strided
+from ..runtime.tally import count_copy
 from .device_array import DeviceArray, new
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, strides, type
@@ -101,9 +101,7 @@ def gather(
     for i, index in enumerate(np.ndindex(*lead[:-1])):
         source = x.ptr + sum(n * s for n, s in zip(index, steps[:-1], strict=True))
         target = dense.ptr + i * inner * row
-        _launch.copy_strided(
-            x.device, stream, item, (source, steps[-1], stride), (target, row, item), inner, length
-        )
+        copy_strided(x.device, stream, item, (source, steps[-1], stride), (target, row, item), inner, length)
     return dense, row, item
 
 
@@ -114,11 +112,11 @@ def storage_axis(x: DeviceArray) -> int:
     return -1
 
 
-def type_code(x: DeviceArray) -> int:
-    """Return the number that kernels take for the type of an array."""
+def type_of(x: DeviceArray) -> Format:
+    """Return the format of an array that is known to have one."""
     form = format_of(x.dtype)
     assert form is not None
-    return _launch.TYPE_CODES[form.name]
+    return form
 
 
 def round_up(n: int, step: int) -> int:

@@ -19,12 +19,13 @@ import ml_dtypes
 import numpy as np
 
 from ..array.device_array import DeviceArray, asarray, empty
+from ..config import config, environment, variable
 from ..errors import HipError
 from ..formats.scaled import ScaledArray
 from ..inspect.counters import emulator_counters
 from ..kernels.manifest import code_object
 from ..products import choose as support
-from ..products.matmul import matmul, only_kernel
+from ..products.matmul import matmul
 from ..reference import quantize_mxfp8
 from ..runtime import hip as _hip
 
@@ -86,7 +87,7 @@ def _figures(variants: Sequence[Variant], seconds: float) -> list[Figure]:
     ratios: list[list[float]] = [[] for _ in variants]
     end = time.perf_counter() + seconds
     x, w, out = _operands(*MIX)
-    with _whole_k(), only_kernel(_kernel()), _environment(HIPGEMM_EMULATOR_THREADS="1"):
+    with _whole_k(), config(kernel=_kernel()), environment(HIPGEMM_EMULATOR_THREADS="1"):
         while time.perf_counter() < end or not all(f.fault or f.rate for f in found):
             first = 0.0
             for figure, variant, seen in zip(found, variants, ratios, strict=True):
@@ -116,11 +117,11 @@ def main() -> int:
     return 0
 
 
-def _figures_apart(variants: Sequence[Variant], seconds: float, **environment: str) -> list[Figure]:
+def _figures_apart(variants: Sequence[Variant], seconds: float, **variables: str) -> list[Figure]:
     """Do the same in a child: a CPU level is for life, and a finding spoils the process."""
-    command = [sys.executable, "-m", "hipgemm.emulator_bench", json.dumps(variants), str(seconds)]
-    environment = {**os.environ, "HIPGEMM_RUNTIME": "emulator", **environment}
-    child = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    command = [sys.executable, "-m", "hipgemm.benchmarks.emulator", json.dumps(variants), str(seconds)]
+    with environment(HIPGEMM_RUNTIME="emulator", **variables) as env:
+        child = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if child.returncode:
         return [Figure(fault=child.stderr.strip().split("\n")[-1])] * len(variants)
     return [Figure(**fields) for fields in json.loads(child.stdout)]
@@ -155,7 +156,7 @@ def _print_cost(variant: Variant, seconds: float) -> None:
 def _print_profile() -> None:
     library = _library()
     x, w, out = _operands(*MIX)
-    with _whole_k(), only_kernel(_kernel()), _environment(HIPGEMM_EMULATOR_THREADS="1"):
+    with _whole_k(), config(kernel=_kernel()), environment(HIPGEMM_EMULATOR_THREADS="1"):
         fastest = float("inf")
         for _ in range(20):
             emulator_counters(reset=True)
@@ -246,29 +247,15 @@ def _whole_k() -> Iterator[None]:
 
 
 @contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    """Set variables that the emulator reads at each launch."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-@contextmanager
 def _switched(variant: dict[str, str]) -> Iterator[None]:
     library = _library()
     library.hipgemm_emulator_set_check(variant.get("check", "").encode())
     library.hipgemm_emulator_set_counting(int(variant.get("count", "0")))
     try:
-        with _environment(HIPGEMM_EMULATOR_MEMORY=variant.get("memory", "late")):
+        with environment(HIPGEMM_EMULATOR_MEMORY=variant.get("memory", "late")):
             yield
     finally:
-        library.hipgemm_emulator_set_check(os.environ.get("HIPGEMM_EMULATOR_CHECK", "").encode())
+        library.hipgemm_emulator_set_check(variable("HIPGEMM_EMULATOR_CHECK").encode())
         library.hipgemm_emulator_set_counting(-1)
 
 
@@ -291,7 +278,7 @@ def _kernel() -> str:
 
 
 def _threads() -> int:
-    return int(os.environ.get("HIPGEMM_EMULATOR_THREADS") or os.cpu_count() or 1)
+    return int(variable("HIPGEMM_EMULATOR_THREADS") or os.cpu_count() or 1)
 
 
 def _cpu() -> str:

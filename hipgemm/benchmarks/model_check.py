@@ -16,6 +16,7 @@ from ..inspect.counters import emulator_counters
 from ..inspect.explain import ask, in_place
 from ..kernels import launch as _launch
 from ..kernels.manifest import GEMMS, Kernel
+from ..kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
 from ..products.choose import k_strided
 from ..products.cost import L2, LDS_DMA, SUSTAINED_MATRIX, Cost, uneven
 from ..runtime import hip as _hip
@@ -111,7 +112,15 @@ def counted_launch(
         blocks.append(_hip.allocate(max(16, size), device, 0))
         return blocks[-1].ptr
 
-    values: dict[str, float] = {"m": m, "n": n, "k": k, "alpha": 1.0, "ldc": n, "splits": 1, "batch_inner": 1}
+    values: dict[str, _launch.Value] = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "alpha": 1.0,
+        "ldc": n,
+        "splits": 1,
+        "batch_inner": 1,
+    }
     whole_m, whole_n, whole_k = whole or (m, n, k)
     if kernel.layout == "nt":
         values["k"] = _up(k, kernel.chunk)
@@ -121,16 +130,16 @@ def counted_launch(
         values[name], values[f"ld{name}"] = memory(lines * ld * kernel.bits // 8), ld
         if kernel.op == "scaled_gemm" and (QUANTIZED[kernel.a].block or not single):
             blocked = bool(QUANTIZED[kernel.a].block)
-            values[f"{name}_scale"] = memory(_launch.gemm_scale_bytes(whole_rows, k) if blocked else 4)
-            values[f"{name}_scale_step"] = _launch.gemm_scale_step(whole_rows) if blocked else 0
+            values[f"{name}_scale"] = memory(gemm_scale_bytes(whole_rows, k) if blocked else 4)
+            values[f"{name}_scale_step"] = gemm_scale_step(whole_rows) if blocked else 0
     turns = max(1, -(-k // kernel.tile[2]))
     values["split_tiles"] = turns + turns % 2
     values["c"] = memory(4 * m * n)
-    values["out_type"] = _launch.TYPE_CODES["f32" if single else "bf16"]
+    values["out_type"] = "f32" if single else "bf16"
     workgroups = -(-m // kernel.tile[0]) * -(-n // kernel.tile[1])
-    arguments = (values.get(name, 0) for name in _launch.ARGUMENTS[kernel.op])
+    arguments = {x.name: values.get(x.name, 0) for x in kernel.args}
     emulator_counters(reset=True, addresses=True)
-    _launch.launch(_launch.function(device, kernel.name), workgroups, 0, *arguments)
+    _launch.launch(_launch.function(device, kernel.name), workgroups, 0, **arguments)
     c = emulator_counters(reset=True, addresses=False)
     lds = c.lds_data_clocks + c.lds_conflict_clocks
     found = (

@@ -10,12 +10,13 @@ import ml_dtypes
 import numpy as np
 
 from ..array.device_array import asarray, empty
+from ..config import config
 from ..errors import sentence
 from ..formats.scaled import ScaledArray
 from ..inspect.counters import EmulatorCounters, emulator_counters
 from ..inspect.info import info
 from ..kernels.manifest import code_object
-from ..products.matmul import matmul, only_kernel
+from ..products.matmul import matmul
 from ..quantize.amax import AmaxState
 from ..quantize.quantizers import (
     dequantize,
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     for size in args.sizes:
         for name in kernels:
-            with only_kernel(name):
+            with config(kernel=name):
                 _products(size, args.repeat, name)
     print()
     for size in args.sizes:

@@ -21,12 +21,12 @@ from .. import reference, testing
 from ..array.device_array import asarray, empty
 from ..errors import UnsupportedError, sentence
 from ..formats.elements import FORMATS, QUANTIZED, full_name
+from ..inspect.usage import reset_usage, usage
 from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
 from ..runtime import hip as _hip
 from ..runtime.stream import Event, Stream
-from ..runtime.usage import reset_usage, usage
 
 # Name -> where the widths come from, and N x K of each product: widths of the model's layers as they are
 # multiplied, query, key and value side by side, as are gate and up.

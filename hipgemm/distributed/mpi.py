@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, upload
+from ..config import config
 from ..errors import sentence
 from ..runtime import hip as _hip
 
@@ -52,14 +53,6 @@ def device(comm: Any) -> int:
     """The device of this rank: ranks of one host take turns through its devices."""
     state = comm.Get_attr(_key)
     return int(state.place % _hip.runtime().devices)
-
-
-def reads_device_memory(function: str) -> bool:
-    """Whether the MPI library does, as HIPGEMM_MPI_GPU says."""
-    value = os.environ.get("HIPGEMM_MPI_GPU") or "0"
-    if value not in ("0", "1"):
-        raise ValueError(f"{function}: {sentence('HIPGEMM_MPI_GPU must be 0 or 1', repr(value))}")
-    return value == "1"
 
 
 def seconds(function: str, timeout: Any) -> float:
@@ -146,7 +139,7 @@ def exchange_rows(
     mine, ranks = counts[comm.Get_rank()], comm.Get_size()
     if unit == 0 or rows[-1] == 0:
         return
-    direct = reads_device_memory(function)
+    direct = config.mpi_gpu
     source: Any
     target: Any
     if direct:

@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, lend, new
+from ..config import config
 from ..errors import Reason, raise_reasons, sentence
-from ..formats.elements import F32, format_of
+from ..formats.elements import F32, Format, format_of
+from ..formats.faults import OUTPUTS, Faults
 from ..formats.scaled import ScaledArray, array_hint, is_array
 from ..formats.strides import contiguous_strides
-from ..kernels import launch as _launch
+from ..kernels.launch import NO_SCALES, launch_tiles
 from ..products.matmul import matmul
-from ..products.problem import OUTPUTS, _Faults, describe_matmul
+from ..products.problem import describe_matmul
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from ..runtime.stream import Event, Stream
@@ -207,8 +209,7 @@ def _planned(
     if not isinstance(split, str) or split not in _CUTS:
         raise ValueError(f"{_FUNCTION}: {sentence('split must be m, n, k or batch', repr(split))}")
     _mpi.seconds(_FUNCTION, timeout)
-    if comm is not None:
-        _mpi.reads_device_memory(_FUNCTION)
+    _ = comm is not None and config.mpi_gpu  # a wrong value is an error on all ranks
     _check_operands(a, b, split)
     known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
     places = _common_places(a, b, known, devices)
@@ -291,7 +292,7 @@ def _check_product(
     epilogue: _Epilogue,
 ) -> np.dtype[Any]:
     """Check the first product of this process as `matmul` will, and the vectors; return the result's type."""
-    faults = _Faults()
+    faults = Faults()
     for name, x in (("alpha", epilogue.alpha), ("col_scale", epilogue.col_scale), ("bias", epilogue.bias)):
         if isinstance(x, DeviceArray):
             required = f"{name} must be on the host, from where each device gets it"
@@ -449,25 +450,41 @@ def _add_up(planes: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], e
         return out
     vectors = [None if v is None else lend(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
     col_scale, bias = (0 if v is None else v.ptr for v in vectors)
-    bias_type = 0 if vectors[1] is None else _type_code(vectors[1].dtype)
-    kernel = _launch.function(device, "split_reduce")
     rows, columns = math.prod(shape[:-1]), shape[-1]
     plane = 4 * rows * columns
-    _launch.launch(
-        kernel,
-        -(-rows // kernel.tile[0]) * -(-columns // kernel.tile[1]),
+    launch_tiles(
+        device,
+        "split_reduce",
+        rows,
+        columns,
         0,
-        *(planes.ptr, out.ptr, 0, col_scale, bias, 0, 0),
-        *(columns, plane, plane, columns, 0, 0, 0, 0, 0, 0),
-        *(rows, columns, 1, planes.shape[0], 0, 0, float(e.alpha), _type_code(dtype), bias_type),
+        src=planes.ptr,
+        dst=out.ptr,
+        alpha_ptr=0,
+        col_scale=col_scale,
+        bias=bias,
+        **NO_SCALES,
+        src_ld=columns,
+        split_stride=plane,
+        src_batch=plane,
+        ldc=columns,
+        c_outer=0,
+        c_inner=0,
+        m=rows,
+        n=columns,
+        batch_inner=1,
+        splits=planes.shape[0],
+        alpha=float(e.alpha),
+        out_type=_format(dtype),
+        bias_type=F32 if vectors[1] is None else _format(vectors[1].dtype),
     )
     return out
 
 
-def _type_code(dtype: np.dtype[Any]) -> int:
+def _format(dtype: np.dtype[Any]) -> Format:
     form = format_of(dtype)
     assert form is not None
-    return _launch.TYPE_CODES[form.name]
+    return form
 
 
 def _reshaped(x: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:

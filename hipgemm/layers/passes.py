@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray, new
-from ..array.rows import as_rows
-from ..formats.elements import F32, Format, format_of
+from ..array.rows import as_rows, type_of
+from ..formats.elements import F32, Format
 from ..formats.strides import contiguous_strides
-from ..kernels import launch as _launch
+from ..kernels.launch import launch_tiles
 from ..kernels.manifest import CHUNK_BYTES
 from ..runtime import hip as _hip
-from ..runtime.usage import count_call
+from ..runtime.tally import count_call
 
 SUM_ROWS = 64  # that one pass makes one of
 
@@ -49,23 +49,24 @@ def rescale(
     out._block.writing(stream)
     m, n = x.shape
     pitch = out.strides[0] if m > 1 else n * out.dtype.itemsize
-    _launch.tiled(
+    launch_tiles(
         x.device,
         "rescale",
         m,
         n,
         stream,
-        x.ptr,
-        out.ptr,
-        0 if rows is None else rows.ptr,
-        0 if columns is None else columns.ptr,
-        *x.strides,
-        pitch,
-        m,
-        n,
-        _type_code(x),
-        _type_code(out),
-        divide,
+        src=x.ptr,
+        dst=out.ptr,
+        row_factor=0 if rows is None else rows.ptr,
+        col_factor=0 if columns is None else columns.ptr,
+        src_row_stride=x.strides[0],
+        src_col_stride=x.strides[1],
+        dst_pitch=pitch,
+        rows=m,
+        cols=n,
+        in_type=type_of(x),
+        out_type=type_of(out),
+        divide=divide,
     )
     count_call("linear", "rescale", 0, x.nbytes + out.nbytes)
     return out
@@ -91,9 +92,19 @@ def sum_rows(x: DeviceArray, stream: int) -> DeviceArray:
         sums = new((left, columns), F32.dtype, x.device, stream)
         count_call("linear", "sum_rows", 0, x.nbytes + sums.nbytes)
         x._block.reading(stream)
-        code = _type_code(x)
-        _launch.tiled(
-            x.device, "sum_rows", rows, columns, stream, x.ptr, sums.ptr, *x.strides, rows, columns, code
+        launch_tiles(
+            x.device,
+            "sum_rows",
+            rows,
+            columns,
+            stream,
+            src=x.ptr,
+            dst=sums.ptr,
+            src_row_stride=x.strides[0],
+            src_col_stride=x.strides[1],
+            rows=rows,
+            cols=columns,
+            in_type=type_of(x),
         )
         x, rows = sums, left
         if rows == 1:
@@ -112,9 +123,3 @@ def flat(x: DeviceArray, stream: int) -> DeviceArray:
         return x
     r = as_rows(x, -1, stream)
     return DeviceArray(r.array._block, r.array.ptr, (r.rows, r.length), (r.row_stride, r.stride), x.dtype)
-
-
-def _type_code(x: DeviceArray) -> int:
-    form = format_of(x.dtype)
-    assert form is not None
-    return _launch.TYPE_CODES[form.name]

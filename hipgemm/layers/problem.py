@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from ..errors import Reason
 from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, format_of
+from ..formats.faults import OUTPUTS, Faults, dtype_name, dtype_names
 from ..formats.groups import offset_reasons, same_offsets
+from ..formats.operand import Operand
 from ..formats.scaled import HADAMARD, Resident, ScaledArray, array_hint, fnuz_hint, is_array, place_name
-from ..products.problem import OUTPUTS, GemmProblem, Operand, _Faults, _names, dtype_name
+from ..products.problem import GemmProblem
 
 # What each recipe multiplies, pre-quantized operands included; nothing for bf16.
 RECIPES: dict[str, tuple[str, ...]] = {
@@ -302,7 +304,7 @@ def place_of(x: Any) -> int | None:
     return x.device if isinstance(x, (Resident, ScaledArray)) else None
 
 
-class LinearFaults(_Faults):
+class LinearFaults(Faults):
     """The faults of a layer's arguments."""
 
     def __init__(self, recipe: object, *, grouped: bool = False) -> None:
@@ -325,7 +327,7 @@ class LinearFaults(_Faults):
             self.add(TypeError, "type", required, type(x).__qualname__, array_hint(x))
             return None
         if format_of(x.dtype) is None:
-            required = f"{name}.dtype must be {_names(OUTPUTS)}"
+            required = f"{name}.dtype must be {dtype_names(OUTPUTS)}"
             self.add(TypeError, "dtype", required, dtype_name(x.dtype), fnuz_hint(x.dtype))
         return self._ndim(name, x.shape)
 
@@ -486,7 +488,7 @@ class LinearFaults(_Faults):
     def output_dtype(self, name: str, dtype: Any) -> None:
         """Check the type of a result."""
         if dtype is not None and format_of(dtype) is None:
-            self.add(TypeError, "dtype", f"{name} must be {_names(OUTPUTS)}", dtype_name(dtype))
+            self.add(TypeError, "dtype", f"{name} must be {dtype_names(OUTPUTS)}", dtype_name(dtype))
 
     def places_of(self, operands: dict[str, Any], **vectors: Any) -> int | None:
         """Check that everything lives where it should; return that place."""

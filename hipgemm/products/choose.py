@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..config import config
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, sentence
+from ..formats.operand import Operand
 from ..formats.strides import line_pitch
 from ..kernels.manifest import CHUNK_BYTES, GEMMS, Kernel, code_object
 from ..layers.problem import describe_forward
 from ..runtime.hip import read_stream
 from .cost import Cost, Product, copy_clocks, estimate
 from .layout import collapsed, host_copy_reason
-from .problem import GemmProblem, Operand, describe_matmul
+from .problem import GemmProblem, describe_matmul
 
 PLAIN = "plain"  # the operation of the kernel that takes anything
 REACH = 2**31  # bytes that a tile may span: offsets inside it are 31-bit
@@ -261,7 +262,7 @@ def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], li
     kernels = list(kernels)
     fast = [k for k in kernels if k.op in GEMMS]
     plain = [k for k in kernels if k.op == PLAIN]
-    forced = os.environ.get("HIPGEMM_KERNEL")
+    forced = config.kernel
     forced = PLAIN if forced in [k.name for k in plain] else forced
     why: list[Reason] = []
     if forced == PLAIN:

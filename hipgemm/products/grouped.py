@@ -18,10 +18,11 @@ from ..formats.scaled import ScaledArray
 from ..formats.strides import byte_range
 from ..kernels import launch as _launch
 from ..kernels.manifest import code_object
+from ..kernels.scale_layout import group_scale_bytes, group_scale_step
 from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import device_errors as _notes
 from ..runtime import hip as _hip
-from ..runtime.usage import count_call, count_copy, count_refused
+from ..runtime.tally import count_call, count_copy, count_refused
 from . import plan as _plan
 from .choose import leading
 from .grouped_problem import (
@@ -36,6 +37,7 @@ from .grouped_problem import (
 from .matmul import _MAX_PLANS, _bring_up_operand, _operand_key, _plans, _turn
 
 Host = npt.NDArray[Any]
+_SCALE_STEPS = ("a_scale_step", "b_scale_step", "scale_group_stride")
 UNIT = 256  # rows of a group whose MX scales wgrad loads at once
 
 
@@ -279,8 +281,8 @@ class _GroupedPlan:
     turned: tuple[bool, bool]  # operands that the call names the other way round
     empty: bool  # nothing is read
     direct: bool  # the kernel stores into the output itself
-    layout: tuple[int, ...]  # what follows the addresses of a launch
-    scales: tuple[int, ...]  # that follow their addresses; empty without scales
+    layout: dict[str, _launch.Value]  # arguments of a launch but addresses
+    scales: dict[str, _launch.Value]  # and those of scales; empty without
     flop: int
     moved: int
     ranges: tuple[tuple[int, int], ...]  # bytes that a, b and out span, from their addresses
@@ -401,16 +403,19 @@ def _make_plan(p: GroupedProblem, reasons: list[Reason], device: int) -> _Groupe
         turned=(not forward, True),
         empty=empty,
         direct=direct(p, kernel),
-        layout=(
-            *leadings,
-            ldc,
-            steps[1][0] if forward else matrix,
-            *((p.rows, p.n, p.k) if forward else (p.n, p.k, p.rows)),
-            0 if forward and empty else p.groups,
-            _launch.TYPE_CODES[p.out_format.name],
-            p.accumulate,
-        ),
-        scales=(*_scale_rows(p, sides), scales_of_groups) if p.a.format.scale_dtype else (),
+        layout={
+            "lda": leadings[0],
+            "ldb": leadings[1],
+            "ldc": ldc,
+            "group_stride": steps[1][0] if forward else matrix,
+            **dict(zip("mnk", (p.rows, p.n, p.k) if forward else (p.n, p.k, p.rows), strict=True)),
+            "groups": 0 if forward and empty else p.groups,
+            "out_type": p.out_format,
+            "accumulate": p.accumulate,
+        },
+        scales=dict(zip(_SCALE_STEPS, (*_scale_rows(p, sides), scales_of_groups), strict=True))
+        if p.a.format.scale_dtype
+        else {},
         flop=2 * p.rows * p.n * p.k,
         moved=sum(math.prod(x.shape) * x.format.itemsize for x in (p.a, p.b)) + math.prod(p.shape) * item,
         ranges=tuple(spans),
@@ -420,7 +425,7 @@ def _make_plan(p: GroupedProblem, reasons: list[Reason], device: int) -> _Groupe
 def _scale_rows(p: GroupedProblem, sides: list[_plan.Side]) -> tuple[int, int]:
     """Return how many rows of scales lie from block to block, or for floats from row to row."""
     if p.op == "grouped_wgrad" and p.a.format.block:
-        return _launch.across_scale_step(p.n), _launch.across_scale_step(p.k)
+        return group_scale_step(p.n), group_scale_step(p.k)
     first, second = (side.scales.step if side.scales else 0 for side in sides)
     return first, second
 
@@ -448,7 +453,7 @@ def _execute(plan: _GroupedPlan, a: Any, b: Any, offsets: Any, out: DeviceArray,
             if plan.empty
             else tuple(_scales_of(plan, *s, offsets.ptr, stream, temporaries) for s in sides)
         )
-        scales = (*at, *scales)
+        scales = {**dict(zip(("a_scale", "b_scale"), at, strict=True)), **scales}
     out._block.writing(stream)
     target = out
     if not plan.direct:
@@ -456,8 +461,9 @@ def _execute(plan: _GroupedPlan, a: Any, b: Any, offsets: Any, out: DeviceArray,
         temporaries.append(target._block)
         if plan.accumulate:
             _copy_matrices(out, target, stream)
-    addresses = *pointers, target.ptr, offsets.ptr, plan.note
-    _launch.launch(plan.kernel, plan.workgroups, stream, *addresses, *plan.layout, *scales)
+    addresses = dict(zip("abc", (*pointers, target.ptr), strict=True))
+    addresses |= {"offsets": offsets.ptr, "status": plan.note}
+    _launch.launch(plan.kernel, plan.workgroups, stream, **addresses, **plan.layout, **scales)
     count_call(plan.function, plan.kernel.name, plan.flop, plan.moved)
     if target is not out:
         count_copy(plan.function, "out", "rows not contiguous", out.nbytes)
@@ -501,24 +507,25 @@ def _scales_of(
         return kept[1]
     rows, columns = q.shape
     scale = q.scale
-    block = _hip.allocate(_launch.across_scale_bytes(rows, columns, plan.groups), scale.device, stream)
+    block = _hip.allocate(group_scale_bytes(rows, columns, plan.groups), scale.device, stream)
     temporaries.append(block)
     scale._block.reading(stream)
     kernel = _launch.function(scale.device, "mx_group_scale")
-    words = 4 * _launch.across_scale_step(columns) // 2
+    words = 4 * group_scale_step(columns) // 2
     _launch.launch(
         kernel,
         group_slots(rows, plan.groups, UNIT) * -(-words // kernel.tile[0]),
         stream,
-        scale.ptr,
-        block.ptr,
-        offsets,
-        plan.note,
-        *scale.strides,
-        rows,
-        columns,
-        plan.groups,
-        q.group_offsets is not None,
+        src=scale.ptr,
+        dst=block.ptr,
+        offsets=offsets,
+        status=plan.note,
+        src_row_stride=scale.strides[0],
+        src_col_stride=scale.strides[1],
+        rows=rows,
+        cols=columns,
+        groups=plan.groups,
+        by_group=q.group_offsets is not None,
     )
     if q.group_offsets is not None:  # others may come with other offsets next time
         q._kernel_scales["groups"] = block, block.ptr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,9 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..config import config
 from ..errors import Reason, UnsupportedError, sentence
 from ..formats.elements import BF16, F16, QUANTIZED, Format, format_of
+from ..formats.faults import INPUTS, OUTPUTS, Faults, dtype_name, dtype_names
 from ..formats.groups import group_slots, offset_reasons, same_offsets, straddling
+from ..formats.operand import Operand, bytes_of, operand_of
 from ..formats.scaled import Resident, ScaledArray, is_array
 from ..formats.strides import line_pitch
 from ..kernels.manifest import Kernel, load_manifest
@@ -21,7 +23,6 @@ from ..layers.problem import describe_grouped, prepared
 from .choose import CHOOSE, DESCRIBE, PLAIN, REACH, copy_pitch, copy_reason, scales_reason
 from .cost import Cost, Load, Product, copy_clocks
 from .layout import uploaded
-from .problem import INPUTS, OUTPUTS, Operand, _bytes_of, _Faults, _names, _operand, dtype_name
 
 RECIPES = ("bf16", "mxfp8")
 
@@ -74,7 +75,7 @@ def describe_grouped_matmul(
     >>> print(*describe_grouped_matmul(x, w, np.array([0, 2, 6]))[1])
     group_offsets must be at most 5, the number of rows; got group_offsets[2]=6
     """
-    faults = _Faults()
+    faults = Faults()
     x_operand = faults.scaled("x", x, -1) if isinstance(x, ScaledArray) else faults.matrix("x", x, INPUTS)
     w_operand = faults.scaled("w", w, -2) if isinstance(w, ScaledArray) else faults.matrix("w", w, INPUTS)
     x_shape, w_shape = _shape(faults, "x", x, 2), _shape(faults, "w", w, 3)
@@ -177,7 +178,7 @@ def describe_grouped_wgrad(
     >>> print(describe_grouped_wgrad(dy, x, np.array([0, 2, 5]))[0])
     (5, 3).T @ (5, 8) in 2 groups bf16 -> bf16
     """
-    faults = _Faults()
+    faults = Faults()
     operands: list[Operand | None] = []
     shapes = []
     for name, y in (("dy", dy), ("x", x)):
@@ -231,11 +232,11 @@ def _quantized(x: Operand) -> Operand:
     return Operand(x.shape, (pitch, 1), form, 0, x.device or 0, padded=True, scale_strides=scales)
 
 
-def _misshapen(faults: _Faults) -> bool:
+def _misshapen(faults: Faults) -> bool:
     return any(reason.code == "shape" for reason in faults.found)
 
 
-def _shape(faults: _Faults, name: str, x: Any, ndim: int) -> tuple[int, ...] | None:
+def _shape(faults: Faults, name: str, x: Any, ndim: int) -> tuple[int, ...] | None:
     """Return a shape if it has the right number of axes."""
     if not isinstance(x, ScaledArray) and not is_array(x):
         return None
@@ -249,7 +250,7 @@ def _shape(faults: _Faults, name: str, x: Any, ndim: int) -> tuple[int, ...] | N
 
 
 def _output(
-    faults: _Faults, out: Any, dtype: Any, like: Operand | None, want: tuple[str, tuple[int, ...]] | None
+    faults: Faults, out: Any, dtype: Any, like: Operand | None, want: tuple[str, tuple[int, ...]] | None
 ) -> tuple[Operand | None, Format | None]:
     """Read where the result goes, and its type."""
     operand = None if out is None else faults.matrix("out", out, OUTPUTS)
@@ -262,27 +263,27 @@ def _output(
         return operand, F16 if like and like.format == F16 else BF16
     form = format_of(dtype)
     if form is None:
-        faults.add(TypeError, "dtype", f"dtype must be {_names(OUTPUTS)}", dtype_name(dtype))
+        faults.add(TypeError, "dtype", f"dtype must be {dtype_names(OUTPUTS)}", dtype_name(dtype))
     elif operand and operand.format != form:
         faults.add(TypeError, "dtype", f"out.dtype must be dtype={form.dtype}", operand.format.dtype)
     return operand, form
 
 
-def _overlaps(faults: _Faults, out: Any, operand: Operand | None, offsets: Any, **inputs: Any) -> None:
+def _overlaps(faults: Faults, out: Any, operand: Operand | None, offsets: Any, **inputs: Any) -> None:
     if operand is None:
         return
     parts: dict[str, Operand | None] = {}
     for name, x in inputs.items():
         if isinstance(x, ScaledArray):
-            parts[name], parts[f"{name}.scale"] = _bytes_of(x.data), _bytes_of(x.scale)
+            parts[name], parts[f"{name}.scale"] = bytes_of(x.data), bytes_of(x.scale)
         elif is_array(x):
-            parts[name] = _operand(x, format_of(x.dtype) or BF16)
+            parts[name] = operand_of(x, format_of(x.dtype) or BF16)
     if isinstance(offsets, Resident):
-        parts["group_offsets"] = _bytes_of(offsets)
+        parts["group_offsets"] = bytes_of(offsets)
     faults.output(out, operand, **parts)
 
 
-def _blocks(faults: _Faults, name: str, q: ScaledArray, offsets: Any) -> None:
+def _blocks(faults: Faults, name: str, q: ScaledArray, offsets: Any) -> None:
     """Check that the blocks of an operand are those of the groups."""
     if q.group_offsets is not None:
         if not same_offsets(q.group_offsets, offsets):
@@ -303,7 +304,7 @@ def _place(offsets: Any) -> str:
     return "an array on the device" if isinstance(offsets, Resident) else "one on the host"
 
 
-def _recipe(faults: _Faults, recipe: Any, dy: Any, x: Any) -> None:
+def _recipe(faults: Faults, recipe: Any, dy: Any, x: Any) -> None:
     if recipe is None:
         return
     if recipe not in RECIPES:
@@ -342,7 +343,7 @@ def grouped_choices(p: GroupedProblem, kernels: Iterable[Kernel]) -> tuple[list[
     """
     kernels = list(kernels)
     served = [k for k in kernels if _serves(k, p.op)]
-    forced = os.environ.get("HIPGEMM_KERNEL")
+    forced = config.kernel
     if forced == PLAIN:
         text = "HIPGEMM_KERNEL=plain: there is no plain kernel for groups of rows"
         return [], [Reason(UnsupportedError, "forced", text)]

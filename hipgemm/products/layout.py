@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ..formats.operand import Operand
 from ..formats.strides import line_pitch
-from .problem import GemmProblem, Operand
+from .problem import GemmProblem
 
 Axes = tuple[int, ...]
 

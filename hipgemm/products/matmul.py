@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from numbers import Real
 from typing import Any, NoReturn, overload
 
@@ -13,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, download, lend, operators, queue_rows
+from ..config import config
 from ..errors import Reason, UnsupportedError, raise_reasons, told_by
 from ..formats.elements import QUANTIZED
 from ..formats.scaled import ScaledArray, packed_data
@@ -20,7 +17,7 @@ from ..formats.strides import rows_contiguous
 from ..kernels.manifest import code_object
 from ..quantize.plan import as_mxfp8
 from ..runtime import hip as _hip
-from ..runtime import usage
+from ..runtime import tally
 from .choose import Choice, host_copies, select
 from .plan import Operands, Plan, build, execute
 from .problem import GemmProblem, describe_matmul
@@ -227,7 +224,7 @@ def _alike(a: ScaledArray, b: ScaledArray, stream: int) -> tuple[ScaledArray, Sc
         return a, b
     name, q = ("a", a) if forms[0].bits == 4 else ("b", b)
     if "mxfp8" not in q._kernel_scales:
-        usage.count_copy("matmul", name, "4 bits beside 8")
+        tally.count_copy("matmul", name, "4 bits beside 8")
     with _hip.on_device(q.data.device):
         wide = as_mxfp8(q, stream)
     return (wide, b) if q is a else (a, wide)
@@ -256,33 +253,6 @@ _MAX_PLANS = 4096
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
 
 
-def _reader(name: str) -> Callable[[], object]:
-    """Return what reads a variable of the environment, as it is now.
-
-    `os.environ.get` raises and catches a KeyError where there is none, which takes longer than a plan's key.
-    """
-    kept = getattr(os.environ, "_data", None)
-    return partial(kept.get, os.fsencode(name)) if type(kept) is dict else partial(os.environ.get, name)
-
-
-_forced_kernel = _reader("HIPGEMM_KERNEL")
-
-
-@contextmanager
-def only_kernel(name: str) -> Iterator[None]:
-    """Let one kernel serve whatever is multiplied meanwhile, for tests. Not for use beside other threads."""
-    before = os.environ.get("HIPGEMM_KERNEL")
-    os.environ["HIPGEMM_KERNEL"] = name
-    _plans.clear()
-    try:
-        yield
-    finally:
-        del os.environ["HIPGEMM_KERNEL"]
-        if before is not None:
-            os.environ["HIPGEMM_KERNEL"] = before
-        _plans.clear()
-
-
 def _plan(a: Operands, b: Operands, out: Any, dtype: Any, alpha: Any, col_scale: Any, bias: Any) -> Plan:
     """Return the plan for a call: the one kept from a call like it, or a new one."""
     key: Any = None
@@ -297,7 +267,7 @@ def _plan(a: Operands, b: Operands, out: Any, dtype: Any, alpha: Any, col_scale:
             None if type(alpha) is float else alpha._key,
             None if col_scale is None else _vector_key(col_scale),
             None if bias is None else _vector_key(bias),
-            _forced_kernel(),
+            config.kernel,
         )
         plan = _plans.get(key)
     except (AttributeError, TypeError):  # wrong in a way that the description will tell
@@ -352,7 +322,7 @@ def _choose(problem: GemmProblem | None, reasons: list[Reason], arch: str) -> tu
             reasons = reasons + unsupported
         raise_reasons("matmul", reasons)
     except UnsupportedError as error:
-        usage.count_refused("matmul", error.reasons)
+        tally.count_refused("matmul", error.reasons)
         raise
     assert problem is not None
     assert choice is not None
@@ -376,7 +346,7 @@ def _on_host(
     if result.size == 0:
         return result
     for name, reason in host_copies(problem):
-        usage.count_copy("matmul", name, reason)
+        tally.count_copy("matmul", name, reason)
     with _hip.on_device(device):
         try:
             a_device = _bring_up_operand(a, device, stream)

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray, lend
-from ..formats.elements import Format
+from ..formats.elements import F32, Format
+from ..formats.operand import Operand
 from ..formats.scaled import ScaledArray
 from ..formats.strides import byte_range, contiguous_strides
 from ..kernels import launch as _launch
 from ..kernels.manifest import Kernel
+from ..kernels.scale_layout import SCALE_ROW_BYTES, SCALE_ROWS, gemm_scale_bytes, gemm_scale_step
 from ..runtime import hip as _hip
-from ..runtime import usage
+from ..runtime import tally
 from .choose import (
     PLAIN,
     Choice,
@@ -30,7 +32,7 @@ from .choose import (
     tiles,
 )
 from .layout import merge
-from .problem import GemmProblem, Operand
+from .problem import GemmProblem
 
 Axes = tuple[int, ...]
 Operands = DeviceArray | ScaledArray
@@ -84,8 +86,8 @@ class Plan:
     nbytes: int
     out_format: Format
     ranges: tuple[tuple[int, int], ...]  # bytes that a, b and out span, from their addresses
-    served: usage.Call | None = None  # as the launch: None where the result is empty
-    launch: _launch.Prepared | None = None
+    served: tally.Call | None = None  # as the launch: None where the result is empty
+    launch: _launch.BoundLaunch | None = None
     first: Side = Side("a", None, None)
     second: Side = Side("b", None, None)
     swapped: bool = False  # the kernel computes the transpose, from exchanged operands
@@ -93,7 +95,7 @@ class Plan:
     once: bool = True  # one launch does it all
     offsets: tuple[Axes, ...] = ()  # of a, b, out and scales, for a launch each; empty for one launch
     out_move: Move | None = None
-    reduce: _launch.Prepared | None = None  # adds up the parts of K
+    reduce: _launch.BoundLaunch | None = None  # adds up the parts of K
     workspace: int = 0
 
     def may_overlap(self, a: DeviceArray, b: DeviceArray, out: DeviceArray, *vectors: Any) -> bool:
@@ -140,7 +142,7 @@ def build(p: GemmProblem, choice: Choice, device: int) -> Plan:
     moved = _own_bytes(p.a) + _own_bytes(p.b) + known["nbytes"]
     slower = "; ".join(reason.text for reason in choice.why)
     known |= {
-        "served": usage.Call("matmul", choice.kernel.name, flop, moved, slower),
+        "served": tally.Call("matmul", choice.kernel.name, flop, moved, slower),
         "swapped": choice.swapped,
     }
     kernel = _launch.function(device, choice.kernel.name)
@@ -199,12 +201,28 @@ def _fast(choice: Choice, function: _launch.Function, device: int, known: dict[s
         nbytes = item * math.prod(p.out.shape)
         out_move = Move(choice.copies[-1][1], item, p.out.shape, target, p.out.strides, p.n, nbytes)
         out_steps, ldc = target[:-2], p.n
-    strides = (*levels.pair(steps[0]), *levels.pair(steps[1]))
-    extents = (p.m, p.n, kernel_k(p.k, kernel), levels.inner)
-    types = (_launch.TYPE_CODES[p.out_format.name], _bias_type(p))
     scaled = sides[0].scales is not None
+    layout: dict[str, _launch.Value] = {
+        "lda": leadings[0],
+        "ldb": leadings[1],
+        **_named("a_{}", levels.pair(steps[0]), _LEVELS),
+        **_named("b_{}", levels.pair(steps[1]), _LEVELS),
+        "m": p.m,
+        "n": p.n,
+        "k": kernel_k(p.k, kernel),
+        "batch_inner": levels.inner,
+        "splits": cost.splits,
+        "split_tiles": cost.split_tiles,
+    }
+    result: dict[str, _launch.Value] = {"ldc": ldc, **_named("c_{}", levels.pair(out_steps), _LEVELS)}
+    varying = (*POINTERS, *(SCALES if scaled else ()), "alpha")
+    types: dict[str, _launch.Value] = {"out_type": p.out_format, "bias_type": p.bias or F32}
     scale_rows = tuple(side.scales.step if side.scales else 0 for side in sides)
-    scale_layout = (*scale_rows, *levels.pair(scale_steps[0]), *levels.pair(scale_steps[1]))
+    scale_layout: dict[str, _launch.Value] = {
+        **_named("{}_scale_step", scale_rows),
+        **_named("a_scale_{}", levels.pair(scale_steps[0]), _LEVELS),
+        **_named("b_scale_{}", levels.pair(scale_steps[1]), _LEVELS),
+    }
     workgroups = tiles(p, kernel) * levels.count
     offsets = levels.offsets(*steps, out_steps, *scale_steps)
     known |= {
@@ -214,36 +232,48 @@ def _fast(choice: Choice, function: _launch.Function, device: int, known: dict[s
         "offsets": offsets,
         "out_move": out_move,
     }
-    pointers = (0,) * 6  # what each launch fills in: these, alpha, and the addresses of scales
     if cost.splits == 1:
-        layout = (*leadings, ldc, *strides, *levels.pair(out_steps), 0, *extents, 1, cost.split_tiles)
-        values = (*pointers, *layout, 1.0, *types, *((0, 0, *scale_layout) if scaled else ()))
-        return Plan(**known, launch=_launch.Prepared(function, workgroups, values), once=not offsets)
+        values = {**layout, **result, **types, **(scale_layout if scaled else {}), "split_stride": 0}
+        bound = _launch.BoundLaunch(function, workgroups, varying, values)
+        return Plan(**known, launch=bound, once=not offsets)
     # Each part stores its sums, and a second kernel does what otherwise the first one does at its end.
     ld = -(-p.n // 4) * 4  # rows that begin at 16 bytes
     matrix = 4 * p.m * ld
     part = matrix * levels.count
     # Blocked scales go into the sums, others onto them.
-    none = (0,) * len(scale_layout)
+    none: dict[str, _launch.Value] = dict.fromkeys(scale_layout, 0)
     inner, outer = (scale_layout, none) if _blocked(sides[0]) else (none, scale_layout)
-    layout = (*leadings, ld, *strides, levels.inner * matrix, matrix, part, *extents, cost.splits)
-    scale_values = (0, 0, *inner) if scaled else ()
-    values = (*pointers, *layout, cost.split_tiles, 1.0, _launch.TYPE_CODES["f32"], 0, *scale_values)
+    no_pointers: dict[str, _launch.Value] = dict.fromkeys(SCALES, 0)
+    blocked = _blocked(sides[0])
+    both = (*SCALES, "alpha")
+    sums = {"ldc": ld, "c_outer": levels.inner * matrix, "c_inner": matrix, "split_stride": part}
+    values = {**layout, **sums, "out_type": F32, "bias_type": F32, **(inner if scaled else {})}
+    if scaled and not blocked:
+        values |= no_pointers
     return Plan(
         **known,
-        launch=_launch.Prepared(function, workgroups * cost.splits, values),
+        launch=_launch.BoundLaunch(
+            function, workgroups * cost.splits, (*POINTERS, *(both if blocked else both[2:])), values
+        ),
         once=False,
-        reduce=_launch.prepared(
+        reduce=_launch.bind_tiles(
             device,
             "split_reduce",
             p.m,
             p.n,
-            *(0,) * 7,
-            *(ld, part, matrix, ldc, *levels.pair(out_steps), *outer[2:]),
-            *(p.m, p.n, levels.inner, cost.splits, *outer[:2]),
-            1.0,
-            *types,
-            times=levels.count,
+            ("src", "dst", "alpha_ptr", "col_scale", "bias", *(both if scaled and not blocked else both[2:])),
+            matrices=levels.count,
+            src_ld=ld,
+            split_stride=part,
+            src_batch=matrix,
+            **result,
+            **outer,
+            **({} if scaled and not blocked else no_pointers),
+            m=p.m,
+            n=p.n,
+            batch_inner=levels.inner,
+            splits=cost.splits,
+            **types,
         ),
         workspace=part * cost.splits,
     )
@@ -253,8 +283,13 @@ def _blocked(side: Side) -> bool:
     return side.scales is not None and side.scales.blocked
 
 
-def _bias_type(p: GemmProblem) -> int:
-    return _launch.TYPE_CODES[p.bias.name] if p.bias else 0
+POINTERS = ("a", "b", "c", "alpha_ptr", "col_scale", "bias")
+SCALES = ("a_scale", "b_scale")
+_LEVELS = ("outer", "inner")
+
+
+def _named(pattern: str, values: Sequence[int], names: Sequence[str] = "ab") -> dict[str, _launch.Value]:
+    return {pattern.format(name): value for name, value in zip(names, values, strict=True)}
 
 
 def _operand(x: Operand, kernel: Kernel, side: int) -> tuple[Move | None, Axes, int]:
@@ -313,11 +348,11 @@ def _scales(x: Operand, k: int) -> tuple[Scales, Axes]:
         apart = _spread(move.target[:-2], _moving(strides), len(x.shape) - 2)
         return Scales(shape, steps, x.format.bits, 1, move=move), apart
     merged, _ = merge((*lead, rows), steps[:-1])
-    together = not lead or (len(merged) <= 1 and rows % _launch.SCALE_ROWS == 0)
+    together = not lead or (len(merged) <= 1 and rows % SCALE_ROWS == 0)
     if together:
-        step, matrix = _launch.gemm_scale_step(rows * math.prod(lead)), rows * _launch.SCALE_ROW_BYTES
+        step, matrix = gemm_scale_step(rows * math.prod(lead)), rows * SCALE_ROW_BYTES
     else:
-        step, matrix = _launch.gemm_scale_step(rows), _launch.gemm_scale_bytes(rows, k)
+        step, matrix = gemm_scale_step(rows), gemm_scale_bytes(rows, k)
     apart = _spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
     kept_as = "gemm" if not lead else "gemm many" if together else "gemm each"
     return Scales(shape, steps, x.format.bits, step, True, together, kept_as), apart
@@ -327,26 +362,31 @@ def _plain(choice: Choice, function: _launch.Function, device: int, known: dict[
     p, kernel = choice.problem, choice.kernel
     assert p.out is not None
     levels = _Levels(p.batch)
-    layout: list[int] = []
-    scale_layout: list[int] = []
+    values: dict[str, _launch.Value] = {}
     sides, parts = [], []
-    for name, x in (("a", p.a), ("b", p.b.transposed)):
+    for name, x, row in (("a", p.a, "row"), ("b", p.b.transposed, "col")):
         scales = x.scale_strides or (0,) * len(x.shape)
-        layout += [*x.strides[-2:], *levels.pair(x.strides[:-2])]
-        scale_layout += [*scales[-2:], *levels.pair(scales[:-2])]
+        axes = (row, "k", *_LEVELS)
+        values |= _named(name + "_{}", (*x.strides[-2:], *levels.pair(x.strides[:-2])), axes)
+        axes = (row, "block", *_LEVELS)
+        values |= _named(name + "_scale_{}", (*scales[-2:], *levels.pair(scales[:-2])), axes)
         form = x.format
         where = Scales(x.shape, scales, form.bits) if x.scale_strides else None
         sides.append(Side(name, None, where))
         parts.append((x.strides[:-2], scales[:-2]))
-    layout += [*p.out.strides[-2:], *levels.pair(p.out.strides[:-2]), *scale_layout]
-    formats = (_launch.PLAIN_CODES[p.a.format.name], _launch.PLAIN_CODES[p.b.format.name])
-    types = (*formats, _launch.TYPE_CODES[p.out_format.name], _bias_type(p))
-    # Pointers and alpha are what each launch fills in.
-    values = (*(0,) * 8, *layout, p.m, p.n, p.k, levels.inner, levels.count, 1.0, *types)
+    strides = (*p.out.strides[-2:], *levels.pair(p.out.strides[:-2]))
+    values |= _named("c_{}", strides, ("row", "col", *_LEVELS))
+    values |= {"m": p.m, "n": p.n, "k": p.k, "batch_inner": levels.inner, "batches": levels.count}
+    values |= {"a_format": p.a.format, "b_format": p.b.format}
+    values |= {"out_type": p.out_format, "bias_type": p.bias or F32}
+    scaled = bool(p.a.scale_strides)
+    varying = (*POINTERS, *(SCALES if scaled else ()), "alpha")
+    if not scaled:
+        values |= dict.fromkeys(SCALES, 0)
     offsets = levels.offsets(parts[0][0], parts[1][0], p.out.strides[:-2], parts[0][1], parts[1][1])
     return Plan(
         **known,
-        launch=_launch.Prepared(function, tiles(p, kernel) * levels.count, values),
+        launch=_launch.BoundLaunch(function, tiles(p, kernel) * levels.count, varying, values),
         first=sides[0],
         second=sides[1],
         in_place=not p.a.scale_strides,
@@ -407,19 +447,19 @@ def execute(
         out_ptr = result.ptr
     pointers = first_ptr, second_ptr, out_ptr, alpha_ptr, scale_ptr, bias_ptr
     if plan.once:
-        launch.launch(stream, pointers, alpha, scales)
-        usage.count_launched(served)
+        launch.launch(stream, (*pointers, *scales, alpha))
+        tally.count_launched(served)
     else:
         _launch_all(plan, launch, stream, pointers, alpha, scales, device)
-        usage.count_call(*served)
+        tally.count_call(*served)
     if plan.out_move is not None:
-        usage.count_copy("matmul", "out", plan.out_move.reason, plan.out_move.nbytes)
+        tally.count_copy("matmul", "out", plan.out_move.reason, plan.out_move.nbytes)
         _copy(plan.out_move, device, stream, out_ptr, out.ptr)
 
 
 def _launch_all(
     plan: Plan,
-    launch: _launch.Prepared,
+    launch: _launch.BoundLaunch,
     stream: int,
     pointers: tuple[int, ...],
     alpha: float,
@@ -436,13 +476,13 @@ def _launch_all(
             pointers = (*operands, *first[3:])
             scales = tuple([ptr + offset for ptr, offset in zip(first_scales, offsets[3:], strict=False)])
         if reduce is None:
-            launch.launch(stream, pointers, alpha, scales)
+            launch.launch(stream, (*pointers, *scales, alpha))
         else:
             assert workspace is not None
             a, b, c, *vectors = pointers
             inner, outer = (scales, ()) if _blocked(plan.first) else ((), scales)
-            launch.launch(stream, (a, b, workspace.ptr, 0, 0, 0), 1.0, inner)
-            reduce.launch(stream, (workspace.ptr, c, *vectors), alpha, outer)
+            launch.launch(stream, (a, b, workspace.ptr, 0, 0, 0, *inner, 1.0))
+            reduce.launch(stream, (workspace.ptr, c, *vectors, *outer, alpha))
             reduce.count()
         launch.count()
 
@@ -453,7 +493,7 @@ def _read(side: Side, x: Operands, stream: int, temporaries: list[_hip.Block], o
     stored._block.reading(stream)
     if side.move is None:
         return stored.ptr
-    usage.count_copy(op, side.name, side.move.reason, side.move.nbytes)
+    tally.count_copy(op, side.name, side.move.reason, side.move.nbytes)
     return _moved(side.move, stored, stream, temporaries)
 
 
@@ -498,7 +538,7 @@ def _read_scales(
     scale._block.reading(stream)
     if where.move is None:
         return int(scale.ptr)
-    usage.count_copy(op, f"{side.name}.scale", where.move.reason, where.move.nbytes)
+    tally.count_copy(op, f"{side.name}.scale", where.move.reason, where.move.nbytes)
     return _moved(where.move, scale, stream, temporaries)
 
 
@@ -513,10 +553,10 @@ def _block_scales(where: Scales, q: ScaledArray, stream: int) -> tuple[_hip.Bloc
     count = math.prod(lead)
     if where.together:
         lead, rows = [], rows * count
-    each = _launch.gemm_scale_bytes(rows, k)
+    each = gemm_scale_bytes(rows, k)
     size = each * (1 if where.together else count)
     # A kernel reads whole lines of scales from where its matrix begins: at the end, past the last one's.
-    behind = (rows - rows // count) * _launch.SCALE_ROW_BYTES if where.together else 0
+    behind = (rows - rows // count) * SCALE_ROW_BYTES if where.together else 0
     block = _hip.allocate(size + behind, scale.device, stream)
     _hip.clear(block.ptr + size, behind, stream)
     scale._block.reading(stream)
@@ -525,7 +565,7 @@ def _block_scales(where: Scales, q: ScaledArray, stream: int) -> tuple[_hip.Bloc
         for i, index in enumerate(np.ndindex(*lead)):
             source = scale.ptr + sum(n * step for n, step in zip(index, where.strides, strict=False))
             target = block.ptr + i * each
-            _launch.gemm_scales(scale.device, stream, (source, row, along), target, rows, k, where.bits)
+            _launch.order_scales(scale.device, stream, (source, row, along), target, rows, k, where.bits)
     found = q._kernel_scales[where.kept_as] = block, block.ptr
     return found
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..array.device_array import DeviceArray, asarray, zeros
 from ..errors import sentence
 from ..formats.elements import F32
-from ..kernels import launch as _launch
+from ..kernels.launch import launch_tiles
 from ..runtime import hip as _hip
 
 
@@ -91,8 +91,21 @@ class AmaxState:
         if not self._primed:
             _hip.copy("DeviceToDevice", values.ptr, own, 4, stream)
             self._primed = True
-        float32 = _launch.TYPE_CODES[F32.name]
-        _launch.tiled(values.device, "amax", 1, 1, stream, own, values.ptr + 4, 4, 4, 1, 1, 0, float32)
+        launch_tiles(
+            values.device,
+            "amax",
+            1,
+            1,
+            stream,
+            src=own,
+            amax=values.ptr + 4,
+            src_row_stride=4,
+            src_col_stride=4,
+            rows=1,
+            cols=1,
+            amax_step=0,
+            in_type=F32,
+        )
 
     def __repr__(self) -> str:
         return f"AmaxState(device={self.device})"

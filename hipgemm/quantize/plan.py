@@ -10,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, lend, new
-from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis, type_code
+from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis, type_of
 from ..formats.elements import BLOCK, F32, QUANTIZED, Format
 from ..formats.groups import group_slots, most_blocks
 from ..formats.scaled import ScaledArray, group_blocks
-from ..kernels import launch as _launch
+from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch, launch_tiles
 from ..kernels.manifest import CHUNK_BYTES, code_object
+from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes
 from ..runtime import device_errors as _notes
 from ..runtime import hip as _hip
-from ..runtime.usage import Call, count_call, count_copy, count_launched
+from ..runtime.tally import Call, count_call, count_copy, count_launched
 from .amax import AmaxState
 
 Input = npt.NDArray[Any] | DeviceArray
@@ -37,7 +38,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
     # Codes row by row, as x has them: a product reads them there, wherever groups begin.
     pitch = round_up(max(1, columns), CHUNK_BYTES)
     # One piece of memory: codes, scales in the order of products, scales.
-    ordered = _launch.across_scale_bytes(rows, columns, groups)
+    ordered = group_scale_bytes(rows, columns, groups)
     block = _hip.allocate(rows * pitch + ordered + blocks * columns, device, stream)
     gemm_scale = block.ptr + rows * pitch
     scale = gemm_scale + ordered
@@ -46,27 +47,28 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
     if rows and columns:
         x._block.reading(stream)
         resident._block.reading(stream)
-        kernel = _launch.function(device, "quantize_mxfp8_groups")
+        kernel = function(device, "quantize_mxfp8_groups")
         tile_rows, tile_columns = kernel.tile
-        _launch.launch(
+        launch(
             kernel,
             group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
             stream,
-            x.ptr,
-            block.ptr,
-            scale,
-            gemm_scale,
-            resident.ptr,
-            _notes.place("quantize_mxfp8"),
-            *x.strides,
-            pitch,
-            columns,
-            rows,
-            columns,
-            groups,
-            type_code(x),
-            _launch.ELEMENT_CODES[form.name],
-            _launch.RULE_CODES[scaling],
+            src=x.ptr,
+            data=block.ptr,
+            scale=scale,
+            gemm_scale=gemm_scale,
+            offsets=resident.ptr,
+            status=_notes.place("quantize_mxfp8"),
+            src_row_stride=x.strides[0],
+            src_col_stride=x.strides[1],
+            data_pitch=pitch,
+            scale_pitch=columns,
+            rows=rows,
+            cols=columns,
+            groups=groups,
+            in_type=type_of(x),
+            element=form,
+            rule=scaling,
         )
     made = ScaledArray._make(
         DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
@@ -113,7 +115,7 @@ class MxArray:
         # A matrix, or several whose rows a product takes for those of one.
         for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
         for_products &= code_object(_hip.arch(r.array.device)).orders_scales
-        codes, ordered = r.rows * pitch, _launch.gemm_scale_bytes(r.rows, r.length) if for_products else 0
+        codes, ordered = r.rows * pitch, gemm_scale_bytes(r.rows, r.length) if for_products else 0
         return cls(
             form,
             r.axis,
@@ -153,7 +155,7 @@ class MxPlan:
 
     outputs: tuple[MxArray, ...]
     turned: bool  # the kernel's rows are the array's columns
-    launch: _launch.Prepared | None  # None where there is nothing to quantize
+    launch: BoundLaunch | None  # None where there is nothing to quantize
     served: Call
 
     def run(self, x: DeviceArray, stream: int) -> tuple[ScaledArray, ...]:
@@ -176,6 +178,11 @@ class MxPlan:
 
 
 _NOWHERE = 0, 0, 0
+_MX_POINTERS = (
+    "src",
+    *("row_data", "row_scale", "row_gemm_scale"),
+    *("col_data", "col_scale", "col_gemm_scale"),
+)
 _SPAN = 256  # numbers along K in a unit of scales in the order of products: the kernel fills the last one
 
 
@@ -194,27 +201,27 @@ def mx_plan(
         sides.reverse()
     (by_row, row_pitches), (by_column, column_pitches) = sides
     kernel = f"quantize_{form.name.split('_')[0]}" + ("_f32" if x.dtype == F32 else "")
-    launch = _launch.prepared(
+    bound = bind_tiles(
         x.device,
         kernel,
         round_up(rows, _SPAN) if by_column else rows,
         round_up(columns, _SPAN) if by_row else columns,
-        0,
-        *_NOWHERE,
-        *_NOWHERE,
-        row_stride,
-        stride,
-        *row_pitches,
-        *column_pitches,
-        rows,
-        columns,
-        type_code(x),
-        _launch.ELEMENT_CODES[form.name],
-        _launch.RULE_CODES[scaling],
-        bool(hadamard),
+        _MX_POINTERS,
+        src_row_stride=row_stride,
+        src_col_stride=stride,
+        row_pitch=row_pitches[0],
+        row_scale_pitch=row_pitches[1],
+        col_pitch=column_pitches[0],
+        col_scale_pitch=column_pitches[1],
+        rows=rows,
+        cols=columns,
+        in_type=type_of(x),
+        element=form,
+        rule=scaling,
+        hadamard=bool(hadamard),
     )
     moved = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
-    return MxPlan(outputs, turned, launch, Call(function, kernel, 0, moved))
+    return MxPlan(outputs, turned, bound, Call(function, kernel, 0, moved))
 
 
 def _bytes(part: Layout) -> int:
@@ -236,8 +243,8 @@ class AmaxPlan:
     count: int  # of these
     codes: int  # bytes
     spare: int  # bytes for a zero to quantize where there is nothing: scales are due all the same
-    amax: _launch.Prepared | None  # None where there are no rows to scale
-    quantize: _launch.Prepared | None
+    amax: BoundLaunch | None  # None where there are no rows to scale
+    quantize: BoundLaunch | None
     served: Call
 
     def run(self, x: DeviceArray, stream: int, eps: float, amax: Any) -> ScaledArray:
@@ -270,7 +277,7 @@ class AmaxPlan:
                 lent, used = _amax_values(given, self.count, self.axis, device, stream)
                 temporaries.append(lent)
                 next_ptr = own
-            self.quantize.launch(stream, (source, target, used, scale, next_ptr), eps)
+            self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps))
             count_launched(self.served)
         if state is not None:
             state._take(own, stream)
@@ -293,24 +300,20 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
     if rows == 0 or columns == 0:
         rows, columns = (r.rows if axis is not None else 1), 1
         strides, pitch, spare = (0, 0), CHUNK_BYTES, (1 + rows) * CHUNK_BYTES
-    kind = type_code(x)
     data = r.layout(form.dtype, r.length, width)
     small: Layout = ((), (), F32.dtype) if axis is None else r.layout(F32.dtype, 1, item)
-    amax = _launch.prepared(device, "amax", rows, columns, 0, 0, *strides, rows, columns, step, kind)
-    quantize = _launch.prepared(
-        device,
-        "quantize_fp8",
-        rows,
-        columns,
-        *(0, 0, 0, 0, 0),
-        *strides,
-        pitch,
-        rows,
-        columns,
-        step,
-        0.0,
-        kind,
-        _launch.ELEMENT_CODES[form.name],
+    shared: dict[str, Any] = {
+        "src_row_stride": strides[0],
+        "src_col_stride": strides[1],
+        "rows": rows,
+        "cols": columns,
+        "amax_step": step,
+        "in_type": type_of(x),
+    }
+    amax = bind_tiles(device, "amax", rows, columns, ("src", "amax"), **shared)
+    varying = ("src", "dst", "amax", "scale", "next", "eps")
+    quantize = bind_tiles(
+        device, "quantize_fp8", rows, columns, varying, **shared, dst_pitch=pitch, element=form
     )
     served = Call("quantize_fp8", "quantize_fp8", 0, x.nbytes + _bytes(data) + _bytes(small))
     return AmaxPlan(form, axis, x.shape, data, small, count, r.rows * width, spare, amax, quantize, served)
@@ -331,7 +334,7 @@ def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: i
     if row_stride == item or count <= 1:
         return x._block, x.ptr
     block = _hip.allocate(count * item, device, stream)
-    _launch.copy_strided(device, stream, item, (x.ptr, row_stride, item), (block.ptr, item, item), count, 1)
+    copy_strided(device, stream, item, (x.ptr, row_stride, item), (block.ptr, item, item), count, 1)
     return block, block.ptr
 
 
@@ -341,7 +344,7 @@ class BackPlan:
 
     result: Layout
     nbytes: int
-    launch: _launch.Prepared
+    launch: BoundLaunch
     served: Call
 
     def run(self, q: ScaledArray, stream: int) -> DeviceArray:
@@ -387,29 +390,29 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
         block, at = _amax_values(each, data.rows, axis, device, stream)
         temporaries.append(block)
         scales = (at, F32.itemsize, 0)
-    pointers = ptr, scales[0], out.ptr
-    launch = _launch.prepared(
+    bound = bind_tiles(
         device,
         "dequantize",
         data.rows,
         length,
-        *pointers,
-        pitch,
-        *scales[1:],
-        length * item,
-        data.rows,
-        length,
-        _launch.FORMAT_CODES[form.name],
-        _launch.TYPE_CODES[to.name],
-        q.hadamard,
+        ("data", "scale", "dst"),
+        data_pitch=pitch,
+        scale_row_stride=scales[1],
+        scale_col_stride=scales[2],
+        dst_pitch=length * item,
+        rows=data.rows,
+        cols=length,
+        format=form,
+        out_type=to,
+        hadamard=q.hadamard,
     )
-    assert launch is not None
-    launch.launch(stream, pointers)
-    launch.count()
+    assert bound is not None
+    bound.launch(stream, (ptr, scales[0], out.ptr))
+    bound.count()
     if (ptr, scales[0]) != (q.data.ptr, q.scale.ptr):
         return result, None
     moved = q.data.nbytes + q.scale.nbytes + nbytes
-    return result, BackPlan(layout, nbytes, launch, Call("dequantize", "dequantize", 0, moved))
+    return result, BackPlan(layout, nbytes, bound, Call("dequantize", "dequantize", 0, moved))
 
 
 def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
@@ -428,7 +431,7 @@ def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
         row, column = part.strides
         into = result[begin:end].ptr, q.shape[1] * item, item
         source = part.ptr, row, column
-        _launch.copy_strided(device, stream, item, source, into, end - begin, q.shape[1])
+        copy_strided(device, stream, item, source, into, end - begin, q.shape[1])
     return result
 
 
@@ -441,7 +444,7 @@ def _chunks(function: str, data: Rows, stream: int) -> tuple[list[_hip.Block], i
     block = _hip.allocate(data.rows * pitch, device, stream)
     count_copy(function, "data", "not in rows of 16 bytes")
     target = (block.ptr, pitch, 1)
-    _launch.copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
+    copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
     return [block], block.ptr, pitch
 
 
@@ -458,8 +461,18 @@ def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
             source.array._block.reading(stream)
             temporaries, ptr, from_pitch = _chunks("matmul", source, stream)
             rows = source.rows
-            _launch.tiled(
-                device, "fp4_to_fp8", rows, length, stream, ptr, block.ptr, from_pitch, pitch, rows, length
+            launch_tiles(
+                device,
+                "fp4_to_fp8",
+                rows,
+                length,
+                stream,
+                src=ptr,
+                dst=block.ptr,
+                src_pitch=from_pitch,
+                dst_pitch=pitch,
+                rows=rows,
+                cols=length,
             )
             del temporaries
         layout = source.layout(form.dtype, length, pitch)

@@ -15,6 +15,7 @@ from ..array.rows import as_rows, storage_axis
 from ..errors import raise_reasons, sentence, told_by
 from ..formats import elements as formats
 from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format, format_of
+from ..formats.faults import dtype_name
 from ..formats.groups import offset_reasons
 from ..formats.scaled import (
     HADAMARD,
@@ -26,10 +27,10 @@ from ..formats.scaled import (
     is_array,
     scale_shape,
 )
-from ..kernels import launch as _launch
-from ..products.problem import dtype_name
+from ..kernels.launch import function as kernel_function
+from ..kernels.launch import launch
 from ..runtime import hip as _hip
-from ..runtime.usage import count_call
+from ..runtime.tally import count_call
 from .amax import AmaxState
 from .plan import AmaxPlan, BackPlan, MxPlan, amax_plan, dequantize_codes, mx_plan, quantize_groups
 
@@ -415,9 +416,19 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
         packed = new((-(-blocks // 4), rows), np.dtype(np.uint32), scale.device, handle)
         scale._block.reading(handle)
         if packed.size:
-            kernel = _launch.function(scale.device, function)
+            kernel = kernel_function(scale.device, function)
             workgroups = -(-packed.size // kernel.tile[0])
-            _launch.launch(kernel, workgroups, handle, scale.ptr, packed.ptr, *scale.strides, rows, blocks)
+            launch(
+                kernel,
+                workgroups,
+                handle,
+                src=scale.ptr,
+                dst=packed.ptr,
+                src_row_stride=scale.strides[0],
+                src_col_stride=scale.strides[1],
+                rows=rows,
+                blocks=blocks,
+            )
         count_call(function, function, 0, scale.nbytes + packed.nbytes)
     return packed
 

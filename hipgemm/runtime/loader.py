@@ -18,12 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..errors import RuntimeFallbackWarning, RuntimeNotFoundError, sentence
+from ..config import config, variable
+from ..errors import RuntimeFallbackWarning, RuntimeNotFoundError
 
 PACKAGE = Path(__file__).parent.parent
 EMULATOR = PACKAGE / "_emulator" / "libamdhip64.so"
 BRIDGE = PACKAGE / "_bridge" / "libamdhip64.so"  # HIP over the CUDA driver
-MODES = ("auto", "rocm", "emulator", "bridge")
 
 _HIP_SUCCESS = 0
 
@@ -101,9 +101,7 @@ def _choose() -> Runtime:
             "this process was forked from one that uses the GPU, and HIP does not survive a fork; "
             "start processes by multiprocessing's 'spawn' method"
         )
-    mode = os.environ.get("HIPGEMM_RUNTIME", "auto").lower() or "auto"
-    if mode not in MODES:
-        raise ValueError(sentence(f"HIPGEMM_RUNTIME must be one of {', '.join(MODES)}", repr(mode)))
+    mode = config.runtime
     try:
         from hip import hip
     except ImportError as error:
@@ -156,7 +154,7 @@ def _rocm_library(hip: Any) -> str:
     """Where ROCm's library is, by hip-python's own search; a bare name leaves it to the loader."""
     if _is_version_10(hip):
         return os.fsdecode(import_module("rocm.bindings.util.paths").get_library_path("amdhip64"))
-    root = os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME") or "/opt/rocm"
+    root = variable("ROCM_PATH") or variable("ROCM_HOME") or "/opt/rocm"
     path = Path(root) / "lib" / "libamdhip64.so"
     return str(path) if path.exists() else path.name
 

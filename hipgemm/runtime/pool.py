@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections import deque
 from functools import lru_cache
 from typing import Any
 
-from ..errors import HipError, sentence
+from ..config import config
+from ..errors import HipError
 from . import hip as _hip
 
 _HIP_SUCCESS, _OUT_OF_MEMORY = 0, 2
@@ -24,18 +24,15 @@ class Pool:
 
     def __init__(self, device: int):
         self._device = device
-        caching = os.environ.get("HIPGEMM_POOL") or "on"
-        if caching.lower() not in ("on", "1", "off", "0"):
-            raise ValueError(sentence("HIPGEMM_POOL must be on or off", repr(caching)))
-        self.caching = caching.lower() in ("on", "1")
+        self.caching = config.pool
         self._lock = threading.RLock()  # a signal handler or a finalizer may call in its midst
         self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
         self._kept: list[tuple[list[Any], object]] = []
         self._met: set[int] = {0}  # streams that are known to be of this device
         # Finalizers only append here: they may run anywhere, even while this thread holds the lock.
         self.returned: deque[tuple[int, int, int, set[int], object]] = deque()
-        self.limit = _bytes_of("HIPGEMM_MEMORY_LIMIT")
-        self.cache_limit = _bytes_of("HIPGEMM_CACHE_LIMIT")
+        self.limit = config.memory_limit
+        self.cache_limit = config.cache_limit
         self.bytes = 0  # allocated from HIP
         self.cached = 0  # of these, not in use
         self.peak = 0  # most bytes in use
@@ -253,19 +250,6 @@ class _OutOfMemory(Exception):
     def __init__(self, cached: int):
         super().__init__()
         self.cached = cached
-
-
-def _bytes_of(variable: str) -> int | None:
-    """Read a number of bytes, with K, M or G behind it or not, from the environment."""
-    text = os.environ.get(variable, "").strip().upper().removesuffix("B").removesuffix("I")
-    if not text:
-        return None
-    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
-    digits = text[:-1] if unit else text
-    if not (digits.isascii() and digits.isdigit()):
-        required = f"{variable} must be a number of bytes, such as 500000000, 512M or 16G"
-        raise ValueError(sentence(required, repr(os.environ[variable])))
-    return int(digits) << unit
 
 
 @lru_cache(maxsize=1024)

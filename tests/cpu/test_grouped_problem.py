@@ -119,11 +119,11 @@ def test_can_use_says_what_would_run():
     assert not hg.can_use("grouped_matmul", X, W, AT, arch="gfx942")
 
 
-def test_forced_kernels(monkeypatch):
-    monkeypatch.setenv("HIPGEMM_KERNEL", "grouped_matmul_bf16_nn_64x64x64")
+def test_forced_kernels(configure):
+    configure(kernel="grouped_matmul_bf16_nn_64x64x64")
     assert hg.can_use("grouped_matmul", X, W, AT).kernel == "grouped_matmul_bf16_nn_64x64x64"
     assert "must be the name of a kernel for grouped_wgrad" in str(hg.can_use("grouped_wgrad", DY, X, AT))
-    monkeypatch.setenv("HIPGEMM_KERNEL", "plain")
+    configure(kernel="plain")
     assert [reason.kind for reason in hg.can_use("grouped_matmul", X, W, AT).reasons] == [hg.UnsupportedError]
 
 

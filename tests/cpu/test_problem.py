@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from hipgemm import reference
+from hipgemm.formats.operand import Operand, overlap
 from hipgemm.formats.scaled import Resident, ScaledArray
 from hipgemm.formats.strides import byte_range
-from hipgemm.products.problem import Operand, describe_matmul, overlap
+from hipgemm.products.problem import describe_matmul
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 

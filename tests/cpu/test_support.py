@@ -12,6 +12,7 @@ import pytest
 from hipgemm import can_use, reference
 from hipgemm.errors import KernelNotFoundError, UnsupportedError
 from hipgemm.formats.elements import BF16, QUANTIZED
+from hipgemm.formats.operand import Operand
 from hipgemm.formats.scaled import ScaledArray
 from hipgemm.kernels import manifest
 from hipgemm.kernels.manifest import Kernel, load_manifest
@@ -26,7 +27,7 @@ from hipgemm.products.choose import (
     tiles,
 )
 from hipgemm.products.layout import collapsed
-from hipgemm.products.problem import GemmProblem, Operand
+from hipgemm.products.problem import GemmProblem
 
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -302,13 +303,13 @@ def test_no_gemm_kernel_at_all():
     assert [str(r) for r in choice.why] == ["a gemm kernel for gfx950 must be built; got the plain one only"]
 
 
-def test_forced_kernel(monkeypatch):
-    monkeypatch.setenv("HIPGEMM_KERNEL", "big")
+def test_forced_kernel(configure):
+    configure(kernel="big")
     assert select(problem(1, 1, 1), [BIG, SMALL, PLAIN])[0].kernel is BIG
-    monkeypatch.setenv("HIPGEMM_KERNEL", "plain")
+    configure(kernel="plain")
     choice, _ = select(problem(1, 1, 1), [BIG, SMALL, PLAIN])
     assert (choice.kernel, [str(r) for r in choice.why]) == (PLAIN, ["HIPGEMM_KERNEL=plain"])
-    monkeypatch.setenv("HIPGEMM_KERNEL", "nothing")
+    configure(kernel="nothing")
     choice, reasons = select(problem(1, 1, 1), [BIG, SMALL])
     assert choice is None
     assert str(reasons[0]).startswith(
@@ -368,13 +369,13 @@ def test_nothing_to_compute_is_never_too_much():
     assert can_use("matmul", x[None][:0], ones(8, 4))
 
 
-def test_can_use_says_why_the_plain_kernel_serves(monkeypatch):
+def test_can_use_says_why_the_plain_kernel_serves(configure):
     five = reference.quantize_fp8(np.ones((4, 8), np.float32), format="fp8_e5m2")
     answer = can_use("matmul", five, five.T)
     assert answer.kernel == "plain_gemm"
     assert [r.code for r in answer.why] == ["format"]
     assert "\n  no faster kernel: a and b must be fp8_e4m3 and fp8_e4m3 or " in str(answer)
-    monkeypatch.setenv("HIPGEMM_KERNEL", "plain")
+    configure(kernel="plain")
     assert str(can_use("matmul", ones(4, 8), ones(8, 4))) == (
         "yes: plain_gemm\n  no faster kernel: HIPGEMM_KERNEL=plain"
     )

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from hipgemm import UnsupportedError, reset_usage, usage
 from hipgemm.errors import Reason
-from hipgemm.runtime.usage import (
+from hipgemm.inspect.usage import Served
+from hipgemm.runtime.tally import (
     _MOST_RECENT,
     Call,
-    Served,
     _recent,
     count_call,
     count_copy,
@@ -112,7 +112,7 @@ def test_counting_is_cheap():
 
 
 def test_report_at_exit(run_python: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
-    code = "from hipgemm.runtime.usage import count_kernel; count_kernel('some_kernel')"
+    code = "import hipgemm; from hipgemm.runtime.tally import count_kernel; count_kernel('some_kernel')"
     assert "1                            some_kernel" in run_python(code, HIPGEMM_REPORT="1").stderr
     assert run_python(code, HIPGEMM_REPORT="0").stderr == ""
     assert run_python(code, HIPGEMM_REPORT=None).stderr == ""

@@ -6,7 +6,6 @@ import pytest
 
 import hipgemm as hg
 from hipgemm.kernels.manifest import GEMMS, code_object
-from hipgemm.products import matmul as gemm
 from hipgemm.runtime import hip as _hip
 
 
@@ -35,7 +34,7 @@ def matrix_kernels() -> bool:
 def use_kernel() -> Iterator[Callable[[str], None]]:
     """Serve the rest of a test by one kernel, whatever the cost model says."""
     with ExitStack() as stack:
-        yield lambda name: stack.enter_context(gemm.only_kernel(name))
+        yield lambda name: stack.enter_context(hg.config(kernel=name))
 
 
 @pytest.fixture

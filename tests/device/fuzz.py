@@ -280,7 +280,7 @@ def run(case: Case) -> np.ndarray:
     if case.streamed and not _streams:
         _streams.append(hg.Stream())
     stream = _streams[0] if case.streamed else None
-    with gemm.only_kernel(case.kernel) if case.kernel else nullcontext(), parted(case.splits):
+    with hg.config(kernel=case.kernel) if case.kernel else nullcontext(), parted(case.splits):
         call = (_on_device if case.resident else _on_host)(case, stream)
         first, second = call(), call()
     epilogue = case.epilogue

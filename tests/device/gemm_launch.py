@@ -9,6 +9,7 @@ import numpy as np
 
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel, code_object
+from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
 from hipgemm.runtime import hip as _hip
 
 TYPES = {
@@ -56,9 +57,14 @@ class Memory:
 
 def launch(name: str, workgroups: int, **values: float) -> None:
     """Launch a kernel with arguments by name; those not given are 0."""
-    args = _launch.ARGUMENTS[KERNELS[name].op]
-    assert values.keys() <= set(args), values.keys() - set(args)
-    _launch.launch(_launch.function(0, name), workgroups, 0, *(values.get(x, 0) for x in args))
+    function = _launch.function(0, name)
+    _launch.launch(function, workgroups, 0, **{x.name: 0 for x in function.args} | values)
+
+
+def launch_in_order(function: _launch.Function, workgroups: int, stream: int, *values: float) -> None:
+    """Launch a kernel with arguments in the order in which it takes them."""
+    named = zip((x.name for x in function.args), values, strict=True)
+    _launch.launch(function, workgroups, stream, **dict(named))
 
 
 @dataclass
@@ -109,8 +115,8 @@ def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: i
         entries = np.ascontiguousarray(scale).view(np.uint8).reshape(*scale.shape[:2], -1)
         return Placed(*place(memory, entries, gap)), int(scale.shape[-1] > 1)
     outer, inner, rows, blocks = scale.shape
-    step = _launch.gemm_scale_step(rows)
-    size = _launch.gemm_scale_bytes(rows, k)
+    step = gemm_scale_step(rows)
+    size = gemm_scale_bytes(rows, k)
     placed = Placed(*place(memory, np.full((outer, inner, size), 255, np.uint8), gap))
     for o in range(outer):
         for i in range(inner):

@@ -242,20 +242,20 @@ def test_wrong_kinds_for_shards(call, error, text):
         call(np.ones((16, 16), BF16))
 
 
-def test_kernel_forced_between_calls(rng, monkeypatch):
+def test_kernel_forced_between_calls(rng, configure):
     """A notebook sets HIPGEMM_KERNEL after the first product, and takes it back."""
     x, w = exact_grid((16, 32), rng), exact_grid((8, 32), rng)
     a, b = hg.asarray(x), hg.asarray(w).T
     usual = hg.can_use("matmul", a, b, arch=_hip.arch(0)).kernel
     for forced, served in ((None, usual), ("plain", "plain_gemm"), (None, usual)):
         if forced:
-            monkeypatch.setenv("HIPGEMM_KERNEL", forced)
+            configure(kernel=forced)
         else:
-            monkeypatch.delenv("HIPGEMM_KERNEL", raising=False)
+            configure(kernel=None)
         hg.reset_usage()
         assert_gemm_close(hg.matmul(a, b, dtype=F32).get(), x, w.T, exact=True)
         assert hg.usage().kernels == {served: 1}
-    monkeypatch.setenv("HIPGEMM_KERNEL", "nonsense")
+    configure(kernel="nonsense")
     with pytest.raises(
         ValueError, match="HIPGEMM_KERNEL must be plain or the name of a gemm kernel; got nonsense"
     ):

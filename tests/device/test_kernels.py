@@ -10,7 +10,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from gemm_launch import Memory
+from gemm_launch import Memory, launch_in_order
 
 from hipgemm import reference, testing
 from hipgemm.kernels import launch as _launch
@@ -68,7 +68,7 @@ def gemm(
     c = memory.put(before)
     function = _launch.function(0, kernel)
     tile_m, tile_n, _ = function.tile
-    _launch.launch(
+    launch_in_order(
         function,
         -(-m // tile_m) * -(-n // tile_n),
         0,

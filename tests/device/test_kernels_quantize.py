@@ -5,6 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_launch import launch_in_order
 from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_scaled import gemm_order
@@ -13,28 +14,6 @@ import hipgemm
 from hipgemm import reference
 from hipgemm.kernels import launch as _launch
 from hipgemm.runtime import hip as _hip
-
-STRIDES = ["src_row_stride", "src_col_stride"]
-MX = [
-    *("src", "row_data", "row_scale", "row_gemm_scale", "col_data", "col_scale", "col_gemm_scale"),
-    *(*STRIDES, "row_pitch", "row_scale_pitch", "col_pitch", "col_scale_pitch"),
-    *("rows", "cols", "in_type", "element", "rule", "hadamard"),
-]
-for name, arguments in {
-    "amax": ["src", "amax", *STRIDES, "rows", "cols", "amax_step", "in_type"],
-    "quantize_fp8": [
-        *("src", "dst", "amax", "scale", "next", *STRIDES, "dst_pitch", "rows", "cols"),
-        *("amax_step", "eps", "in_type", "element"),
-    ],
-    "dequantize": [
-        *("data", "scale", "dst", "data_pitch", "scale_row_stride", "scale_col_stride", "dst_pitch"),
-        *("rows", "cols", "format", "out_type", "hadamard"),
-    ],
-    "fp4_to_fp8": ["src", "dst", "src_pitch", "dst_pitch", "rows", "cols"],
-    "quantize_mxfp8": MX,
-    "quantize_mxfp4": MX,
-}.items():
-    _launch.ARGUMENTS.setdefault(name, arguments)
 
 RULES = ("unit", "floor", "rceil", "even")
 ELEMENTS = ("e4m3", "e5m2")
@@ -147,7 +126,7 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
         covered[1] = -(-cols // 256) * 256
     name = f"quantize_mxfp{4 if fp4 else 8}" + ("_f32" if x.dtype == np.float32 else "")
     kernel = _launch.function(0, name)
-    _launch.launch(
+    launch_in_order(
         kernel,
         workgroups(*covered, kernel.tile),
         0,
@@ -292,7 +271,7 @@ def amax(memory, x, layout, step):
     src, strides = upload(memory, x, layout)
     target = memory.put(np.zeros(rows if step else 1, np.float32))
     kind = list(TYPES.values()).index(x.dtype)
-    _launch.launch(
+    launch_in_order(
         _launch.function(0, "amax"), workgroups(rows, cols), 0, src, target, *strides, rows, cols, step, kind
     )
     return memory.get(target, np.empty(rows if step else 1, np.float32))
@@ -307,7 +286,7 @@ def quantize_fp8(memory, x, used, *, layout="row", element="e4m3", eps=1e-8, del
     data = filled(memory, rows * pitch)
     scale = memory.put(np.full(used.size, 7, np.float32))
     following = 0 if delayed is None else memory.put(delayed)
-    _launch.launch(
+    launch_in_order(
         _launch.function(0, "quantize_fp8"),
         workgroups(rows, cols),
         0,
@@ -454,7 +433,7 @@ def dequantize(memory, q, out, gap=0):
     dst_pitch = (cols + gap) * item
     target = filled(memory, rows * dst_pitch)
     formats = ("fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
-    _launch.launch(
+    launch_in_order(
         _launch.function(0, "dequantize"),
         workgroups(rows, cols),
         0,
@@ -511,7 +490,7 @@ def test_fp4_becomes_fp8(memory):
         codes[:, cols:] = 0
         packed = codes[:, 0::2] | codes[:, 1::2] << 4
         target = filled(memory, rows * (used + 16))
-        _launch.launch(
+        launch_in_order(
             _launch.function(0, "fp4_to_fp8"),
             workgroups(rows, cols),
             0,

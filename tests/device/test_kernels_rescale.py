@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gemm_launch import launch_in_order
 from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_quantize import LAYOUTS, SHAPES, filled, taken, upload, wild, workgroups
@@ -18,7 +19,7 @@ def check(memory, x, *, layout="row", out="bf16", row=None, col=None, divide=Fal
     used = cols * to.itemsize
     pitch = -(-used // 16) * 16 + pad
     dst = filled(memory, rows * pitch)
-    _launch.launch(
+    launch_in_order(
         _launch.function(0, "rescale"),
         workgroups(rows, cols),
         0,

@@ -9,6 +9,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_launch import launch_in_order
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
@@ -65,7 +66,7 @@ def gemm_order(memory, scale, k, bits):
     size = max(1, -(-k // 256)) * 8 * step
     target = memory.put(np.full(size, 255, np.uint8))
     function = _launch.function(0, "mx_gemm_scale")
-    _launch.launch(
+    launch_in_order(
         function,
         -(-size // 4 // function.tile[0]),
         0,
@@ -105,7 +106,7 @@ def gemm(
     else:
         scales = [(memory.put(s), int(s.size > 1)) for s in (a_scale, b_scale)]
     function = _launch.function(0, kernel)
-    _launch.launch(
+    launch_in_order(
         function,
         -(-m // function.tile[0]) * -(-n // function.tile[1]),
         0,
@@ -330,7 +331,7 @@ def test_public_packing(memory):
         workgroups = -(-words.size // function.tile[0])
         # From a transposed source, too.
         for source, strides in ((scale, (blocks, 1)), (np.ascontiguousarray(scale.T), (1, rows))):
-            _launch.launch(function, workgroups, 0, memory.put(source), target, *strides, rows, blocks)
+            launch_in_order(function, workgroups, 0, memory.put(source), target, *strides, rows, blocks)
             full = np.full((rows, 4 * len(words)), 127, np.uint8)
             full[:, :blocks] = scale
             got = memory.get(target, np.zeros(words.size + 1, np.uint32))

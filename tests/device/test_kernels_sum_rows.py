@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gemm_launch import launch_in_order
 from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_quantize import LAYOUTS, SHAPES, upload, workgroups
@@ -19,7 +20,7 @@ def sums(memory, x, layout="row"):
     dst = memory.put(np.full(lines * cols + 8, np.nan, np.float32))
     kind = list(TYPES.values()).index(x.dtype)
     kernel = _launch.function(0, "sum_rows")
-    _launch.launch(kernel, workgroups(rows, cols), 0, src, dst, *strides, rows, cols, kind)
+    launch_in_order(kernel, workgroups(rows, cols), 0, src, dst, *strides, rows, cols, kind)
     got = memory.get(dst, np.empty(lines * cols + 8, np.float32))
     assert np.isnan(got[lines * cols :]).all(), "written behind the result"
     return got[: lines * cols].reshape(lines, cols)

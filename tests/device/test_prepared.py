@@ -10,7 +10,6 @@ import pytest
 import hipgemm as hg
 from hipgemm.benchmarks import overhead
 from hipgemm.kernels import launch as _launch
-from hipgemm.kernels.manifest import code_object
 from hipgemm.products import matmul as gemm
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
@@ -19,8 +18,8 @@ BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.float32
 
 
 @pytest.fixture
-def plain(monkeypatch):
-    monkeypatch.setenv("HIPGEMM_KERNEL", "plain")
+def plain(configure):
+    configure(kernel="plain")
 
 
 def given(call):
@@ -41,29 +40,28 @@ def operands(rng, kind, splits):
 
 @pytest.mark.parametrize(("forced", "splits"), [("", False), ("", True), ("plain", False)])
 @pytest.mark.parametrize("kind", ["bf16", "fp8", "mxfp8", "mxfp4"])
-def test_arguments_are_those_that_would_be_packed(kind, forced, splits, matrix_kernels, rng, monkeypatch):
+def test_arguments_are_those_that_would_be_packed(
+    kind, forced, splits, matrix_kernels, rng, configure, monkeypatch
+):
     """With every alpha, and with vectors in between that the next call does not have."""
     if splits and not matrix_kernels:
         pytest.skip("the plain kernel does not cut K into parts")
-    monkeypatch.setenv("HIPGEMM_KERNEL", forced)
+    configure(kernel=forced)
     gemm._plans.clear()
-    kernels, made = {}, []
-    prepare, launch = _launch.Prepared.__init__, _launch.Prepared.launch
+    bound, made = {}, []
+    bind, launch = _launch.BoundLaunch.__init__, _launch.BoundLaunch.launch
 
-    def seen(self, kernel, workgroups, values):
-        prepare(self, kernel, workgroups, values)
-        kernels[self] = kernel, dict(zip(_launch.ARGUMENTS[op(kernel.name)], values, strict=True))
+    def seen(self, kernel, workgroups, varying, fixed):
+        bind(self, kernel, workgroups, varying, fixed)
+        bound[self] = kernel, varying, dict(fixed)
 
-    def launched(self, stream, pointers, number=None, scales=()):
-        made.append((self, pointers, number, scales))
-        launch(self, stream, pointers, number, scales)
-
-    def op(name):
-        return code_object(_hip.arch(0)).kernels[name].op
+    def launched(self, stream, values):
+        made.append((self, values))
+        launch(self, stream, values)
 
     a, b = operands(rng, kind, splits)
-    monkeypatch.setattr(_launch.Prepared, "__init__", seen)
-    monkeypatch.setattr(_launch.Prepared, "launch", launched)
+    monkeypatch.setattr(_launch.BoundLaunch, "__init__", seen)
+    monkeypatch.setattr(_launch.BoundLaunch, "launch", launched)
     n = b.shape[1]
     bias, half = hg.asarray(np.ones(n, F32)), hg.asarray(np.array(0.5, F32))
     out = hg.empty((a.shape[0], n), BF16)
@@ -79,18 +77,11 @@ def test_arguments_are_those_that_would_be_packed(kind, forced, splits, matrix_k
         made.clear()
         found = given(lambda options=options: hg.matmul(a, b, out, **options))
         assert len(found) == len(made) == 1 + splits
-        for data, (one, pointers, number, scales) in zip(found, made, strict=True):
-            kernel, values = kernels[one]
-            values = dict(values, **dict(zip(values, pointers, strict=False)))
-            assert number is not None
-            values["alpha"] = number
-            if scales:
-                values["a_scale"], values["b_scale"] = scales
-            packed = bytearray(kernel.size)
-            kernel.pack_into(packed, 0, *values.values())
-            assert data == packed
+        for data, (one, values) in zip(found, made, strict=True):
+            kernel, varying, fixed = bound[one]
+            assert data == kernel.pack({**fixed, **dict(zip(varying, values, strict=True))})
         alpha = options.get("alpha", 1.0)
-        last = kernels[made[-1][0]][0]
+        last = bound[made[-1][0]][0]
         at = {x.name: x.offset for x in last.args}
         (bits,) = struct.unpack_from("<f", found[-1], at["alpha"])
         assert np.array_equal(F32(bits), F32(1.0 if alpha is half else alpha), equal_nan=True)
@@ -138,7 +129,7 @@ def test_blocks_are_as_many_as_launches_at_once(rng):
     assert 1 <= len(launch._free) <= 5
 
 
-def test_the_environment_is_read_at_each_call(rng, monkeypatch):
+def test_a_setting_counts_from_the_next_call(rng, configure):
     x, out = hg.asarray(random_matrix((16, 16), rng)), hg.empty((16, 16), BF16)
 
     def served():
@@ -146,21 +137,10 @@ def test_the_environment_is_read_at_each_call(rng, monkeypatch):
         hg.matmul(x, x, out)
         return list(hg.usage().served)
 
-    monkeypatch.delenv("HIPGEMM_KERNEL", raising=False)
     usual = served()
-    monkeypatch.setenv("HIPGEMM_KERNEL", "plain")
-    assert served() == ["plain_gemm"]
-    monkeypatch.delenv("HIPGEMM_KERNEL")
+    with hg.config(kernel="plain"):
+        assert served() == ["plain_gemm"]
     assert served() == usual
-
-
-def test_the_environment_may_be_of_another_kind(monkeypatch):
-    """One that keeps nothing where Python's own does is asked by its public name."""
-    monkeypatch.setattr(gemm.os, "environ", {"HIPGEMM_KERNEL": "plain"})
-    read = gemm._reader("HIPGEMM_KERNEL")
-    assert read() == "plain"
-    gemm.os.environ.clear()
-    assert read() is None
 
 
 def test_a_freed_array_is_refused(rng):

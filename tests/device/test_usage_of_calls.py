@@ -9,8 +9,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import can_use
-from hipgemm.products.matmul import only_kernel
-from hipgemm.runtime.usage import Served
+from hipgemm.inspect.usage import Served
 from hipgemm.testing import random_matrix
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -76,7 +75,7 @@ def test_copies_for_layout(operands):
 
 def test_a_slower_kernel_says_why(operands):
     a, b = operands
-    with only_kernel("plain"):
+    with hg.config(kernel="plain"):
         hg.reset_usage()
         hg.matmul(a, b)
         used = hg.usage()

@@ -9,7 +9,7 @@ import pytest
 
 CLEAN = """
 import numpy as np, ml_dtypes, hipgemm as hg
-from hipgemm.products.matmul import only_kernel
+from hipgemm import config
 from hipgemm.kernels.manifest import load_manifest
 rng = np.random.default_rng(5)
 o = np.array([0, 33, 33, 70, 70], np.int32)
@@ -25,7 +25,7 @@ def operand(shape, format, axis, **options):
 
 kernels = [k for k in load_manifest()["gfx950"].kernels.values() if "grouped" in k.op]
 for kernel in kernels:
-    with only_kernel(kernel.name):
+    with config(kernel=kernel.name):
         if kernel.op.endswith("matmul"):
             k = kernel.tile[2] * 3 // 2
             x, w = operand((75, k), kernel.a, -1), operand((4, 80, k), kernel.b, -1).mT

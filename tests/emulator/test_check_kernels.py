@@ -58,7 +58,6 @@ def test_products(memory: str, run_python: Callable[..., CompletedProcess[str]])
 EVERYTHING = """
 import hipgemm as hg, ml_dtypes, numpy as np
 from hipgemm.kernels import launch as _launch
-from hipgemm.products.matmul import only_kernel
 rng = np.random.default_rng(5)
 x = hg.asarray(rng.standard_normal((70, 96)).astype(ml_dtypes.bfloat16))
 odd = hg.asarray(rng.standard_normal((33, 45)).astype(np.float32))
@@ -94,7 +93,7 @@ hg.linear_backward(odd, saved)
 hg.grouped_wgrad(x, x, np.array([0, 33, 33, 69]), recipe="mxfp8").get()
 rows = hg.quantize_mxfp8(x, axis=0)
 hg.grouped_wgrad(rows, rows, np.array([0, 32, 64])).get()
-with only_kernel("plain_gemm"):
+with hg.config(kernel="plain_gemm"):
     hg.matmul(x.T, x).get()
 print("served:", *hg.usage().kernels)
 """

@@ -17,7 +17,6 @@ import pytest
 from hipapi import runtime
 
 import hipgemm as hg
-from hipgemm.products.matmul import only_kernel
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime import loader as _runtime
 
@@ -359,7 +358,7 @@ def product(m: int, n: int, k: int, kernel: str) -> hg.EmulatorLaunch:
     a = hg.asarray(rng.standard_normal((m, k), np.float32).astype(ml_dtypes.bfloat16))
     b = hg.asarray(rng.standard_normal((n, k), np.float32).astype(ml_dtypes.bfloat16))
     hg.emulator_counters(reset=True)
-    with only_kernel(kernel):
+    with hg.config(kernel=kernel):
         hg.matmul(a, b.T)
     (launch,) = [x for x in hg.emulator_counters(reset=True).each if x.kernel == kernel]  # others copy
     return launch

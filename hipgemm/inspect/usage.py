@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import os
 import sys
-import threading
-from collections import Counter, deque
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..errors import Reason
+from ..config import config
+from ..runtime import tally
 
 
 class Served(NamedTuple):
@@ -88,32 +84,6 @@ class Usage:
 
 
 _NONE = Served()
-_lock = threading.RLock()  # a signal handler may call in its midst
-_counts = Usage()
-_served: dict[str, list[int]] = {}  # as Served
-_refused_calls = 0
-
-
-class Call(NamedTuple):
-    """A call that one launch of one kernel serves, as `count_call` takes it."""
-
-    op: str
-    kernel: str
-    flop: int
-    moved: int
-    slower: str = ""
-
-
-_recent: deque[Call] = deque()  # not yet in the counts: appending takes no lock
-_MOST_RECENT = 256
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()  # another thread may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 def usage() -> Usage:
@@ -125,19 +95,9 @@ def usage() -> Usage:
     >>> print(usage())
     hipgemm: nothing ran
     """
-    with _lock:
-        _settle()
-        return replace(
-            _counts,
-            kernels=dict(_counts.kernels),
-            served={name: Served(*row) for name, row in _served.items()},
-            copies=dict(_counts.copies),
-            copied=dict(_counts.copied),
-            slower=dict(_counts.slower),
-            refused=dict(_counts.refused),
-            latest=dict(_counts.latest),
-            refused_calls=_refused_calls,
-        )
+    c = tally.snapshot()
+    served = {name: Served(*row) for name, row in c.served.items()}
+    return Usage(c.kernels, served, c.copies, c.copied, c.slower, c.refused, c.latest, c.refused_calls)
 
 
 def reset_usage() -> None:
@@ -149,83 +109,12 @@ def reset_usage() -> None:
     >>> usage().kernels
     {}
     """
-    global _refused_calls
-    c = _counts
-    with _lock:
-        _settle()
-        for counts in (c.kernels, c.copies, c.copied, c.slower, c.refused, c.latest, _served):
-            counts.clear()
-        _refused_calls = 0
-
-
-def count_kernel(name: str) -> None:
-    """Count a launch."""
-    with _lock:
-        _counts.kernels[name] = _counts.kernels.get(name, 0) + 1
-
-
-def count_call(op: str, kernel: str, flop: int, moved: int, slower: str = "") -> None:
-    """Count a call that a kernel served; `slower` says why none of the faster ones did.
-
-    `flop` and `moved` are those of the whole call, as `Served` counts them.
-    """
-    with _lock:
-        _add_calls(1, op, kernel, flop, moved, slower)
-
-
-def _add_calls(calls: int, op: str, kernel: str, flop: int, moved: int, slower: str) -> None:
-    row = _served.get(kernel)
-    if row is None:
-        row = _served[kernel] = [0, 0, 0]
-    row[0] += calls
-    row[1] += calls * flop
-    row[2] += calls * moved
-    if slower:
-        key = (op, kernel, slower)
-        _counts.slower[key] = _counts.slower.get(key, 0) + calls
-
-
-def count_launched(call: Call) -> None:
-    """Count a call and its launch, at a fraction of what `count_call` and `count_kernel` take."""
-    _recent.append(call)
-    if len(_recent) >= _MOST_RECENT:
-        with _lock:
-            _settle()
-
-
-def _settle() -> None:
-    """Take what was counted without the lock into the counts."""
-    calls = []
-    with suppress(IndexError):  # a signal handler was here
-        for _ in range(len(_recent)):
-            calls.append(_recent.popleft())
-    for call, times in Counter(calls).items():
-        _counts.kernels[call.kernel] = _counts.kernels.get(call.kernel, 0) + times
-        _add_calls(times, *call)
-
-
-def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:
-    """Count an operand that was laid out anew, of so many bytes."""
-    key = (op, operand, reason)
-    with _lock:
-        _counts.copies[key] = _counts.copies.get(key, 0) + 1
-        _counts.copied[key] = _counts.copied.get(key, 0) + size
-
-
-def count_refused(op: str, reasons: Iterable[Reason]) -> None:
-    """Count the obstacles of a call that no kernel serves."""
-    global _refused_calls
-    with _lock:
-        _refused_calls += 1
-        for reason in reasons:
-            key = (op, reason.code)
-            _counts.refused[key] = _counts.refused.get(key, 0) + 1
-            _counts.latest[key] = reason.text
+    tally.reset()
 
 
 def _report() -> None:
     print(usage(), file=sys.stderr)
 
 
-if os.environ.get("HIPGEMM_REPORT", "0") not in ("", "0"):
+if config.report:
     atexit.register(_report)

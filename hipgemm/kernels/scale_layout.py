@@ -1,0 +1,36 @@
+"""The order in which matrix kernels read MX scales: src_hip/scale_layout.hpp has the same arithmetic."""
+
+from __future__ import annotations
+
+from ..formats.groups import group_slots
+
+SCALE_ROWS = 16  # rows of scales are padded to a multiple of this
+SCALE_ROW_BYTES = 2  # from row to row
+
+
+def gemm_scale_step(rows: int) -> int:
+    """Rows of scales from block to block, for an operand that is K-major."""
+    return -(-rows // SCALE_ROWS) * SCALE_ROWS
+
+
+def gemm_scale_bytes(rows: int, k: int) -> int:
+    """Bytes of all scales of a K-major operand.
+
+    >>> gemm_scale_bytes(17, 257)
+    512
+    """
+    return max(1, -(-k // 256)) * 8 * gemm_scale_step(rows)
+
+
+def group_scale_step(rows: int) -> int:
+    """Rows of scales from block to block, for a grouped operand that is MN-major."""
+    return -(-rows // 64) * 64
+
+
+def group_scale_bytes(rows: int, columns: int, groups: int) -> int:
+    """Bytes of all scales of a grouped MN-major operand (rows, columns), whose blocks lie down columns.
+
+    >>> group_scale_bytes(300, 65, 2)
+    4096
+    """
+    return group_slots(rows, groups, 256) * 8 * group_scale_step(columns)
