@@ -20,11 +20,12 @@ from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, Unsuppo
 from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format, full_name
 from .formats.scaled import ScaledArray
 from .inspect import explain
+from .inspect.can_use import can_use
 from .inspect.explain import in_place, untouched
 from .inspect.info import info
 from .inspect.usage import reset_usage, usage
 from .kernels.manifest import GEMMS, Kernel, code_object
-from .products.choose import PLAIN, can_use, k_strided
+from .products.choose import PLAIN, k_strided
 from .products.matmul import matmul
 from .runtime import hip as _hip
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix

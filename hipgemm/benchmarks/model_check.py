@@ -10,15 +10,19 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from ..array.device_array import lend
 from ..errors import RuntimeNotFoundError, sentence
 from ..formats.elements import QUANTIZED
+from ..formats.groups import group_slots
 from ..inspect.counters import emulator_counters
-from ..inspect.explain import ask, in_place
+from ..inspect.explain import ask, ask_grouped, in_place
 from ..kernels import launch as _launch
-from ..kernels.manifest import GEMMS, Kernel
+from ..kernels.manifest import Kernel
 from ..kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
-from ..products.choose import k_strided
+from ..products.choose import PLAIN, Support, k_strided
 from ..products.cost import L2, LDS_DMA, SUSTAINED_MATRIX, Cost, uneven
+from ..products.operation import GROUPED_MATMUL
+from ..runtime import device_errors
 from ..runtime import hip as _hip
 
 Numbers = npt.NDArray[np.float64]
@@ -36,6 +40,18 @@ class Shape:
     format: str = "bf16"
     layout: str = "nt"
     batch: int = 0
+    groups: int = 0  # of the M rows
+
+    def ask(self) -> Support:
+        """The candidates, and the choice."""
+        if self.groups:
+            return ask_grouped(self.m, self.groups, self.n, self.k, self.format)
+        return ask(self.m, self.n, self.k, self.format, self.layout, self.batch)
+
+    def __str__(self) -> str:
+        times = f"{self.batch} x " if self.batch else ""
+        rows = f"{self.m} in {self.groups}" if self.groups else str(self.m)
+        return f"{times}{rows} x {self.n} x {self.k}"
 
 
 # N x K of the layers: LLaMA 8B 4096 wide with 14336, 70B 8192 wide with 28672; Mixtral as 8B; DeepSeek V3
@@ -73,6 +89,14 @@ SHAPES = (
     Shape("cube", 8192, 8192, 8192, "fp8_e4m3"),
 )
 
+# Experts of gpt-oss, Mixtral and DeepSeek V3, for a token's few rows up to a long prompt's many.
+GROUPED = tuple(
+    Shape("experts", rows, n, k, form, groups=groups)
+    for form in ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
+    for n, k in ((5760, 2880), (4096, 14336), (2048, 7168))
+    for groups in (8, 32, 128)
+    for rows in (4, 64, 512, 4096)
+)
 # TFLOP/s of others' kernels on one MI355X: HipKittens and hipBLASLt as HipKittens timed them, the mxfp8 of
 # ROCm/TransformerEngine#682, the mxfp4 of AITER's tuning table and tinygrad#17315 (MI350X or MI355X).
 PUBLISHED = (
@@ -128,7 +152,7 @@ def counted_launch(
         lines, along = (k, whole_rows) if k_strided(kernel, side) else (rows, whole_k)
         ld = _up(along, kernel.chunk)
         values[name], values[f"ld{name}"] = memory(lines * ld * kernel.bits // 8), ld
-        if kernel.op == "scaled_gemm" and (QUANTIZED[kernel.a].block or not single):
+        if kernel.op.startswith("scaled") and (QUANTIZED[kernel.a].block or not single):
             blocked = bool(QUANTIZED[kernel.a].block)
             values[f"{name}_scale"] = memory(gemm_scale_bytes(whole_rows, k) if blocked else 4)
             values[f"{name}_scale_step"] = gemm_scale_step(whole_rows) if blocked else 0
@@ -137,6 +161,11 @@ def counted_launch(
     values["c"] = memory(4 * m * n)
     values["out_type"] = "f32" if single else "bf16"
     workgroups = -(-m // kernel.tile[0]) * -(-n // kernel.tile[1])
+    if kernel.op.removeprefix("scaled_") == GROUPED_MATMUL.kernels:  # one group of all rows
+        offsets = lend(np.array([0, m], np.int32), device, 0)
+        blocks.append(offsets._block)
+        values |= {"offsets": offsets.ptr, "status": device_errors.slot(GROUPED_MATMUL.name), "groups": 1}
+        workgroups = group_slots(m, 1, kernel.tile[0]) * -(-n // kernel.tile[1])
     arguments = {x.name: values.get(x.name, 0) for x in kernel.args}
     emulator_counters(reset=True, addresses=True)
     _launch.launch(_launch.function(device, kernel.name), workgroups, 0, **arguments)
@@ -282,7 +311,7 @@ def agreement(first: Sequence[float], second: Sequence[float]) -> float:
     return sum(alike) / len(alike) if alike else 1.0
 
 
-def run(shapes: Sequence[Shape] = SHAPES) -> int:
+def run(shapes: Sequence[Shape] = SHAPES + GROUPED) -> int:
     """Print the table; return 0."""
     if _hip.runtime().emulator is None:
         text = sentence("the runtime must be the emulator", _hip.runtime().kind)
@@ -290,10 +319,9 @@ def run(shapes: Sequence[Shape] = SHAPES) -> int:
     print("\n".join(_HEAD))
     worst, regrets = dict.fromkeys(("matrix", "lds", "l2", "memory"), 0.0), []
     for shape in shapes:
-        size = f"{f'{shape.batch} x ' if shape.batch else ''}{shape.m} x {shape.n} x {shape.k}"
-        label = f"{shape.what:28} {size:23} {shape.format:10} {shape.layout}"
-        answer = ask(shape.m, shape.n, shape.k, shape.format, shape.layout, shape.batch)
-        costs = [c for c in in_place(answer) if c.kernel.op in GEMMS]
+        label = f"{shape.what:28} {shape!s:23} {shape.format:10} {shape.layout}"
+        answer = shape.ask()
+        costs = [c for c in in_place(answer) if c.kernel.op != PLAIN]
         if not costs:
             print(f"{label}  no kernel of this table: {answer}")
             continue

@@ -14,8 +14,9 @@ import numpy as np
 from ..errors import sentence
 from ..formats.elements import FORMATS, QUANTIZED, full_name
 from ..formats.scaled import ScaledArray, scale_shape
-from ..products.choose import Support, can_use
+from ..products.choose import Support
 from ..products.cost import RATES, Cost
+from .can_use import can_use
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
 
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="no M, N, K: compare the estimates of 30 products with the emulator's counters",
+        help="no M, N, K: compare the estimates of 174 products with the emulator's counters",
     )
 
 
@@ -72,6 +73,13 @@ def ask(
     a = untouched(form, (*lead, m, k), -1, layout[0] == "t")
     b = untouched(form, (*lead, k, n), -2, layout[1] == "t")
     return can_use("matmul", a, b, dtype=None if dtype is None else FORMATS[dtype].dtype, arch=arch)
+
+
+def ask_grouped(rows: int, groups: int, n: int, k: int, form: str, arch: str = "gfx950") -> Support:
+    """Ask about a product of rows in even groups, ``x @ w[g].T``."""
+    x, w = untouched(form, (rows, k), -1), untouched(form, (groups, k, n), -2, True)
+    offsets = np.linspace(0, rows, groups + 1).astype(np.int32)
+    return can_use("grouped_matmul", x, w, offsets, arch=arch)
 
 
 def untouched(form: str, shape: tuple[int, ...], axis: int, turned: bool = False) -> Any:

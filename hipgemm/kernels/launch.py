@@ -126,7 +126,16 @@ class BoundLaunch:
     comes from; blocks are kept for the next one.
     """
 
-    __slots__ = ("_free", "_handle", "_runs", "_template", "_threads", "_workgroups", "name")
+    __slots__ = (
+        "_first",
+        "_free",
+        "_handle",
+        "_others",
+        "_template",
+        "_threads",
+        "_workgroups",
+        "name",
+    )
 
     def __init__(
         self, kernel: Function, workgroups: int, varying: Sequence[str], fixed: Mapping[str, Value]
@@ -138,14 +147,16 @@ class BoundLaunch:
         self._free: list[ArgumentBlock] = []
         places = {x.name: i for i, x in enumerate(kernel.args)}
         found = [(i, places[name] - i) for i, name in enumerate(varying)]
-        self._runs: list[tuple[Callable[..., None], int, int, int]] = []
+        runs: list[tuple[Callable[..., None], int, int, int]] = []
         for _, members in groupby(found, key=lambda pair: pair[1]):  # neighbours in memory
             indices = [i for i, _ in members]
             args = [kernel.args[places[varying[i]]] for i in indices]
             first = args[0].offset
             moved = [Argument(x.name, x.type, x.offset - first, x.size) for x in args]
             packer = struct.Struct(pack_format(moved)).pack_into
-            self._runs.append((packer, first, indices[0], indices[-1] + 1))
+            runs.append((packer, first, indices[0], indices[-1] + 1))
+        (pack, offset, _, end), *self._others = runs
+        self._first = pack, offset, end
 
     def launch(self, stream: int, values: tuple[float, ...]) -> None:
         """Launch on a stream of the current device, with the varying arguments."""
@@ -155,7 +166,9 @@ class BoundLaunch:
             block = ArgumentBlock(len(self._template))
             block.buffer.raw = self._template
         buffer = block.buffer
-        for pack, offset, begin, end in self._runs:
+        pack, offset, end = self._first
+        pack(buffer, offset, *values[:end])
+        for pack, offset, begin, end in self._others:
             pack(buffer, offset, *values[begin:end])
         hip.launch(self._handle, self._workgroups, self._threads, stream, block.extra)
         self._free.append(block)

@@ -15,7 +15,8 @@ from ..formats.faults import OUTPUTS, Faults, dtype_name, dtype_names
 from ..formats.groups import offset_reasons, same_offsets
 from ..formats.operand import Operand
 from ..formats.scaled import HADAMARD, Resident, ScaledArray, array_hint, fnuz_hint, is_array, place_name
-from ..products.problem import GemmProblem
+from ..products.operation import GROUPED_MATMUL, MATMUL
+from ..products.problem import Problem
 
 # What each recipe multiplies, pre-quantized operands included; nothing for bf16.
 RECIPES: dict[str, tuple[str, ...]] = {
@@ -122,7 +123,7 @@ def describe_forward(
     scaling: object = None,
     hadamard: object = None,
     dtype: npt.DTypeLike | None = None,
-) -> tuple[GemmProblem | None, list[Reason]]:
+) -> tuple[Problem | None, list[Reason]]:
     """Describe the product of a call of `linear`: what a kernel has to do.
 
     Examples
@@ -146,12 +147,13 @@ def describe_forward(
     if layer is None:
         return None, reasons
 
-    problem = GemmProblem(
+    problem = Problem(
+        MATMUL,
         m=layer.m,
         n=layer.n,
         k=layer.k,
         a=prepared(x, (layer.m, layer.k), layer),
-        b=prepared(w, (layer.n, layer.k), layer).transposed,
+        b=prepared(w, (layer.n, layer.k), layer),
         out=None,
         out_format=format_of(dtype) or BF16 if dtype is not None else BF16,
         col_scale=w_post_scale is not None,
@@ -286,6 +288,53 @@ def describe_grouped_backward(
     if is_quantized(dy):
         faults.transforms((first(dy),), *kept)
     return faults.found
+
+
+def describe_grouped_forward(
+    x: Any,
+    w: Any,
+    group_offsets: Any,
+    *,
+    recipe: object = "bf16",
+    x_amax: object = None,
+    w_amax: object = None,
+    scaling: object = None,
+    hadamard: object = None,
+    dtype: npt.DTypeLike | None = None,
+) -> tuple[Problem | None, list[Reason]]:
+    """Describe the product of a call of `grouped_linear`: what a kernel has to do.
+
+    Examples
+    --------
+    >>> x, w = np.ones((5, 64), np.float32), np.ones((2, 3, 64), np.float32)
+    >>> print(describe_grouped_forward(x, w, np.array([0, 2, 5]), recipe="mxfp8")[0])
+    (5, 64) @ (2, 64, 3) mxfp8_e4m3 -> bf16
+    """
+    layer, reasons = describe_grouped(
+        x,
+        w,
+        group_offsets,
+        recipe=recipe,
+        x_amax=x_amax,
+        w_amax=w_amax,
+        scaling=scaling,
+        hadamard=hadamard,
+        dtype=dtype,
+    )
+    if layer is None:
+        return None, reasons
+    problem = Problem(
+        GROUPED_MATMUL,
+        m=layer.m,
+        n=layer.n,
+        k=layer.k,
+        a=prepared(x, (layer.m, layer.k), layer),
+        b=prepared(w, (layer.groups, layer.n, layer.k), layer),
+        out=None,
+        out_format=format_of(dtype) or BF16 if dtype is not None else BF16,
+        groups=layer.groups,
+    )
+    return problem, reasons
 
 
 def is_quantized(x: object) -> bool:

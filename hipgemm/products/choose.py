@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..config import config
-from ..errors import KernelNotFoundError, Reason, UnsupportedError, sentence
+from ..errors import Reason, UnsupportedError, sentence
+from ..formats.groups import group_slots
 from ..formats.operand import Operand
 from ..formats.strides import line_pitch
-from ..kernels.manifest import CHUNK_BYTES, GEMMS, Kernel, code_object
-from ..layers.problem import describe_forward
-from ..runtime.hip import read_stream
+from ..kernels.manifest import CHUNK_BYTES, Kernel, load_manifest
 from .cost import Cost, Product, copy_clocks, estimate
-from .layout import collapsed, host_copy_reason
-from .problem import GemmProblem, describe_matmul
+from .layout import host_copies, on_device
+from .problem import Problem
 
 PLAIN = "plain"  # the operation of the kernel that takes anything
 REACH = 2**31  # bytes that a tile may span: offsets inside it are 31-bit
@@ -30,20 +27,17 @@ def k_strided(kernel: Kernel, side: int) -> bool:
     return kernel.layout[side : side + 1] == "tn"[side]
 
 
-def _lines(x: Operand, kernel: Kernel, side: int) -> tuple[Operand, int]:
-    """Turn an operand (.., rows, K) to how a kernel reads it; and how many lines one tile takes."""
+def major_view(x: Operand, kernel: Kernel, side: int) -> tuple[Operand, int]:
+    """View an operand (.., rows, K) along the axis that a kernel reads contiguously; lines of one tile."""
     if k_strided(kernel, side):
         return x.transposed, kernel.tile[2]
     return x, kernel.tile[side]
 
 
 def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
-    """Say why a kernel cannot read an operand where it lies; None if it can.
-
-    `x` is (.., rows, K): for the second operand of a product (side 1) that is its transpose.
-    """
+    """Say why a kernel cannot read an operand (.., rows, K) where it lies; None if it can."""
     strided = k_strided(kernel, side)
-    x, tile_lines = _lines(x, kernel, side)
+    x, tile_lines = major_view(x, kernel, side)
     lines, along = x.shape[-2:]
     pitch, step = x.strides[-2:]
     item = x.format.itemsize
@@ -76,16 +70,16 @@ def scales_reason(x: Operand) -> str | None:
 
 
 def leading(x: Operand, kernel: Kernel, side: int = 0) -> int:
-    """Numbers from line to line of an operand that is read in place."""
-    x, _ = _lines(x, kernel, side)
+    """Elements from line to line of an operand that is read in place."""
+    x, _ = major_view(x, kernel, side)
     lines, along = x.shape[-2:]
     pitch = x.strides[-2] if lines > 1 else line_pitch(along, x.format.itemsize)
     return pitch * 8 // x.format.bits
 
 
 def copy_pitch(x: Operand, kernel: Kernel, side: int = 0) -> int:
-    """Bytes from line to line of an operand laid out anew."""
-    return line_pitch(_lines(x, kernel, side)[0].shape[-1], x.format.itemsize)
+    """Bytes from line to line of an operand that is copied."""
+    return line_pitch(major_view(x, kernel, side)[0].shape[-1], x.format.itemsize)
 
 
 def kernel_k(k: int, kernel: Kernel) -> int:
@@ -95,14 +89,27 @@ def kernel_k(k: int, kernel: Kernel) -> int:
     return max(kernel.op == "gemm", -(-k // kernel.chunk)) * kernel.chunk
 
 
-def direct(p: GemmProblem, kernel: Kernel) -> bool:
+def direct(p: Problem, kernel: Kernel) -> bool:
     """Whether a kernel can store into the output itself."""
     assert p.out is not None
     return p.out.rows_contiguous and _output_fits(p.out.pitch, p, kernel)
 
 
-def _output_fits(pitch: int, p: GemmProblem, kernel: Kernel) -> bool:
+def _output_fits(pitch: int, p: Problem, kernel: Kernel) -> bool:
     return kernel.tile[0] * pitch * p.out_format.itemsize < REACH
+
+
+def tiles(p: Problem, k: Kernel) -> int:
+    """Tiles of one product of the shape (M, N)."""
+    return -(-p.m // k.tile[0]) * -(-p.n // k.tile[1])
+
+
+def workgroups(p: Problem, kernel: Kernel) -> int:
+    """Workgroups of a launch; with groups as many as serve wherever these begin."""
+    if p.op.ragged == "m":
+        groups = p.groups if p.k else 0  # without K, all rows are zero, as those of no group
+        return group_slots(p.m, groups, kernel.tile[0]) * -(-p.n // kernel.tile[1])
+    return tiles(p, kernel) * (p.groups if p.op.ragged else p.batches)
 
 
 # ---- constraints -----------------------------------------------------------------------------------
@@ -110,26 +117,27 @@ def _output_fits(pitch: int, p: GemmProblem, kernel: Kernel) -> bool:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Something a kernel demands of a product, `collapsed` and turned its way.
+    """Something a kernel demands of a product, as it is launched.
 
     `broken` returns (required, got) where it is not met. `looser` is what one kernel allows more of than
     another: of several reasons with one code, that of the loosest is told.
     """
 
     code: str
-    broken: Callable[[GemmProblem, Kernel], tuple[str, object] | None]
+    broken: Callable[[Problem, Kernel], tuple[str, object] | None]
     looser: Callable[[Kernel], int] = lambda kernel: 0
 
 
-def _size(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    if max(p.m, p.n, p.k, *p.batch[-2:]) < 2**31:
+def _size(p: Problem, k: Kernel) -> tuple[str, object] | None:
+    if max(p.m, p.n, p.k, p.groups, *p.batch[-2:]) < 2**31:
         return None
-    return "M, N, K and the batch must be below 2**31", p
+    last = "number of groups" if p.op.ragged else "batch"
+    return f"M, N, K and the {last} must be below 2**31", p
 
 
-def _pitch(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    for side, (name, x) in enumerate((("a", p.a), ("b", p.b.transposed))):
-        _, lines = _lines(x, k, side)
+def _pitch(p: Problem, k: Kernel) -> tuple[str, object] | None:
+    for side, (name, x) in enumerate(p.named()):
+        _, lines = major_view(x, k, side)
         if copy_reason(x, k, side) is not None and copy_pitch(x, k, side) * lines >= REACH:
             axis = "MN"[side] if k_strided(k, side) else "K"
             limit = REACH // lines * 8 // x.format.bits
@@ -138,15 +146,15 @@ def _pitch(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
     return None
 
 
-def _output(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
+def _output(p: Problem, k: Kernel) -> tuple[str, object] | None:
     if direct(p, k) or _output_fits(p.n, p, k):
         return None
     limit = REACH // (k.tile[0] * p.out_format.itemsize)
     return f"N must be below {limit} for {p.out_format.name} output", p.n
 
 
-def _grid(p: GemmProblem, k: Kernel) -> tuple[str, object] | None:
-    threads = tiles(p, k) * p.batches * k.threads
+def _grid(p: Problem, k: Kernel) -> tuple[str, object] | None:
+    threads = workgroups(p, k) * k.threads
     return None if threads < 2**32 else ("the grid must be below 2**32 threads", threads)
 
 
@@ -159,9 +167,9 @@ CONSTRAINTS = (
 PLAIN_CONSTRAINTS = (Constraint("size", _size), Constraint("grid", _grid))
 
 
-def _broken(
-    p: GemmProblem, kernel: Kernel, constraints: Iterable[Constraint]
-) -> list[tuple[Constraint, Reason]]:
+def _broken(p: Problem, kernel: Kernel, constraints: Iterable[Constraint]) -> list[tuple[Constraint, Reason]]:
+    if p.empty and not p.op.ragged:
+        return []  # nothing to compute, so nothing to demand
     return [
         (c, Reason(UnsupportedError, c.code, sentence(*found)))
         for c in constraints
@@ -180,10 +188,10 @@ class Choice:
     ----------
     kernel : Kernel
         What computes it.
-    problem : GemmProblem
-        What it computes: the product `collapsed`, and transposed where `swapped`.
+    problem : Problem
+        What it computes: the product as it is launched, transposed where `swapped`.
     copies : tuple of (str, str)
-        Operands that it cannot take as they are, and why.
+        Operands and scales that it cannot take as they are, and why.
     cost : Cost
         The estimate, which says also into how many parts K is cut.
     copy_clocks : float
@@ -193,17 +201,18 @@ class Choice:
     """
 
     kernel: Kernel
-    problem: GemmProblem
+    problem: Problem
     swapped: bool
     copies: tuple[tuple[str, str], ...]
     cost: Cost
     copy_clocks: float = 0.0
     why: tuple[Reason, ...] = ()
 
-
-def tiles(p: GemmProblem, k: Kernel) -> int:
-    """Workgroups that the kernel needs for one product."""
-    return -(-p.m // k.tile[0]) * -(-p.n // k.tile[1])
+    @property
+    def names(self) -> tuple[str, str]:
+        """What messages call the first and the second operand of the kernel."""
+        first, second = self.problem.op.operands
+        return (second, first) if self.swapped else (first, second)
 
 
 def _matrices(x: Operand) -> int:
@@ -211,90 +220,107 @@ def _matrices(x: Operand) -> int:
     return math.prod(n for n, step in zip(x.shape[:-2], x.strides[:-2], strict=True) if step)
 
 
-def _copies(p: GemmProblem, kernel: Kernel, swapped: bool) -> list[tuple[str, str, Operand]]:
-    """Return what a kernel cannot take as it is: name, reason, operand."""
+def out_copy_reason(p: Problem, kernel: Kernel) -> str | None:
+    """Say why a kernel cannot store into the output itself; None if it can."""
     assert p.out is not None
-    copies = []
-    for side, (name, x) in enumerate(zip("ba" if swapped else "ab", (p.a, p.b.transposed), strict=True)):
-        if (reason := copy_reason(x, kernel, side)) is not None:
-            copies.append((name, reason, x))
-    if not direct(p, kernel):
-        reason = "row pitch too large" if p.out.rows_contiguous else "rows not contiguous"
-        copies.append(("out", reason, p.out))
-    return copies
+    if direct(p, kernel):
+        return None
+    return "row pitch too large" if p.out.rows_contiguous else "rows not contiguous"
 
 
-def _choice(
-    p: GemmProblem, kernel: Kernel, swapped: bool = False, copies: Sequence[tuple[str, str, Operand]] = ()
-) -> Choice:
-    sizes = [_matrices(x) * math.prod(x.shape[-2:]) * x.format.itemsize for _, _, x in copies]
-    product = Product(
-        *(p.m, p.n, p.k, p.batches, _matrices(p.a), _matrices(p.b)),
-        out_bytes=p.out_format.itemsize,
-        a_bits=p.a.format.bits,
-        b_bits=p.b.format.bits,
-    )
-    return Choice(
-        kernel,
-        p,
-        swapped,
-        tuple(sorted((name, reason) for name, reason, _ in copies)),
-        estimate(product, kernel),
-        sum(copy_clocks(size, size, kernel.arch) for size in sizes),
-    )
+def _choice(p: Problem, kernel: Kernel, swapped: bool = False) -> Choice:
+    """Estimate a way to compute a product."""
+    assert p.out is not None
+    found: list[tuple[str, str]] = []
+    clocks, scales = 0.0, []
+    out_reason = None
+    if kernel.op != PLAIN:
+        sides = list(p.named()) if not (p.op.ragged and p.empty) else []
+        for side, (name, x) in enumerate(sides):
+            name = p.op.operands[side ^ swapped]
+            if (reason := copy_reason(x, kernel, side)) is not None:
+                found.append((name, reason))
+                size = _matrices(x) * math.prod(x.shape[-2:]) * x.format.itemsize
+                clocks += copy_clocks(size, size, kernel.arch)
+            if (reason := scales_reason(x)) is not None:
+                scales.append((f"{name}.scale", reason))
+        out_reason = out_copy_reason(p, kernel)
+    if out_reason is not None:
+        found.append(("out", out_reason))
+        size = math.prod(p.out.shape) * p.out.format.itemsize
+        clocks += copy_clocks(size, size, kernel.arch)
+    cost = estimate(_product(p), kernel)
+    return Choice(kernel, p, swapped, (*scales, *sorted(found)), cost, clocks)
 
 
-def _orientations(p: GemmProblem) -> list[tuple[GemmProblem, bool]]:
+def _product(p: Problem) -> Product:
+    """What decides about time; of groups of rows as many products over the average rows of one."""
+    item, a_bits, b_bits = p.out_format.itemsize, p.a.format.bits, p.b.format.bits
+    if not p.op.ragged:
+        return Product(p.m, p.n, p.k, p.batches, _matrices(p.a), _matrices(p.b), item, a_bits, b_bits)
+    groups = max(1, min(p.groups, p.m) if p.op.ragged == "m" else p.groups)  # others have no rows
+    m, k = (-(-p.m // groups), p.k) if p.op.ragged == "m" else (p.m, -(-p.k // groups))
+    return Product(m, p.n, k, groups, groups, groups, item, a_bits, b_bits, splittable=False)
+
+
+def _needs_copy(choice: Choice) -> bool:
+    return any(not name.endswith(".scale") for name, _ in choice.copies)
+
+
+def _orientations(p: Problem) -> list[tuple[Problem, bool]]:
     """The product itself, or its transpose, whichever has an output of contiguous rows."""
-    if p.col_scale or p.bias is not None:
+    if p.op.ragged or p.col_scale or p.bias is not None:
         return [(p, False)]
     ways = [(p, False), (p.transposed, True)]
     return [(q, swapped) for q, swapped in ways if q.out and q.out.rows_contiguous] or ways[:1]
 
 
-def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
+def serves(kernel: Kernel, p: Problem) -> bool:
+    """Whether a kernel is one with matrix instructions for this operation."""
+    return kernel.op.removeprefix("scaled_") == p.op.kernels
+
+
+def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
     """Return the ways to compute a product, the best first; or every reason why there is none.
 
     Those that copy an operand count only if all do.
 
-    HIPGEMM_KERNEL names the only kernel to consider, ``plain`` the one that takes anything.
+    `config.kernel` names the only kernel to consider, ``plain`` the one that takes anything.
     """
     kernels = list(kernels)
-    fast = [k for k in kernels if k.op in GEMMS]
-    plain = [k for k in kernels if k.op == PLAIN]
+    fast = [k for k in kernels if serves(k, p)]
+    plain = [k for k in kernels if k.op == PLAIN and p.op.plain]
     forced = config.kernel
     forced = PLAIN if forced in [k.name for k in plain] else forced
     why: list[Reason] = []
     if forced == PLAIN:
+        if not p.op.plain:
+            text = "HIPGEMM_KERNEL=plain: there is no plain kernel for groups of rows"
+            return [], [Reason(UnsupportedError, "forced", text)]
         fast, why = [], [Reason(UnsupportedError, "forced", "HIPGEMM_KERNEL=plain")]
     elif forced:
+        if forced not in [k.name for k in fast]:
+            return [], [_wrong_name(p, forced, fast)]
         fast, plain = [k for k in fast if k.name == forced], []
-        if not fast:
-            required = "HIPGEMM_KERNEL must be plain or the name of a gemm kernel"
-            hint = "python -m hipgemm info lists them"
-            return [], [Reason(ValueError, "kernel", sentence(required, forced, hint))]
-    p = collapsed(p)
-    empty = not (p.m and p.n and p.batches)  # nothing to compute, so nothing to demand
-    fit: list[tuple[GemmProblem, Kernel, bool, list[tuple[str, str, Operand]]]] = []
+    p = on_device(p)
+    found: list[Choice] = []
     if forced != PLAIN:
-        served, why = _served(p, fast, plain, f"HIPGEMM_KERNEL={forced}" if forced else "")
+        served, why = _served(p, fast, kernels, f"HIPGEMM_KERNEL={forced}" if forced else "")
         reasons: dict[str, tuple[int, Reason]] = {}
         for kernel, q, swapped in served:
-            broken = [] if empty else _broken(q, kernel, CONSTRAINTS)
+            broken = _broken(q, kernel, CONSTRAINTS)
             for c, reason in broken:
                 entry = c.looser(kernel), reason
                 if c.code not in reasons or entry[0] > reasons[c.code][0]:
                     reasons[c.code] = entry
             if not broken:
-                fit.append((q, kernel, swapped, _copies(q, kernel, swapped)))
+                found.append(_choice(q, kernel, swapped))
         why += [reason for _, reason in reasons.values()]
-    if fit:
-        in_place = [way for way in fit if not way[3]]  # nothing is copied that need not be
-        found = [_choice(*way) for way in in_place or fit]
-        return sorted(found, key=lambda c: c.cost.clocks + c.copy_clocks), []
-    found = []
+    if found:
+        in_place = [choice for choice in found if not _needs_copy(choice)]
+        return sorted(in_place or found, key=lambda c: c.cost.clocks + c.copy_clocks), []
     for kernel in plain:
-        broken = [] if empty else _broken(p, kernel, PLAIN_CONSTRAINTS)
+        broken = _broken(p, kernel, PLAIN_CONSTRAINTS)
         if not broken:
             found.append(replace(_choice(p, kernel), why=tuple(why)))
         known = {reason.code for reason in why}
@@ -302,45 +328,51 @@ def choices(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[list[Choice], li
     return found, [] if found else why
 
 
+def _wrong_name(p: Problem, forced: str, fast: Sequence[Kernel]) -> Reason:
+    fitting = [k.name for k in fast if (k.a, k.b) == _formats(p)] or [k.name for k in fast]
+    required = f"HIPGEMM_KERNEL must be {'plain or ' if p.op.plain else ''}a kernel for {p.op.name}"
+    known = f"those for {' and '.join(_formats(p))}: {', '.join(fitting) or 'none'}"
+    return Reason(ValueError, "kernel", sentence(required, forced, known))
+
+
+def _formats(p: Problem) -> tuple[str, str]:
+    return p.a.format.name, p.b.format.name
+
+
 def _served(
-    p: GemmProblem, fast: Sequence[Kernel], plain: Sequence[Kernel], forced: str
-) -> tuple[list[tuple[Kernel, GemmProblem, bool]], list[Reason]]:
+    p: Problem, fast: Sequence[Kernel], kernels: Sequence[Kernel], forced: str
+) -> tuple[list[tuple[Kernel, Problem, bool]], list[Reason]]:
     """Return the kernels for a product's formats, with the product turned their way; or why there is none."""
     for ways in (_orientations(p), [(p, False)]):  # the latter where the transpose has no kernel
-        served = [
-            (k, q, swapped)
-            for q, swapped in ways
-            for k in fast
-            if (k.a, k.b) == (q.a.format.name, q.b.format.name)
-        ]
+        served = [(k, q, swapped) for q, swapped in ways for k in fast if (k.a, k.b) == _formats(q)]
         if served:
             return served, []
     kind = p.a.format.name.split("_")[0]
-    known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.a.startswith(kind)) or dict.fromkeys(
-        f"{k.a} and {k.b}" for k in fast
-    )
+    known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.a.startswith(kind) and not p.op.ragged)
+    known = known or dict.fromkeys(f"{k.a} and {k.b}" for k in fast)
     if known:
-        got = f"{p.a.format.name} and {p.b.format.name}"
-        required = f"a and b must be {' or '.join(known)}"
+        required = f"{' and '.join(p.op.operands)} must be {' or '.join(known)}"
+        got = " and ".join(_formats(p))
         return [], [Reason(UnsupportedError, "format", sentence(required, got, forced))]
+    if p.op.ragged:
+        built = load_manifest().items()
+        able = [arch for arch, made in built if any(serves(k, p) for k in made.kernels.values())]
+        required = f"the GPU must be one with kernels for groups of rows, {' or '.join(able) or 'none'}"
+        got = kernels[0].arch if kernels else "none"
+        return [], [Reason(UnsupportedError, "kernel", sentence(required, got))]
+    plain = [k for k in kernels if k.op == PLAIN]
     required = f"a gemm kernel for {plain[0].arch} must be built" if plain else "a gemm kernel must be built"
     what = "the plain one only" if plain else "none"
     return [], [Reason(UnsupportedError, "kernel", sentence(required, what))]
 
 
-def select(p: GemmProblem, kernels: Iterable[Kernel]) -> tuple[Choice | None, list[Reason]]:
+def select(p: Problem, kernels: Iterable[Kernel]) -> tuple[Choice | None, list[Reason]]:
     """Return the best way to compute a product; or every reason why there is none."""
     found, reasons = choices(p, kernels)
     return (found[0] if found else None), reasons
 
 
-def host_copies(p: GemmProblem) -> list[tuple[str, str]]:
-    """Operands that are laid out anew on the host, and why."""
-    named = (("a", p.a), ("b", p.b.transposed))
-    return [(name, why) for name, x in named if x.device is None and (why := host_copy_reason(x, p.k))]
-
-
-# ---- can_use ---------------------------------------------------------------------------------------
+# ---- the answer of can_use -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -354,7 +386,7 @@ class Support:
     reasons : tuple of Reason
         Everything that stands in the way.
     copies : tuple of str
-        Operands that would be laid out anew on the device first, and why.
+        Operands that would be copied first, and why.
     costs : tuple of Cost
         The estimate by which the kernel was chosen, one for each that fits, the chosen one's first.
     splits : int
@@ -370,6 +402,15 @@ class Support:
     splits: int = 1
     why: tuple[Reason, ...] = ()
 
+    @classmethod
+    def of(cls, p: Problem, found: Sequence[Choice], widened: Iterable[str] = ()) -> Support:
+        """What choices mean for a call; `widened` are operands that become 8-bit ones first."""
+        best = found[0]
+        before = [(name, "4 bits beside 8") for name in widened]
+        copies = tuple(f"{name}: {reason}" for name, reason in (*host_copies(p), *before, *best.copies))
+        costs = tuple(choice.cost for choice in found)
+        return cls(best.kernel.name, (), copies, costs, best.cost.splits, best.why)
+
     def __bool__(self) -> bool:
         return self.kernel is not None
 
@@ -381,78 +422,3 @@ class Support:
         lines += [f"  copies {text}" for text in self.copies]
         lines += [f"  no faster kernel: {reason}" for reason in self.why]
         return "\n".join(lines)
-
-
-# What describes the product of an operation; for layers that of the forward pass.
-DESCRIBE: dict[str, Callable[..., tuple[Any, list[Reason]]]] = {
-    "matmul": describe_matmul,
-    "linear": describe_forward,
-}
-
-
-# What finds the ways to compute one, for operations that have kernels of their own.
-CHOOSE: dict[str, Callable[[Any, Iterable[Kernel]], tuple[list[Any], list[Reason]]]] = {}
-
-
-def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Support:
-    """Tell whether a call would run, by the same checks as the call itself. Opens no device.
-
-    Parameters
-    ----------
-    op : str
-        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` or
-        ``"grouped_linear"`` for the forward pass.
-    *args, **kwargs
-        What it would be called with. Whether a stream exists, and on which device, only the call can find.
-    arch : str
-        The architecture to ask about.
-
-    Returns
-    -------
-    Support
-        True or False, with the kernel or all the reasons.
-
-    Examples
-    --------
-    >>> import ml_dtypes, numpy as np
-    >>> x = np.zeros((4, 64), np.float32)
-    >>> answer = can_use("matmul", x, x.T)
-    >>> bool(answer), answer.reasons[0].code
-    (False, 'dtype')
-    """
-    if not isinstance(op, str) or op not in DESCRIBE:
-        raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(DESCRIBE), repr(op))}")
-    if not isinstance(arch, str):
-        raise TypeError(f"can_use: {sentence('arch must be a name such as gfx950', repr(arch))}")
-    stream = read_stream(kwargs.pop("stream", None))
-    try:
-        inspect.signature(DESCRIBE[op]).bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"can_use: {op}: {error}") from None
-    problem, reasons = DESCRIBE[op](*args, **kwargs)
-    if isinstance(stream, Reason):
-        reasons = [stream, *reasons]
-    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
-        return Support(None, tuple(reasons))
-    try:
-        kernels = code_object(arch).kernels.values()
-    except KernelNotFoundError as error:
-        return Support(None, (*reasons, Reason(KernelNotFoundError, "arch", str(error))))
-    found, unsupported = CHOOSE.get(op, choices)(problem, kernels)
-    reasons += unsupported
-    if reasons:
-        return Support(None, tuple(reasons))
-    best = found[0]
-    before: list[tuple[str, str]] = []
-    if isinstance(problem, GemmProblem):
-        before = host_copies(problem)
-        named = (("a", problem.a), ("b", problem.b))
-        before += [(name, "4 bits beside 8") for name, x in named if x.widens]
-        if problem.device is not None and best.kernel.op != PLAIN:
-            sides = zip(
-                "ba" if best.swapped else "ab", (best.problem.a, best.problem.b.transposed), strict=True
-            )
-            before += [(f"{name}.scale", why) for name, x in sides if (why := scales_reason(x))]
-    copies = tuple(f"{name}: {reason}" for name, reason in (*before, *best.copies))
-    costs = tuple(choice.cost for choice in found)
-    return Support(best.kernel.name, (), copies, costs, best.cost.splits, best.why)

@@ -115,6 +115,8 @@ class Product:
         Bytes of a number of the result.
     a_bits, b_bits : int
         Bits of a number of the operands, for a kernel that takes any.
+    splittable : bool
+        Whether K may be cut into parts.
     """
 
     m: int
@@ -126,6 +128,7 @@ class Product:
     out_bytes: int = 2
     a_bits: int = 16
     b_bits: int = 16
+    splittable: bool = True
 
 
 class Term(NamedTuple):
@@ -268,10 +271,19 @@ class Load:
         # loaded by each wave for itself: at least a line of 128 bytes for each of the 4 blocks that a load
         # takes, more if the wave has more than 64 rows.
         a_codes, b_codes = _bytes(kernel.a, x.a_bits, False), _bytes(kernel.b, x.b_bits, False)
-        # Of an operand across K, a load takes a run of numbers, which may be shorter than a line.
+        # Of an operand across K, a load takes a run of numbers, which may be shorter than a line. Rows along
+        # K that do not begin at a line of 128 bytes touch one more.
         parts = 2 if kernel.schedule == "PingPong" else 1
-        a_asked = a_codes * (max(1.0, 128 * parts / (tm * a_codes)) if kernel.layout[:1] == "t" else 1.0)
-        b_asked = b_codes * (max(1.0, 128 * parts / (tn * b_codes)) if kernel.layout[1:] == "n" else 1.0)
+        a_asked = a_codes * (
+            max(1.0, 128 * parts / (tm * a_codes))
+            if kernel.layout[:1] == "t"
+            else _touched(x.k * a_codes, tk * a_codes)
+        )
+        b_asked = b_codes * (
+            max(1.0, 128 * parts / (tn * b_codes))
+            if kernel.layout[1:] == "n"
+            else _touched(x.k * b_codes, tk * b_codes)
+        )
         lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
         self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * lines
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
@@ -317,7 +329,11 @@ class Load:
         """Numbers of parts of K that are worth a look, with the even number of turns in each."""
         turns = self.k_tiles + self.k_tiles % 2
         yield 1, turns
-        if self.plain or self.tiles * self.batches >= 4 * self.chip.compute_units * self.resident:
+        if (
+            self.plain
+            or not self.x.splittable
+            or self.tiles * self.batches >= 4 * self.chip.compute_units * self.resident
+        ):
             return  # so many rounds that the last one, though units idle in it, matters little
         before = 1
         for wanted in _SPLITS:
@@ -453,6 +469,17 @@ def _bytes(name: str, bits: int, scales: bool = True) -> float:
     if made is None:
         return bits / 8
     return made.bits / 8 + (1 / made.block if scales and made.block else 0)
+
+
+def _touched(row: float, width: float) -> float:
+    """Bytes of the lines that rows of `width` bytes touch, over those bytes; `row` bytes lie from row to row.
+
+    >>> _touched(4096, 128), _touched(2880, 128)
+    (1.0, 1.5)
+    """
+    pitch = -(-int(row) // 16) * 16
+    lines = [-(-(i * pitch % 128 + int(width)) // 128) for i in range(8)]
+    return sum(lines) * 128 / 8 / width
 
 
 def _size(count: float) -> str:

@@ -1,16 +1,145 @@
-"""How products along leading axes become as few levels as a kernel steps through. Pure: no device."""
+"""How operands lie, how they are copied to where a kernel can read them, and batches as few strides. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from ..formats.operand import Operand
-from ..formats.strides import line_pitch
-from .problem import GemmProblem
+from ..formats.strides import contiguous_strides, line_pitch
+from .problem import Problem
 
 Axes = tuple[int, ...]
+
+
+# ---- operands on the host, and where they go -------------------------------------------------------
+
+
+def is_column_major(x: Operand) -> bool:
+    """Whether the columns of an operand, but not its rows, are contiguous."""
+    return not x.rows_contiguous and x.transposed.rows_contiguous
+
+
+def host_copy_reason(x: Operand, k: int) -> str | None:
+    """Say why an operand of the host is copied there before it is uploaded line by line; None if not."""
+    x = _packed(x, k)
+    lines = x.transposed if is_column_major(x) else x
+    if not lines.rows_contiguous:
+        return "no axis contiguous; copied on the host"
+    own = [axis for axis in range(len(x.shape) - 1) if lines.strides[axis] or axis == len(x.shape) - 2]
+    levels, _ = merge([lines.shape[axis] for axis in own], [lines.strides[axis] for axis in own])
+    return "matrices apart; copied on the host" if len(levels) > 1 and 0 not in levels else None
+
+
+def host_copies(p: Problem) -> list[tuple[str, str]]:
+    """Operands that are copied on the host first, and why."""
+    if p.device is not None or p.given is None:
+        return []
+    named = zip(p.op.operands, p.given, strict=True)
+    return [(name, why) for name, x in named if (why := host_copy_reason(x, p.k))]
+
+
+def uploaded(x: Operand, k: int = -1) -> Operand:
+    """Describe an operand (.., rows, K) of the host as it will lie on a device: lines padded to 16 bytes.
+
+    `k` is K in elements, to tell those of 4 bits that are yet to be packed.
+    """
+    if x.device is not None:
+        return x
+    x = _packed(x, k)
+    columns = is_column_major(x)
+    lines, along = x.shape[:-3:-1] if columns else x.shape[-2:]
+    pitch = line_pitch(along, x.format.itemsize)
+    steps: list[int] = []
+    step = lines * pitch
+    for n, stride in zip(reversed(x.shape[:-2]), reversed(x.strides[:-2]), strict=True):
+        steps.insert(0, step if stride else 0)
+        step *= n if stride else 1
+    last = (x.format.itemsize, pitch) if columns else (pitch, x.format.itemsize)
+    return replace(
+        x,
+        strides=(*steps, *last),
+        address=0,
+        device=0,
+        padded=True,
+        scale_strides=_uploaded_scales(x, k) if x.scale_strides else (),
+    )
+
+
+def _uploaded_scales(x: Operand, k: int) -> Axes:
+    """Strides of scales that are uploaded: contiguous, along K last."""
+    block = x.format.block
+    extents = [n if step else 1 for n, step in zip(x.shape, x.scale_strides, strict=True)]
+    extents[-1] = -(-k // block) if block else 1
+    strides = contiguous_strides(tuple(extents), 1 if block else 4)
+    return tuple(step if n > 1 else 0 for n, step in zip(extents, strides, strict=True))
+
+
+def _packed(x: Operand, k: int) -> Operand:
+    """Describe 4-bit elements on the host as what they are packed into: rows one behind the other."""
+    if x.format.bits != 4 or x.shape[-1] != k:
+        return x
+    shape = (*x.shape[:-1], -(-k // 2))
+    own = own_axes(x.strides)
+    lead = tuple(shape[axis] for axis in own)
+    steps = spread(contiguous_strides(lead, shape[-2] * shape[-1]), own, len(shape) - 2)
+    return replace(x, shape=shape, strides=(*steps, shape[-1], 1))
+
+
+def on_device(p: Problem) -> Problem:
+    """The same product as it is launched: operands on a device, an output, few leading axes.
+
+    Axes that lie in memory as one become one. Where all products share `b`, and the rows of `a` go on
+    from one to the next, so does M.
+    """
+    a, b = uploaded(p.a, p.k), uploaded(p.b, p.k)
+    out = p.out
+    if out is None or out.device is None:
+        strides = contiguous_strides(p.shape, p.out_format.itemsize)
+        out = Operand(p.shape, strides, p.out_format, 0, p.device or 0)
+    if p.op.ragged:
+        return replace(p, a=a, b=b, out=out)
+    parts = [a.strides, b.strides, out.strides, _scale_strides(a), _scale_strides(b)]
+    batch, levels = merge(p.batch, *(steps[:-2] for steps in parts))
+    steps = [list(level) for level in levels]
+    rows, m = [part[-2] for part in parts], p.m
+    moving = (0, 2, 3)  # a, out and the scales of a
+    while batch and m * batch[-1] < 2**31 and not (steps[1][-1] or steps[4][-1]):
+        if a.format.block and len(batch) > 1:
+            break  # blocked scales are reordered for all rows at once, or product by product
+        if steps[0][-1] == 0 or (m != 1 and any(steps[i][-1] != m * rows[i] for i in moving)):
+            break
+        for i in moving:
+            rows[i] = steps[i][-1] if m == 1 else rows[i]
+        m *= batch[-1]
+        batch = batch[:-1]
+        for step in steps:
+            step.pop()
+
+    def part(x: Operand, i: int, shape: tuple[int, int], scales: int | None = None) -> Operand:
+        made = replace(x, shape=(*batch, *shape), strides=(*steps[i], rows[i], parts[i][-1]))
+        if scales is None or not x.scale_strides:
+            return made
+        return replace(made, scale_strides=(*steps[scales], rows[scales], parts[scales][-1]))
+
+    return replace(
+        p,
+        m=m,
+        a=part(a, 0, (m, a.shape[-1]), 3),
+        b=part(b, 1, (b.shape[-2], b.shape[-1]), 4),
+        out=part(out, 2, (m, p.n)),
+        batch=batch,
+    )
+
+
+def _scale_strides(x: Operand) -> Axes:
+    return x.scale_strides or (0,) * len(x.shape)
+
+
+# ---- axes ------------------------------------------------------------------------------------------
 
 
 def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axes]]:
@@ -35,99 +164,81 @@ def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axe
     return tuple(n for n, _ in levels), [tuple(steps[i] for _, steps in levels) for i in range(len(strides))]
 
 
-def lies_turned(x: Operand) -> bool:
-    """Whether the columns of an operand are its lines in memory, because its rows are not contiguous."""
-    return not x.rows_contiguous and x.transposed.rows_contiguous
+class Batch:
+    """Leading axes: the two that a launch steps through; each entry of the others takes its own launch."""
+
+    def __init__(self, extents: Axes):
+        longest = sorted(range(len(extents)), key=lambda axis: extents[axis])[-2:]
+        self._extents = extents
+        self._stepped = sorted(longest)
+        self._launched = [axis for axis in range(len(extents)) if axis not in longest]
+        stepped = [extents[axis] for axis in self._stepped]
+        self.inner = stepped[-1] if stepped else 1
+        self.count = math.prod(stepped)
+
+    def pair(self, steps: Sequence[int]) -> tuple[int, int]:
+        """Outer and inner stride of a launch."""
+        own = [steps[axis] for axis in self._stepped]
+        return (own[0] if len(own) > 1 else 0), (own[-1] if own else 0)
+
+    def starts(self, *parts: Sequence[int]) -> tuple[Axes, ...]:
+        """Where each launch begins in each operand; empty for one launch."""
+        if not self._launched:
+            return ()
+        return tuple(
+            tuple(
+                sum(i * part[axis] for i, axis in zip(index, self._launched, strict=True)) for part in parts
+            )
+            for index in np.ndindex(*(self._extents[axis] for axis in self._launched))
+        )
 
 
-def host_copy_reason(x: Operand, k: int) -> str | None:
-    """Say why an operand of the host is laid out anew there, before it goes up line by line; None if not."""
-    x = _packed(x, k)
-    lines = x.transposed if lies_turned(x) else x
-    if not lines.rows_contiguous:
-        return "no axis contiguous; copied on the host"
-    own = [axis for axis in range(len(x.shape) - 1) if lines.strides[axis] or axis == len(x.shape) - 2]
-    levels, _ = merge([lines.shape[axis] for axis in own], [lines.strides[axis] for axis in own])
-    return "matrices apart; copied on the host" if len(levels) > 1 and 0 not in levels else None
+def own_axes(strides: Axes) -> list[int]:
+    """Leading axes that are not broadcast."""
+    return [axis for axis, step in enumerate(strides[:-2]) if step]
 
 
-def uploaded(x: Operand, k: int = -1) -> Operand:
-    """Describe an operand (.., rows, K) of the host as it will lie on a device: lines padded to 16 bytes.
-
-    `k` is K in numbers, to tell those of 4 bits that are yet to be packed.
-    """
-    if x.device is not None:
-        return x
-    x = _packed(x, k)
-    turned = lies_turned(x)
-    lines, along = x.shape[:-3:-1] if turned else x.shape[-2:]
-    pitch = line_pitch(along, x.format.itemsize)
-    steps: list[int] = []
-    step = lines * pitch
-    for n, stride in zip(reversed(x.shape[:-2]), reversed(x.strides[:-2]), strict=True):
-        steps.insert(0, step if stride else 0)
-        step *= n if stride else 1
-    last = (x.format.itemsize, pitch) if turned else (pitch, x.format.itemsize)
-    return replace(x, strides=(*steps, *last), address=0, device=0, padded=True)
+def spread(steps: Axes, own: Sequence[int], count: int) -> Axes:
+    """Give the axes that are broadcast a stride of 0."""
+    found = [0] * count
+    for axis, step in zip(own, steps, strict=True):
+        found[axis] = step
+    return tuple(found)
 
 
-def _packed(x: Operand, k: int) -> Operand:
-    """Describe numbers of 4 bits on the host as what they are packed into: rows one behind the other."""
-    if x.format.bits != 4 or x.shape[-1] != k:
-        return x
-    shape = (*x.shape[:-1], -(-k // 2))
-    strides = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    return replace(x, shape=shape, strides=strides)
+# ---- copies ----------------------------------------------------------------------------------------
 
 
-def collapsed(p: GemmProblem) -> GemmProblem:
-    """Return the same product with an output, on one device, and with as few leading axes as can be.
+@dataclass(frozen=True)
+class Copy:
+    """A copy of an operand: its shape without axes that are broadcast, strides before and after."""
 
-    Axes that lie in memory as one become one. Where all products share `b`, and the rows of `a` go on
-    from one to the next, so does M.
-    """
-    a, b = uploaded(p.a, p.k), uploaded(p.b.transposed, p.k)
-    out = p.out
-    if out is None or out.device is None:
-        out = _new_output(p)
-    parts = [a.strides, b.strides, out.strides, _scales(a), _scales(b)]
-    batch, levels = merge(p.batch, *(steps[:-2] for steps in parts))
-    steps = [list(level) for level in levels]
-    rows, m = [part[-2] for part in parts], p.m
-    moving = (0, 2, 3)  # a, out and the scales of a
-    while batch and m * batch[-1] < 2**31 and not (steps[1][-1] or steps[4][-1]):
-        if a.format.block and len(batch) > 1:
-            break  # blocked scales are brought to the order of products for all rows, or product by product
-        if steps[0][-1] == 0 or (m != 1 and any(steps[i][-1] != m * rows[i] for i in moving)):
-            break
-        for i in moving:
-            rows[i] = steps[i][-1] if m == 1 else rows[i]
-        m *= batch[-1]
-        batch = batch[:-1]
-        for step in steps:
-            step.pop()
+    reason: str
+    item: int
+    shape: Axes
+    source: Axes
+    target: Axes
+    padded: int  # columns with the zeros behind them
+    nbytes: int
 
-    def part(x: Operand, i: int, shape: tuple[int, int], scales: int | None = None) -> Operand:
-        made = replace(x, shape=(*batch, *shape), strides=(*steps[i], rows[i], parts[i][-1]))
-        if scales is None or not x.scale_strides:
-            return made
-        return replace(made, scale_strides=(*steps[scales], rows[scales], parts[scales][-1]))
+    @property
+    def back(self) -> Copy:
+        """The copy that undoes it."""
+        return replace(self, source=self.target, target=self.source)
 
-    return replace(
-        p,
-        m=m,
-        a=part(a, 0, (m, a.shape[-1]), 3),
-        b=part(b, 1, (b.shape[-2], b.shape[-1]), 4).transposed,
-        out=part(out, 2, (m, p.n)),
-        batch=batch,
+
+def copy_to_lines(reason: str, item: int, shape: Axes, strides: Axes, pitch: int) -> Copy:
+    """Copy matrices (.., lines, elements) to contiguous lines, `pitch` bytes apart."""
+    own = own_axes(strides)
+    lead = tuple(shape[axis] for axis in own)
+    lines, along = shape[-2:]
+    matrix = lines * pitch
+    return Copy(
+        reason,
+        item,
+        (*lead, lines, along),
+        (*(strides[axis] for axis in own), *strides[-2:]),
+        (*contiguous_strides(lead, matrix), pitch, item),
+        pitch // item,
+        matrix * math.prod(lead),
     )
-
-
-def _scales(x: Operand) -> Axes:
-    return x.scale_strides or (0,) * len(x.shape)
-
-
-def _new_output(p: GemmProblem) -> Operand:
-    shape = (*p.batch, p.m, p.n)
-    strides = tuple(p.out_format.itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape)))
-    return Operand(shape, strides, p.out_format, 0, p.device or 0)

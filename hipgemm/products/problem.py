@@ -1,4 +1,4 @@
-"""From arguments to one description of the product, with every fault in them named. Pure: no device."""
+"""From arguments to one description of a product, with every fault in them named. Pure: no device."""
 
 from __future__ import annotations
 
@@ -12,50 +12,147 @@ import numpy.typing as npt
 from ..errors import Reason
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, format_of
 from ..formats.faults import INPUTS, OUTPUTS, Faults, dtype_name, dtype_names
+from ..formats.groups import offset_reasons, same_offsets, straddling
 from ..formats.operand import Operand, Shaped, bytes_of, operand_of
-from ..formats.scaled import ScaledArray, is_array
+from ..formats.scaled import Resident, ScaledArray, is_array
+from ..formats.strides import line_pitch
+from .operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
+
+Described = tuple["Problem | None", list[Reason]]
+RECIPES = ("bf16", "mxfp8")  # of grouped_wgrad
 
 
 @dataclass(frozen=True)
-class GemmProblem:
-    """Products: ``out[.., m, n] = (a[.., m, k] @ b[.., k, n]) * alpha * col_scale[n] + bias[n]``.
+class Problem:
+    """Products ``out[.., m, n] = sum over k of a[.., m, k] * b[.., n, k]``, scaled, plus a bias.
 
-    M, N and K count numbers, whatever these are packed into. All operands have the leading axes `batch`.
+    M, N and K count elements, however these are packed. Operands have the leading axes `batch`; with groups
+    of rows, which cut M or K, there are none but those of the groups.
     """
 
+    op: Operation
     m: int
     n: int
     k: int
-    a: Operand
-    b: Operand
-    out: Operand | None
+    a: Operand  # (batch.., M, K)
+    b: Operand  # (batch.., N, K); (groups, N, K) where groups cut M
+    out: Operand | None  # (batch.., M, N); (groups, M, N) where groups cut K
     out_format: Format
     alpha: float | Literal["device"] = 1.0
     col_scale: bool = False
     bias: Format | None = None
     batch: tuple[int, ...] = ()
+    groups: int = 0
+    accumulate: bool = False
+    given: tuple[Operand, Operand] | None = None  # a and b as they came, where they are widened or quantized
 
     @property
     def batches(self) -> int:
-        """How many products there are."""
+        """How many products of one shape there are."""
         return math.prod(self.batch)
 
     @property
-    def transposed(self) -> GemmProblem:
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return (*((self.groups,) if self.op.ragged == "k" else self.batch), self.m, self.n)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is multiplied: no element of the result, or groups without rows or columns."""
+        if not self.op.ragged:
+            return 0 in self.shape
+        return 0 in (self.m, self.n, self.k, self.groups)
+
+    @property
+    def transposed(self) -> Problem:
         """The same product as one of the exchanged operands. Without vectors, which go with columns."""
         out = None if self.out is None else self.out.transposed
-        return replace(self, m=self.n, n=self.m, a=self.b.transposed, b=self.a.transposed, out=out)
+        return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, out=out)
 
     @property
     def device(self) -> int | None:
         """The device that holds the matrices; None when they are on the host."""
-        return self.a.device
+        return (self.given or (self.a,))[0].device
+
+    def named(self) -> zip[tuple[str, Operand]]:
+        """The operands with their names in messages."""
+        return zip(self.op.operands, (self.a, self.b), strict=True)
 
     def __str__(self) -> str:
         a, b = self.a.format.name, self.b.format.name
         formats = a if a == b else f"{a} @ {b}"
         times = "".join(f"{n} x " for n in self.batch)
-        return f"{times}({self.m}, {self.k}) @ ({self.k}, {self.n}) {formats} -> {self.out_format.name}"
+        product = f"{times}({self.m}, {self.k}) @ ({self.k}, {self.n})"
+        if self.op.ragged == "m":
+            product = f"({self.m}, {self.k}) @ ({self.groups}, {self.k}, {self.n})"
+        if self.op.ragged == "k":
+            product = f"({self.k}, {self.m}).T @ ({self.k}, {self.n}) in {self.groups} groups"
+        return f"{product} {formats} -> {self.out_format.name}"
+
+
+def describe(op: Operation, call: Arguments) -> Described:
+    """Describe one call: the problem, None where faults leave nothing to describe, and every fault."""
+    a, b, out = call.a, call.b, call.out
+    first, second = op.operands
+    faults = _ProductFaults()
+    operands = [faults.operand(op, i, x, call.offsets) for i, x in enumerate((a, b))]
+    out_operand = None if out is None else faults.matrix("out", out, OUTPUTS)
+    alpha = faults.alpha(call.alpha)
+    if op.ragged == "k":
+        faults.recipe(call.recipe, a, b)
+        faults.accumulation(call.accumulate, out)
+    out_format = faults.out_format(call.dtype, out_operand, operands[0])
+    x, y = operands
+    if x and y:
+        faults.pair(a, b, x, y, op.operands)
+    shapes = faults.extents(op, a, b, call.offsets, out_operand)
+    columns = shapes.n if shapes else None
+    if columns is None and not op.ragged and isinstance(b, Shaped) and len(b.shape) >= 2:
+        columns = int(b.shape[-1])
+    faults.vector("col_scale", call.col_scale, (F32,), columns)
+    bias = faults.vector("bias", call.bias, OUTPUTS, columns)
+    if op.ragged:
+        rows = a.shape[0] if isinstance(a, Shaped) and len(a.shape) == 2 else None
+        groups = b.shape[0] if op.ragged == "m" and isinstance(b, Shaped) and len(b.shape) == 3 else None
+        faults.found += offset_reasons(call.offsets, rows, groups, x.device if x else None)
+    faults.places(**{first: x, second: y, "out": out_operand})
+    vectors = {"alpha": call.alpha, "col_scale": call.col_scale, "bias": call.bias}
+    faults.epilogue_places(x, first, **vectors)
+    if out_operand is not None:
+        faults.output(out, out_operand, **_inputs(op, call))
+    if not (x and y and out_format and shapes) or any(r.code == "shape" for r in faults.found):
+        return None, faults.found
+    batch: tuple[int, ...] = ()
+    given = [x, y]
+    if op is MATMUL:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        x, y = _widened(a, x, y, -1), _widened(b, y, x, -2)
+    if call.recipe == "mxfp8":
+        x, y = _quantized(x), _quantized(y)
+    if op is MATMUL:
+        x, y, *given = (_broadcast(z, batch) for z in (x, y, *given))
+
+    def k_last(z: Operand) -> Operand:
+        return z.transposed if op.k_axes[0] == -2 else z
+
+    problem = Problem(
+        op,
+        shapes.m,
+        shapes.n,
+        shapes.k,
+        k_last(x),
+        y.transposed,
+        out_operand,
+        out_format,
+        alpha,
+        call.col_scale is not None,
+        bias,
+        batch,
+        shapes.groups,
+        bool(call.accumulate),
+        (k_last(given[0]), given[1].transposed),
+    )
+    return problem, faults.found
 
 
 def describe_matmul(
@@ -68,15 +165,8 @@ def describe_matmul(
     alpha: object = 1.0,
     col_scale: object = None,
     bias: object = None,
-) -> tuple[GemmProblem | None, list[Reason]]:
+) -> Described:
     """Describe one call of `matmul`.
-
-    Returns
-    -------
-    problem : GemmProblem or None
-        None where the faults leave nothing to describe.
-    reasons : list of Reason
-        Every fault found.
 
     Examples
     --------
@@ -87,67 +177,183 @@ def describe_matmul(
     >>> print(*describe_matmul(x, x)[1])
     a.shape[1] (K) must equal b.shape[0] (K); got 8 and 2; a.shape=(2, 8), b.shape=(2, 8)
     """
-    faults = Faults()
-    a_operand = faults.scaled("a", a, -1) if isinstance(a, ScaledArray) else faults.matrix("a", a, INPUTS)
-    b_operand = faults.scaled("b", b, -2) if isinstance(b, ScaledArray) else faults.matrix("b", b, INPUTS)
-    out_operand = None if out is None else faults.matrix("out", out, OUTPUTS)
-    alpha_value = faults.alpha(alpha)
-
-    out_format = None
-    if dtype is not None:
-        out_format = format_of(dtype)
-        if out_format is None:
-            faults.add(TypeError, "dtype", f"dtype must be {dtype_names(OUTPUTS)}", dtype_name(dtype))
-        elif out_operand is not None and out_operand.format != out_format:
-            required = f"out.dtype must be dtype={out_format.dtype}"
-            faults.add(TypeError, "dtype", required, out_operand.format.dtype)
-    elif out_operand is not None:
-        out_format = out_operand.format
-    elif a_operand is not None:
-        out_format = F16 if a_operand.format == F16 else BF16
-
-    if a_operand and b_operand:
-        faults.pair(a, b, a_operand, b_operand)
-    columns = faults.shapes(a, b, out)
-    faults.vector("col_scale", col_scale, (F32,), columns)
-    bias_format = faults.vector("bias", bias, OUTPUTS, columns)
-    faults.places(a=a_operand, b=b_operand, out=out_operand)
-    faults.epilogue_places(a_operand, alpha=alpha, col_scale=col_scale, bias=bias)
-    if out_operand is not None:
-        vectors = {"alpha": alpha, "col_scale": col_scale, "bias": bias}
-        others = {
-            name: operand_of(x, format_of(x.dtype) or F32) for name, x in vectors.items() if is_array(x)
-        }
-        for name, q in (("a", a), ("b", b)):
-            if isinstance(q, ScaledArray):
-                others[f"{name}.scale"] = bytes_of(q.scale)
-        faults.output(out, out_operand, a=a_operand, b=b_operand, **others)
-
-    if a_operand is None or b_operand is None or out_format is None:
-        return None, faults.found
-    if any(r.code == "shape" for r in faults.found):
-        return None, faults.found
-    assert isinstance(a, Shaped)
-    assert isinstance(b, Shaped)
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    problem = GemmProblem(
-        m=a.shape[-2],
-        n=b.shape[-1],
-        k=a.shape[-1],
-        a=_broadcast(_beside(a, a_operand, b_operand, -1), batch),
-        b=_broadcast(_beside(b, b_operand, a_operand, -2), batch),
-        out=out_operand,
-        out_format=out_format,
-        alpha=alpha_value,
-        col_scale=col_scale is not None,
-        bias=bias_format,
-        batch=batch,
-    )
-    return problem, faults.found
+    return describe(MATMUL, Arguments(a, b, out, dtype, alpha, col_scale, bias))
 
 
-def _beside(q: Any, x: Operand, other: Operand, k_axis: int) -> Operand:
-    """Describe 4-bit numbers beside 8-bit ones: widened to e4m3, which holds them all."""
+def describe_grouped_matmul(
+    x: object, w: object, group_offsets: object, /, out: object = None, *, dtype: npt.DTypeLike | None = None
+) -> Described:
+    """Describe one call of `grouped_matmul`.
+
+    Examples
+    --------
+    >>> import ml_dtypes
+    >>> x, w = np.zeros((5, 8), ml_dtypes.bfloat16), np.zeros((2, 8, 3), ml_dtypes.bfloat16)
+    >>> print(describe_grouped_matmul(x, w, np.array([0, 2, 5]))[0])
+    (5, 8) @ (2, 8, 3) bf16 -> bf16
+    >>> print(*describe_grouped_matmul(x, w, np.array([0, 2, 6]))[1])
+    group_offsets must be at most 5, the number of rows; got group_offsets[2]=6
+    """
+    return describe(GROUPED_MATMUL, Arguments(x, w, out, dtype, offsets=group_offsets))
+
+
+def describe_grouped_wgrad(
+    dy: object,
+    x: object,
+    group_offsets: object,
+    /,
+    out: object = None,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    recipe: object = None,
+    accumulate: object = False,
+) -> Described:
+    """Describe one call of `grouped_wgrad`.
+
+    Examples
+    --------
+    >>> import ml_dtypes
+    >>> dy, x = np.zeros((5, 3), ml_dtypes.bfloat16), np.zeros((5, 8), ml_dtypes.bfloat16)
+    >>> print(describe_grouped_wgrad(dy, x, np.array([0, 2, 5]))[0])
+    (5, 3).T @ (5, 8) in 2 groups bf16 -> bf16
+    """
+    call = Arguments(dy, x, out, dtype, offsets=group_offsets, recipe=recipe, accumulate=accumulate)
+    return describe(GROUPED_WGRAD, call)
+
+
+@dataclass(frozen=True)
+class _Extents:
+    m: int
+    n: int
+    k: int
+    groups: int
+
+
+class _ProductFaults(Faults):
+    """The faults of a product's arguments."""
+
+    def operand(self, op: Operation, side: int, x: Any, offsets: Any) -> Operand | None:
+        """Read an operand, with the axes of the argument."""
+        name, k_axis = op.operands[side], op.k_axes[side]
+        found: Operand | None
+        if isinstance(x, ScaledArray):
+            found = self.scaled(name, x, k_axis, in_groups=op.ragged == "k")
+            if op.ragged == "k":
+                self._blocks(name, x, offsets)
+        else:
+            found = self.matrix(name, x, INPUTS)
+        if op.ndims and isinstance(x, Shaped) and 2 <= len(x.shape) != op.ndims[side]:
+            required = f"{name}.ndim must be {op.ndims[side]}"
+            self.add(ValueError, "shape", required, len(x.shape), f"{name}.shape={x.shape}")
+        return found
+
+    def extents(self, op: Operation, a: Any, b: Any, offsets: Any, out: Operand | None) -> _Extents | None:
+        """Check that the matrices fit each other and the output; return M, N, K and the groups."""
+        ndims = op.ndims or (0, 0)
+        for x, ndim in zip((a, b), ndims, strict=True):
+            if not isinstance(x, Shaped) or len(x.shape) < 2 or (ndim and len(x.shape) != ndim):
+                return None
+        first, second = op.operands
+        i, j = (len(x.shape) + axis for x, axis in zip((a, b), op.k_axes, strict=True))
+        shapes = f"{first}.shape={a.shape}, {second}.shape={b.shape}"
+        if a.shape[i] != b.shape[j]:
+            required = f"{first}.shape[{i}] ({op.k_name}) must equal {second}.shape[{j}] ({op.k_name})"
+            self.add(ValueError, "shape", required, f"{a.shape[i]} and {b.shape[j]}", shapes)
+        m, n = a.shape[-3 - op.k_axes[0]], b.shape[-1]
+        lead: tuple[int, ...] = ()
+        groups = b.shape[0] if op.ragged == "m" else 0
+        if op.ragged == "k":
+            if not (is_array(offsets) and len(offsets.shape) == 1 and offsets.shape[0] >= 1):
+                return None
+            groups = offsets.shape[0] - 1
+            lead = (groups,)
+        elif not op.ragged:
+            try:
+                lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            except ValueError:
+                required = f"the axes of {first} and {second} before the last two must broadcast"
+                self.add(ValueError, "shape", required, f"{a.shape[:-2]} and {b.shape[:-2]}", shapes)
+                return None
+        want = (*lead, m, n)
+        if out is not None and len(out.shape) >= 2 and out.shape != want:
+            axes = "(batch.., M, N)" if lead and not op.ragged else op.out_name
+            context = "" if op.ragged else shapes
+            self.add(ValueError, "shape", f"out.shape must be {axes}={want}", out.shape, context)
+        return _Extents(m, n, a.shape[i], groups)
+
+    def out_format(self, dtype: Any, out: Operand | None, like: Operand | None) -> Format | None:
+        """Read the type of the result."""
+        if dtype is None:
+            if out is not None:
+                return out.format
+            return None if like is None else F16 if like.format == F16 else BF16
+        form = format_of(dtype)
+        if form not in OUTPUTS:
+            self.add(TypeError, "dtype", f"dtype must be {dtype_names(OUTPUTS)}", dtype_name(dtype))
+        elif out is not None and out.format != form:
+            self.add(TypeError, "dtype", f"out.dtype must be dtype={form.dtype}", out.format.dtype)
+        return form
+
+    def accumulation(self, accumulate: Any, out: Any) -> None:
+        """Check whether there is something to add to."""
+        if not isinstance(accumulate, (bool, np.bool_)):
+            required = "accumulate must be True or False"
+            self.add(TypeError, "type", required, type(accumulate).__qualname__)
+        elif accumulate and out is None:
+            self.add(ValueError, "accumulate", "accumulate=True must come with out to add to", "out=None")
+
+    def recipe(self, recipe: Any, dy: Any, x: Any) -> None:
+        """Check what operands are to be quantized to."""
+        if recipe is None:
+            return
+        if recipe not in RECIPES:
+            kind = ValueError if isinstance(recipe, str) else TypeError
+            required = f"recipe must be {' or '.join(map(repr, RECIPES))}"
+            self.add(kind, "recipe", required, repr(recipe))
+        for name, y in (("dy", dy), ("x", x)):
+            if isinstance(y, ScaledArray):
+                required = "recipe must be left out for operands that are quantized"
+                self.add(ValueError, "recipe", required, f"recipe={recipe!r}, {name} in {y.format}")
+
+    def _blocks(self, name: str, q: ScaledArray, offsets: Any) -> None:
+        """Check that the blocks of an operand are those of the groups."""
+        if q.group_offsets is not None:
+            if not same_offsets(q.group_offsets, offsets):
+                required = f"group_offsets must be those that {name} was quantized with"
+                one, other = (isinstance(o, Resident) for o in (q.group_offsets, offsets))
+                got = "others" if one == other else f"{_place(offsets)}, not {_place(q.group_offsets)}"
+                self.add(ValueError, "groups", required, got, "on a device, pass the same array")
+        elif QUANTIZED[q.format].block and isinstance(offsets, np.ndarray) and offsets.dtype.kind in "iu":
+            inside = straddling(offsets) if offsets.ndim == 1 else None
+            if inside is not None:
+                required = f"group_offsets must be multiples of 32 where {name} was quantized without them"
+                got = f"group_offsets[{inside}]={offsets[inside]}"
+                advice = "quantize with quantize_mxfp8(x, axis=0, group_offsets=group_offsets)"
+                self.add(ValueError, "groups", required, got, advice)
+
+
+def _place(offsets: Any) -> str:
+    return "an array on the device" if isinstance(offsets, Resident) else "one on the host"
+
+
+def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:
+    """Everything that the output must not overlap."""
+    parts: dict[str, Operand | None] = {}
+    for name, x in zip(op.operands, (call.a, call.b), strict=True):
+        if isinstance(x, ScaledArray):
+            parts[name], parts[f"{name}.scale"] = bytes_of(x.data), bytes_of(x.scale)
+        elif is_array(x):
+            parts[name] = operand_of(x, format_of(x.dtype) or BF16)
+    for name, x in (("alpha", call.alpha), ("col_scale", call.col_scale), ("bias", call.bias)):
+        if is_array(x):
+            parts[name] = operand_of(x, format_of(x.dtype) or F32)
+    if isinstance(call.offsets, Resident):
+        parts["group_offsets"] = bytes_of(call.offsets)
+    return parts
+
+
+def _widened(q: Any, x: Operand, other: Operand, k_axis: int) -> Operand:
+    """Describe 4-bit elements beside 8-bit ones: widened to e4m3, which holds them all."""
     if not (x.format.bits == 4 and other.format.bits == 8):
         return x
     shape = q.shape
@@ -155,14 +361,10 @@ def _beside(q: Any, x: Operand, other: Operand, k_axis: int) -> Operand:
     matrix = pitch * shape[-3 - k_axis]
     lead = [matrix * math.prod(shape[i + 1 : -2]) for i in range(len(shape) - 2)]
     strides = (*lead, *((pitch, 1) if k_axis == -1 else (1, pitch)))
+    device = x.device or 0
+    form = QUANTIZED["mxfp8_e4m3"]
     return replace(
-        x,
-        shape=shape,
-        strides=strides,
-        format=QUANTIZED["mxfp8_e4m3"],
-        address=0,
-        padded=True,
-        widens="mxfp8" not in q._kernel_scales,
+        x, shape=shape, strides=strides, format=form, address=0, device=device, padded=True, widens=True
     )
 
 
@@ -170,13 +372,23 @@ def _broadcast(x: Operand, batch: tuple[int, ...]) -> Operand:
     """Give an operand the leading axes of the product, those that it lacks with a stride of 0."""
     missing = len(batch) + 2 - len(x.shape)
 
-    def widened(strides: tuple[int, ...]) -> tuple[int, ...]:
+    def spread(strides: tuple[int, ...]) -> tuple[int, ...]:
         own = (0 if n == 1 else s for n, s in zip(x.shape[:-2], strides[:-2], strict=True))
         return (*(0,) * missing, *own, *strides[-2:])
 
     return replace(
         x,
         shape=(*batch, *x.shape[-2:]),
-        strides=widened(x.strides),
-        scale_strides=widened(x.scale_strides) if x.scale_strides else (),
+        strides=spread(x.strides),
+        scale_strides=spread(x.scale_strides) if x.scale_strides else (),
     )
+
+
+def _quantized(x: Operand) -> Operand:
+    """Describe what `quantize_mxfp8` makes of a matrix in groups of rows."""
+    if x.format.block:
+        return x  # a fault
+    form = QUANTIZED["mxfp8_e4m3"]
+    pitch = line_pitch(x.shape[-1], 1)
+    scales = x.shape[-1], 1
+    return Operand(x.shape, (pitch, 1), form, 0, x.device or 0, padded=True, scale_strides=scales)

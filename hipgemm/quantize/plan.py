@@ -58,7 +58,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
             scale=scale,
             gemm_scale=gemm_scale,
             offsets=resident.ptr,
-            status=_notes.place("quantize_mxfp8"),
+            status=_notes.slot("quantize_mxfp8"),
             src_row_stride=x.strides[0],
             src_col_stride=x.strides[1],
             data_pitch=pitch,

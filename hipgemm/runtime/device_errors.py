@@ -19,7 +19,7 @@ _place = 0
 _lock = threading.Lock()
 
 
-def place(function: str) -> int:
+def slot(function: str) -> int:
     """Return where the kernels of a function leave their note: memory of the host for all devices."""
     if _notes is None:
         _open()

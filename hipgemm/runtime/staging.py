@@ -11,9 +11,11 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import HipError
 from . import hip as _hip
@@ -29,13 +31,21 @@ T = TypeVar("T")
 class Buffer:
     """Pinned memory, and the event after which the device no longer uses it."""
 
-    __slots__ = ("event", "lost", "ptr", "size")
+    __slots__ = ("_array", "event", "lost", "ptr", "size")
 
     def __init__(self, ptr: int, size: int, event: Any, lost: deque[tuple[int, int]]):
         self.ptr = ptr
         self.size = size
         self.event = event
         self.lost = lost
+        self._array: npt.NDArray[np.uint8] | None = None
+
+    @property
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Its bytes, for NumPy."""
+        if self._array is None:
+            self._array = np.asarray(_Memory(self.ptr, (1, self.size), self.size))[0]
+        return self._array
 
     def __del__(self) -> None:
         if self.ptr:  # dropped instead of given back, by Ctrl-C at the wrong moment
@@ -243,6 +253,21 @@ def send(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: i
             _hip.copy_rows("HostToDevice", target, dst_pitch, buffer.ptr, each, each, count, stream)
         finally:
             _leave(staging, buffer, stream, queued)
+
+
+@contextmanager
+def borrowed(device: int, nbytes: int, stream: int) -> Iterator[Buffer]:
+    """Take a buffer until the block ends, when nothing uses it; after an error, wait for `stream`."""
+    staging = _of(device)
+    buffer = staging.take(nbytes)
+    assert buffer is not None
+    try:
+        yield buffer
+    except BaseException:
+        _hip.quiesce(stream)
+        raise
+    finally:
+        staging.give_back(buffer)
 
 
 def fetch(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int) -> None:

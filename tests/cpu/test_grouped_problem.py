@@ -7,12 +7,8 @@ import pytest
 import hipgemm as hg
 from hipgemm import reference
 from hipgemm.kernels.manifest import load_manifest
-from hipgemm.products.grouped_problem import (
-    describe_grouped_matmul,
-    describe_grouped_wgrad,
-    grouped_choices,
-    workgroups,
-)
+from hipgemm.products.choose import choices, workgroups
+from hipgemm.products.problem import describe_grouped_matmul, describe_grouped_wgrad
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 KERNELS = list(load_manifest()["gfx950"].kernels.values())
@@ -122,7 +118,11 @@ def test_can_use_says_what_would_run():
 def test_forced_kernels(configure):
     configure(kernel="grouped_matmul_bf16_nn_64x64x64")
     assert hg.can_use("grouped_matmul", X, W, AT).kernel == "grouped_matmul_bf16_nn_64x64x64"
-    assert "must be the name of a kernel for grouped_wgrad" in str(hg.can_use("grouped_wgrad", DY, X, AT))
+    (reason,) = hg.can_use("grouped_wgrad", DY, X, AT).reasons
+    assert str(reason).startswith(
+        "HIPGEMM_KERNEL must be a kernel for grouped_wgrad; got grouped_matmul_bf16_nn_64x64x64; "
+        "those for bf16 and bf16: grouped_wgrad_bf16_tn_256x256x64, "
+    )
     configure(kernel="plain")
     assert [reason.kind for reason in hg.can_use("grouped_matmul", X, W, AT).reasons] == [hg.UnsupportedError]
 
@@ -134,7 +134,7 @@ def chosen(rows, groups, n, k):
         np.lib.stride_tricks.as_strided(ones(1), (groups, k, n), (n * k * 2, 2, k * 2)),
         np.linspace(0, rows, groups + 1).astype(np.int32),
     )
-    return grouped_choices(problem, KERNELS)[0][0].kernel.tile
+    return choices(problem, KERNELS)[0][0].kernel.tile
 
 
 def test_tiles_go_by_the_average_group():

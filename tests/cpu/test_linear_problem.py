@@ -8,10 +8,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm import reference
+from hipgemm import can_use, reference
 from hipgemm.errors import UnsupportedError, message
 from hipgemm.layers.problem import RECIPES, Layer, describe_backward, describe_linear
-from hipgemm.products.choose import can_use
 
 F32 = np.float32
 X, W = np.ones((4, 64), F32), np.ones((8, 64), F32)

@@ -26,8 +26,9 @@ from hipgemm.products.choose import (
     select,
     tiles,
 )
-from hipgemm.products.layout import collapsed
-from hipgemm.products.problem import GemmProblem
+from hipgemm.products.layout import on_device
+from hipgemm.products.operation import MATMUL
+from hipgemm.products.problem import Problem
 
 BFLOAT16 = ml_dtypes.bfloat16
 
@@ -55,7 +56,7 @@ def problem(m, n, k, out_format=BF16):
     """A product (M, K) @ (K, N) in place for layout nt."""
     pitch = -(-k // 8) * 8
     a, b = (operand(rows, k, strides=(2 * pitch, 2), padded=True) for rows in (m, n))
-    return GemmProblem(m, n, k, a, b.transposed, None, out_format)
+    return Problem(MATMUL, m, n, k, a, b, None, out_format)
 
 
 # ---- what is read in place
@@ -160,7 +161,7 @@ def test_every_layout_is_read_in_place(layout):
     if layout[0] == "t":
         p = replace(p, a=operand(64, 256, strides=(2, 128)))
     if layout[1] == "n":
-        p = replace(p, b=operand(256, 128))
+        p = replace(p, b=operand(256, 128).transposed)
     choice, reasons = select(p, LAYOUTS.values())
     assert not reasons
     assert (choice.kernel.name, choice.copies, choice.swapped) == (layout, (), False)
@@ -172,7 +173,7 @@ def test_every_layout_is_read_in_place(layout):
 def test_nothing_is_copied_that_need_not_be():
     # Rows of 63 numbers, one behind the other: only as columns are they lines that can be read.
     p = replace(problem(64, 64, 64), a=operand(64, 63, strides=(2, 128)), k=63)
-    p = replace(p, b=operand(63, 64, strides=(2, 128), padded=True))
+    p = replace(p, b=operand(63, 64, strides=(2, 128), padded=True).transposed)
     choice, _ = select(p, LAYOUTS.values())
     assert (choice.kernel.name, choice.copies) == ("tt", ())
 
@@ -207,7 +208,7 @@ def test_batches_collapse(case):
 
     x = np.zeros((*a_lead, *a), BFLOAT16)
     y = np.zeros((*b_lead, *b), BFLOAT16)
-    p = collapsed(describe_matmul(x, y.swapaxes(-1, -2))[0])
+    p = on_device(describe_matmul(x, y.swapaxes(-1, -2))[0])
     assert (p.batch, p.m) == (batch, m)
     assert p.a.shape == (*batch, m, 64)
     assert p.out.shape == (*batch, m, 3)
@@ -217,13 +218,13 @@ def test_rows_that_do_not_follow_stay_a_batch():
     p = replace(problem(4, 8, 64), batch=(5,))
     shared = operand(64, 8, lead=(5,), strides=(0, 2, 128))
     apart = replace(p, a=operand(4, 64, lead=(5,), strides=(1024, 128, 2)), b=shared)
-    assert collapsed(apart).batch == (5,)
+    assert on_device(apart).batch == (5,)
     follow = replace(apart, a=operand(4, 64, lead=(5,)))
-    assert (collapsed(follow).batch, collapsed(follow).m) == ((), 20)
+    assert (on_device(follow).batch, on_device(follow).m) == ((), 20)
     out = operand(4, 8, lead=(5,), strides=(128, 16, 2))
-    assert collapsed(replace(follow, out=out)).batch == (5,)
+    assert on_device(replace(follow, out=out)).batch == (5,)
     scales = replace(follow.a, scale_strides=(4, 0, 0))  # one for each matrix
-    assert collapsed(replace(follow, a=scales)).batch == (5,)
+    assert on_device(replace(follow, a=scales)).batch == (5,)
 
 
 # ---- constraints, each broken once
@@ -233,7 +234,7 @@ COLUMNS = operand(8, HUGE, strides=(2, 16))  # read in place with K as the outer
 FAR = operand(8, 8, strides=(2**40, 2**20))  # no layout that is read in place
 BROKEN = {
     "size": (
-        replace(problem(8, 8, HUGE), a=COLUMNS, b=COLUMNS.transposed),
+        replace(problem(8, 8, HUGE), a=COLUMNS, b=COLUMNS),
         "M, N, K and the batch must be below 2**31; got (8, 2147483648) @ (2147483648, 8) bf16 -> bf16",
     ),
     "pitch": (
@@ -312,8 +313,8 @@ def test_forced_kernel(configure):
     configure(kernel="nothing")
     choice, reasons = select(problem(1, 1, 1), [BIG, SMALL])
     assert choice is None
-    assert str(reasons[0]).startswith(
-        "HIPGEMM_KERNEL must be plain or the name of a gemm kernel; got nothing"
+    assert str(reasons[0]) == (
+        "HIPGEMM_KERNEL must be plain or a kernel for matmul; got nothing; those for bf16 and bf16: big, small"
     )
     assert reasons[0].kind is ValueError
 

@@ -21,8 +21,8 @@ import hipgemm as hg
 from hipgemm.formats.elements import FORMATS, QUANTIZED, as_unsigned
 from hipgemm.formats.scaled import pack_along
 from hipgemm.kernels.manifest import GEMMS, code_object
-from hipgemm.products import choose as support
-from hipgemm.products import matmul as gemm
+from hipgemm.products import choose
+from hipgemm.products.run import plans
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
@@ -253,7 +253,7 @@ def parted(splits: int) -> Iterator[None]:
     if not splits:
         yield
         return
-    before = support.estimate
+    before = choose.estimate
 
     def estimate(x: Any, kernel: Any) -> Any:
         cost = before(x, kernel)
@@ -263,13 +263,13 @@ def parted(splits: int) -> Iterator[None]:
         each += each % 2
         return replace(cost, splits=-(-turns // each), split_tiles=each)
 
-    support.estimate = estimate  # type: ignore[assignment]
-    gemm._plans.clear()
+    choose.estimate = estimate  # type: ignore[assignment]
+    plans.clear()
     try:
         yield
     finally:
-        support.estimate = before
-        gemm._plans.clear()
+        choose.estimate = before
+        plans.clear()
 
 
 _streams: list[Any] = []

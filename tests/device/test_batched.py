@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
+from hipgemm.formats.elements import QUANTIZED
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, exact_grid, exact_scaled, poison, random_matrix
 
@@ -296,7 +297,7 @@ def test_scales_of_each_matrix(rng):
 def test_every_block_scale_reaches_its_matrix(format, rows, rng):
     """Matrices of ones, with a power of two for each row and block: the sums show them all."""
     k, batch = 160, (2, 3)
-    ones = np.ones((*batch, rows, k), F32).astype(hg.formats.QUANTIZED[format].dtype)
+    ones = np.ones((*batch, rows, k), F32).astype(QUANTIZED[format].dtype)
     power = rng.integers(110, 140, (*batch, rows, k // 32)).astype(np.uint8)
     a = hg.ScaledArray(ones, power, format)
     one = hg.ScaledArray(ones[0, 0, :3], np.full((3, k // 32), 127, np.uint8), format)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from gemm_launch import ELEMENTS, KERNELS, TYPES, UNWRITTEN, Memory, launch
 
-from hipgemm import ScaledArray, _hip, reference, testing
+from hipgemm import ScaledArray, reference, testing
+from hipgemm.runtime import hip as _hip
 
 FORMATS = {
     "bf16": 0,

@@ -1,0 +1,502 @@
+"""Runs products: the cache of plans, and the one way in which a planned call goes, from either side."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ..array.device_array import DeviceArray, lend
+from ..config import config
+from ..errors import Reason, UnsupportedError, raise_reasons, told_by
+from ..formats.elements import BLOCK
+from ..formats.groups import group_slots, in_order, same_offsets
+from ..formats.scaled import ScaledArray
+from ..kernels.launch import copy_strided, function, launch, order_scales
+from ..kernels.manifest import code_object
+from ..kernels.scale_layout import SCALE_ROW_BYTES, gemm_scale_bytes, group_scale_bytes, group_scale_step
+from ..quantize.plan import as_mxfp8
+from ..quantize.quantizers import quantize_mxfp8
+from ..runtime import hip, tally
+from . import host
+from .choose import Choice, choices
+from .layout import Copy, merge
+from .operation import MATMUL, Arguments, Operation
+from .plan import OperandPlan, Plan, ScalePlan, build
+from .problem import Problem, describe
+
+Operand = DeviceArray | ScaledArray
+
+plans: dict[Any, tuple[Plan, host.HostPlan | None]] = {}
+_MAX_PLANS = 4096
+_BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
+_OPTIONS = (("dtype", None), ("alpha", 1.0), ("col_scale", None), ("bias", None))
+_GROUP_UNIT = 256  # rows of a group whose MX scales a kernel loads at once
+
+
+def run(
+    op: Operation,
+    a: Any,
+    b: Any,
+    out: Any = None,
+    dtype: Any = None,
+    alpha: Any = 1.0,
+    col_scale: Any = None,
+    bias: Any = None,
+    offsets: Any = None,
+    recipe: Any = None,
+    accumulate: Any = False,
+    stream: Any = None,
+) -> Any:
+    """Compute a product; the arguments are those of the public functions, whatever they are."""
+    handle = 0 if stream is None else hip.stream_handle(op.name, stream)
+    if type(alpha) is not float:
+        alpha = _number(alpha)
+    key = found = None
+    try:
+        key = _call_key(op, a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate)
+        found = plans.get(key)
+        if found is not None and found[1] is not None and found[0].device != hip.current_device():
+            key = key, hip.current_device()
+            found = plans.get(key)
+    except (AttributeError, TypeError):  # wrong in a way that the description will tell
+        pass
+    if found is None:
+        call = Arguments(a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate)
+        plan, there = _plan(op, call, key)
+    else:
+        plan, there = found
+        if (
+            (type(alpha) is float and abs(alpha) >= _BEYOND_FLOAT32)
+            or (out is not None and _may_overlap(plan, a, b, out, alpha, col_scale, bias, offsets))
+            or (op.ragged and not _groups_fit(plan, a, b, offsets))
+        ):
+            call = Arguments(a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate)
+            raise_reasons(op.name, describe(op, call)[1])
+    if there is not None:
+        return there.run(plan, execute, a, b, out, alpha, col_scale, bias, offsets, handle)
+    device = plan.device
+    if out is None:
+        out = plan.new_out(device, handle)
+    if hip.current_device() == device:
+        execute(plan, a, b, out, alpha, col_scale, bias, offsets, handle)
+    else:
+        with hip.on_device(device):
+            execute(plan, a, b, out, alpha, col_scale, bias, offsets, handle)
+    return out
+
+
+def _call_key(
+    op: Operation,
+    a: Any,
+    b: Any,
+    out: Any,
+    dtype: Any,
+    alpha: Any,
+    col_scale: Any,
+    bias: Any,
+    offsets: Any,
+    recipe: Any,
+    accumulate: Any,
+) -> Any:
+    """Everything that a plan and the checks behind it depend on, except values and where arrays lie."""
+    return (
+        op.name,
+        a._key if type(a) is DeviceArray else _key(a),
+        b._key if type(b) is DeviceArray else _key(b),
+        None if out is None else _key(out),
+        dtype,
+        None if type(alpha) is float else alpha._key,
+        None if col_scale is None else _key(col_scale),
+        None if bias is None else _key(bias),
+        None if offsets is None else _key(offsets),
+        recipe,
+        accumulate is False or (type(accumulate), accumulate),
+        config.kernel,
+    )
+
+
+def _key(x: Any) -> Any:
+    """All of an operand that a plan depends on."""
+    kind = type(x)
+    if kind is DeviceArray:
+        return x._key
+    if kind is ScaledArray:
+        # What is quantized in groups has its own layout of scales.
+        groups = x.group_offsets is None
+        return _key(x.data), _key(x.scale), x.shape, x.format, x.axis, x.hadamard, groups
+    return kind, x.shape, x.strides, x.dtype, x.flags.writeable
+
+
+def _number(alpha: Any) -> Any:
+    """Turn a number of any kind into a float; leave anything else to be described as a fault."""
+    value = alpha.item() if isinstance(alpha, (np.generic, np.ndarray)) and alpha.shape == () else alpha
+    try:
+        return float(value) if isinstance(value, Real) else alpha
+    except OverflowError:
+        return alpha
+
+
+def kept_choices(op: str, arguments: dict[str, Any], arch: str) -> tuple[Problem, tuple[Choice, ...]] | None:
+    """What was decided for a call like this one, if a plan for this architecture is kept.
+
+    None for calls with offsets or an output, whose values and places no key tells.
+    """
+    call = dict(arguments)
+    a, b = (call.pop(name, None) for name in MATMUL.operands)
+    dtype, alpha, col_scale, bias = (call.pop(name, default) for name, default in _OPTIONS)
+    if op != MATMUL.name or call.pop("out", None) is not None or call:
+        return None
+    try:
+        key = _call_key(MATMUL, a, b, None, dtype, alpha, col_scale, bias, None, None, False)
+        found = plans.get(key)
+    except (AttributeError, TypeError):
+        return None
+    if found is None or found[0].choices[0].kernel.arch != arch:
+        return None
+    return found[0].problem, found[0].choices
+
+
+def planned(op: Operation, call: Arguments) -> tuple[Problem | None, list[Reason]]:
+    """Describe a call, and make faults of the caller's be raised; the problem, and what has no kernel."""
+    problem, reasons = describe(op, call)
+    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
+        raise_reasons(op.name, reasons)  # before any device is opened
+    return problem, reasons
+
+
+def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan | None]:
+    """Make a plan for a call, or raise what stands against it; the same checks as `can_use`."""
+    if type(call.offsets) is DeviceArray and type(call.a) is not DeviceArray and _on_host(call.a):
+        call = call._replace(offsets=call.offsets.get())  # to be checked here
+    problem, reasons = planned(op, call)
+    assert problem is not None
+    device = hip.current_device() if problem.device is None else problem.device
+    try:
+        with told_by(op.name):
+            kernels = code_object(hip.arch(device)).kernels.values()
+        found, unsupported = choices(problem, kernels)
+        raise_reasons(op.name, reasons + unsupported)
+    except UnsupportedError as error:
+        tally.count_refused(op.name, error.reasons)
+        raise
+    with told_by(op.name):
+        plan = build(problem, found, device)
+    there = host.plan(problem, call) if problem.device is None else None
+    if len(plans) >= _MAX_PLANS:
+        plans.clear()
+    if key is not None:
+        plans[key] = plan, there
+    return plan, there
+
+
+def _on_host(x: Any) -> bool:
+    return isinstance(x, np.ndarray) or (isinstance(x, ScaledArray) and x.device is None)
+
+
+# ---- what no key remembers -------------------------------------------------------------------------
+
+
+def _address(x: Any) -> int:
+    if type(x) is DeviceArray:
+        return x._address
+    if type(x) is ScaledArray:
+        return _address(x.data)
+    return int(x.__array_interface__["data"][0])
+
+
+def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, *others: Any) -> bool:
+    """Whether what `out` spans may meet what an input spans."""
+    if type(out) is type(a) is type(b) is DeviceArray:
+        mine, one, other = out._block, a._block, b._block
+        if not (mine is one or mine is other) and mine.size and one.size and other.size:
+            # Blocks of the pool are apart; memory of others may have several names.
+            for x in others:  # a loop: a generator costs as much as the rest
+                if type(x) is DeviceArray and (x._block is mine or not x._block.size):
+                    break
+            else:
+                return False
+    (a_low, a_high), (b_low, b_high), (low, high) = plan.ranges
+    place = _address(out)
+    low, high = place + low, place + high
+    place = a._address if type(a) is DeviceArray else _address(a)
+    if place + a_low < high and low < place + a_high:
+        return True
+    place = b._address if type(b) is DeviceArray else _address(b)
+    if place + b_low < high and low < place + b_high:
+        return True
+    for x in others:
+        if type(x) is DeviceArray:
+            if low < x._address + x.nbytes and x._address < high:
+                return True
+        elif type(x) is np.ndarray and type(out) is np.ndarray and np.may_share_memory(x, out):
+            return True
+    for q in (a, b):
+        if type(q) is ScaledArray:
+            if type(q.scale) is DeviceArray:
+                if type(out) is DeviceArray and out._block.ptr == q.scale._block.ptr:
+                    return True
+            elif type(out) is np.ndarray and np.may_share_memory(q.scale, out):
+                return True
+    return False
+
+
+def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
+    """Whether offsets on the host are in order, and those that operands were quantized with."""
+    known = type(offsets) is not DeviceArray
+    if known and not in_order(offsets, plan.rows):
+        return False
+    for q in (a, b):
+        if type(q) is ScaledArray:
+            if q.group_offsets is not None:
+                if not same_offsets(q.group_offsets, offsets):
+                    return False
+            elif plan.op.ragged == "k" and known and q.format[:2] == "mx" and (offsets % BLOCK).any():
+                return False
+    return True
+
+
+# ---- execution: everything is queued on the stream, in order ---------------------------------------
+
+
+def execute(
+    plan: Plan,
+    a: Any,
+    b: Any,
+    out: DeviceArray,
+    alpha: Any,
+    col_scale: Any,
+    bias: Any,
+    offsets: Any,
+    stream: int,
+) -> None:
+    """Queue a product of arrays on the current device."""
+    bound, served = plan.launch, plan.served
+    if bound is None or served is None:
+        return
+    # These go back to the pool when this function ends, and serve this stream next.
+    temporaries: list[hip.Block] = []
+    values: tuple[Any, ...]
+    if plan.op.ragged:
+        if type(offsets) is not DeviceArray:
+            offsets = lend(np.asarray(offsets, np.int32), plan.device, stream)
+            temporaries.append(offsets._block)
+        if plan.quantizes:
+            a, b = (quantize_mxfp8(x, axis=0, group_offsets=offsets, stream=stream) for x in (a, b))
+    first, second = (b, a) if plan.swapped else (a, b)
+    scales: tuple[int, ...] = ()
+    if plan.in_place:
+        if first._block.writer != stream:
+            first._block.reading(stream)
+        if second._block.writer != stream:
+            second._block.reading(stream)
+        first_ptr, second_ptr = first.ptr, second.ptr
+    else:
+        first_ptr, first_scales = _read(plan, plan.first, first, offsets, stream, temporaries)
+        second_ptr, second_scales = _read(plan, plan.second, second, offsets, stream, temporaries)
+        scales = first_scales + second_scales
+    device = plan.device
+    if plan.op.ragged:
+        offsets._block.reading(stream)
+        vectors: tuple[Any, ...] = (offsets.ptr, *scales)
+    else:
+        if type(alpha) is float:
+            alpha_ptr = 0
+        else:
+            alpha._block.reading(stream)
+            alpha_ptr, alpha = alpha.ptr, 1.0
+        scale_ptr = 0 if col_scale is None else _read_vector(col_scale, device, stream, temporaries)
+        bias_ptr = 0 if bias is None else _read_vector(bias, device, stream, temporaries)
+        vectors = alpha_ptr, scale_ptr, bias_ptr
+    block = out._block
+    if block.writer != stream or block.readers:
+        block.writing(stream)
+    out_ptr = out.ptr
+    if plan.out_copy is not None:
+        result = hip.allocate(plan.out_copy.nbytes, device, stream)
+        temporaries.append(result)
+        out_ptr = result.ptr
+        if plan.accumulate:
+            _copy(plan.out_copy.back, device, stream, out.ptr, out_ptr)
+    if plan.one_launch:
+        values = first_ptr, second_ptr, out_ptr, *vectors
+        bound.launch(stream, values if plan.op.ragged else (*values, *scales, alpha))
+        tally.count_launched(served)
+    else:
+        _launch_all(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha)
+        tally.count_call(*served)
+    if plan.out_copy is not None:
+        tally.count_copy(plan.op.name, "out", plan.out_copy.reason, plan.out_copy.nbytes)
+        _copy(plan.out_copy, device, stream, out_ptr, out.ptr)
+
+
+def _launch_all(
+    plan: Plan,
+    stream: int,
+    pointers: tuple[int, int, int],
+    vectors: tuple[Any, ...],
+    scales: tuple[int, ...],
+    alpha: float,
+) -> None:
+    """Launch the kernels of plans that are more than one launch: many matrices, or parts of K."""
+    bound, reduce = plan.launch, plan.reduce
+    assert bound is not None
+    workspace = hip.allocate(plan.workspace, plan.device, stream) if reduce else None
+    blocked = plan.first.scales is not None and plan.first.scales.blocked
+    a, b, c = pointers
+    for starts in plan.starts or ((0, 0, 0, 0, 0),):
+        a, b, c = (pointer + start for pointer, start in zip(pointers, starts, strict=False))
+        own = tuple([pointer + start for pointer, start in zip(scales, starts[3:], strict=False)])
+        if reduce is None:
+            bound.launch(stream, (a, b, c, *vectors, *own, alpha))
+        else:
+            assert workspace is not None
+            inner, outer = (own, ()) if blocked else ((), own)
+            bound.launch(stream, (a, b, workspace.ptr, 0, 0, 0, *inner, 1.0))
+            reduce.launch(stream, (workspace.ptr, c, *vectors, *outer, alpha))
+            reduce.count()
+        bound.count()
+
+
+def _read(
+    plan: Plan, side: OperandPlan, x: Operand, offsets: Any, stream: int, temporaries: list[hip.Block]
+) -> tuple[int, tuple[int, ...]]:
+    """Return where the kernel finds an operand, copied if it must be, and its scales."""
+    if plan.op.ragged and not plan.reads:
+        return 0, (0,) if isinstance(x, ScaledArray) else ()
+    if side.widens:
+        assert isinstance(x, ScaledArray)
+        if "mxfp8" not in x._kernel_scales:
+            tally.count_copy(plan.op.name, side.name, "4 bits beside 8")
+        x = as_mxfp8(x, stream)
+    stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
+    stored._block.reading(stream)
+    ptr = stored.ptr
+    if side.copy is not None:
+        tally.count_copy(plan.op.name, side.name, side.copy.reason, side.copy.nbytes)
+        ptr = _copied(side.copy, stored, stream, temporaries)
+    if not isinstance(x, ScaledArray):
+        return ptr, ()
+    if side.group_scales:
+        return ptr, (_group_scales(plan, x, offsets, stream, temporaries),)
+    return ptr, (_read_scales(plan, side, x, stream, temporaries),)
+
+
+def _copied(copy: Copy, x: DeviceArray, stream: int, temporaries: list[hip.Block]) -> int:
+    block = hip.allocate(copy.nbytes, x.device, stream)
+    temporaries.append(block)
+    _copy(copy, x.device, stream, x.ptr, block.ptr)
+    return block.ptr
+
+
+def _copy(copy: Copy, device: int, stream: int, source: int, target: int) -> None:
+    """Queue a copy, matrix by matrix unless all are one."""
+    shape = copy.shape
+    lead, (from_steps, to_steps) = merge(shape[:-1], copy.source[:-1], copy.target[:-1])
+    rows, from_row, to_row = (lead[-1], from_steps[-1], to_steps[-1]) if lead else (1, 0, 0)
+    for index in np.ndindex(*lead[:-1]):
+        begin = [
+            sum(i * step for i, step in zip(index, steps, strict=False)) for steps in (from_steps, to_steps)
+        ]
+        copy_strided(
+            device,
+            stream,
+            copy.item,
+            (source + begin[0], from_row, copy.source[-1]),
+            (target + begin[1], to_row, copy.target[-1]),
+            rows,
+            shape[-1],
+            copy.padded,
+        )
+
+
+def _read_scales(
+    plan: Plan, side: OperandPlan, q: ScaledArray, stream: int, temporaries: list[hip.Block]
+) -> int:
+    """Return where the kernel finds the scales of an operand."""
+    where, scale = side.scales, q.scale
+    assert where is not None
+    if where.blocked:
+        block, ptr = _block_scales(where, q, stream)
+        temporaries.append(block)  # another thread may put its own in the place where this one is kept
+        return ptr
+    scale._block.reading(stream)
+    if where.copy is None:
+        return int(scale.ptr)
+    tally.count_copy(plan.op.name, f"{side.name}.scale", where.copy.reason, where.copy.nbytes)
+    return _copied(where.copy, scale, stream, temporaries)
+
+
+def _block_scales(where: ScalePlan, q: ScaledArray, stream: int) -> tuple[hip.Block, int]:
+    """Return the scales in the order that kernels read, made at the first product and kept; their address."""
+    found: tuple[hip.Block, int] | None = q._kernel_scales.get(where.cache_key)
+    if found is not None and found[0].ptr:
+        found[0].reading(stream)
+        return found
+    *lead, rows, k = where.shape
+    scale = q.scale
+    count = int(np.prod(lead, dtype=np.int64))
+    if where.together:
+        lead, rows = [], rows * count
+    each = gemm_scale_bytes(rows, k)
+    size = each * (1 if where.together else count)
+    # A kernel reads whole lines of scales from where its matrix begins: at the end, past the last one's.
+    behind = (rows - rows // count) * SCALE_ROW_BYTES if where.together else 0
+    block = hip.allocate(size + behind, scale.device, stream)
+    hip.clear(block.ptr + size, behind, stream)
+    scale._block.reading(stream)
+    if rows and k:
+        row, along = where.strides[-2:]
+        for i, index in enumerate(np.ndindex(*lead)):
+            source = scale.ptr + sum(n * step for n, step in zip(index, where.strides, strict=False))
+            target = block.ptr + i * each
+            order_scales(scale.device, stream, (source, row, along), target, rows, k, where.bits)
+    found = q._kernel_scales[where.cache_key] = block, block.ptr
+    return found
+
+
+def _group_scales(
+    plan: Plan, q: ScaledArray, offsets: DeviceArray, stream: int, temporaries: list[hip.Block]
+) -> int:
+    """Return where the kernel finds MX scales down the columns of groups of rows."""
+    kept: tuple[hip.Block, int] | None = q._kernel_scales.get("groups")
+    if kept is not None and kept[0].ptr:
+        kept[0].reading(stream)
+        temporaries.append(kept[0])
+        return kept[1]
+    rows, columns = q.shape
+    scale = q.scale
+    block = hip.allocate(group_scale_bytes(rows, columns, plan.groups), scale.device, stream)
+    temporaries.append(block)
+    scale._block.reading(stream)
+    kernel = function(scale.device, "mx_group_scale")
+    words = 4 * group_scale_step(columns) // 2
+    launch(
+        kernel,
+        group_slots(rows, plan.groups, _GROUP_UNIT) * -(-words // kernel.tile[0]),
+        stream,
+        src=scale.ptr,
+        dst=block.ptr,
+        offsets=offsets.ptr,
+        status=plan.error_slot,
+        src_row_stride=scale.strides[0],
+        src_col_stride=scale.strides[1],
+        rows=rows,
+        cols=columns,
+        groups=plan.groups,
+        by_group=q.group_offsets is not None,
+    )
+    if q.group_offsets is not None:  # others may come with other offsets next time
+        q._kernel_scales["groups"] = block, block.ptr
+    return block.ptr
+
+
+def _read_vector(x: Any, device: int, stream: int, temporaries: list[hip.Block]) -> int:
+    """Return where the kernel finds an epilogue vector; one on the host is uploaded without waiting."""
+    if type(x) is DeviceArray:
+        x._block.reading(stream)
+        return x.ptr
+    made = lend(x, device, stream)
+    temporaries.append(made._block)
+    return made.ptr
