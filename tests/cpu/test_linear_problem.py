@@ -10,7 +10,8 @@ import pytest
 
 from hipgemm import reference
 from hipgemm.errors import UnsupportedError, message
-from hipgemm.layers.problem import RECIPES, Layer, describe_backward, describe_linear
+from hipgemm.layers.problem import Layer, describe_backward, describe_layer
+from hipgemm.layers.recipe import RECIPES
 from hipgemm.products.choose import can_use
 
 F32 = np.float32
@@ -119,14 +120,14 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
 )
 def test_forward(change, kind, text):
     arguments = {"x": X, "w": W, **change}
-    layer, reasons = describe_linear(arguments.pop("x"), arguments.pop("w"), **arguments)
+    layer, reasons = describe_layer("linear", arguments.pop("x"), arguments.pop("w"), **arguments)
     assert layer is None
     assert [r.kind for r in reasons if text in r.text] == [kind], message("linear", reasons)
     assert all(re.search(r"; got ", r.text) for r in reasons)
 
 
 def layer_of(recipe="mxfp8", lead=(2, 4)):
-    return Layer(recipe, lead, 64, 32, None)
+    return Layer(RECIPES[recipe], lead, 64, 32)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +184,17 @@ def test_transforms_that_would_not_cancel():
     assert not describe_backward(dy, layer_of("mxfp4"), (None, kept))
 
 
+def test_a_misnamed_recipe_hides_no_other_fault_and_makes_none():
+    """What one of the recipes takes is not held against it."""
+    options = {"recipe": "mxfp9", "scaling": "even", "hadamard": False, "x_amax": 1.0}
+    _, reasons = describe_layer("linear", X, W, **options)
+    assert [r.code for r in reasons] == ["recipe"]
+    _, reasons = describe_layer("linear", PAIR, W[:, :3], recipe="mxfp9", scaling="odd")
+    assert [r.code for r in reasons] == ["recipe", "shape", "scaling"]
+
+
 def test_all_faults_are_listed():
-    _, reasons = describe_linear(X[0], W.astype(int), recipe="fp7", bias=np.ones(3, F32))
+    _, reasons = describe_layer("linear", X[0], W.astype(int), recipe="fp7", bias=np.ones(3, F32))
     assert len(reasons) >= 4
 
 
