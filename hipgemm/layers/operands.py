@@ -10,7 +10,7 @@ from ..formats.elements import BF16, BLOCK, F32, QUANTIZED
 from ..formats.scaled import ScaledArray
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
 from .passes import as_type, flat, padded, rescale, sum_rows
-from .problem import Layer, first
+from .problem import Layer, first, parts
 from .saved import Kept, Saved
 
 
@@ -58,7 +58,7 @@ class OperandMaker:
     def forward(self, x: Any, w: Any, x_amax: Any, w_amax: Any) -> tuple[tuple[Any, Kept], tuple[Any, Kept]]:
         """Return x and w for the forward pass, each with what the backward pass will need of it."""
         recipe = self.recipe
-        flags = [q.hadamard for q in (first(x), first(w)) if isinstance(q, ScaledArray)]
+        flags = [q.hadamard for q in (*parts(x)[:1], *parts(w)[:1])]
         along_k = flags[0] if flags else recipe.transforms(self.layer.k, self.layer.hadamard)
         x_both = recipe.both_axes and self.layer.wgrad is recipe
         return self._kept(x, x_amax, along_k, x_both), self._kept(w, w_amax, along_k, recipe.both_axes)
@@ -97,8 +97,8 @@ class OperandMaker:
         """Whether the product that sums over an axis of g is one of transformed operands."""
         if kept.axis == -2:
             return kept.hadamard
-        for part in g if isinstance(g, tuple) else (g,):
-            if isinstance(part, ScaledArray) and part.axis == axis:
+        for part in parts(g):
+            if part.axis == axis:
                 return part.hadamard
         return self.recipe.transforms(first(g).shape[axis], self.layer.hadamard)
 

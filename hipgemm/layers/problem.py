@@ -21,6 +21,7 @@ from ..products.problem import GemmProblem
 from .recipe import ANY, RECIPES, Recipe
 
 Shape = tuple[int, ...]
+Axes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Kind:
     grouped: bool  # fp8 weights may have a scale for each matrix; columns of a pair are blocked in groups
     x_ndim: int | None  # None: two or more
     w_ndim: int
-    dy_axes: tuple[int, ...]  # along which a single quantized dy may be blocked
+    dy_axes: Axes  # along which a single quantized dy may be blocked
     hadamard_axes: str  # that hadamard=True demands; M of groups is never transformed
 
 
@@ -204,7 +205,7 @@ def describe_backward(
     faults = LayerFaults(layer.recipe, layer.kind)
     shape = faults.operand("dy", dy, layer.kind.dy_axes)
     y_shape = (*layer.lead, layer.n)
-    if shape is not None and shape != y_shape and not (is_quantized(dy) and shape == (layer.m, layer.n)):
+    if shape is not None and shape != y_shape and not (parts(dy) and shape == (layer.m, layer.n)):
         faults.add(ValueError, "shape", f"dy.shape must be {y_shape}, that of y", shape)
     given = dy[1].group_offsets if is_pair(dy) else None
     if given is not None and layer.kind.grouped and not same_offsets(given, group_offsets):
@@ -230,9 +231,9 @@ def first(x: Any) -> Any:
     return x[0] if is_pair(x) else x
 
 
-def is_quantized(x: object) -> bool:
-    """Whether `x` is quantized, along one axis or both."""
-    return isinstance(first(x), ScaledArray)
+def parts(x: Any) -> tuple[ScaledArray, ...]:
+    """The quantized arrays that an operand is made of; none of one in wider numbers."""
+    return x if is_pair(x) else (x,) if isinstance(x, ScaledArray) else ()
 
 
 def place_of(x: Any) -> int | None:
@@ -255,7 +256,7 @@ class LayerFaults(Faults):
 
     # ---- operands ----
 
-    def operand(self, name: str, x: Any, axes: tuple[int, ...], ndim: int | None = None) -> Shape | None:
+    def operand(self, name: str, x: Any, axes: Axes, ndim: int | None = None) -> Shape | None:
         """Check x, w or dy, which may be blocked along `axes`; return its shape."""
         if is_pair(x):
             if not self._pair(name, *x):
@@ -297,16 +298,12 @@ class LayerFaults(Faults):
         self._quantized(f"{name}[1]", columns, (-2,), in_groups=self.kind.grouped)
         return True
 
-    def _quantized(
-        self, name: str, q: ScaledArray, axes: tuple[int, ...], *, in_groups: bool = False
-    ) -> None:
+    def _quantized(self, name: str, q: ScaledArray, axes: Axes, *, in_groups: bool = False) -> None:
         blocks = QUANTIZED[q.format].block > 0
         one_each = self.kind.grouped and q.ndim == 3 and tuple(q.scale.shape) == (q.shape[0], 1, 1)
         if q.format not in self.recipe.formats:
-            required = (
-                f"{name} must be {' or '.join(self.recipe.formats) or dtype_names(OUTPUTS)} {self.what}"
-            )
-            self.add(TypeError, "format", required, q.format)
+            known = " or ".join(self.recipe.formats) or dtype_names(OUTPUTS)
+            self.add(TypeError, "format", f"{name} must be {known} {self.what}", q.format)
         elif q.group_offsets is not None and not in_groups:
             required = f"{name} must not be quantized in groups of rows"
             self.add(ValueError, "groups", required, "group_offsets")
@@ -322,15 +319,14 @@ class LayerFaults(Faults):
 
     def cancel(self, x: Any, w: Any) -> None:
         """Check that both operands of the forward pass are transformed, or neither."""
-        a, b = first(x), first(w)
-        if isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.hadamard != b.hadamard:
+        if parts(x) and parts(w) and first(x).hadamard != first(w).hadamard:
             required = "x and w must both carry the Hadamard transform, or neither: it cancels only then"
-            got = f"x.hadamard={a.hadamard}, w.hadamard={b.hadamard}"
+            got = f"x.hadamard={first(x).hadamard}, w.hadamard={first(w).hadamard}"
             self.add(ValueError, "hadamard", required, got)
 
     def transforms(self, dy: Any, x: Any, w: Any) -> None:
         """Check that Hadamard transforms of a quantized dy cancel with those of what was kept."""
-        for part in dy if is_pair(dy) else (dy,) if isinstance(dy, ScaledArray) else ():
+        for part in parts(dy):
             name, kept = ("w", w) if part.axis == -1 else ("x", x)
             if isinstance(kept, ScaledArray) and kept.axis == -2 and kept.hadamard != part.hadamard:
                 required = f"dy must carry the Hadamard transform as saved.{name} does: it cancels only then"
@@ -342,7 +338,7 @@ class LayerFaults(Faults):
         known = {
             name: Operand((), (), F32, 0, place_of(operand))
             for name, operand in (("x", x), ("w", w))
-            if is_array(operand) or is_quantized(operand)
+            if is_array(operand) or parts(operand)
         }
         self.places(**known)
         like = next(iter(known.values()), None)
@@ -359,7 +355,7 @@ class LayerFaults(Faults):
         if not self.recipe.amax:
             required = f"{name} must be None {self.what}, which scales by blocks or not at all"
             self.add(ValueError, "amax", required, got)
-        elif is_quantized(x):
+        elif parts(x):
             self.add(ValueError, "amax", f"{name} must be None for what is quantized already", got)
         elif isinstance(value, (Real, np.generic)) and not isinstance(value, bool):
             if not float(value) >= 0:
@@ -396,7 +392,7 @@ class LayerFaults(Faults):
 
     def grad_format(self, format: object, dy: Any) -> None:
         """Check the format that dy is to be converted to."""
-        if format is not None and is_quantized(dy):
+        if format is not None and parts(dy):
             self.add(ValueError, "format", "format must be None for a dy that is quantized already", format)
         elif format is not None and format not in self.recipe.formats:
             among = " or ".join(self.recipe.formats) or "None"

@@ -13,18 +13,19 @@ class Recipe:
     """One recipe. A layer carries it; nothing else tells recipes apart."""
 
     name: str
-    formats: tuple[
-        str, ...
-    ]  # x, w and dy are quantized to the first, dy to another on request; none: bfloat16
-    amax: bool = False  # a scale is that of the tensor, from its greatest magnitude
-    scaling: str = (
-        ""  # the usual rule of scales of blocks, which lie along what a product sums over; else empty
-    )
-    hadamard: bool = False  # both operands of a product are transformed first, where their length allows it
-    # The forward pass quantizes x and w for the backward pass too, along both axes. Without, that takes
-    # what the forward pass multiplied, requantized along the other axis where scales are those of blocks.
+    # x, w and dy are quantized to the first, dy to another on request. None: rounded to bfloat16.
+    formats: tuple[str, ...]
+    # Whether a tensor has one scale, from its greatest magnitude.
+    amax: bool = False
+    # The usual rule of the scales of blocks, which lie along what a product sums over. Empty: no blocks.
+    scaling: str = ""
+    # Whether both operands of a product get a Hadamard transform first, where their length allows it.
+    hadamard: bool = False
+    # Whether the forward pass quantizes x and w along both axes, the other one for the backward pass.
+    # Otherwise that takes what the forward pass multiplied, and requantizes it where there are blocks.
     both_axes: bool = False
-    group_wgrad: str = ""  # the recipe of dw over groups of rows, where these formats have no kernel for it
+    # The recipe of dw over groups of rows, where these formats have no kernel for it.
+    group_wgrad: str = ""
 
     @property
     def form(self) -> Format:

@@ -193,6 +193,22 @@ def test_a_misnamed_recipe_hides_no_other_fault_and_makes_none():
     assert [r.code for r in reasons] == ["recipe", "shape", "scaling"]
 
 
+def test_what_layers_of_groups_differ_in():
+    """M is never transformed, since dw of mxfp4 is a product in mxfp8; dy alone is blocked along its rows."""
+    x, w, offsets = np.ones((50, 64), F32), np.ones((2, 48, 64), F32), np.array([0, 20, 50])
+    layer, reasons = describe_layer("grouped_linear", x, w, offsets, recipe="mxfp4", hadamard=True)
+    assert layer is not None, reasons
+    assert layer.wgrad is RECIPES["mxfp8"]
+    _, reasons = describe_layer("grouped_linear", x, w[:, :40], offsets, recipe="mxfp4", hadamard=True)
+    assert [r.text[:30] for r in reasons] == ["N must be a multiple of 16 for"]
+    dy = np.ones((50, 48), F32)
+    one = reference.quantize_mxfp4(dy, axis=0, hadamard=False)
+    (reason,) = describe_backward(one, layer, (None, None), offsets)
+    assert reason.text.startswith("dy must be blocked along axis -1; got axis=-2")
+    (reason,) = describe_backward(reference.quantize_both(dy, "mxfp4_e2m1", hadamard=False), layer)
+    assert reason.text.startswith("dy must not be a pair for recipe mxfp4")
+
+
 def test_all_faults_are_listed():
     _, reasons = describe_layer("linear", X[0], W.astype(int), recipe="fp7", bias=np.ones(3, F32))
     assert len(reasons) >= 4
