@@ -26,8 +26,8 @@ from .inspect.can_use import can_use
 from .inspect.counters import EmulatorCounters, EmulatorLaunch, emulator_counters
 from .inspect.info import Info, info
 from .inspect.usage import Usage, reset_usage, usage
-from .layers.grouped_linear import GroupedSaved, grouped_linear, grouped_linear_backward
-from .layers.linear import LinearGrads, LinearSaved, linear, linear_backward
+from .layers.linear import grouped_linear, grouped_linear_backward, linear, linear_backward
+from .layers.saved import GroupedSaved, LinearGrads, LinearSaved
 from .products.choose import Support
 from .products.grouped import grouped_matmul, grouped_wgrad
 from .products.matmul import matmul

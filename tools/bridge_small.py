@@ -57,7 +57,7 @@ def layers(rng: np.random.Generator) -> None:
     """Linear layers: passes that are no product."""
     x, w, dy = (hg.asarray(random_matrix(shape, rng)) for shape in ((40, 64), (48, 64), (40, 48)))
     out, rows = hg.empty((40, 64), BF16), hg.asarray(np.full(40, 0.5, F32))
-    elementwise.rescale(x, out, 0, rows=rows, divide=True)
+    elementwise.rescale("linear", x, out, 0, rows=rows, divide=True)
     np.testing.assert_array_equal(out.get(), (2 * x.get().astype(F32)).astype(BF16))
     for recipe in ("bf16", "fp8", "mxfp8", "mxfp4"):
         _, saved = hg.linear(x, w, bias=np.zeros(48, F32), recipe=recipe)

@@ -25,7 +25,6 @@ from .transfer import queue_upload as queue_upload
 from .transfer import upload as upload
 
 _NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
-operators: dict[str, Callable[[Any, Any], Any]] = {}  # what `@` calls, put here by the layer above
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
 
@@ -169,10 +168,10 @@ class DeviceArray(Resident):
 
     def __matmul__(self, other: Any) -> Any:
         """Multiply by `hipgemm.matmul`."""
-        return operators["@"](self, other)
+        return _matmul()(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        return operators["@"](other, self)
+        return _matmul()(other, self)
 
     def __bool__(self) -> bool:
         raise TypeError("DeviceArray: an array on a device is neither true nor false; use .get()")
@@ -396,6 +395,13 @@ class DeviceArray(Resident):
             "stream": stream or 1,  # 1 stands for the default stream
             "version": 3,
         }
+
+
+def _matmul() -> Callable[[Any, Any], Any]:
+    """What ``@`` calls: a function of a layer above, so it is imported when it is needed."""
+    from ..products.matmul import matmul
+
+    return matmul
 
 
 class _Export:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, sentence
 from ..formats.scaled import ScaledArray
 from ..kernels.manifest import code_object
-from ..layers.problem import describe_forward, describe_grouped_forward
+from ..layers.linear import grouped_linear, linear
+from ..layers.problem import forward_problem
 from ..products.choose import Support, choices
 from ..products.problem import (
     Described,
@@ -21,13 +23,13 @@ from ..products.problem import (
 from ..products.run import kept_choices
 from ..runtime.hip import read_stream
 
-# What describes the product of each operation; for layers that of the forward pass.
-_DESCRIBE: dict[str, Callable[..., Described]] = {
-    "matmul": describe_matmul,
-    "linear": describe_forward,
-    "grouped_matmul": describe_grouped_matmul,
-    "grouped_wgrad": describe_grouped_wgrad,
-    "grouped_linear": describe_grouped_forward,
+# What has the arguments of each operation, and what describes its product (of layers the forward one).
+_DESCRIBE: dict[str, tuple[Callable[..., Any], Callable[..., Described]]] = {
+    "matmul": (describe_matmul, describe_matmul),
+    "linear": (linear, partial(forward_problem, "linear")),
+    "grouped_matmul": (describe_grouped_matmul, describe_grouped_matmul),
+    "grouped_wgrad": (describe_grouped_wgrad, describe_grouped_wgrad),
+    "grouped_linear": (grouped_linear, partial(forward_problem, "grouped_linear")),
 }
 
 
@@ -61,15 +63,16 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(_DESCRIBE), repr(op))}")
     if not isinstance(arch, str):
         raise TypeError(f"can_use: {sentence('arch must be a name such as gfx950', repr(arch))}")
+    function, describe = _DESCRIBE[op]
     stream = read_stream(kwargs.pop("stream", None))
     try:
-        bound = inspect.signature(_DESCRIBE[op]).bind(*args, **kwargs)
+        bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
     widened = _widened(bound.args[:2])
     if not isinstance(stream, Reason) and (known := kept_choices(op, bound.arguments, arch)) is not None:
         return Support.of(*known, _named(known[0], widened))
-    problem, reasons = _DESCRIBE[op](*args, **kwargs)
+    problem, reasons = describe(*args, **kwargs)
     if isinstance(stream, Reason):
         reasons = [stream, *reasons]
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):

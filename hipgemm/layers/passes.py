@@ -1,35 +1,46 @@
-"""Passes over matrices on a device that are no product: other types, factors, sums down columns."""
+"""Passes over matrices on a device that are no product: other types, factors, sums down columns.
+
+`function` is the public one that was called, to count by.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from ..array.device_array import DeviceArray, new
-from ..array.rows import as_rows, type_of
+from ..array.rows import gather, one_step, type_of
 from ..formats.elements import F32, Format
-from ..formats.strides import contiguous_strides
-from ..kernels.launch import launch_tiles
-from ..kernels.manifest import CHUNK_BYTES
+from ..formats.strides import contiguous_strides, line_pitch
+from ..kernels.launch import Value, launch_tiles
 from ..runtime import hip as _hip
-from ..runtime.tally import count_call
+from ..runtime.tally import count_call, count_copy
 
 SUM_ROWS = 64  # that one pass makes one of
 
 
-def padded(shape: tuple[int, int], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
-    """Make a matrix whose rows begin at 16 bytes and end in zeros: products read it in place."""
-    rows, columns = shape
-    width = columns * dtype.itemsize
-    pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
+def padded(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
+    """Make matrices whose rows begin at 16 bytes and end in zeros: products read them in place."""
+    *lead, columns = shape
+    rows, width, pitch = math.prod(lead), columns * dtype.itemsize, line_pitch(columns, dtype.itemsize)
     block = _hip.allocate(rows * pitch, device, stream)
     _hip.clear_rows(block.ptr + width, pitch, pitch - width, rows, stream)
-    # No rows, no zeros behind them: what is transposed into rows of nothing needs some.
-    return DeviceArray(block, block.ptr, shape, (pitch, dtype.itemsize), dtype, padded=rows > 0)
+    strides = (*contiguous_strides(lead, pitch), dtype.itemsize)
+    # Without rows there are no zeros behind them either, which the transpose would need.
+    return DeviceArray(block, block.ptr, shape, strides, dtype, padded=rows > 0)
+
+
+def source(x: DeviceArray) -> dict[str, Value]:
+    """Return the arguments of a kernel that say how a matrix lies that it reads."""
+    (rows, columns), (row, column) = x.shape, x.strides
+    where: dict[str, Value] = {"src": x.ptr, "src_row_stride": row, "src_col_stride": column}
+    return where | {"rows": rows, "cols": columns, "in_type": type_of(x)}
 
 
 def rescale(
+    function: str,
     x: DeviceArray,
     out: DeviceArray,
     stream: int,
@@ -42,84 +53,63 @@ def rescale(
 
     Computed in float32 and rounded once. The device of both is current.
     """
-    x._block.reading(stream)
-    for factors in (rows, columns):
-        if factors is not None:
-            factors._block.reading(stream)
+    for read in (x, rows, columns):
+        if read is not None:
+            read._block.reading(stream)
     out._block.writing(stream)
     m, n = x.shape
-    pitch = out.strides[0] if m > 1 else n * out.dtype.itemsize
     launch_tiles(
         x.device,
         "rescale",
         m,
         n,
         stream,
-        src=x.ptr,
+        **source(x),
         dst=out.ptr,
+        dst_pitch=out.strides[0] if m > 1 else n * out.dtype.itemsize,
         row_factor=0 if rows is None else rows.ptr,
         col_factor=0 if columns is None else columns.ptr,
-        src_row_stride=x.strides[0],
-        src_col_stride=x.strides[1],
-        dst_pitch=pitch,
-        rows=m,
-        cols=n,
-        in_type=type_of(x),
         out_type=type_of(out),
         divide=divide,
     )
-    count_call("linear", "rescale", 0, x.nbytes + out.nbytes)
+    count_call(function, "rescale", 0, x.nbytes + out.nbytes)
     return out
 
 
-def as_type(x: DeviceArray, to: Format, stream: int) -> DeviceArray:
-    """Return a matrix in another type, itself if it has that already."""
+def as_type(function: str, x: DeviceArray, to: Format, stream: int) -> DeviceArray:
+    """Return matrices in another type, themselves if they have that already."""
     if x.dtype == to.dtype:
         return x
-    rows, columns = x.shape
-    return rescale(x, padded((rows, columns), to.dtype, x.device, stream), stream)
+    out = padded(x.shape, to.dtype, x.device, stream)
+    rescale(function, flat(function, x, stream), flat(function, out, stream), stream)
+    return out
 
 
-def sum_rows(x: DeviceArray, stream: int) -> DeviceArray:
+def sum_rows(function: str, x: DeviceArray, stream: int) -> DeviceArray:
     """Sum a matrix (M, N) down its columns to float32 (N,), always in the same order."""
     rows, columns = x.shape
     if rows == 0:
-        total = new((1, columns), F32.dtype, x.device, stream)
+        total = new((columns,), F32.dtype, x.device, stream)
         _hip.clear(total.ptr, total.nbytes, stream)
-        return total[0]
+        return total
     while True:
         left = -(-rows // SUM_ROWS)
         sums = new((left, columns), F32.dtype, x.device, stream)
-        count_call("linear", "sum_rows", 0, x.nbytes + sums.nbytes)
+        count_call(function, "sum_rows", 0, x.nbytes + sums.nbytes)
         x._block.reading(stream)
-        launch_tiles(
-            x.device,
-            "sum_rows",
-            rows,
-            columns,
-            stream,
-            src=x.ptr,
-            dst=sums.ptr,
-            src_row_stride=x.strides[0],
-            src_col_stride=x.strides[1],
-            rows=rows,
-            cols=columns,
-            in_type=type_of(x),
-        )
+        launch_tiles(x.device, "sum_rows", rows, columns, stream, **source(x), dst=sums.ptr)
         x, rows = sums, left
         if rows == 1:
             return x[0]
 
 
-def with_lead(x: DeviceArray, lead: tuple[int, ...]) -> DeviceArray:
-    """View a contiguous matrix (rows, columns) as (lead.., columns)."""
-    shape = (*lead, x.shape[1])
-    return x if len(lead) == 1 else x._view(x._address, shape, contiguous_strides(shape, x.dtype.itemsize))
-
-
-def flat(x: DeviceArray, stream: int) -> DeviceArray:
+def flat(function: str, x: DeviceArray, stream: int) -> DeviceArray:
     """View (.., K) as a matrix (rows, K); a copy where no view will do."""
     if x.ndim == 2:
         return x
-    r = as_rows(x, -1, stream)
-    return DeviceArray(r.array._block, r.array.ptr, (r.rows, r.length), (r.row_stride, r.stride), x.dtype)
+    (*lead, k), (*steps, step) = x.shape, x.strides
+    pitch = one_step(tuple(lead), tuple(steps))
+    if pitch is None:
+        count_copy(function, "x", "axes cannot be merged")
+        x, pitch, step = gather(x, tuple(lead), tuple(steps), k, step, stream)
+    return DeviceArray(x._block, x.ptr, (math.prod(lead), k), (pitch, step), x.dtype)

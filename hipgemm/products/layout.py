@@ -95,7 +95,8 @@ def on_device(p: Problem) -> Problem:
     Axes that lie in memory as one become one. Where all products share `b`, and the rows of `a` go on
     from one to the next, so does M.
     """
-    a, b = uploaded(p.a, p.k), uploaded(p.b, p.k)
+    given = p.given or (p.a, p.b)
+    a, b = (_there(x, y, p.k) for x, y in zip((p.a, p.b), given, strict=True))
     out = p.out
     if out is None or out.device is None:
         strides = contiguous_strides(p.shape, p.out_format.itemsize)
@@ -133,6 +134,13 @@ def on_device(p: Problem) -> Problem:
         out=part(out, 2, (m, p.n)),
         batch=batch,
     )
+
+
+def _there(x: Operand, given: Operand, k: int) -> Operand:
+    """An operand as a kernel will read it: uploaded, or widened once it is uploaded."""
+    if x.widens and given.device is None:
+        return replace(x, scale_strides=uploaded(given, k).scale_strides)
+    return uploaded(x, k)
 
 
 def _scale_strides(x: Operand) -> Axes:

@@ -29,7 +29,7 @@ ORDER = [
     "__main__",
 ]
 # A method of a lower layer that stands for a function of an upper one, and imports it when called.
-UPWARD = {("array/device_array.py", "products.matmul"), ("formats/scaled.py", "products.matmul")}
+UPWARD = {("array/device_array.py", "products.matmul")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

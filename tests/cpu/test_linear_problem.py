@@ -10,7 +10,8 @@ import pytest
 
 from hipgemm import can_use, reference
 from hipgemm.errors import UnsupportedError, message
-from hipgemm.layers.problem import RECIPES, Layer, describe_backward, describe_linear
+from hipgemm.layers.problem import Layer, describe_backward, describe_layer
+from hipgemm.layers.recipe import RECIPES
 
 F32 = np.float32
 X, W = np.ones((4, 64), F32), np.ones((8, 64), F32)
@@ -118,14 +119,14 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
 )
 def test_forward(change, kind, text):
     arguments = {"x": X, "w": W, **change}
-    layer, reasons = describe_linear(arguments.pop("x"), arguments.pop("w"), **arguments)
+    layer, reasons = describe_layer("linear", arguments.pop("x"), arguments.pop("w"), **arguments)
     assert layer is None
     assert [r.kind for r in reasons if text in r.text] == [kind], message("linear", reasons)
     assert all(re.search(r"; got ", r.text) for r in reasons)
 
 
 def layer_of(recipe="mxfp8", lead=(2, 4)):
-    return Layer(recipe, lead, 64, 32, None)
+    return Layer(RECIPES[recipe], lead, 64, 32)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +183,33 @@ def test_transforms_that_would_not_cancel():
     assert not describe_backward(dy, layer_of("mxfp4"), (None, kept))
 
 
+def test_a_misnamed_recipe_hides_no_other_fault_and_makes_none():
+    """What one of the recipes takes is not held against it."""
+    options = {"recipe": "mxfp9", "scaling": "even", "hadamard": False, "x_amax": 1.0}
+    _, reasons = describe_layer("linear", X, W, **options)
+    assert [r.code for r in reasons] == ["recipe"]
+    _, reasons = describe_layer("linear", PAIR, W[:, :3], recipe="mxfp9", scaling="odd")
+    assert [r.code for r in reasons] == ["recipe", "shape", "scaling"]
+
+
+def test_what_layers_of_groups_differ_in():
+    """M is never transformed, since dw of mxfp4 is a product in mxfp8; dy alone is blocked along its rows."""
+    x, w, offsets = np.ones((50, 64), F32), np.ones((2, 48, 64), F32), np.array([0, 20, 50])
+    layer, reasons = describe_layer("grouped_linear", x, w, offsets, recipe="mxfp4", hadamard=True)
+    assert layer is not None, reasons
+    assert layer.wgrad is RECIPES["mxfp8"]
+    _, reasons = describe_layer("grouped_linear", x, w[:, :40], offsets, recipe="mxfp4", hadamard=True)
+    assert [r.text[:30] for r in reasons] == ["N must be a multiple of 16 for"]
+    dy = np.ones((50, 48), F32)
+    one = reference.quantize_mxfp4(dy, axis=0, hadamard=False)
+    (reason,) = describe_backward(one, layer, (None, None), offsets)
+    assert reason.text.startswith("dy must be blocked along axis -1; got axis=-2")
+    (reason,) = describe_backward(reference.quantize_both(dy, "mxfp4_e2m1", hadamard=False), layer)
+    assert reason.text.startswith("dy must not be a pair for recipe mxfp4")
+
+
 def test_all_faults_are_listed():
-    _, reasons = describe_linear(X[0], W.astype(int), recipe="fp7", bias=np.ones(3, F32))
+    _, reasons = describe_layer("linear", X[0], W.astype(int), recipe="fp7", bias=np.ones(3, F32))
     assert len(reasons) >= 4
 
 

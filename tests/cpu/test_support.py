@@ -314,7 +314,8 @@ def test_forced_kernel(configure):
     choice, reasons = select(problem(1, 1, 1), [BIG, SMALL])
     assert choice is None
     assert str(reasons[0]) == (
-        "HIPGEMM_KERNEL must be plain or a kernel for matmul; got nothing; those for bf16 and bf16: big, small"
+        "HIPGEMM_KERNEL must be plain or a kernel for matmul; got nothing; "
+        "those for bf16 and bf16: big, small"
     )
     assert reasons[0].kind is ValueError
 

@@ -13,6 +13,7 @@ import hipgemm as hg
 from hipgemm import reference
 from hipgemm.formats.elements import QUANTIZED
 from hipgemm.formats.scaled import group_blocks
+from hipgemm.layers import passes
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -121,6 +122,7 @@ def test_exact_grids_are_bit_equal(recipe, rng):
         (3, 0, 32, [0, 1, 3]),
         (3, 4, 0, [0, 1, 3]),
         (3, 32, 32, [0, 0]),
+        (3, 32, 32, [0]),
     ],
 )
 @every_recipe
@@ -163,6 +165,15 @@ def test_quantized_operands(recipe, rng):
         check(y, hg.grouped_linear_backward(c, saved), a, b, c, offsets, recipe=recipe)
 
 
+def test_the_format_of_dy_by_name(rng):
+    """Naming the only format of mxfp4 changes nothing: dw is computed in mxfp8 all the same."""
+    x, w, dy, offsets = inputs([33, 31], 32, 64, rng)
+    _, saved = hg.grouped_linear(x, w, offsets, recipe="mxfp4")
+    want, got = (hg.grouped_linear_backward(dy, saved, format=name) for name in (None, "mxfp4_e2m1"))
+    np.testing.assert_array_equal(got.dx, want.dx)
+    np.testing.assert_array_equal(got.dw, want.dw)
+
+
 def test_a_gradient_blocked_both_ways(rng):
     x, w, dy, offsets = inputs([33, 31], 32, 64, rng)
     pair = hg.quantize_mxfp8(dy), hg.quantize_mxfp8(dy, axis=0, group_offsets=offsets)
@@ -203,6 +214,50 @@ def test_nothing_is_laid_out_anew(recipe, rng):
     used = hg.usage()
     assert not used.copies
     assert sum(n for name, n in used.kernels.items() if name.startswith("grouped_")) == 3
+
+
+@pytest.mark.parametrize(("n", "k"), [(32, 20), (64, 100), (33, 36)])
+@every_recipe
+def test_weights_are_made_in_rows_that_are_read_in_place(recipe, n, k, rng):
+    """K need not be a multiple of anything: what is made of wider numbers is padded, as can_use says."""
+    x, w, _, offsets = (hg.asarray(a) for a in inputs([64, 5], n, k, rng, dtype=F32))
+    assert not hg.can_use("grouped_linear", x, w, offsets, recipe=recipe).copies
+    hg.grouped_linear(x, w, offsets, recipe=recipe)
+    assert not [key for key in hg.usage().copies if key[0] == "grouped_matmul"]
+
+
+def test_counts_name_the_function_that_was_called(rng, monkeypatch):
+    counted = []
+    monkeypatch.setattr(passes, "count_call", lambda function, kernel, *_: counted.append((function, kernel)))
+
+    def swapped(*shape):  # axes that no view merges
+        return hg.asarray(rng.standard_normal(shape).astype(F32).swapaxes(0, 1))
+
+    x, w, ones = hg.asarray(np.ones((64, 64), F32)), hg.asarray(np.ones((32, 64), F32)), np.ones(32, F32)
+    _, saved = hg.linear(swapped(4, 16, 64), w, bias=ones, w_post_scale=ones)
+    hg.linear_backward(swapped(4, 16, 32), saved)
+    _, saved = hg.grouped_linear(x, swapped(32, 2, 64), np.array([0, 20, 64]))
+    hg.grouped_linear_backward(x[:, :32], saved)
+    assert counted == [
+        *(("linear", "rescale"), ("linear", "rescale")),
+        *(("linear_backward", kernel) for kernel in ("rescale", "rescale", "sum_rows")),
+        *(("grouped_linear", "rescale"), ("grouped_linear", "rescale")),
+        ("grouped_linear_backward", "rescale"),
+    ]
+    functions = [key[0] for key in hg.usage().copies if key[2] == "axes cannot be merged"]
+    assert functions == ["linear", "linear_backward", "grouped_linear"]
+
+
+def test_each_backward_pass_takes_what_its_forward_pass_left():
+    x, w, dy = np.ones((4, 32), F32), np.ones((1, 8, 32), F32), np.ones((4, 8), F32)
+    (_, one), (_, groups) = hg.linear(x, w[0]), hg.grouped_linear(x, w, np.array([0, 4]))
+    assert (type(one), type(groups)) == (hg.LinearSaved, hg.GroupedSaved)
+    for backward, saved in ((hg.linear_backward, groups), (hg.grouped_linear_backward, one)):
+        function, got = backward.__name__, type(saved).__name__
+        of = function.removesuffix("_backward")
+        text = rf"^{function}: saved must be what hipgemm\.{of} returned; got {got}$"
+        with pytest.raises(TypeError, match=text):
+            backward(dy, saved)
 
 
 def test_saved_tells_its_bytes(rng):

@@ -1,0 +1,189 @@
+"""Operands of a layer's products: in the format of its recipe, blocked along what a product sums over."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..array.device_array import DeviceArray, asarray, lend, new
+from ..formats.elements import BF16, BLOCK, F32, QUANTIZED
+from ..formats.scaled import ScaledArray
+from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
+from .passes import as_type, flat, padded, rescale, sum_rows
+from .problem import Layer, first, parts
+from .saved import Kept, Saved
+
+
+class OperandMaker:
+    """Makes the operands of one call, on the current device.
+
+    What comes quantized is taken as it is, and requantized only for a sum over another axis than its blocks'.
+    """
+
+    def __init__(self, function: str, layer: Layer, device: int, stream: int) -> None:
+        self.function, self.layer, self.device, self.stream = function, layer, device, stream
+        self.recipe, self.scaling = layer.recipe, layer.scaling or layer.recipe.scaling
+
+    # ---- onto the device ----
+
+    def upload(self, x: Any) -> Any:
+        """Return an operand on the device; of a pair, both parts."""
+        if isinstance(x, tuple):
+            return tuple(map(self.upload, x))
+        on_device = isinstance(x, ScaledArray) and x.device is not None
+        return x if on_device else asarray(x, device=self.device, stream=self.stream)
+
+    def flat(self, x: DeviceArray) -> DeviceArray:
+        """View an array (.., K) as a matrix, or copy it to one."""
+        return flat(self.function, x, self.stream)
+
+    def matrix(self, x: Any) -> Any:
+        """Return an operand (.., K) as a matrix on the device."""
+        x = self.upload(x)
+        if isinstance(x, DeviceArray):
+            return self.flat(x)
+        if isinstance(x, tuple) or x.ndim == 2:
+            return x
+        shape = math.prod(x.shape[:-1]), x.shape[-1]
+        data, scale = self.flat(x.data), self.flat(x.scale) if x.scale.shape else x.scale
+        form = QUANTIZED[x.format]
+        return ScaledArray._make(data, scale, form, -1, shape, hadamard=x.hadamard, amax=x.amax)
+
+    def vector(self, x: Any) -> DeviceArray:
+        """Return factors on the device."""
+        return x if isinstance(x, DeviceArray) else lend(x, self.device, self.stream)
+
+    # ---- operands of each pass ----
+
+    def forward(self, x: Any, w: Any, x_amax: Any, w_amax: Any) -> tuple[tuple[Any, Kept], tuple[Any, Kept]]:
+        """Return x and w for the forward pass, each with what the backward pass will need of it."""
+        recipe = self.recipe
+        flags = [q.hadamard for q in (*parts(x)[:1], *parts(w)[:1])]
+        along_k = flags[0] if flags else recipe.transforms(self.layer.k, self.layer.hadamard)
+        x_both = recipe.both_axes and self.layer.wgrad is recipe
+        return self._kept(x, x_amax, along_k, x_both), self._kept(w, w_amax, along_k, recipe.both_axes)
+
+    def _kept(self, x: Any, amax: Any, along_k: bool, both: bool) -> tuple[Any, Kept]:
+        """Return x (or w) for the forward pass, and what of it the backward pass starts from."""
+        if isinstance(x, tuple):
+            return x
+        form = self.recipe.form.name
+        if both and not isinstance(x, ScaledArray):
+            return self.both(x, form, along_k, self.recipe.transforms(x.shape[-2], self.layer.hadamard))
+        made = self.blocked(x, -1, form, along_k) if self.recipe.scaling else self.unblocked(x, form, amax)
+        return made, made
+
+    def backward(self, g: Any, saved: Saved, amax: Any, format: str | None) -> tuple[Any, Any, Any, Any]:
+        """Return g for dx and for dw, w and x, each quantized along the axis that its product sums over."""
+        x: Any = saved.x
+        w: Any = saved.w
+        format, offsets = format or self.recipe.form.name, saved.group_offsets
+        if not self.recipe.scaling:
+            g = self.unblocked(g, format, amax)
+            return g, g, w, x
+        # Where one operand of a product is transformed, so must the other be.
+        along_n, along_m = self.transformed(g, -1, w), self.transformed(g, -2, x)
+        if isinstance(g, tuple):
+            g_rows, g_columns = g
+        elif isinstance(g, DeviceArray) and offsets is None:
+            g_rows, g_columns = self.both(g, format, along_n, along_m)
+        else:
+            g_rows = self.blocked(g, -1, format, along_n)
+            g_columns = self.blocked_along_m(g, format, along_m, offsets)
+        w, x = self.blocked(w, -2, format, along_n), self.blocked_along_m(x, format, along_m, offsets)
+        return g_rows, g_columns, w, x
+
+    def transformed(self, g: Any, axis: int, kept: ScaledArray) -> bool:
+        """Whether the product that sums over an axis of g is one of transformed operands."""
+        if kept.axis == -2:
+            return kept.hadamard
+        for part in parts(g):
+            if part.axis == axis:
+                return part.hadamard
+        return self.recipe.transforms(first(g).shape[axis], self.layer.hadamard)
+
+    # ---- into a format ----
+
+    def unblocked(self, x: Any, format: str, amax: Any) -> Any:
+        """Return x in bfloat16 or fp8, which serve sums over either axis."""
+        if isinstance(x, ScaledArray):
+            return x
+        if self.recipe.amax:
+            return quantize_fp8(x, amax, format=format, stream=self.stream)
+        return as_type(self.function, x, BF16, self.stream)
+
+    def blocked_along_m(self, x: Any, format: str, hadamard: bool, offsets: Any) -> ScaledArray:
+        """Return x blocked along its rows, those of each group by themselves."""
+        if offsets is None:
+            return self.blocked(x, -2, format, hadamard)
+        wgrad = self.layer.wgrad
+        if isinstance(x, ScaledArray):
+            format, x = x.format, self.numbers(x)
+        if format not in wgrad.formats:
+            format = wgrad.form.name
+        rule = self.layer.scaling or wgrad.scaling
+        return quantize_mxfp8(
+            x, axis=0, scaling=rule, format=format, group_offsets=offsets, stream=self.stream
+        )
+
+    def blocked(self, x: Any, axis: int, format: str, hadamard: bool) -> ScaledArray:
+        """Return x blocked along an axis, requantized if it is blocked along the other one."""
+        if isinstance(x, ScaledArray):
+            if x.axis == axis:
+                return x
+            format, x = x.format, self.numbers(x)
+        if axis == -2 and one_matrix(x):
+            return stacked(self.blocked(self.flat(x), axis, format, hadamard), x.shape)
+        if self.recipe.hadamard:
+            return quantize_mxfp4(x, axis=axis, scaling=self.scaling, hadamard=hadamard, stream=self.stream)
+        return quantize_mxfp8(x, axis=axis, scaling=self.scaling, format=format, stream=self.stream)
+
+    def both(self, x: DeviceArray, format: str, along: bool, across: bool) -> tuple[ScaledArray, ScaledArray]:
+        """Quantize along both axes: in one pass, unless only one of them is to be transformed."""
+        if one_matrix(x):
+            rows, columns = self.both(self.flat(x), format, along, across)
+            return stacked(rows, x.shape), stacked(columns, x.shape)
+        if x.ndim == 3 or along != across:
+            return self.blocked(x, -1, format, along), self.blocked(x, -2, format, across)
+        hadamard = along if self.recipe.hadamard else None
+        return quantize_both(x, format, scaling=self.scaling, hadamard=hadamard, stream=self.stream)
+
+    def numbers(self, q: ScaledArray) -> Any:
+        """Return the numbers of a quantized array, in bfloat16."""
+        return dequantize(q, dtype=BF16.dtype, stream=self.stream)
+
+    # ---- around the products ----
+
+    def scaled(self, dy: DeviceArray, factors: DeviceArray) -> DeviceArray:
+        """Return dy times factors of its columns, in float32 if it is to be quantized."""
+        to = F32 if self.recipe.formats else BF16
+        out = padded(dy.shape, to.dtype, self.device, self.stream)
+        return rescale(self.function, dy, out, self.stream, columns=factors)
+
+    def bias_grad(self, dy: Any, factors: DeviceArray | None) -> DeviceArray:
+        """Sum dy, as it came, over its rows; one that came quantized has the factors in it already."""
+        dy = first(dy)
+        if isinstance(dy, DeviceArray):
+            return sum_rows(self.function, dy, self.stream)
+        total = sum_rows(self.function, dequantize(dy, stream=self.stream), self.stream)
+        if factors is None:
+            return total
+        out = new((1, total.shape[0]), F32.dtype, self.device, self.stream)
+        return rescale(self.function, total[None], out, self.stream, columns=factors, divide=True)[0]
+
+
+def one_matrix(x: DeviceArray) -> bool:
+    """Whether matrices can be quantized along their rows as one: no block of that lies in two of them."""
+    return x.ndim == 3 and x.shape[0] > 0 and x.shape[1] % BLOCK == 0
+
+
+def stacked(q: ScaledArray, shape: tuple[int, ...]) -> ScaledArray:
+    """View a quantized matrix as several, one below the other."""
+
+    def view(x: DeviceArray) -> DeviceArray:
+        (rows, columns), (row, column), count = x.shape, x.strides, shape[0]
+        rows //= count
+        return x._view(x._address, (count, rows, columns), (rows * row, row, column), x.padded)
+
+    form = QUANTIZED[q.format]
+    return ScaledArray._make(view(q.data), view(q.scale), form, q.axis, shape, hadamard=q.hadamard)
