@@ -39,9 +39,9 @@
 #endif
 
 // The number of threads is exact, so that on gfx950 the most registers follow from waves_per_simd
-// alone: a minimum of waves. Given as the maximum too, it would have registers allocated that no one
-// uses until no more waves fit. Elsewhere the compiler weighs registers itself. (clang's own launch
-// bounds mean blocks per CU in their second argument.)
+// alone: a minimum of waves. Given as the maximum too, it would have registers allocated that no
+// one uses until no more waves fit. Elsewhere the compiler weighs registers itself. (clang's own
+// launch bounds mean blocks per CU in their second argument.)
 #if HIPGEMM_MATRIX_KERNELS
 #define HIPGEMM_KERNEL(threads, waves_per_simd)                                       \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), \

@@ -40,5 +40,5 @@ def probe(tools: Toolchain) -> None:
         except BuildError as error:
             raise tools.refused(f"cannot compile the kernels: {reason(error)}") from error
     if broken := faults(kernel, ARCHS[ARCH]):
-        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-        raise tools.refused(f"does not keep the limits of the kernels: {broken[0]}{more}")
+        what = ", and ".join(fault.removeprefix(f"{INSTANCE}: ") for fault in broken)
+        raise tools.refused(f"does not keep the limits of {INSTANCE}: {what}")
