@@ -44,7 +44,7 @@ class Arch:
         return self.matrix or kernel["op"] in PORTABLE
 
     def allocated(self, vgpr: int) -> int:
-        """Registers that a wave gets which asks for so many."""
+        """Registers that a wave gets that asks for `vgpr`."""
         return max(self.vgpr_granule, _up(vgpr, self.vgpr_granule))
 
     def occupancy(self, vgpr: int, lds: int, threads: int) -> Occupancy:
@@ -60,14 +60,14 @@ class Arch:
         groups = slots // waves
         if lds:
             groups = min(groups, self.lds // _up(lds, self.lds_granule))
-        return Occupancy(_plain(groups / self.compute_units), _plain(groups * waves / self.simds))
+        return Occupancy(_whole(groups / self.compute_units), _whole(groups * waves / self.simds))
 
 
 def _up(x: int, granule: int) -> int:
     return -(-x // granule) * granule
 
 
-def _plain(x: float) -> float:
+def _whole(x: float) -> float:
     return int(x) if x == int(x) else x
 
 

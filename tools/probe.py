@@ -1,4 +1,4 @@
-"""The compiler, looked at before it compiles all kernels, if it is not the pinned one."""
+"""A compiler that is not the pinned one is tried on a little code before it compiles all kernels."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from instances import instances_for
 from toolchain import SOURCE, BuildError, Toolchain, choose, reason
 
 ARCH = "gfx950"
-# It needs nearly all registers that two waves per SIMD leave, and has a main loop close to its limit.
+# It needs nearly all registers there are for two waves per SIMD: the first kernel to spill.
 INSTANCE = "gemm_mxfp8_e4m3_nt_256x256x128"
 SECONDS = 60  # that one command may take
 
 
 def find_toolchain() -> Toolchain:
-    """The compiler that is asked for; a BuildError of one sentence if it does not do."""
+    """The compiler that is asked for; a BuildError of one sentence if it cannot be used."""
     tools = choose()
     if tools.origin:
         probe(tools)

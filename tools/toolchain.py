@@ -80,7 +80,7 @@ class Toolchain:
         return found.group() if found else "unknown"
 
     def refused(self, why: str) -> BuildError:
-        """The sentence about a compiler other than the pinned one that does not do."""
+        """The error for a compiler that cannot be used: which one, why, and what to do."""
         return BuildError(f"{self.origin} ({self.version()}) {why}; {way_out(self.origin)}")
 
 
@@ -130,7 +130,7 @@ def pinned() -> str:
 
 
 def way_out(origin: str) -> str:
-    """What to do about a compiler that does not do."""
+    """What to do about a compiler that cannot be used."""
     if origin.startswith(VARIABLE):
         return f"unset {VARIABLE} to use the pinned compiler (pip install {pinned()})"
     return f"install the pinned compiler: pip install {pinned()}"

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import code_object  # noqa: E402
 import units  # noqa: E402
 from archs import ARCHS, PORTABLE  # noqa: E402
-from figures import classify, faults, main_loop  # noqa: E402
+from figures import classify, complete, faults, main_loop  # noqa: E402
 from instances import instances_for, is_gemm  # noqa: E402
 from kernels import CACHE  # noqa: E402
 from probe import find_toolchain  # noqa: E402
@@ -229,18 +230,26 @@ def test_build_reports_every_broken_limit():
     assert any("VGPR spills 3" in f for f in found)
 
 
-def test_build_reports_registers_that_are_allocated_in_vain():
-    """What the compiler did when it was given a maximum of waves too."""
-    (kernel,) = [k for _, k in GEMMS if k["name"] == "gemm_bf16_nt_32x64x64"]
-    padded = ARCHS["gfx950"].occupancy(264, kernel["lds"], kernel["threads"])._asdict()
-    assert faults(kernel | {"vgpr_allocated": 264} | padded, ARCHS["gfx950"]) == [
+def test_build_reports_padded_registers(built, assembly):
+    """What the compiler did when it was given a maximum of waves too: it is the descriptor that counts."""
+
+    def padded(name, registers):
+        _, parsed = built["gfx950"]
+        descriptor = parsed.descriptors[name]
+        rsrc1 = descriptor.rsrc1 & ~63 | registers // 8 - 1
+        descriptors = parsed.descriptors | {name: replace(descriptor, rsrc1=rsrc1)}
+        kernel = json.loads(json.dumps(next(k for arch, k in ALL if (arch, k["name"]) == ("gfx950", name))))
+        complete(kernel, ARCHS["gfx950"], replace(parsed, descriptors=descriptors), assembly["gfx950"])
+        return kernel
+
+    kernel = padded("gemm_bf16_nt_32x64x64", 264)
+    assert (kernel["vgpr_allocated"], kernel["workgroups_per_cu"], kernel["waves_per_simd"]) == (264, 2, 1)
+    assert faults(kernel, ARCHS["gfx950"]) == [
         "gemm_bf16_nt_32x64x64: 2 workgroups per CU, since 264 VGPR are allocated; the 48 in use and "
         "49152 bytes of LDS leave room for 3"
     ]
-    _, reduce = next((arch, k) for arch, k in ALL if k["name"] == "split_reduce")
-    padded = ARCHS["gfx950"].occupancy(176, 0, 256)._asdict()
-    found = faults(reduce | {"vgpr": 170, "vgpr_allocated": 176} | padded, ARCHS["gfx950"])
-    assert found == [
+    kernel = padded("split_reduce", 176) | {"vgpr": 170}
+    assert faults(kernel, ARCHS["gfx950"]) == [
         "split_reduce: 2 waves per SIMD (176 VGPR allocated, 0 bytes of LDS), must be at least 4"
     ]
 

@@ -1,4 +1,4 @@
-"""Which compiler builds the kernels, and what is said of one that does not do."""
+"""Which compiler builds the kernels, and what is said of one that cannot be used."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_none_at_all(monkeypatch):
         find_toolchain()
 
 
-# ---- what does not do -----------------------------------------------------------------------------------
+# ---- what is refused -------------------------------------------------------------------------------------
 
 
 def test_missing(monkeypatch):

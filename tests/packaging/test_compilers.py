@@ -66,7 +66,7 @@ BUILTIN = r"cannot compile the kernels: use of undeclared identifier '__builtin_
     ],
     ids=["clang 20", "clang 21"],
 )
-def test_a_compiler_that_does_not_do(
+def test_a_compiler_that_cannot_be_used(
     releases: Path, release: str, driver: str, version: str, why: str
 ) -> None:
     """Asked for, it is refused within seconds by one line with the way out; else the pinned one is taken."""
