@@ -40,7 +40,8 @@ MANIFEST := hipgemm/kernels/manifest.json
 kernels: $(MANIFEST)
 	@$(BUILD_PYTHON) tools/kernels.py --table
 
-$(MANIFEST): tools/kernels.py tools/archs.py tools/units.py tools/code_object.py $(wildcard src_hip/*) | $(READY)
+KERNEL_TOOLS := $(addprefix tools/,archs.py code_object.py figures.py instances.py kernels.py probe.py toolchain.py units.py)
+$(MANIFEST): $(KERNEL_TOOLS) $(wildcard src_hip/*) | $(READY)
 	$(BUILD_PYTHON) tools/kernels.py
 
 # ---- emulator ------------------------------------------------------------------------------------

@@ -38,13 +38,14 @@
 #define HIPGEMM_MATRIX_KERNELS 0
 #endif
 
-// The number of threads is exact, so that on gfx950 the register budget follows from waves_per_simd
-// alone; elsewhere the compiler weighs registers itself. (clang's own launch bounds mean blocks per
-// CU in their second argument.)
+// The number of threads is exact, so that on gfx950 the most registers follow from waves_per_simd
+// alone: a minimum of waves. Given as the maximum too, it would have registers allocated that no
+// one uses until no more waves fit. Elsewhere the compiler weighs registers itself. (clang's own
+// launch bounds mean blocks per CU in their second argument.)
 #if HIPGEMM_MATRIX_KERNELS
 #define HIPGEMM_KERNEL(threads, waves_per_simd)                                       \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), \
-                                       amdgpu_waves_per_eu(waves_per_simd, waves_per_simd))) void
+                                       amdgpu_waves_per_eu(waves_per_simd))) void
 #elif defined(__AMDGCN__)
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads))) void

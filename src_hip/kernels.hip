@@ -75,15 +75,15 @@ using MfmaOf = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
                           HIPGEMM_GROUPED_SCALE_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)});               \
   }
 
-#define PLAIN(M, N, K, threads)                                                               \
-  HIPGEMM_KERNEL(threads, 4)                                                                  \
+#define PLAIN(M, N, K, threads, waves_per_simd)                                               \
+  HIPGEMM_KERNEL(threads, waves_per_simd)                                                     \
   plain_gemm(HIPGEMM_PLAIN_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                            \
     static_assert(M == PlainTile::kRows && N == PlainTile::kRows && K == PlainTile::kK, "");  \
     hipgemm::plain_gemm<threads>(PlainArgs{HIPGEMM_PLAIN_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }
 
-#define COPY(bytes, side, threads)                                                                \
-  HIPGEMM_KERNEL(threads, 4)                                                                      \
+#define COPY(bytes, side, threads, waves_per_simd)                                                \
+  HIPGEMM_KERNEL(threads, waves_per_simd)                                                         \
   copy_strided_b##bytes(HIPGEMM_COPY_ARGS(HIPGEMM_DECLARE, HIPGEMM_COMMA)) {                      \
     copy_strided<bytes, side, threads>(CopyArgs{HIPGEMM_COPY_ARGS(HIPGEMM_NAME, HIPGEMM_COMMA)}); \
   }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # Kernels of these operations are for any architecture. All others are made of gfx950's matrix instructions,
 # its DMA into LDS, and waves of 64 lanes.
@@ -15,6 +15,13 @@ PORTABLE = frozenset(
         *("dequantize", "fp4_to_fp8", "rescale", "sum_rows", "mx_gemm_scale", "pack_mx_scales"),
     )
 )
+
+
+class Occupancy(NamedTuple):
+    """What a compute unit holds of a kernel at once."""
+
+    workgroups_per_cu: float  # where two compute units share LDS: half of what both hold
+    waves_per_simd: float  # on average
 
 
 @dataclass(frozen=True)
@@ -29,27 +36,39 @@ class Arch:
     lds_granule: int
     simds: int
     max_waves: int  # of a SIMD
+    compute_units: int = 1  # that those SIMDs are
     matrix: bool = False  # not only the portable kernels
 
     def builds(self, kernel: Mapping[str, Any]) -> bool:
         """Whether a kernel of instances.def is for this architecture."""
         return self.matrix or kernel["op"] in PORTABLE
 
-    def occupancy(self, vgpr: int, lds: int, threads: int) -> int:
-        """Waves that fit a SIMD by registers and by LDS.
+    def allocated(self, vgpr: int) -> int:
+        """Registers that a wave gets that asks for `vgpr`."""
+        return max(self.vgpr_granule, _up(vgpr, self.vgpr_granule))
+
+    def occupancy(self, vgpr: int, lds: int, threads: int) -> Occupancy:
+        """What fits at once, by registers and by LDS: a workgroup fits as a whole or not at all.
 
         >>> ARCHS["gfx950"].occupancy(vgpr=200, lds=65536, threads=256)
-        2
+        Occupancy(workgroups_per_cu=2, waves_per_simd=2)
+        >>> ARCHS["gfx950"].occupancy(vgpr=176, lds=49152, threads=128)
+        Occupancy(workgroups_per_cu=3, waves_per_simd=1.5)
         """
-        waves = self.vgprs // max(self.vgpr_granule, _up(vgpr, self.vgpr_granule))
+        waves = -(-threads // self.wave)
+        slots = min(self.max_waves, self.vgprs // self.allocated(vgpr)) * self.simds
+        groups = slots // waves
         if lds:
-            groups = self.lds // _up(lds, self.lds_granule)
-            waves = min(waves, groups * (threads // self.wave) // self.simds)
-        return min(self.max_waves, waves)
+            groups = min(groups, self.lds // _up(lds, self.lds_granule))
+        return Occupancy(_whole(groups / self.compute_units), _whole(groups * waves / self.simds))
 
 
 def _up(x: int, granule: int) -> int:
     return -(-x // granule) * granule
+
+
+def _whole(x: float) -> float:
+    return int(x) if x == int(x) else x
 
 
 _KIB = 1024
@@ -58,6 +77,6 @@ ARCHS = {
     "gfx950": Arch(0x4F, 64, 512, 8, 160 * _KIB, 1280, simds=4, max_waves=8, matrix=True),
     "gfx942": Arch(0x4C, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8),
     "gfx90a": Arch(0x3F, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8),
-    "gfx1100": Arch(0x41, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16),
-    "gfx1201": Arch(0x4E, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16),
+    "gfx1100": Arch(0x41, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16, compute_units=2),
+    "gfx1201": Arch(0x4E, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16, compute_units=2),
 }

@@ -1,4 +1,4 @@
-"""What an AMD GPU code object says about itself: symbols and kernel metadata (LLVM AMDGPUUsage)."""
+"""What an AMD GPU code object says about itself: symbols, metadata, descriptors (LLVM AMDGPUUsage)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,35 @@ class Symbol:
 
 
 @dataclass(frozen=True)
+class Descriptor:
+    """What the hardware reads before it starts a kernel."""
+
+    lds: int  # bytes of a workgroup, and of scratch of a lane
+    scratch: int
+    rsrc1: int
+    rsrc3: int
+
+    @property
+    def vgprs(self) -> int:
+        """Vector registers that a wave asks for, AGPRs among them, before the hardware rounds up.
+
+        In units of 8: gfx90a to gfx950, and waves of 32 lanes elsewhere.
+        """
+        return ((self.rsrc1 & 63) + 1) * 8
+
+    @property
+    def accum_offset(self) -> int:
+        """Where AGPRs begin among them: gfx90a, gfx942, gfx950."""
+        return ((self.rsrc3 & 63) + 1) * 4
+
+
+@dataclass(frozen=True)
 class CodeObject:
     """The parts of an ELF file that a build has to check."""
 
     symbols: dict[str, Symbol]
     metadata: dict[str, Any]
+    descriptors: dict[str, Descriptor]  # by kernel
 
     @property
     def kernels(self) -> dict[str, dict[str, Any]]:
@@ -54,7 +78,15 @@ def read(elf: bytes) -> CodeObject:
             if len(notes) + bool(metadata) > 1:
                 raise ValueError("several metadata notes: runtimes read only one")
             metadata = notes[0] if notes else metadata
-    return CodeObject(symbols, metadata)
+    descriptors = {}
+    for symbol in symbols.values():
+        if symbol.name.endswith(".kd") and symbol.section:
+            _, _, _, address, start, *_ = sections[symbol.section]
+            at = start + symbol.value - address
+            lds, scratch = struct.unpack_from("<II", elf, at)
+            rsrc3, rsrc1 = struct.unpack_from("<II", elf, at + 44)
+            descriptors[symbol.name.removesuffix(".kd")] = Descriptor(lds, scratch, rsrc1, rsrc3)
+    return CodeObject(symbols, metadata, descriptors)
 
 
 def _notes(data: bytes) -> list[dict[str, Any]]:

@@ -12,15 +12,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import kernels as amd
 from archs import ARCHS
+from instances import instances_for
+from kernels import OUTPUT, write
+from probe import find_toolchain
+from toolchain import BuildError, Toolchain, run
 
 CHIP, WAVE = "sm_90a", 32
 
 
-def build(tools: amd.Toolchain) -> tuple[dict[str, Any], bytes]:
+def build(tools: Toolchain) -> tuple[dict[str, Any], bytes]:
     """The manifest and the text."""
-    rows, kernels = amd.instances_for(tools, ARCHS["gfx90a"])  # as any that has only portable ones
+    rows, kernels = instances_for(tools, ARCHS["gfx90a"])  # as any that has only portable ones
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "unit.def").write_text("\n".join(rows) + "\n")
         text = Path(scratch) / "kernels.ptx"
@@ -28,7 +31,7 @@ def build(tools: amd.Toolchain) -> tuple[dict[str, Any], bytes]:
         # Nothing is fused but what is written as one operation.
         flags = ("-std=c++20", "-O3", "-ffp-contract=on", "-Wno-unknown-cuda-version")
         unit = (f"-I{scratch}", '-DHIPGEMM_INSTANCES="unit.def"')
-        amd.run([*tools.clang, *cuda, *flags, *unit, "-S", "kernels.hip", "-o", str(text)])
+        run([*tools.clang, *cuda, *flags, *unit, "-S", "kernels.hip", "-o", str(text)])
         content = text.read_bytes() + b"\0"  # the driver looks for the end
     entry = {
         "file": f"hipgemm_{CHIP}.ptx",
@@ -43,14 +46,14 @@ def build(tools: amd.Toolchain) -> tuple[dict[str, Any], bytes]:
 def main() -> int:
     """Command line."""
     try:
-        manifest, content = build(amd.find_toolchain())
-    except amd.BuildError as error:
+        manifest, content = build(find_toolchain())
+    except BuildError as error:
         print(f"tools/ptx.py: {error}", file=sys.stderr)
         return 1
     entry = manifest["archs"][CHIP]
-    amd.OUTPUT.mkdir(parents=True, exist_ok=True)
-    amd.write(amd.OUTPUT / entry["file"], content)
-    amd.write(amd.OUTPUT / "bridge.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    write(OUTPUT / entry["file"], content)
+    write(OUTPUT / "bridge.json", (json.dumps(manifest, indent=1) + "\n").encode())
     print(f"{CHIP}: {len(entry['kernels'])} kernels, {len(content)} bytes of PTX; {manifest['compiler']}")
     return 0
 

@@ -17,10 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kernels import Toolchain
+from toolchain import Toolchain
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
 KEPT_SECONDS = 3600  # that a unit stays in the cache after its last use

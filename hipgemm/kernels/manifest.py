@@ -45,10 +45,9 @@ class Kernel:
     b: str = ""
     layout: str = ""
     element_bytes: int = 0
-    waves_per_simd: int = 0
     schedule: str = ""
     lds: int = 0  # bytes of a workgroup
-    vgpr: int = 0  # vector registers of a lane
+    workgroups_per_cu: float = 0  # that share a compute unit, by registers allocated and by LDS
     main_loop: Mapping[str, float] = field(default_factory=dict, hash=False)  # per wave and K tile
 
     @property
@@ -118,10 +117,9 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
             b=k.get("b", ""),
             layout=k.get("layout", ""),
             element_bytes=k.get("element_bytes", 0),
-            waves_per_simd=k.get("waves_per_simd", 0),
             schedule=k.get("schedule", ""),
             lds=k.get("lds", 0),
-            vgpr=k.get("vgpr", 0),
+            workgroups_per_cu=k.get("workgroups_per_cu", 0),
             main_loop=k.get("main_loop", {}),
         )
 

@@ -263,7 +263,7 @@ class Load:
         self.batches = max(1, x.batches)
         self.k_tiles = max(1, -(-x.k // tk))
         self.waves = max(1, kernel.threads // 64)
-        self.resident = _resident(kernel, self.waves)
+        self.resident = max(1, int(kernel.workgroups_per_cu))  # workgroups that share a compute unit
         a_bytes, b_bytes = _bytes(kernel.a, x.a_bits), _bytes(kernel.b, x.b_bits)
         self.a_matrices = min(x.a_matrices or self.batches, self.batches)
         self.b_matrices = min(x.b_matrices or self.batches, self.batches)
@@ -452,15 +452,6 @@ class Load:
         if splits > 1:
             formula = f"a second launch, start and end; {_size(written)} read back, results stored"
             yield Term("reduction", reduction, formula, f"{LAUNCH.source}; {FABRIC.source}", False)
-
-
-def _resident(kernel: Kernel, waves: int) -> int:
-    """Workgroups that share a compute unit, by registers and by LDS."""
-    if not kernel.vgpr:
-        return max(1, kernel.waves_per_simd * 4 // waves)
-    by_registers = min(8, 512 // (-(-kernel.vgpr // 8) * 8)) * 4 // waves
-    by_lds = 160 * 1024 // (-(-kernel.lds // 1280) * 1280) if kernel.lds else by_registers
-    return max(1, min(by_registers, by_lds))
 
 
 def _bytes(name: str, bits: int, scales: bool = True) -> float:

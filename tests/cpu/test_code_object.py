@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import code_object  # noqa: E402
-import kernels as build  # noqa: E402
 import units  # noqa: E402
 from archs import ARCHS, PORTABLE  # noqa: E402
+from figures import classify, complete, faults, main_loop  # noqa: E402
+from instances import instances_for, is_gemm  # noqa: E402
+from kernels import CACHE  # noqa: E402
+from probe import find_toolchain  # noqa: E402
+from toolchain import SOURCE, NoCompilerError  # noqa: E402
 
 KERNELS = ROOT / "hipgemm" / "kernels"
 MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
 ALL = [(arch, kernel) for arch, entry in MANIFEST["archs"].items() for kernel in entry["kernels"]]
-GEMMS = [(arch, kernel) for arch, kernel in ALL if build.is_gemm(kernel)]
+GEMMS = [(arch, kernel) for arch, kernel in ALL if is_gemm(kernel)]
 
 
 def name_of(value):
@@ -47,17 +52,17 @@ def built():
 @pytest.fixture(scope="module")
 def toolchain():
     try:
-        return build.find_toolchain()
-    except build.BuildError as error:
+        return find_toolchain()
+    except NoCompilerError as error:
         pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
 def compiled(toolchain):
     """Assembly and code object by architecture, from the sources as they are."""
-    source = build.SOURCE / "kernels.hip"
-    rows = {arch: build.instances_for(toolchain, ARCHS[arch])[0] for arch in MANIFEST["archs"]}
-    return {arch: units.build(toolchain, source, rows[arch], arch, build.CACHE) for arch in rows}
+    source = SOURCE / "kernels.hip"
+    rows = {arch: instances_for(toolchain, ARCHS[arch])[0] for arch in MANIFEST["archs"]}
+    return {arch: units.build(toolchain, source, rows[arch], arch, CACHE) for arch in rows}
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +117,13 @@ def test_no_fp8_instruction_where_it_means_another_format(assembly):
 
 def test_portable_kernels_are_cuda_too(toolchain, tmp_path):
     """The same sources make PTX; what differs is in hip_device.hpp."""
-    rows, kernels = build.instances_for(toolchain, ARCHS["gfx90a"])
+    rows, kernels = instances_for(toolchain, ARCHS["gfx90a"])
     (tmp_path / "unit.def").write_text("\n".join(rows))
     cuda = ("-x", "cuda", "--cuda-gpu-arch=sm_90a", "--cuda-device-only", "-nocudainc", "-nocudalib")
     # Where it may, CUDA's compiler fuses what the rules round apart.
     flags = ("-std=c++20", "-O3", "-ffp-contract=on", f"-I{tmp_path}", '-DHIPGEMM_INSTANCES="unit.def"')
     command = [*toolchain.clang, *cuda, *flags, "-S", "kernels.hip", "-o", tmp_path / "k.ptx"]
-    done = subprocess.run(command, cwd=build.SOURCE, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "k.ptx").read_text()
     assert set(re.findall(r"\.entry (\w+)", text)) == {k["name"] for k in kernels}
@@ -148,19 +153,70 @@ def test_resources_agree(built, arch, kernel):
     assert kernel["waves_per_simd"] >= 1
     assert kernel["lds"] == meta[".group_segment_fixed_size"]
     assert kernel["vgpr"] == meta[".vgpr_count"]
-    # The kernel descriptor, which is what the hardware obeys.
+    # The kernel descriptor, which is what the hardware obeys. In .rodata, offsets are addresses.
     descriptor = parsed.symbols[f"{kernel['name']}.kd"]
     assert descriptor.size == 64
     lds, scratch = struct.unpack_from("<II", data, descriptor.value)
     assert (lds, scratch) == (kernel["lds"], 0)
-    (rsrc1,) = struct.unpack_from("<I", data, descriptor.value + 48)
-    assert ((rsrc1 & 63) + 1) * 8 >= kernel["vgpr"]
+    rsrc3, rsrc1 = struct.unpack_from("<II", data, descriptor.value + 44)
+    asked = ((rsrc1 & 63) + 1) * 8
+    granule = 8 if ARCHS[arch].wave == 64 else 24
+    assert asked >= kernel["vgpr"] + kernel["agpr"]
+    assert kernel["vgpr_allocated"] == -(-asked // granule) * granule
+    if ARCHS[arch].wave == 64:  # AGPRs follow the VGPRs
+        assert kernel["vgpr"] <= ((rsrc3 & 63) + 1) * 4 <= asked - kernel["agpr"]
+
+
+@every_kernel
+def test_occupancy_is_what_fits_of_what_is_allocated(arch, kernel):
+    """Workgroups are put on a compute unit (of RDNA: on two) one after the other until there is no room."""
+    registers, slots, lds, granule, units = {
+        "gfx950": (512, 8, 163840, 1280, 1),
+        "gfx942": (512, 8, 65536, 512, 1),
+        "gfx90a": (512, 8, 65536, 512, 1),
+        "gfx1100": (1536, 16, 131072, 512, 2),
+        "gfx1201": (1536, 16, 131072, 512, 2),
+    }[arch]
+    waves, groups, simds = kernel["threads"] // ARCHS[arch].wave, 0, [0] * 4
+    while True:
+        for _ in range(waves):
+            simds[simds.index(min(simds))] += 1
+        lds -= -(-kernel["lds"] // granule) * granule
+        if lds < 0 or max(simds) > slots or max(simds) * kernel["vgpr_allocated"] > registers:
+            break
+        groups += 1
+    assert kernel["workgroups_per_cu"] == groups / units
+    assert kernel["waves_per_simd"] == groups * waves / 4
+
+
+def test_decode_tiles_and_passes_fill_a_compute_unit():
+    """As far as LDS and the registers in use allow; padding had cost up to half."""
+    waves = {k["name"]: k["waves_per_simd"] for arch, k in ALL if arch == "gfx950"}
+    groups = {k["name"]: k["workgroups_per_cu"] for arch, k in ALL if arch == "gfx950"}
+    decode = {name: n for name, n in groups.items() if "_32x64x" in name}
+    assert len(decode) == 40
+    assert set(decode.values()) == {3}  # LDS: 48 KiB each
+    full = {
+        "copy_strided_b1",
+        "copy_strided_b2",
+        "copy_strided_b4",
+        "dequantize",
+        "fp4_to_fp8",
+        "quantize_mxfp8",
+    }
+    full |= {"split_reduce", "mx_gemm_scale", "mx_group_scale", "pack_mx_scales"}
+    assert {name for name, n in waves.items() if n == 8} == full
+    for name in ("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows"):
+        assert waves[name] == 7, name  # up to 72 registers
+    for name in ("quantize_mxfp8_f32", "quantize_mxfp4_f32", "rescale"):
+        assert waves[name] == 6, name  # up to 80
+    assert waves["quantize_mxfp4"] == 4.5  # LDS: 9 workgroups of 2 waves with 16 KiB each
 
 
 @every_kernel
 def test_no_spill_and_within_its_limits(arch, kernel):
     assert kernel["vgpr_spills"] == kernel["sgpr_spills"] == kernel["scratch"] == 0
-    assert build.faults(kernel) == []
+    assert faults(kernel, ARCHS[arch]) == []
 
 
 def test_build_reports_every_broken_limit():
@@ -168,10 +224,34 @@ def test_build_reports_every_broken_limit():
     bad = json.loads(json.dumps(kernel))
     bad.update(vgpr_spills=3, scratch=16, waves_per_simd=1)
     bad["main_loop"].update(valu=400)
-    faults = build.faults(bad)
-    assert len(faults) == 4
-    assert all(f.startswith(kernel["name"]) for f in faults)
-    assert any("VGPR spills 3" in f for f in faults)
+    found = faults(bad, ARCHS["gfx950"])
+    assert len(found) == 4
+    assert all(f.startswith(kernel["name"]) for f in found)
+    assert any("VGPR spills 3" in f for f in found)
+
+
+def test_build_reports_padded_registers(built, assembly):
+    """What the compiler did when it was given a maximum of waves too: it is the descriptor that counts."""
+
+    def padded(name, registers):
+        _, parsed = built["gfx950"]
+        descriptor = parsed.descriptors[name]
+        rsrc1 = descriptor.rsrc1 & ~63 | registers // 8 - 1
+        descriptors = parsed.descriptors | {name: replace(descriptor, rsrc1=rsrc1)}
+        kernel = json.loads(json.dumps(next(k for arch, k in ALL if (arch, k["name"]) == ("gfx950", name))))
+        complete(kernel, ARCHS["gfx950"], replace(parsed, descriptors=descriptors), assembly["gfx950"])
+        return kernel
+
+    kernel = padded("gemm_bf16_nt_32x64x64", 264)
+    assert (kernel["vgpr_allocated"], kernel["workgroups_per_cu"], kernel["waves_per_simd"]) == (264, 2, 1)
+    assert faults(kernel, ARCHS["gfx950"]) == [
+        "gemm_bf16_nt_32x64x64: 2 workgroups per CU, since 264 VGPR are allocated; the 48 in use and "
+        "49152 bytes of LDS leave room for 3"
+    ]
+    kernel = padded("split_reduce", 176) | {"vgpr": 170}
+    assert faults(kernel, ARCHS["gfx950"]) == [
+        "split_reduce: 2 waves per SIMD (176 VGPR allocated, 0 bytes of LDS), must be at least 4"
+    ]
 
 
 def test_build_is_current(built, toolchain, compiled):
@@ -185,8 +265,8 @@ def test_build_is_current(built, toolchain, compiled):
 def test_build_is_reproducible(toolchain, assembly, tmp_path):
     """A unit that is compiled anew is what the cache had."""
     for arch, text in assembly.items():
-        part = units.split(build.instances_for(toolchain, ARCHS[arch])[0])[1]
-        again, _ = units.build(toolchain, build.SOURCE / "kernels.hip", part, arch, tmp_path)
+        part = units.split(instances_for(toolchain, ARCHS[arch])[0])[1]
+        again, _ = units.build(toolchain, SOURCE / "kernels.hip", part, arch, tmp_path)
         assert again in text
         assert len(list(tmp_path.iterdir())) == 2
         shutil.rmtree(tmp_path)
@@ -212,7 +292,7 @@ def test_instructions_stay_in_their_phase(assembly, arch, kernel):
     """No compiler may move an MFMA or LDS read over a barrier: operands could be overwritten, or late."""
     text = assembly[arch]
     body = text[text.index(f"\n{kernel['name']}:") : text.index(f"\n\t.size\t{kernel['name']},")]
-    phases = [Counter(map(build.classify, part.splitlines())) for part in body.split("\ts_barrier\n")]
+    phases = [Counter(map(classify, part.splitlines())) for part in body.split("\ts_barrier\n")]
     loop = kernel["main_loop"]
     tiles = 5  # the odd one, two in the loop, the last two
     assert sum(phase["mfma"] for phase in phases) == tiles * loop["mfma"]
@@ -237,7 +317,7 @@ def vector_waits(loop):
 )
 def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
     """Two beside the one it waits for; scales that are wanted one tile later cost no more than one tile."""
-    waits = vector_waits(build.main_loop(assembly[arch], kernel["name"]))
+    waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
     fetches = int(kernel["main_loop"]["dma"])
     assert waits.count(2 * fetches) >= 2
     assert min(waits) >= 2 * fetches
@@ -247,7 +327,7 @@ def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
     ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k["schedule"] == "PingPong"], ids=name_of
 )
 def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
-    waits = vector_waits(build.main_loop(assembly[arch], kernel["name"]))
+    waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
     # Two tiles of four steps; all fetches of the last four steps may be on their way. So may the scales
     # loaded in the first step of a tile, though not beyond it.
     loads = int(2 * kernel["main_loop"]["vmem"])
@@ -308,7 +388,7 @@ def headers(tmp_path_factory):
             "-O1",
             "-shared",
             "-fPIC",
-            f"-I{build.SOURCE}",
+            f"-I{SOURCE}",
             str(source),
             "-o",
             str(library),

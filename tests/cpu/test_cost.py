@@ -13,13 +13,13 @@ from hipgemm.products.cost import Load, Product, copy_clocks, estimate
 LOOP = {"ds_read": 24, "ds_read_bytes": 24 * 1024}
 BIG = Kernel(
     "big", "gemm", "gfx950", 512, (256, 256, 64), (), "bf16", "bf16", "nt",
-    waves_per_simd=2, schedule="PingPong", lds=131072, main_loop=LOOP,
+    workgroups_per_cu=1, schedule="PingPong", lds=131072, main_loop=LOOP,
 )  # fmt: skip
 SMALL = Kernel(
     "small", "gemm", "gfx950", 256, (64, 64, 64), (), "bf16", "bf16", "nt",
-    waves_per_simd=4, schedule="DoubleBuffer", lds=32768, main_loop={"ds_read": 8},
+    workgroups_per_cu=4, schedule="DoubleBuffer", lds=32768, main_loop={"ds_read": 8},
 )  # fmt: skip
-PLAIN = Kernel("plain", "plain", "gfx950", 256, (64, 64, 16), (), waves_per_simd=4)
+PLAIN = Kernel("plain", "plain", "gfx950", 256, (64, 64, 16), (), workgroups_per_cu=4)
 BUILT = [k for k in code_object("gfx950").kernels.values() if k.op in GEMMS]
 
 
@@ -95,7 +95,6 @@ def test_work_of_a_k_tile_is_what_was_compiled(kernel):
     assert load.dma_bytes == loop["dma"] * 1024 * load.waves
     assert load.lds_bytes == loop["ds_read_bytes"] * load.waves
     assert load.resident * kernel.lds <= 160 * 1024
-    assert load.resident * load.waves * kernel.vgpr <= 4 * 512
 
 
 @pytest.mark.parametrize("kernel", BUILT, ids=lambda k: k.name)

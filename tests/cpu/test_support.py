@@ -34,7 +34,7 @@ BFLOAT16 = ml_dtypes.bfloat16
 
 
 def gemm(name, tile, layout="nt", op="gemm", form="bf16", threads=256):
-    return Kernel(name, op, "gfx950", threads, tile, (), form, form, layout, waves_per_simd=2)
+    return Kernel(name, op, "gfx950", threads, tile, (), form, form, layout, workgroups_per_cu=512 // threads)
 
 
 BIG, SMALL = gemm("big", (256, 256, 64), threads=512), gemm("small", (64, 64, 64))

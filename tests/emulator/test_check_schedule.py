@@ -14,7 +14,9 @@ from test_check_kernels import GEMMS, run
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-import kernels as build  # noqa: E402
+from instances import read_rows  # noqa: E402
+from probe import find_toolchain  # noqa: E402
+from toolchain import NoCompilerError, Toolchain  # noqa: E402
 
 Compiled = Callable[[str, list[tuple[str, str]]], bytes]
 LARGE, SMALL, RING = (f"gemm_bf16_nt_{tile}x64" for tile in ("256x256", "64x64", "32x64"))
@@ -78,29 +80,26 @@ FAULTS: dict[str, tuple[str, list[tuple[str, str]], list[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def tools() -> build.Toolchain:
+def tools() -> Toolchain:
     try:
-        return build.find_toolchain()
-    except build.BuildError as error:
+        return find_toolchain()
+    except NoCompilerError as error:
         pytest.skip(str(error))
 
 
 @pytest.fixture
-def compiled(tools: build.Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiled:
-    monkeypatch.setattr(build, "SOURCE", tmp_path / "src")
+def compiled(tools: Toolchain, tmp_path: Path) -> Compiled:
     return lambda kernel, replacements: compile_alone(tools, tmp_path, kernel, replacements)
 
 
-def compile_alone(
-    tools: build.Toolchain, folder: Path, kernel: str, replacements: list[tuple[str, str]]
-) -> bytes:
+def compile_alone(tools: Toolchain, folder: Path, kernel: str, replacements: list[tuple[str, str]]) -> bytes:
     """The kernel alone, from sources with these changes."""
     sources = folder / "src"
     shutil.copytree(ROOT / "src_hip", sources)
     tile = re.fullmatch(r"gemm_bf16_nt_(\d+)x(\d+)x(\d+)", kernel)
     assert tile
     wanted = f"GEMM(bf16, nt, {', '.join(tile.groups())},"
-    (row,) = [row for row in build.read_rows(tools) if row.startswith(wanted)]
+    (row,) = [row for row in read_rows(tools) if row.startswith(wanted)]
     (folder / "one.def").write_text(row)
     schedule = (sources / "schedule.hpp").read_text()
     for old, new in replacements:

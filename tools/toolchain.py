@@ -1,0 +1,186 @@
+"""The compiler: the pinned one of the package ziglang, or the one that HIPGEMM_HIPCC names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src_hip"
+VARIABLE = "HIPGEMM_HIPCC"
+VERSION_SECONDS = 20  # that a compiler may take to print its version
+
+
+class BuildError(Exception):
+    """The toolchain failed."""
+
+
+class NoCompilerError(BuildError):
+    """There is no toolchain."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A clang driver and a linker."""
+
+    clang: list[str]
+    lld: list[str]
+    origin: str = ""  # what named it; empty: it is the pinned one
+    seconds: float | None = None  # that one command may take
+
+    def compile(self, source: Path, arch: str, assembly: Path, *flags: str) -> None:
+        """HIP source to assembly. No headers, no device library, no value-changing math."""
+        warnings = ("-Wall", "-Wextra", "-Werror=return-type")
+        command = [*self._hip(arch), "-O3", *warnings, *flags, "-S", source.name, "-o", str(assembly)]
+        self._make(assembly, command, source.parent)
+
+    def expand(self, source: Path, arch: str, *flags: str) -> str:
+        """HIP source as the compiler sees it, without the names of files."""
+        return run([*self._hip(arch), *flags, "-E", "-P", source.name], source.parent, seconds=self.seconds)
+
+    def _hip(self, arch: str) -> list[str]:
+        bare = ("--offload-device-only", "-nogpuinc", "-nogpulib")
+        return [*self.clang, "-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20"]
+
+    def assemble(self, assembly: Path, arch: str, target: Path) -> None:
+        """Assembly to an object file."""
+        options = ("-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}")
+        self._make(target, [*self.clang, *options, "-c", str(assembly), "-o", str(target)])
+
+    def link(self, sources: Iterable[Path], target: Path) -> None:
+        """Object files to code object."""
+        self._make(target, [*self.lld, "-shared", *map(str, sources), "-o", str(target)])
+
+    def preprocess(self, text: str) -> str:
+        """`text` with src_hip's lists expanded."""
+        command = [*self.clang, "-x", "c++", "-E", "-P", f"-I{SOURCE}", "-"]
+        return run(command, text=text, seconds=self.seconds)
+
+    def _make(self, target: Path, command: list[str], folder: Path = SOURCE) -> None:
+        run(command, folder, seconds=self.seconds)
+        if not target.exists():
+            raise BuildError(
+                f"{' '.join(command)}\nerror: {command[0]} succeeded, but wrote no {target.name}"
+            )
+
+    def version(self) -> str:
+        """What the compiler calls itself."""
+        found = re.search(
+            r"(AMD )?clang version [\w.]+", run([*self.clang, "--version"], seconds=self.seconds)
+        )
+        return found.group() if found else "unknown"
+
+    def refused(self, why: str) -> BuildError:
+        """The error for a compiler that cannot be used: which one, why, and what to do."""
+        return BuildError(f"{self.origin} ({self.version()}) {why}; {way_out(self.origin)}")
+
+
+def run(
+    command: list[str], folder: Path = SOURCE, text: str | None = None, seconds: float | None = None
+) -> str:
+    """What a command prints; its warnings go on to ours, and its failure is a BuildError."""
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=seconds is not None,
+        )
+    except OSError as error:
+        raise BuildError(f"{' '.join(command)}\nerror: {error}") from error
+    try:
+        printed, complaints = process.communicate(text, seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # a driver may be a script that waits for another program
+        process.communicate()
+        raise BuildError(f"{' '.join(command)}\nerror: no answer within {seconds:g} s") from None
+    if process.returncode:
+        raise BuildError(f"{' '.join(command)}\n{printed}{complaints}")
+    if complaints:
+        sys.stderr.write(complaints)
+    return printed
+
+
+def reason(error: BuildError) -> str:
+    """What is wrong, of all that a failed command printed: its first error, else its last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((found[1] for line in lines if (found := re.search(r"\berror: (.*)", line))), lines[-1])
+
+
+# ---- the choice -----------------------------------------------------------------------------------------
+
+
+def pinned() -> str:
+    """The requirement that names the pinned compiler; its one place is pyproject.toml."""
+    found = re.search(r'"(ziglang==[\w.]+)"', (ROOT / "pyproject.toml").read_text())
+    assert found
+    return found[1]
+
+
+def way_out(origin: str) -> str:
+    """What to do about a compiler that cannot be used."""
+    if origin.startswith(VARIABLE):
+        return f"unset {VARIABLE} to use the pinned compiler (pip install {pinned()})"
+    return f"install the pinned compiler: pip install {pinned()}"
+
+
+def choose() -> Toolchain:
+    """The compiler that HIPGEMM_HIPCC names, else the pinned one. ROCm's is never taken by itself."""
+    wanted = os.environ.get(VARIABLE, "")
+    return _ziglang() if wanted in ("", "ziglang") else _named(wanted)
+
+
+def _ziglang() -> Toolchain:
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or spec.origin is None:
+        raise NoCompilerError(
+            f"no compiler: {sys.executable} has no package ziglang; {way_out('')} (or set {VARIABLE} to "
+            "ROCm's amdclang++)"
+        )
+    try:
+        found = f"ziglang=={importlib.metadata.version('ziglang')}"
+    except importlib.metadata.PackageNotFoundError:
+        found = "a ziglang of unknown version"
+    zig = [sys.executable, "-m", "ziglang"]
+    headers = Path(spec.origin).parent / "lib"
+    origin = "" if found == pinned() else found
+    return Toolchain([*zig, "clang", f"-resource-dir={headers}"], [*zig, "ld.lld"], origin)
+
+
+def _named(wanted: str) -> Toolchain:
+    origin = f"{VARIABLE}={wanted}"
+    clang = shutil.which(wanted)
+    if not clang:
+        what = "a file that cannot be executed" if Path(wanted).exists() else "no program"
+        raise BuildError(f"{origin} names {what}; {way_out(origin)}")
+    tools = Toolchain([clang], [], origin)
+    try:
+        version = replace(tools, seconds=VERSION_SECONDS).version()
+    except BuildError as error:
+        raise BuildError(f"{origin} does not print its version: {reason(error)}; {way_out(origin)}") from None
+    if version == "unknown":
+        raise BuildError(f"{origin} is no clang: `{wanted} --version` names none; {way_out(origin)}")
+    lld = _lld_beside(Path(clang))
+    if not lld:
+        raise tools.refused("has no ld.lld beside it or in PATH")
+    return replace(tools, lld=[lld])
+
+
+def _lld_beside(clang: Path) -> str | None:
+    for bin_dir in (clang.parent, clang.resolve().parent):
+        for where in (".", "../llvm/bin", "../lib/llvm/bin"):
+            if (found := bin_dir / where / "ld.lld").is_file():
+                return str(found)
+    return shutil.which("ld.lld")
