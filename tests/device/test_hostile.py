@@ -257,7 +257,7 @@ def test_kernel_forced_between_calls(rng, configure):
         assert hg.usage().kernels == {served: 1}
     configure(kernel="nonsense")
     with pytest.raises(
-        ValueError, match="HIPGEMM_KERNEL must be plain or the name of a gemm kernel; got nonsense"
+        ValueError, match="HIPGEMM_KERNEL must be plain or a kernel for matmul; got nonsense; those for bf16"
     ):
         hg.matmul(a, b, dtype=F32)
 
