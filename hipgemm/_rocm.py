@@ -1,4 +1,4 @@
-"""ROCm's library: where it is looked for, what it reports in a child process, which hip-python goes with it."""
+"""ROCm's library: where it is looked for, what it reports in a child process, which hip-python fits."""
 
 from __future__ import annotations
 
@@ -94,16 +94,18 @@ def split_version(number: int) -> tuple[int, int, int]:
 def candidates() -> list[str]:
     """Return the library to take, or the names to ask the loader for, one after the other.
 
-    In this order: the tree that ROCM_PATH names, or else ROCM_HOME, and no other if one of them is set; ROCm's
-    Python packages (rocm_sdk); /opt/rocm and /opt/rocm/core; of /opt/rocm-* and /opt/rocm/core-* the newest;
-    the loader's path. In a tree, libamdhip64.so comes before libamdhip64.so.7, and that before .so.6.
+    In this order: the tree that ROCM_PATH names, or else ROCM_HOME, and no other if one of them is set;
+    ROCm's Python packages (rocm_sdk); /opt/rocm and /opt/rocm/core; of /opt/rocm-* and /opt/rocm/core-* the
+    newest; the loader's path. In a tree, libamdhip64.so comes before .so.7, and that before .so.6.
     """
     for variable in ("ROCM_PATH", "ROCM_HOME"):
         root = os.environ.get(variable)
         if root:
             named = _in_tree(Path(root))
             if named is None:
-                raise UnusableError(f"{variable}={root} has no lib/{NAME} or lib/{NAME}.N; correct it or unset it")
+                raise UnusableError(
+                    f"{variable}={root} has no lib/{NAME} or lib/{NAME}.N; correct it or unset it"
+                )
             return [str(named)]
     trees = [OPT / "rocm", OPT / "rocm" / "core"]
     versioned = [*OPT.glob("rocm-*"), *(OPT / "rocm").glob("core-*")]
@@ -123,7 +125,9 @@ def _in_tree(root: Path) -> Path | None:
     for folder in folders:
         if (folder / NAME).exists():
             return folder / NAME
-        versioned = [path for path in folder.glob(f"{NAME}.*") if re.fullmatch(r"(\.\d+)+", path.name[len(NAME) :])]
+        versioned = [
+            path for path in folder.glob(f"{NAME}.*") if re.fullmatch(r"(\.\d+)+", path.name[len(NAME) :])
+        ]
         if versioned:  # the newest soname, rather than the file that it links
             return max(versioned, key=lambda path: (_numbers(path.name[len(NAME) :])[0], -len(path.name)))
     return None
@@ -172,7 +176,9 @@ if lib is not None:
     if hasattr(lib, "hipRuntimeGetVersion"):
         ask("hipRuntimeGetVersion", ctypes.byref(number))
     found["version"], number.value = number.value, 0
-    found["error"] = ask("hipGetDeviceCount", ctypes.byref(number)) if hasattr(lib, "hipGetDeviceCount") else -1
+    found["error"] = -1
+    if hasattr(lib, "hipGetDeviceCount"):
+        found["error"] = ask("hipGetDeviceCount", ctypes.byref(number))
     found["devices"] = [""] * number.value
     for device in range(number.value if not found["lacks"] else 0):
         buffer = ctypes.create_string_buffer(1 << 14)  # the struct has 1472 bytes, and begins with the name
@@ -271,7 +277,7 @@ def _why_no_device() -> str:
 
 
 def _line(version: Sequence[int]) -> tuple[str, str]:
-    """The line of ROCm releases with a version of HIP, and the hip-python that is made for it; "" if too old."""
+    """The ROCm releases with a version of HIP, and the hip-python that is made for them; "" if too old."""
     found = ("", "")
     for first, line, requirement in _LINES:
         if tuple(version[:2]) >= first:
@@ -287,6 +293,10 @@ def _require_match(
     made = f"hip-python {bindings.version}, made for HIP {bindings.hip[0]}.{bindings.hip[1]}"
     if not line:
         raise UnusableError(f"{library} (HIP {hip}) is too old: hipgemm needs ROCm 6 or newer")
+    if version[0] > _LINES[-1][0][0]:
+        raise UnusableError(
+            f"{library} (HIP {hip}) is newer than every hip-python that hipgemm knows: update hipgemm"
+        )
     if lacks:
         more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
         raise UnusableError(
@@ -295,16 +305,17 @@ def _require_match(
         )
     if bindings.hip[0] != version[0]:
         raise UnusableError(
-            f"{made}, does not go with {library}, HIP {hip} (of {'; '.join(devices)}); run: pip install '{requirement}'"
+            f"{made}, does not go with {library}, HIP {hip} (of {'; '.join(devices)}); "
+            f"run: pip install '{requirement}'"
         )
 
 
 def advice(version: Sequence[int], bindings: Bindings) -> str:
-    """Tell of a hip-python made for another line of ROCm releases whose HIP is compatible; "" if it is the same."""
+    """What to install where hip-python is made for other ROCm releases, if with a compatible HIP; else ""."""
     line, requirement = _line(version)
     if line == _line(bindings.hip)[0]:
         return ""
     return (
-        f"hip-python {bindings.version} is made for {_line(bindings.hip)[0] or 'an older ROCm'}, the library is of "
-        f"{line}; it has every function that hipgemm calls; for the one made for it run: pip install '{requirement}'"
+        f"hip-python {bindings.version} is made for {_line(bindings.hip)[0]}, the library is of {line}; "
+        f"it has every function that hipgemm calls; for the one made for it run: pip install '{requirement}'"
     )

@@ -130,8 +130,8 @@ def _choose() -> Runtime:
             raise RuntimeNotFoundError(f"ROCm cannot be used: {why} (HIPGEMM_RUNTIME=rocm)") from None
         if foreign:
             raise RuntimeNotFoundError(
-                f"ROCm cannot be used: {why}; nor can the emulator take its place, since this process has opened "
-                "that library already"
+                f"ROCm cannot be used: {why}; nor can the emulator take its place, since this process has "
+                "opened that library already"
             ) from None
         instead = _open_emulator(hip, f"and ROCm cannot be used: {why}")
         _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)")

@@ -52,9 +52,9 @@ class Info:
     def summary(self) -> str:
         """One line: runtime, devices with their architecture, versions, library; or why there is none.
 
-        >>> Info("rocm", "/opt/rocm/lib/libamdhip64.so", "7.0.51831", "amdgpu 6.14.14", "7.0", ("MI355X, gfx950",) * 8,
-        ...      {}).summary
-        'rocm: 8 x MI355X, gfx950; HIP 7.0.51831; driver amdgpu 6.14.14; /opt/rocm/lib/libamdhip64.so'
+        >>> devices = ("MI355X, gfx950",) * 8
+        >>> Info("rocm", "/opt/rocm/lib/libamdhip64.so", "7.0.51831", "6.14.14", "7.0", devices, {}).summary
+        'rocm: 8 x MI355X, gfx950; HIP 7.0.51831; driver 6.14.14; /opt/rocm/lib/libamdhip64.so'
         """
         if self.runtime is None:
             return f"none: {self.problem}"

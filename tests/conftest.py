@@ -15,10 +15,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--part",
-        choices=["emulator", "others"],
+        choices=["emulated", "others"],
         help="only tests that need the emulator, on it; or only the others, on what HIPGEMM_RUNTIME asks for",
     )
-    parser.addoption("--needs", action="store_true", help="list which tests need the emulator and why; run none")
+    parser.addoption(
+        "--needs", action="store_true", help="list which tests need the emulator and why; run none"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,13 +1,13 @@
-"""A stand-in for ROCm on a machine without a GPU: python tests/fake_rocm.py DIR [--devices N] [--arch gfx950] ...
+"""A stand-in for ROCm on a machine without a GPU: python tests/fake_rocm.py DIR [--devices N] [--arch NAME].
 
 It makes a tree such as /opt/rocm, whose libamdhip64.so hipgemm takes for ROCm's:
 
     ROCM_PATH=DIR HIPGEMM_RUNTIME=rocm make test
 
-The library is a small one, compiled here, in front of a copy of the emulator's. In the copy the functions by which
-hipgemm knows its emulator have other names, so that no test finds them, and the emulator's variables as well, so
-that HIPGEMM_EMULATOR_... does nothing there. The small one says how many devices there are, of which architecture and
-with which version of HIP, and hangs or fails where it is told to.
+The library is a small one, compiled here, in front of a copy of the emulator's. In the copy the functions by
+which hipgemm knows its emulator have other names, so that no test finds them, and so have the emulator's variables:
+HIPGEMM_EMULATOR_... does nothing there. The small one says how many devices there are, of which architecture,
+and which version of HIP it is; --hanging makes it a driver that never answers.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def make(
     folder = root / "lib"
     folder.mkdir(parents=True, exist_ok=True)
     image = EMULATOR.read_bytes()
-    for name, other in RENAMED.items():
-        assert len(name) == len(other)
-        assert name in image, f"the emulator has no {name.decode()}"
-        image = image.replace(name, other)
+    for mark, other in RENAMED.items():
+        assert len(mark) == len(other)
+        assert mark in image, f"the emulator has no {mark.decode()}"
+        image = image.replace(mark, other)
     # Neither file name nor soname may look like another libamdhip64.so to the loader and to hipgemm.
     machine = folder / "libfakerocm.so"
     machine.write_bytes(image.replace(b"\0libamdhip64.so\0", b"\0libfakerocm.so\0"))
@@ -101,14 +101,12 @@ def make(
     library = folder / f"libamdhip64.so.{major}.{minor}.0"
     compiler = [shutil.which("cc")] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
     soname = f"libamdhip64.so.{major}"
-    subprocess.run(
-        [*compiler, "-shared", "-fPIC", "-D_GNU_SOURCE", *(["-DHANGING"] if hanging else []), f"-Wl,-soname,{soname}"]
-        + ["-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-o", library, source, machine, "-ldl"],
-        check=True,
-    )
-    for link in (soname, *(["libamdhip64.so"] if development else [])):
-        (folder / link).unlink(missing_ok=True)
-        (folder / link).symlink_to(library.name)
+    flags = ["-shared", "-fPIC", "-D_GNU_SOURCE", *(["-DHANGING"] if hanging else [])]
+    link = [f"-Wl,-soname,{soname}", "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run([*compiler, *flags, *link, "-o", library, source, machine, "-ldl"], check=True)
+    for name in (soname, *(["libamdhip64.so"] if development else [])):
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(library.name)
     return folder / ("libamdhip64.so" if development else soname)
 
 
@@ -119,7 +117,9 @@ def main() -> None:
     parser.add_argument("--arch", default="gfx950", help="their architecture (default: gfx950)")
     parser.add_argument("--version", default="7.0", help="of HIP (default: 7.0)")
     parser.add_argument("--hanging", action="store_true", help="a driver that never answers")
-    parser.add_argument("--no-development", action="store_true", help="no libamdhip64.so, only libamdhip64.so.7")
+    parser.add_argument(
+        "--no-development", action="store_true", help="no libamdhip64.so, only libamdhip64.so.7"
+    )
     args = parser.parse_args()
     made = make(
         args.root,
