@@ -1,8 +1,8 @@
 """Which runtime serves a run of the tests: opened before anything is collected, told at both ends of the run.
 
-A process has one runtime. What HIPGEMM_RUNTIME asks for (or what auto chooses) is opened first, so that no test
-can open another; a run that cannot have what it asks for ends at once. Child processes are held to the same.
-Tests that need a feature of the emulator have the marker `emulator` with the reason, and run on the emulator only.
+A process has one runtime. What HIPGEMM_RUNTIME asks for (or what auto chooses) is opened first, so that no
+test can open another; a run that cannot have what it asks for ends at once. Child processes are held to the same.
+Tests that need a feature of the emulator have the marker `emulator` with the reason, and run there only.
 `make test` runs them in a process of their own: --part=others is followed by --part=emulated.
 """
 
@@ -109,7 +109,8 @@ class SessionRuntime:
         line(f"tests of device, multi and bridge on {self.runtime}: {counts}")
         if self.runtime != "emulator" and self.part is None:
             line(
-                "tests that need the emulator are not among these; to run them: python -m pytest --part=emulated"
+                "tests that need the emulator are not among these; they run by: "
+                "python -m pytest --part=emulated"
             )
 
 

@@ -128,7 +128,7 @@ def test_asking_for_the_emulator_needs_the_marker(tmp_path):
     [(0, 0, 0), (1, 0, 2), (0, 1, 2), (5, 0, 0), (0, 5, 0), (2, 0, 2), (1, 1, 2)],
 )
 def test_status_of_make_test(tmp_path, others, emulated, status):
-    """make's own is 2 for any failure. After a first part that was ended, as for want of a GPU, none begins."""
+    """make's own is 2 for any failure. No second part after a first that was ended, as for want of a GPU."""
     python, record = tmp_path / "python", tmp_path / "record"
     python.write_text(
         f'#!/bin/sh\ncase "$*" in\n  *--part=others*) echo others >> {record}; exit {others} ;;\n'
