@@ -6,8 +6,8 @@ It makes a tree such as /opt/rocm, whose libamdhip64.so hipgemm takes for ROCm's
 
 The library is a small one, compiled here, in front of a copy of the emulator's. In the copy the functions by
 which hipgemm knows its emulator have other names, so that no test finds them; so have the emulator's
-variables, so that HIPGEMM_EMULATOR_... does nothing there. The small one says how many devices there are, of which architecture,
-and which version of HIP it is; --hanging makes it a driver that never answers.
+variables, so that HIPGEMM_EMULATOR_... does nothing there. The small one says how many devices there are, of
+which architecture, and which version of HIP it is; --hanging makes it a driver that never answers.
 """
 
 from __future__ import annotations

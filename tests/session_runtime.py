@@ -1,9 +1,9 @@
 """Which runtime serves a run of the tests: opened before anything is collected, told at both ends of the run.
 
 A process has one runtime. What HIPGEMM_RUNTIME asks for (or what auto chooses) is opened first, so that no
-test can open another; a run that cannot have what it asks for ends at once. Child processes are held to the same.
-Tests that need a feature of the emulator have the marker `emulator` with the reason, and run there only.
-`make test` runs them in a process of their own: --part=others is followed by --part=emulated.
+test can open another; a run that cannot have what it asks for ends at once. Child processes are held to the
+same. Tests that need a feature of the emulator have the marker `emulator` with the reason, and run
+there only. `make test` runs them in a process of their own: --part=others is followed by --part=emulated.
 """
 
 from __future__ import annotations

@@ -185,8 +185,8 @@ def test_a_rocm_that_lacks_functions(choose, build):
     rocm = build("*n = 1; return 0; } int hipRuntimeGetVersion(int *v) { *v = 70051831; return 0;")
     summary, _ = choose("rocm", INFO, rocm=rocm)
     assert re.fullmatch(
-        r"none: ROCm cannot be used: \S+libamdhip64\.so \(HIP 7\.0\) lacks hipDeviceCanAccessPeer and "
-        r"\d+ more, which hipgemm calls by hip-python \S+, made for HIP \d+\.\d+; repair or update ROCm, and run: "
+        r"none: ROCm cannot be used: \S+libamdhip64\.so \(HIP 7\.0\) lacks hipDeviceCanAccessPeer "
+        r"and \d+ more, which hipgemm calls by hip-python \S+, made for HIP \d+\.\d+; repair or update ROCm, and run: "
         r"pip install 'hip-python>=7\.0,<8' \(HIPGEMM_RUNTIME=rocm\)",
         summary,
     )
