@@ -289,23 +289,23 @@ def _require_match(
     library: str, version: Sequence[int], lacks: Sequence[str], devices: Sequence[str], bindings: Bindings
 ) -> None:
     line, requirement = _line(version)
-    hip = ".".join(map(str, version[:2]))
+    hip = f"HIP {version[0]}.{version[1]}" if version[0] else "unknown HIP"
     made = f"hip-python {bindings.version}, made for HIP {bindings.hip[0]}.{bindings.hip[1]}"
     if not line:
-        raise UnusableError(f"{library} (HIP {hip}) is too old: hipgemm needs ROCm 6 or newer")
+        raise UnusableError(f"{library} ({hip}) is too old: hipgemm needs ROCm 6 or newer")
     if version[0] > _LINES[-1][0][0]:
         raise UnusableError(
-            f"{library} (HIP {hip}) is newer than every hip-python that hipgemm knows: update hipgemm"
+            f"{library} ({hip}) is newer than every hip-python that hipgemm knows: update hipgemm"
         )
     if lacks:
         more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
         raise UnusableError(
-            f"{library} (HIP {hip}) lacks {lacks[0]}{more}, which hipgemm calls by {made}; "
+            f"{library} ({hip}) lacks {lacks[0]}{more}, which hipgemm calls by {made}; "
             f"repair or update ROCm, and run: pip install '{requirement}'"
         )
     if bindings.hip[0] != version[0]:
         raise UnusableError(
-            f"{made}, does not go with {library}, HIP {hip} (of {'; '.join(devices)}); "
+            f"{made}, does not go with {library}, {hip} (of {'; '.join(devices)}); "
             f"run: pip install '{requirement}'"
         )
 
