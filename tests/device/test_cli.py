@@ -113,6 +113,8 @@ def test_errors_are_one_line(command):
     assert done.returncode == 1
     assert done.stderr.startswith("error: ROCm cannot be used: ROCM_PATH=/nowhere has no")
     assert len(done.stderr.splitlines()) == 1
+    if command == "bench":
+        assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
