@@ -53,6 +53,18 @@ def test_info_without_a_runtime():
     assert "problem     ROCm cannot be used: ROCM_PATH=/nowhere has no lib/libamdhip64.so" in done.stdout
 
 
+def test_info_of_a_library_that_lacks_a_function(monkeypatch):
+    """As hip-python tells it, at the first call."""
+
+    def properties(device):
+        raise RuntimeError("failed to dlsym 'b'hipGetDevicePropertiesR0600'': undefined symbol")
+
+    monkeypatch.setattr(_hip, "properties", properties)
+    found = info()
+    assert "problem     failed to dlsym" in str(found)
+    assert found.runtime
+
+
 def test_selftest():
     done = cli("selftest")
     assert done.stdout.splitlines()[-2:] == [f"on {info().summary}", "selftest: all right"], done.stdout
