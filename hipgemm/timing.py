@@ -23,6 +23,7 @@ from .errors import UnsupportedError, sentence
 from .formats import FORMATS, QUANTIZED, full_name
 from .gemm import matmul
 from .grouped import grouped_matmul, grouped_wgrad
+from .info import info
 from .quantize import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
 from .stream import Event, Stream
 from .usage import reset_usage, usage
@@ -218,12 +219,15 @@ def _progress(cases: Sequence[Case]) -> Iterable[Case]:
 
 
 def _about() -> dict[str, str]:
-    rt, device = _hip.runtime(), _hip.current_device()
+    rt, device, here = _hip.runtime(), _hip.current_device(), info()
     name = _hip.properties(device).name
     found = {
         "device": name.decode() if isinstance(name, bytes) else str(name),
         "arch": _hip.arch(device),
         "runtime": rt.kind,
+        "library": rt.library,
+        "hip": here.version,
+        "driver": here.driver,
         "python": platform.python_version(),
         "hipgemm": str(sys.modules["hipgemm"].__version__),  # installed or not
     }

@@ -23,7 +23,7 @@ LAYERS = [
         "grouped_problem",
         "explain",
     ],
-    ["_runtime", "_hip", "_pool", "_staging", "memory", "stream"],
+    ["_rocm", "_runtime", "_hip", "_pool", "_staging", "memory", "stream"],
     ["usage", "counters", "_notes", "_dlpack", "_foreign", "_transfer", "_launch", "array", "amax"],
     ["_rows", "_quantizing", "quantize", "_plan", "gemm", "grouped", "info"],
     ["elementwise", "linear", "grouped_linear"],
