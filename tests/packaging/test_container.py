@@ -40,7 +40,7 @@ def test_nothing_that_was_built_outside_gets_into_the_image() -> None:
 
 @pytest.mark.install
 def test_its_instructions_install_a_package_that_runs(tmp_path: Path) -> None:
-    """All but apt-get's, whose packages the test suite needs too; what `make` has built is not built again."""
+    """All but apt-get's, whose packages the test suite needs too; what was built is not built again."""
 
     def here(text: str) -> str:
         return text.replace(HOME, str(tmp_path))
