@@ -14,7 +14,7 @@ RUN apt-get update \
 RUN python3 -m venv /opt/hipgemm/venv
 ENV PATH=/opt/hipgemm/venv/bin:$PATH
 
-# Whatever pip installs in this image, `make` included, keeps to hip-python 7.
+# hip-python 7, which goes with ROCm 7.0 to 7.2, whatever pip installs in this image, by `make` too.
 COPY docker/rocm7.constraints.txt /opt/hipgemm/constraints.txt
 ENV PIP_CONSTRAINT=/opt/hipgemm/constraints.txt
 

@@ -57,8 +57,16 @@ def test_files_exist(document: Path) -> None:
     for line in code(document):
         for file in re.findall(rf"(?:^|[ =]|\$PWD/|src/)({folders}[\w./*-]*[\w/])", line):
             assert list(ROOT.glob(file)), line
-    for link in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
-        assert (document.parent / link).exists(), link
+    for link, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", document.read_text()):
+        target = document.parent / link if link else document
+        assert target.exists(), link
+        assert not heading or heading in _anchors(target), f"{link}#{heading}"
+
+
+def _anchors(document: Path) -> list[str]:
+    """What its headings are called in links."""
+    headings = re.findall(r"^#+ (.*)", document.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
 def test_failures_are_told_as_rocm_md_says() -> None:
