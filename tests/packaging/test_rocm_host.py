@@ -19,8 +19,8 @@ SHAPE = "70x64x96"
 
 
 def run(*command: str | Path, rocm: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    """Run a command with this ROCm; of `.ci/rocm` little: one file of tests, a small shape."""
-    little = {"SHAPES": SHAPE, "TESTS": "tests/device/test_interchange.py"}
+    """Run a command with this ROCm; of `.ci/rocm` little: two files of tests, a small shape."""
+    little = {"SHAPES": SHAPE, "TESTS": "tests/device/test_interchange.py tests/multi/test_sharding.py"}
     asked = {
         "ROCM_PATH": str(rocm),
         "BUILD_PYTHON": python,
