@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--recipe", choices=[*RECIPES, "all"], default="all")
     args = parser.parse_args()
 
+    print("on", hg.info().summary)
     rng = np.random.default_rng(0)
     layer = MoeLayer(rng)
     x = rng.standard_normal((args.tokens, WIDTH), dtype=np.float32)

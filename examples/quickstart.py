@@ -13,6 +13,7 @@ from hipgemm import reference, testing
 
 
 def main() -> None:
+    print("on", hg.info().summary)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((300, 512)).astype(ml_dtypes.bfloat16)  # activations (M, K)
     w = rng.standard_normal((384, 512)).astype(ml_dtypes.bfloat16)  # weights (N, K)

@@ -212,6 +212,7 @@ def main() -> None:
     parser.add_argument("--recipe", choices=[*RECIPES, "all"], default="bf16", help="default: bf16")
     parser.add_argument("--layer", type=int, help="leave all other layers of the encoder in float32")
     args = parser.parse_args()
+    print("on", hg.info().summary)
     only = "" if args.layer is None else f"encoder.layer.{args.layer}."
 
     directory = model_directory()

@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, default=Path("train_mlp.png"), help="where the loss curves go")
     args = parser.parse_args()
 
+    print("on", hg.info().summary)
     data = Digits.load()
     runs = {recipe: Run() for recipe in RECIPES}
     steps = len(data.train_x) // BATCH * args.epochs

@@ -94,6 +94,7 @@ def selftest() -> int:
             line = f"{'FAIL' if faults else 'ok  '}  {kernel.name}  ({m}, {k}) @ ({k}, {n})"
             print(line, *faults, sep="\n      ")
     print(usage())
+    print(f"on {info().summary}")
     print(f"selftest: {failures} failures" if failures else "selftest: all right")
     return 1 if failures else 0
 

@@ -193,9 +193,9 @@ class Change:
 config = Config()
 
 
-def variable(name: str) -> str:
-    """Return another variable of the environment as it is now; empty where there is none."""
-    return os.environ.get(name, "")
+def variable(name: str) -> str | None:
+    """Return another variable of the environment as it is now; None where there is none."""
+    return os.environ.get(name)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from session_runtime import SessionRuntime
 
 import hipgemm
 
@@ -15,6 +16,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-case", type=int, action="append", metavar="SEED", help="run this random call only; repeatable"
     )
+    parser.addoption(
+        "--part",
+        choices=["emulated", "others"],
+        help="only tests that need the emulator, on it; or only the others, on what HIPGEMM_RUNTIME asks for",
+    )
+    parser.addoption(
+        "--needs", action="store_true", help="list which tests need the emulator and why; run none"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SessionRuntime(config))
 
 
 @pytest.fixture
@@ -30,10 +43,15 @@ def configure() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture
-def run_python() -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_python(request: pytest.FixtureRequest) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a snippet in a process of its own, with variables set (or unset, by None)."""
 
     def run(code: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
+        emulated = environment.get("HIPGEMM_RUNTIME") == "emulator" or any(
+            name.startswith("HIPGEMM_EMULATOR_") for name in environment
+        )
+        if emulated and not request.node.get_closest_marker("emulator"):
+            pytest.fail("a test that asks for the emulator needs the marker emulator(reason)")
         merged = {**os.environ, **{name: value or "" for name, value in environment.items()}}
         for name, value in environment.items():
             if value is None:

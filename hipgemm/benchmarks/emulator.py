@@ -255,7 +255,7 @@ def _switched(variant: dict[str, str]) -> Iterator[None]:
         with environment(HIPGEMM_EMULATOR_MEMORY=variant.get("memory", "late")):
             yield
     finally:
-        library.hipgemm_emulator_set_check(variable("HIPGEMM_EMULATOR_CHECK").encode())
+        library.hipgemm_emulator_set_check((variable("HIPGEMM_EMULATOR_CHECK") or "").encode())
         library.hipgemm_emulator_set_counting(-1)
 
 

@@ -84,10 +84,12 @@ def _seconds(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables; with ``--op``, one of that operation."""
+    if not args.op and (args.format or args.refcheck or args.csv or args.json or args.plot):
+        raise SystemExit("bench: --format, --refcheck, --csv, --json and --plot go with --op; got no --op")
+    _hip.runtime()  # raises what is wrong with the one asked for
+    print(f"on {info().summary}")
     if args.op:
         return timing.run(args)
-    if args.format or args.refcheck or args.csv or args.json or args.plot:
-        raise SystemExit("bench: --format, --refcheck, --csv, --json and --plot go with --op; got no --op")
     print(info())
     print()
     built = code_object(_hip.arch(_hip.current_device())).kernels.values()

@@ -21,6 +21,7 @@ from .. import reference, testing
 from ..array.device_array import asarray, empty
 from ..errors import UnsupportedError, sentence
 from ..formats.elements import FORMATS, QUANTIZED, full_name
+from ..inspect.info import info
 from ..inspect.usage import reset_usage, usage
 from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
@@ -219,12 +220,15 @@ def _progress(cases: Sequence[Case]) -> Iterable[Case]:
 
 
 def _about() -> dict[str, str]:
-    rt, device = _hip.runtime(), _hip.current_device()
+    rt, device, here = _hip.runtime(), _hip.current_device(), info()
     name = _hip.properties(device).name
     found = {
         "device": name.decode() if isinstance(name, bytes) else str(name),
         "arch": _hip.arch(device),
         "runtime": rt.kind,
+        "library": rt.library,
+        "hip": here.version,
+        "driver": here.driver,
         "python": platform.python_version(),
         "hipgemm": str(sys.modules["hipgemm"].__version__),  # installed or not
     }

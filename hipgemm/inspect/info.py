@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 
-from ..errors import HipError, KernelNotFoundError, RuntimeNotFoundError
+from ..errors import KernelNotFoundError
 from ..kernels.manifest import MAKE_LINE, load_manifest, no_kernels
 from ..runtime import hip as _hip
+from ..runtime import rocm as _rocm
 
 
 @dataclass(frozen=True)
@@ -18,9 +20,13 @@ class Info:
     Attributes
     ----------
     runtime : str or None
-        ``"rocm"``, ``"emulator"``, or None where there is none.
+        ``"rocm"``, ``"emulator"``, ``"bridge"``, or None where there is none.
     library : str
         The HIP library in use.
+    version : str
+        The version of HIP that it reports.
+    driver : str
+        The version of the GPU's driver: of the kernel module, or what HIP reports where that tells none.
     hip_python : str
         The version of hip-python.
     devices : tuple of str
@@ -29,23 +35,49 @@ class Info:
         The kernels built, by architecture.
     problem : str
         What is wrong, if anything.
+    advice : str
+        What works, but should be changed.
     """
 
     runtime: str | None
     library: str
+    version: str
+    driver: str
     hip_python: str
     devices: tuple[str, ...]
     kernels: dict[str, tuple[str, ...]]
     problem: str = ""
+    advice: str = ""
+
+    @property
+    def summary(self) -> str:
+        """One line: runtime, devices with their architecture, versions, library; or why there is none.
+
+        >>> devices = ("MI355X, gfx950",) * 8
+        >>> Info("rocm", "/opt/rocm/lib/libamdhip64.so", "7.0.51831", "6.14.14", "7.0", devices, {}).summary
+        'rocm: 8 x MI355X, gfx950; HIP 7.0.51831; driver 6.14.14; /opt/rocm/lib/libamdhip64.so'
+        """
+        if self.runtime is None:
+            return f"none: {self.problem}"
+        devices = [
+            name if len(self.devices) == 1 else f"{self.devices.count(name)} x {name}"
+            for name in dict.fromkeys(self.devices)
+        ]
+        parts = [*devices, f"HIP {self.version}", f"driver {self.driver}", self.library]
+        return f"{self.runtime}: {'; '.join(parts)}"
 
     def __str__(self) -> str:
         lines = [f"runtime     {self.runtime or 'none'}  {self.library}".rstrip()]
+        if self.runtime:
+            lines.append(f"version     HIP {self.version}, driver {self.driver}")
         lines.append(f"hip-python  {self.hip_python or 'not installed'}")
         lines += [f"device {i}    {name}" for i, name in enumerate(self.devices)]
         for arch, names in self.kernels.items():
             lines.append(f"kernels     {arch}: {len(names)}, {', '.join(_kinds(names))}")
         if self.problem:
             lines.append(f"problem     {self.problem}")
+        if self.advice:
+            lines.append(f"advice      {self.advice}")
         return "\n".join(lines)
 
 
@@ -72,7 +104,7 @@ def info() -> Info:
     Examples
     --------
     >>> import hipgemm as hg
-    >>> hg.info().runtime in ("rocm", "emulator")
+    >>> hg.info().runtime in ("rocm", "emulator", "bridge")
     True
     """
     problems: list[str] = []
@@ -87,10 +119,14 @@ def info() -> Info:
         problems.append(str(error))
     if not kernels:
         problems.append(f"no kernels are built; run: {MAKE_LINE}")
-    runtime, library, devices = None, "", []
+    runtime, library, hip_version, driver, devices, advice = None, "", "", "", [], ""
     try:
         found = _hip.runtime()
         runtime, library = found.kind, found.library
+        number = int(_hip.call("hipRuntimeGetVersion"))
+        hip_version, driver = _dotted(_rocm.split_version(number)), _driver(runtime)
+        if runtime == "rocm":
+            advice = _rocm.advice(_rocm.split_version(number), found.bindings)
         if runtime == "bridge":
             kernels = _built("bridge.json")
         for device in range(found.devices):
@@ -100,6 +136,26 @@ def info() -> Info:
             devices.append(f"{text}, {arch}")
             if kernels and arch not in kernels:
                 problems.append(f"device {device}: {no_kernels(arch, kernels)}")
-    except (RuntimeNotFoundError, HipError, ValueError) as error:
+    # hip-python raises a RuntimeError for a function that the library lacks.
+    except (RuntimeError, ValueError) as error:
         problems.append(str(error))
-    return Info(runtime, library, version, tuple(devices), kernels, "; ".join(problems))
+    return Info(
+        runtime, library, hip_version, driver, version, tuple(devices), kernels, "; ".join(problems), advice
+    )
+
+
+def _driver(runtime: str) -> str:
+    """The version of the kernel's module, where there is one that tells it; else what HIP reports."""
+    if runtime == "rocm":
+        try:
+            return f"amdgpu {Path('/sys/module/amdgpu/version').read_text().strip()}"
+        except OSError:
+            pass  # the kernel's own amdgpu has no version
+    number = int(_hip.call("hipDriverGetVersion"))
+    if runtime == "bridge":
+        return f"for CUDA {number // 1000}.{number % 1000 // 10}"
+    return _dotted(_rocm.split_version(number))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import subprocess
 import sys
 import threading
 import warnings
@@ -18,8 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..config import config, variable
+from ..config import config
 from ..errors import RuntimeFallbackWarning, RuntimeNotFoundError
+from . import rocm as _rocm
 
 PACKAGE = Path(__file__).parent.parent
 EMULATOR = PACKAGE / "_emulator" / "libamdhip64.so"
@@ -42,12 +42,15 @@ class Runtime:
         The library that hip-python uses.
     devices : int
         How many devices it reports.
+    bindings : Bindings
+        hip-python's version, and that of HIP which it is made for.
     """
 
     kind: str
     hip: Any
     library: str
     devices: int
+    bindings: _rocm.Bindings
     emulator: ctypes.CDLL | None = None
     handle: Any = None  # the library by ctypes
     reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
@@ -106,7 +109,7 @@ def _choose() -> Runtime:
         from hip import hip
     except ImportError as error:
         raise RuntimeNotFoundError(
-            f"hip-python cannot be imported ({error}); run: pip install 'hip-python>=7.0,<11'"
+            f"hip-python cannot be imported ({error}); run: pip install 'hip-python>=6.4,<11'"
         ) from error
 
     # A process holds one library of this name; hip-python would use the one that is there.
@@ -119,20 +122,25 @@ def _choose() -> Runtime:
                 "use hipgemm before anything else that opens ROCm, or in a process of its own"
             )
         return _open_emulator(hip) if mode == "emulator" else _open_bridge(hip)
-    candidate = foreign[0] if foreign else _rocm_library(hip)
-    why = _probe(candidate)
-    if not why:
-        return _open(hip, "rocm", candidate)
-    if mode == "rocm":
-        raise RuntimeNotFoundError(f"no GPU by ROCm: {why} (HIPGEMM_RUNTIME=rocm)")
-    if foreign:
-        raise RuntimeNotFoundError(
-            f"no GPU by ROCm: {why}; nor can the emulator take its place, since this process has opened "
-            "that library already"
-        )
-    found = _open_emulator(hip, f"and no GPU by ROCm: {why}")
-    _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)")
-    return found
+    try:
+        return _open(hip, "rocm", _rocm.attempt(foreign[:1] or _rocm.candidates(), _bindings()))
+    except _rocm.UnusableError as why:
+        if mode == "rocm":
+            raise RuntimeNotFoundError(f"ROCm cannot be used: {why} (HIPGEMM_RUNTIME=rocm)") from None
+        if foreign:
+            raise RuntimeNotFoundError(
+                f"ROCm cannot be used: {why}; nor can the emulator take its place, since this process has "
+                "opened that library already"
+            ) from None
+        instead = _open_emulator(hip, f"and ROCm cannot be used: {why}")
+        _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)")
+        return instead
+
+
+def _bindings() -> _rocm.Bindings:
+    package = import_module("hip")
+    major, minor = package.HIP_VERSION_TUPLE[:2]
+    return _rocm.Bindings(str(package.VERSION), (int(major), int(minor)))
 
 
 def _warn(text: str) -> None:
@@ -150,51 +158,9 @@ def _warn(text: str) -> None:
         warnings.formatwarning = before
 
 
-def _rocm_library(hip: Any) -> str:
-    """Where ROCm's library is, by hip-python's own search; a bare name leaves it to the loader."""
-    if _is_version_10(hip):
-        return os.fsdecode(import_module("rocm.bindings.util.paths").get_library_path("amdhip64"))
-    root = variable("ROCM_PATH") or variable("ROCM_HOME") or "/opt/rocm"
-    path = Path(root) / "lib" / "libamdhip64.so"
-    return str(path) if path.exists() else path.name
-
-
 def _is_version_10(hip: Any) -> bool:
     """Whether hip-python searches for the library itself; version 7 asks the loader only."""
     return str(hip.__name__).startswith("rocm.")
-
-
-_PROBE = """
-import ctypes, sys
-lib = ctypes.CDLL(sys.argv[1])
-n = ctypes.c_int(0)
-error = lib.hipGetDeviceCount(ctypes.byref(n))
-print("probe", error, n.value, int(hasattr(lib, "hipgemm_emulator_cpu")))
-"""
-
-
-def _probe(library: str) -> str:
-    """Try a library in a child process, for one that is opened can never be swapped. "" if it has a GPU."""
-    if not sys.executable:
-        return f"{library} cannot be tried without a Python executable"
-    try:
-        child = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _PROBE, library], capture_output=True, text=True, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"trying {library} failed ({error})"
-    found = re.search(r"^probe (-?\d+) (-?\d+) (\d)$", child.stdout, re.MULTILINE)
-    if found is None:
-        detail = child.stderr.strip().splitlines()
-        return (
-            f"{library} cannot be opened"
-            if "cannot open shared object" in child.stderr
-            else (f"trying {library} ended with {child.returncode} ({detail[-1] if detail else 'no output'})")
-        )
-    code, count, emulated = map(int, found.groups())
-    if emulated:
-        return f"{library} is an emulator"
-    return "" if code == _HIP_SUCCESS and count > 0 else f"{library} reports no device (error {code})"
 
 
 def _open_emulator(hip: Any, context: str = "") -> Runtime:
@@ -218,7 +184,7 @@ def _open_bridge(hip: Any) -> Runtime:
 def _open(hip: Any, kind: str, library: str) -> Runtime:
     """Make hip-python open this library and no other, leaving the environment as it is."""
     try:
-        # Held open here, it also answers to its bare name, should hip-python have settled on that.
+        # Held open here, it also answers to its bare name, should hip-python ask for that.
         handle = ctypes.CDLL(library)
         with _steered(hip, library):
             error, devices = hip.hipGetDeviceCount()
@@ -228,7 +194,7 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
         others = [path for path in _mapped_libraries() if not _same_file(path, library)]
         if others:
             raise RuntimeNotFoundError(f"hip-python has opened {others[0]} instead of {library}")
-    found = Runtime(kind, hip, library, int(devices), handle=handle)
+    found = Runtime(kind, hip, library, int(devices), _bindings(), handle=handle)
     if kind in ("emulator", "bridge"):
         reporter: Any = getattr(handle, f"hipgemm_{kind}_last_report")
         reporter.restype = ctypes.c_char_p
@@ -268,7 +234,7 @@ def _mapped_libraries() -> list[str]:
         maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
         return []
-    return sorted(set(re.findall(r"(/\S*libamdhip64[^/\n]*?\.so[^/\n]*)$", maps, re.MULTILINE)))
+    return sorted(set(re.findall(r"\s(/[^\n]*libamdhip64[^/\n]*\.so[^/\n]*)$", maps, re.MULTILINE)))
 
 
 def _same_file(a: str | Path, b: str | Path) -> bool:

@@ -1,11 +1,19 @@
-"""What documents show is what comes out."""
+"""What documents show is what comes out, and what they name is there."""
 
+import argparse
 import doctest
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+from hipgemm import __main__
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+BLOCK = re.compile(r"^ *```.*\n((?s:.*?))^ *```$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["sharding.md"])
@@ -13,3 +21,61 @@ def test_examples(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False)
     assert found.attempted > 0
     assert found.failed == 0
+
+
+def code(document: Path) -> list[str]:
+    """Each line of a document's blocks of code, without comments, and each text between backquotes."""
+    text = document.read_text()
+    lines = [line.partition("  #")[0] for block in BLOCK.findall(text) for line in block.splitlines()]
+    return lines + [" ".join(inline.split()) for inline in re.findall(r"`([^`]+)`", BLOCK.sub("", text))]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_exist(document: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Parsed(Exception):
+        pass
+
+    def parse_only(parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+        parse(parser, arguments)
+        raise Parsed
+
+    parse = argparse.ArgumentParser.parse_args
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    (targets,) = re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in code(document):
+        for target in re.findall(r"(?:^|[$=\w] )make ([a-z]+)$", line):
+            assert target in targets.split(), line
+        for arguments in re.findall(r"python -m hipgemm ([a-z].*)", line):
+            if not re.search(r"\b[A-Z]\b", arguments):  # M, N, K stand for numbers
+                with pytest.raises(Parsed):
+                    __main__.main(shlex.split(arguments))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_exist(document: Path) -> None:
+    folders = r"(?:bridge|docker|docs|emulator|examples|hipgemm|src_hip|tests|tools|\.ci|\.github)/"
+    for line in code(document):
+        for file in re.findall(rf"(?:^|[ =]|\$PWD/|src/)({folders}[\w./*-]*[\w/])", line):
+            assert list(ROOT.glob(file)), line
+    for link, heading in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", document.read_text()):
+        target = document.parent / link if link else document
+        assert target.exists(), link
+        assert not heading or heading in _anchors(target), f"{link}#{heading}"
+
+
+def _anchors(document: Path) -> list[str]:
+    """What its headings are called in links."""
+    headings = re.findall(r"^#+ (.*)", document.read_text(), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+def test_failures_are_told_as_rocm_md_says() -> None:
+    """The left column of its table of failures: parts of messages as they are in the sources."""
+    table = (DOCS / "rocm.md").read_text().partition("## What failures mean")[2].partition("\n## ")[0]
+    messages = re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)
+    assert len(messages) > 5
+    sources = "".join(
+        path.read_text() for folder in ("hipgemm", "tests") for path in (ROOT / folder).glob("*.py")
+    )
+    for message in messages:
+        assert message in sources

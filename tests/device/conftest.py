@@ -39,11 +39,37 @@ def use_kernel() -> Iterator[Callable[[str], None]]:
 
 @pytest.fixture
 def emulator() -> Any:
-    """For tests that only the emulator can survive or answer."""
-    runtime = _hip.runtime()
-    if runtime.kind != "emulator":
-        pytest.skip("needs the emulator")
-    return runtime.emulator
+    """The emulator's library, for tests with the marker `emulator`."""
+    return _hip.runtime().emulator
+
+
+@pytest.fixture
+def device_memory() -> Callable[[int], None]:
+    """Skip where the device has not so many bytes free. On the emulator only pages that are touched count."""
+
+    def need(nbytes: int) -> None:
+        free, _ = _hip.memory_info(0)
+        if free < nbytes:
+            pytest.skip(f"needs {nbytes / 2**30:.0f} GiB of device memory; {free / 2**30:.0f} GiB are free")
+
+    return need
+
+
+@pytest.fixture
+def run_on_devices(run_python: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a snippet in a process with two devices or more: the emulator's, or those that are there."""
+
+    def run(code: str, **environment: str) -> str:
+        runtime = _hip.runtime()
+        if runtime.kind == "emulator":
+            monkeypatch.setenv("HIPGEMM_EMULATOR_DEVICES", "2")
+        elif runtime.devices < 2:
+            pytest.skip("needs two devices; there is one")
+        done = run_python(code, **environment)
+        assert done.returncode == 0, done.stderr
+        return str(done.stdout)
+
+    return run
 
 
 @pytest.fixture

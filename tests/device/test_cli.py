@@ -14,6 +14,7 @@ import hipgemm as hg
 from hipgemm import info
 from hipgemm.__main__ import main
 from hipgemm.benchmarks import timing
+from hipgemm.runtime import hip as _hip
 
 
 def cli(*args, **environment):
@@ -24,16 +25,22 @@ def cli(*args, **environment):
 
 
 def test_info():
-    done = cli("info", HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_ARCH="gfx950")
+    done, here = cli("info"), info()
+    arch = _hip.arch(0)
     assert done.returncode == 0
-    assert re.search(r"^runtime +emulator +\S+libamdhip64\.so$", done.stdout, re.MULTILINE)
-    assert re.search(r"^device 0 +.+, gfx950$", done.stdout, re.MULTILINE)
-    assert re.search(r"^kernels +gfx950: \d+, gemm_bf16 \(\d+\)", done.stdout, re.MULTILINE)
+    assert re.search(
+        rf"^runtime +{here.runtime} +\S+libamdhip64\.so[.\d]*\nversion +HIP \d+\.\d+\.\d+, driver .+$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert re.search(rf"^device 0 +.+, {arch}$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^kernels +{arch}: \d+, ", done.stdout, re.MULTILINE)
     assert done.stderr == ""
 
 
+@pytest.mark.emulator("a device of another architecture")
 def test_info_says_that_no_kernel_serves_the_device():
-    done = cli("info", HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_ARCH="gfx906")
+    done = cli("info", HIPGEMM_EMULATOR_ARCH="gfx906")
     assert done.returncode == 1
     assert re.search(r"^device 0 +.+, gfx906$", done.stdout, re.MULTILINE)
     assert re.search(
@@ -43,15 +50,26 @@ def test_info_says_that_no_kernel_serves_the_device():
 
 def test_info_without_a_runtime():
     done = cli("info", HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
-    if done.returncode == 0:
-        pytest.skip("there is a GPU")
+    assert done.returncode == 1
     assert "runtime     none" in done.stdout
-    assert "problem     no GPU by ROCm" in done.stdout
+    assert "problem     ROCm cannot be used: ROCM_PATH=/nowhere has no lib/libamdhip64.so" in done.stdout
+
+
+def test_info_of_a_library_that_lacks_a_function(monkeypatch):
+    """As hip-python tells it, at the first call."""
+
+    def properties(device):
+        raise RuntimeError("failed to dlsym 'b'hipGetDevicePropertiesR0600'': undefined symbol")
+
+    monkeypatch.setattr(_hip, "properties", properties)
+    found = info()
+    assert "problem     failed to dlsym" in str(found)
+    assert found.runtime
 
 
 def test_selftest():
     done = cli("selftest")
-    assert done.stdout.splitlines()[-1] == "selftest: all right", done.stdout
+    assert done.stdout.splitlines()[-2:] == [f"on {info().summary}", "selftest: all right"], done.stdout
     assert done.returncode == 0
 
 
@@ -103,13 +121,14 @@ def test_can_use(capsys):
             assert ("copies a" in out) == ("T" in a and form == "mxfp8_e5m2")
 
 
-def test_errors_are_one_line():
-    done = cli("selftest", HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
-    if done.returncode == 0:
-        pytest.skip("there is a GPU")
+@pytest.mark.parametrize("command", ["selftest", "bench"])
+def test_errors_are_one_line(command):
+    done = cli(command, HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: no GPU by ROCm")
+    assert done.stderr.startswith("error: ROCm cannot be used: ROCM_PATH=/nowhere has no")
     assert len(done.stderr.splitlines()) == 1
+    if command == "bench":
+        assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -141,6 +160,7 @@ def test_bench_prints_its_figures(capsys, matrix_kernels):
     quick = ["--sizes", "64", "--repeat", "1", "--emulator-sizes", "64,128", "--seconds", "0"]
     assert main(["bench", *quick]) == 0
     text = capsys.readouterr().out
+    assert text.startswith(f"on {info().summary}\n")
     assert re.search(r"matmul 64\^3 bf16: +[\d.]+ ms resident", text)
     assert re.search(r"  matmul, out= given +[\d.]+\n  hip-python alone +[\d.]+\n", text)
     assert re.search(r"above hip-python's own launch of its kernel: [-\d.]+ \(aim: 10\)", text)
@@ -168,6 +188,8 @@ def test_bench_of_one_operation(op, tmp_path, capsys):
     assert " ok " in out
     rows = json.loads(record.read_text())
     assert rows["about"]["hipgemm"] == hg.__version__
+    assert (rows["about"]["runtime"], rows["about"]["library"]) == (info().runtime, info().library)
+    assert out.startswith(f"on {info().summary}\n")
     (row,) = rows["rows"]
     assert row["check"] == "ok"
     assert 0 < row["p10_us"] <= row["median_us"] <= row["p90_us"]

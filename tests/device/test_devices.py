@@ -1,19 +1,17 @@
 """Several devices: each gives what the others give, and the current one stays what it was."""
 
-import subprocess
 from collections.abc import Callable
 
 import pytest
-
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 HEAD = """
 import gc
 import ml_dtypes, numpy as np
 import hipgemm as hg
+from hipgemm.array.interop import device_kind
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime import staging as _staging
-from hipgemm.testing import random_matrix
+from hipgemm.testing import assert_gemm_close, random_matrix
 BF16, F32 = ml_dtypes.bfloat16, np.float32
 rng = np.random.default_rng(1)
 
@@ -28,14 +26,37 @@ def raises(kind, text, call):
 
 
 @pytest.fixture
-def two_devices(run_python: Run) -> Callable[..., str]:
-    def run(code: str, **environment: str) -> str:
-        variables = {"HIPGEMM_RUNTIME": "emulator", "HIPGEMM_EMULATOR_DEVICES": "2", **environment}
-        done = run_python(HEAD + code, **variables)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+def two_devices(run_on_devices: Callable[..., str]) -> Callable[..., str]:
+    return lambda code, **environment: run_on_devices(HEAD + code, **environment)
 
-    return run
+
+def test_products_of_both_devices(two_devices) -> None:
+    out = two_devices("""
+a, w = random_matrix((70, 64), rng), random_matrix((40, 64), rng)
+for device in (1, 0):
+    x, y = hg.asarray(a, device=device), hg.asarray(w, device=device)
+    out = hg.matmul(x, y.T, bias=np.ones(40, np.float32))
+    assert out.device == device and _hip.current_device() == 0
+    assert_gemm_close(out.get(), a, w.T, bias=np.ones(40, np.float32))
+x0, y1 = hg.asarray(a), hg.asarray(w, device=1)
+try:
+    hg.matmul(x0, y1.T)
+except TypeError as error:
+    print(error)
+x1 = hg.asarray(x0, device=1)
+assert x1.device == 1 and x0.device == 0
+np.testing.assert_array_equal(hg.matmul(x1, y1.T).get(), hg.matmul(x0, hg.asarray(w).T).get())
+back = hg.asarray(x1[::2, 8:].T, device=0)
+np.testing.assert_array_equal(back.get(), a[::2, 8:].T)
+_hip.call("hipSetDevice", 1)
+assert hg.zeros(1, np.int8).device == 1
+assert_gemm_close(hg.matmul(a, w.T), a, w.T)
+assert _hip.current_device() == 1
+""")
+    assert out.strip() == (
+        "matmul: a, b must live in one place; got a on device 0, b on device 1; "
+        "move the others with hipgemm.asarray(x, device=0)"
+    )
 
 
 def test_every_function_on_either_device(two_devices) -> None:
@@ -71,7 +92,7 @@ def calls(device):
     if hasattr(np, "unstack"):
         yield np.from_dlpack(hg.asarray(bias, device=device), device="cpu")
     assert x.view(np.uint16).__cuda_array_interface__["stream"] == 1
-    assert x.__dlpack_device__() == (10, device)
+    assert x.__dlpack_device__() == (device_kind(), device)
     capsule = x.__dlpack__(stream=int(stream), max_version=(1, 1), copy=True)
     stats = hg.memory_stats(device)
     assert stats.device == device and stats.used > 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import hipgemm as hg
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -17,11 +20,23 @@ def run(name: str, *args: str) -> str:
         [sys.executable, EXAMPLES / name, *args], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"on {hg.info().summary}\n")
     return done.stdout
 
 
 def test_quickstart() -> None:
     assert "every element inside the bound" in run("quickstart.py")
+
+
+@pytest.mark.parametrize("name", ["quickstart", "moe_layer"])
+def test_a_gpu_that_is_not_there_is_not_replaced(name: str) -> None:
+    environment = {**os.environ, "HIPGEMM_RUNTIME": "rocm", "ROCM_PATH": "/nowhere"}
+    command = [sys.executable, EXAMPLES / f"{name}.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode != 0
+    told = "ROCm cannot be used: ROCM_PATH=/nowhere has no lib/libamdhip64.so"
+    assert done.stdout.startswith(f"on none: {told}")
+    assert f"RuntimeNotFoundError: {told}" in done.stderr
 
 
 def test_train_mlp(tmp_path: Path) -> None:

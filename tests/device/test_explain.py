@@ -26,13 +26,7 @@ FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")  # f16 and the other 
 KERNELS = [
     k for k in code_object("gfx950").kernels.values() if k.op in GEMMS and k.a == k.b and k.a in FORMATS
 ]
-emulated = pytest.mark.usefixtures("emulator")
-
-
-@pytest.fixture
-def emulator():
-    if hg.info().runtime != "emulator":
-        pytest.skip("counters are the emulator's")
+emulated = pytest.mark.emulator("counters")
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,9 @@ def in_a_child(monkeypatch):
     return run
 
 
+@pytest.mark.emulator("orders of waves, memory modes, sanitizers")
 @pytest.mark.parametrize(("variables", "stride"), MACHINES, ids=["-".join(v.values()) for v, _ in MACHINES])
-def test_the_same_bits_on_any_machine(variables, stride, emulator, in_a_child, request):
+def test_the_same_bits_on_any_machine(variables, stride, in_a_child, request):
     seeds = request.config.getoption("fuzz_case") or range(stride // 2, CASES, stride)
     here = [fuzz.digest(fuzz.run(fuzz.make(seed))) for seed in seeds]
     there = in_a_child(seeds, variables)
@@ -89,13 +90,15 @@ def test_the_same_bits_on_any_machine(variables, stride, emulator, in_a_child, r
     assert not different, f"other bits in cases {different} with {variables}"
 
 
+@pytest.mark.emulator("a device of another architecture")
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx942"])  # whose code the emulator can execute
-def test_other_architectures(arch, emulator, in_a_child, request):
+def test_other_architectures(arch, in_a_child, request):
     seeds = request.config.getoption("fuzz_case") or range(0, CASES, 17)
     assert len(in_a_child(seeds, {"ARCH": arch})) == len(seeds)
 
 
-def test_all_kinds_under_all_checks(emulator):
+@pytest.mark.emulator("sanitizers")
+def test_all_kinds_under_all_checks():
     environment = {**os.environ, "HIPGEMM_EMULATOR_CHECK": "all", "HIPGEMM_POOL": "off"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "test_calls"]
     done = subprocess.run([*command, "--fuzz", "15"], capture_output=True, text=True, env=environment)

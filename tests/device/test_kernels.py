@@ -14,7 +14,6 @@ from gemm_launch import Memory, launch_in_order
 
 from hipgemm import reference, testing
 from hipgemm.kernels import launch as _launch
-from hipgemm.runtime import hip as _hip
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = {"bf16": BF16, "f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
@@ -204,11 +203,10 @@ def test_more_workgroups_than_a_span_of_runs(memory):
 
 
 @pytest.mark.matrix
+@pytest.mark.emulator("memory modes")
 @pytest.mark.skipif("HIPGEMM_EMULATOR_MEMORY" in os.environ, reason="runs the tests of this file itself")
 def test_loads_may_land_at_once():
     """The emulator lets loads land as late as waits allow; the hardware may be as early as their issue."""
-    if _hip.runtime().kind != "emulator":
-        pytest.skip("the emulator's memory modes")
     chosen = "k_tiles or partner or (ragged_shapes and 257)"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen],

@@ -109,6 +109,7 @@ def test_any_numbers_stay_in_the_bound(memory, kernel):
         assert (error <= (k + 6) * 2.0**-24 * magnitude + 2.0**-24 * np.abs(expected)).all()
 
 
+@pytest.mark.emulator("orders of workgroups and waves")
 @each_kind
 def test_same_bits_in_any_order(memory, kernel, emulator, monkeypatch):
     """Whatever workgroups, waves and threads do first."""
@@ -124,7 +125,7 @@ def test_same_bits_in_any_order(memory, kernel, emulator, monkeypatch):
         emulator.hipgemm_emulator_set_waves(None)
 
 
-def test_a_tile_as_large_as_offsets_reach(memory, emulator):
+def test_a_tile_as_large_as_offsets_reach(memory):
     """64 rows of almost 32 MiB. The end of K is masked although offsets beyond 2**31 lie in the buffer."""
     rows, k = 64, 2**24 - 8
     pitch = 2 * k

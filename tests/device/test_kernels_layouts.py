@@ -165,7 +165,7 @@ def test_no_k_gives_zeros(memory, name):
 
 
 @each_layout
-def test_operands_beyond_4_gib(memory, emulator, name):
+def test_operands_beyond_4_gib(memory, device_memory, name):
     """The furthest apart that rows may be: a tile spans just less than 2 GiB, an operand several."""
     kernel = GEMMS[name]
     m, n, k = 70, 130, 5 * kernel.tile[2] + 16
@@ -177,7 +177,7 @@ def test_operands_beyond_4_gib(memory, emulator, name):
             in_tile = kernel.tile[side] if kernel.layout[side] == "nt"[side] else kernel.tile[2]
             pitch = (2**31 - 1) // in_tile // 16 * 16
             assert pitch * len(lines) > 2**31
-            # Its pages come into being when touched.
+            device_memory(pitch * len(lines))
             space = int(_hip.call("hipMalloc", pitch * len(lines)))
             stack.callback(_hip.call, "hipFree", space)
             for i, line in enumerate(lines):
@@ -192,6 +192,7 @@ def test_operands_beyond_4_gib(memory, emulator, name):
 # ---- the machine ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.emulator("sanitizers, memory modes")
 @pytest.mark.parametrize("mode", ["late", "early", "random:3"])
 def test_clean_under_every_check(memory, emulator, mode):
     waves = b"random:5" if mode.startswith("random") else b"reverse"
@@ -209,8 +210,9 @@ def test_clean_under_every_check(memory, emulator, mode):
         emulator.hipgemm_emulator_set_check(b"")
 
 
+@pytest.mark.emulator("counters of LDS clocks")
 @every_kernel
-def test_lds_reads_meet_no_bank_twice(memory, emulator, name):
+def test_lds_reads_meet_no_bank_twice(memory, name):
     kernel = GEMMS[name]
     drawn = Product.draw(kernel, *kernel.tile[:2], 4 * kernel.tile[2])
     hipgemm.emulator_counters(reset=True, addresses=True)
@@ -222,8 +224,9 @@ def test_lds_reads_meet_no_bank_twice(memory, emulator, name):
     assert counted.lds_data_clocks * 128 == counted.lds_read_bytes > 0
 
 
+@pytest.mark.emulator("counters of memory traffic")
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if GEMMS[name].op == "gemm"])  # without scales
-def test_nothing_past_the_edges_is_fetched(memory, emulator, name):
+def test_nothing_past_the_edges_is_fetched(memory, name):
     """Whole chunks of 16 bytes; of the last line of a K-strided operand, only up to its last dword."""
     kernel = GEMMS[name]
     m, n, k = 13, 33, 2 * kernel.tile[2] + 3

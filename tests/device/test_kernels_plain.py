@@ -358,7 +358,7 @@ FAR = 5 * 2**30  # bytes
 
 @pytest.mark.parametrize("form", ["bf16", "f32", "mxfp4_e2m1"])
 @pytest.mark.parametrize("axis", ["row", "k"])
-def test_operands_beyond_4_gib(memory, emulator, form, axis):
+def test_operands_beyond_4_gib(memory, device_memory, form, axis):
     """Rows or numbers so far apart that 32 bits of bytes, or of elements, do not reach; also backwards."""
     rng = np.random.default_rng(12)
     rows, k = (4, 70) if axis == "row" else (70, 140)
@@ -368,6 +368,7 @@ def test_operands_beyond_4_gib(memory, emulator, form, axis):
     if form == "mxfp4_e2m1":
         units = (units.view(np.uint8) & 15)[:, ::2] | (units.view(np.uint8) & 15)[:, 1::2] << 4
     lines = np.ascontiguousarray(units if axis == "row" else units.T)
+    device_memory(pitch * len(lines))
     space = int(_hip.call("hipMalloc", pitch * len(lines)))  # its pages come into being when touched
     try:
         for back in (False, True):
@@ -393,7 +394,8 @@ def test_operands_beyond_4_gib(memory, emulator, form, axis):
 
 
 @pytest.mark.parametrize("out", TYPES)
-def test_results_and_batches_beyond_4_gib(memory, emulator, out):
+def test_results_and_batches_beyond_4_gib(memory, device_memory, out):
+    device_memory(8 * FAR)
     rng = np.random.default_rng(13)
     a, b = draw("bf16", rng, 3, 40), draw("bf16", rng, 2, 40, (2, 1))
     item = TYPES[out].itemsize
@@ -477,9 +479,10 @@ MODES = [
 ]
 
 
+@pytest.mark.emulator("sanitizers, memory modes")
 @pytest.mark.skipif("HIPGEMM_EMULATOR_CHECK" in os.environ, reason="runs the tests of this file itself")
 @pytest.mark.parametrize("mode", MODES, ids=str)
-def test_clean_under_every_check(emulator, mode):
+def test_clean_under_every_check(mode):
     chosen = "ragged_shapes or any_strides or own_blocks or batches or epilogue"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", chosen],

@@ -394,7 +394,8 @@ def moved(run):
     return sum(x.global_read_bytes + x.global_written_bytes + x.global_atomic_bytes for x in each)
 
 
-def test_bytes_moved_are_near_each_rule_s_floor(memory, emulator):
+@pytest.mark.emulator("counters of memory traffic")
+def test_bytes_moved_are_near_each_rule_s_floor(memory):
     x = np.random.default_rng(0).standard_normal((256, 512)).astype(ml_dtypes.bfloat16)
     used = {step: np.full(256 if step else 1, 3, np.float32) for step in (0, 1)}
     floors = {

@@ -285,6 +285,7 @@ def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
 
 
 @pytest.mark.matrix
+@pytest.mark.emulator("sanitizers, memory modes")
 @pytest.mark.skipif("HIPGEMM_EMULATOR_MODES" in os.environ, reason="runs the tests of this file itself")
 @pytest.mark.parametrize("setting", ["MEMORY=early", "CHECK=all"])
 @pytest.mark.parametrize(
@@ -294,7 +295,7 @@ def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
         ("test_kernels_quantize.py", "any_layout or given"),
     ],
 )
-def test_in_other_modes_of_the_emulator(emulator, file, chosen, setting):
+def test_in_other_modes_of_the_emulator(file, chosen, setting):
     """Loads may land at once, too; and the sanitizers find nothing."""
     name, _, value = setting.partition("=")
     command = [

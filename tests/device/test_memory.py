@@ -23,7 +23,8 @@ def free_bytes() -> int:
     return int(_hip.runtime().hip.hipMemGetInfo()[1])
 
 
-def test_a_thousand_calls_leak_nothing(rng, emulator):
+@pytest.mark.emulator("the process survives a fault on the device")
+def test_a_thousand_calls_leak_nothing(rng):
     """Half of them raise: wrong shapes, no memory, no stream, and faults that a device finds late."""
     a, w = random_matrix((20, 36), rng), random_matrix((24, 36), rng)
     x, y = hg.asarray(a), hg.asarray(w)
@@ -250,6 +251,7 @@ def test_the_cache_is_bounded():
         hg.limit_memory()
 
 
+@pytest.mark.emulator("a device of little memory")
 def test_a_device_that_runs_out(run_python: Run) -> None:
     """With the little memory that it has: products fail, say why, and go on once there is room."""
     done = run_python(
@@ -280,7 +282,6 @@ def test_a_device_that_runs_out(run_python: Run) -> None:
         "del big\n"
         "assert hg.memory_stats().used < 2**19, hg.memory_stats()\n"
         "print(total, failed)\n",
-        HIPGEMM_RUNTIME="emulator",
         HIPGEMM_EMULATOR_DEVICE_BYTES=str(40 << 20),
     )
     assert done.returncode == 0, done.stderr

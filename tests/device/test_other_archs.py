@@ -31,6 +31,7 @@ for quantize in (
 print(*sorted(k for k in hg.usage().kernels if "gemm" in k))
 """
 FOLDER = Path(__file__).parent
+other_architecture = pytest.mark.emulator("a device of another architecture")
 # gfx90a needs fewer wait states than gfx950, whose the hazard check counts.
 CHECKS = {"gfx942": "all", "gfx90a": "race,uninit,bounds"}
 TESTS = {
@@ -41,10 +42,11 @@ TESTS = {
 }
 
 
+@other_architecture
 @pytest.mark.skipif("HIPGEMM_EMULATOR_ARCH" in os.environ, reason="chooses an architecture itself")
 @pytest.mark.parametrize("file", TESTS)
 @pytest.mark.parametrize("arch", CHECKS)
-def test_kernels(emulator, arch, file):
+def test_kernels(arch, file):
     environment = {"HIPGEMM_EMULATOR_ARCH": arch}
     pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -58,9 +60,10 @@ def test_kernels(emulator, arch, file):
     assert "passed" in done.stdout
 
 
+@other_architecture
 @pytest.mark.parametrize("arch", CHECKS)
-def test_the_library_takes_the_plain_kernel(emulator, run_python, arch):
+def test_the_library_takes_the_plain_kernel(run_python, arch):
     """Under the checks, which the kernels' own tests go without: they would take minutes."""
     environment = {"HIPGEMM_EMULATOR_ARCH": arch, "HIPGEMM_EMULATOR_CHECK": CHECKS[arch]}
-    done = run_python(LIBRARY, HIPGEMM_RUNTIME="emulator", **environment)
+    done = run_python(LIBRARY, **environment)
     assert done.stdout == "plain_gemm\n", done.stdout + done.stderr

@@ -1,15 +1,19 @@
 """Which library hip-python is made to open. Each case in a process of its own, for a choice is made once."""
 
+import ctypes.util
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import fake_rocm
 import pytest
 
 from hipgemm.runtime import hip as _hip
 
+pytestmark = pytest.mark.emulator("processes that may choose it")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 SHOW = """
@@ -25,68 +29,117 @@ with warnings.catch_warnings(record=True) as seen:
 for one in seen:
     print("warning", one.category.__name__, "|", one.message)
 """
+INFO = "import hipgemm as hg\nprint(hg.info().summary)\nprint(hg.info().advice)\n"
+COMPILER = [shutil.which("cc")] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Build a ROCm tree whose libamdhip64.so has nothing but hipGetDeviceCount, with this body."""
 
-    def make(body: str) -> Path:
+    def make(body: str, *flags: str) -> Path:
         root = tmp_path_factory.mktemp("rocm")
         (root / "lib").mkdir()
         source = root / "stub.c"
         source.write_text(f"#include <stdlib.h>\nint hipGetDeviceCount(int *n) {{ {body} }}\n")
-        compiler = [shutil.which("cc")] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
         library = str(root / "lib" / "libamdhip64.so")
-        subprocess.run([*compiler, "-shared", "-fPIC", str(source), "-o", library], check=True)
+        subprocess.run([*COMPILER, "-shared", "-fPIC", str(source), "-o", library, *flags], check=True)
         return root
 
     return make
 
 
 @pytest.fixture(scope="module")
-def two_gpus(build) -> Path:
-    return build("*n = 2; return 0;")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Make a stand-in for ROCm's tree, of HIP 7.15 unless told otherwise."""
+    made: dict[str, Path] = {}
+
+    def make(**choices: object) -> Path:
+        key = str(sorted(choices.items()))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("opt") / "fake rocm"
+            fake_rocm.make(made[key], **{"version": "7.15", **choices})  # type: ignore[arg-type]
+        return made[key]
+
+    return make
 
 
 @pytest.fixture(scope="module")
-def no_gpu(build) -> Path:
-    return build("*n = 0; return 100;")
+def two_gpus(fake) -> Path:
+    return fake(devices=2)
+
+
+@pytest.fixture(scope="module")
+def no_gpu(fake) -> Path:
+    return fake(devices=0)
 
 
 @pytest.fixture
 def choose(run_python: Run, tmp_path) -> Callable[..., list[str]]:
+    """Run a snippet with ROCm at one place, or by the loader's path alone: lines that it prints."""
+
     def run(mode: str | None, code: str = SHOW, rocm: Path | None = None, **environment: str) -> list[str]:
-        environment.setdefault("LD_LIBRARY_PATH", str(tmp_path))
-        done = run_python(code, HIPGEMM_RUNTIME=mode, ROCM_PATH=str(rocm or tmp_path), **environment)
+        if "LD_LIBRARY_PATH" in environment:
+            code = (
+                f"from pathlib import Path\nfrom hipgemm.runtime import rocm as _rocm\n_rocm.OPT = Path({str(tmp_path)!r})\n"
+                + code
+            )
+            environment = {**environment, "ROCM_PATH": "", "ROCM_HOME": ""}
+        else:
+            environment = {**environment, "ROCM_PATH": str(rocm or tmp_path)}
+        done = run_python(code, HIPGEMM_RUNTIME=mode, **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
     return run
 
 
+def hip_version() -> tuple[int, ...]:
+    """Of HIP, which the installed hip-python is made for."""
+    import hip
+
+    return tuple(hip.HIP_VERSION_TUPLE[:2])
+
+
 def test_emulator(choose):
     assert choose("emulator") == [f"emulator {_hip.EMULATOR} 1"]
 
 
-def test_auto_without_rocm(choose):
+def test_auto_without_rocm(choose, tmp_path):
     for mode in ("auto", None, ""):
         first, warning = choose(mode)
         assert first == f"emulator {_hip.EMULATOR} 1"
         assert warning == (
-            "warning RuntimeFallbackWarning | hipgemm runs on its emulator: libamdhip64.so cannot be opened "
+            f"warning RuntimeFallbackWarning | hipgemm runs on its emulator: ROCM_PATH={tmp_path} has no "
+            "lib/libamdhip64.so or lib/libamdhip64.so.N; correct it or unset it "
             "(HIPGEMM_RUNTIME=emulator hides this line)"
         )
 
 
-def test_auto_with_gpus(choose, two_gpus):
-    assert choose("auto", rocm=two_gpus) == [f"rocm {two_gpus}/lib/libamdhip64.so 2"]
-    assert choose("rocm", rocm=two_gpus) == [f"rocm {two_gpus}/lib/libamdhip64.so 2"]
+@pytest.mark.skipif(bool(ctypes.util.find_library("amdhip64")), reason="the loader knows a ROCm")
+def test_no_rocm_anywhere(choose, tmp_path):
+    _, warning = choose("auto", LD_LIBRARY_PATH=str(tmp_path))
+    assert "no libamdhip64.so is found: neither by ROCM_PATH, nor in /opt/rocm*, nor by the loader" in warning
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_auto_with_gpus(choose, fake, devices):
+    rocm = fake(devices=devices)
+    assert choose("auto", rocm=rocm) == [f"rocm {rocm}/lib/libamdhip64.so {devices}"]
+    assert choose("rocm", rocm=rocm) == [f"rocm {rocm}/lib/libamdhip64.so {devices}"]
+
+
+def test_without_the_development_package(choose, fake):
+    """As in containers: libamdhip64.so.7 alone."""
+    rocm = fake(development=False)
+    assert choose("rocm", rocm=rocm) == [f"rocm {rocm}/lib/libamdhip64.so.7 1"]
+    by_loader = choose("rocm", LD_LIBRARY_PATH=f"{rocm}/lib")
+    assert by_loader == [f"rocm {rocm}/lib/libamdhip64.so.7.15.0 1"]
 
 
 def test_gpus_by_the_loader_s_path(choose, two_gpus):
     found = choose("auto", LD_LIBRARY_PATH=f"{two_gpus}/lib")
-    assert found == ["rocm libamdhip64.so 2"]
+    assert found == [f"rocm {two_gpus}/lib/libamdhip64.so.7.15.0 2"]
 
 
 def test_auto_with_rocm_but_no_gpu(choose, no_gpu):
@@ -98,15 +151,111 @@ def test_auto_with_rocm_but_no_gpu(choose, no_gpu):
 def test_auto_with_a_rocm_that_crashes(choose, build):
     first, warning = choose("auto", rocm=build("abort();"))
     assert first.startswith("emulator ")
-    assert "ended with -6" in warning
+    assert "ended with -6 in hipGetDeviceCount" in warning
 
 
-def test_rocm_that_is_not_there(choose, no_gpu):
-    assert choose("rocm") == [
-        "RuntimeNotFoundError | no GPU by ROCm: libamdhip64.so cannot be opened (HIPGEMM_RUNTIME=rocm)"
-    ]
+def test_rocm_that_is_not_there(choose, no_gpu, tmp_path):
+    (text,) = choose("rocm")
+    assert text.startswith(
+        f"RuntimeNotFoundError | ROCm cannot be used: ROCM_PATH={tmp_path} has no lib/libamd"
+    )
+    assert text.endswith("(HIPGEMM_RUNTIME=rocm)")
     (text,) = choose("rocm", rocm=no_gpu)
-    assert text.startswith("RuntimeNotFoundError | no GPU by ROCm: ")
+    assert text.startswith("RuntimeNotFoundError | ROCm cannot be used: ")
+
+
+def test_a_rocm_that_lacks_a_library(choose, build, tmp_path):
+    needed = tmp_path / "libneeded.so"
+    (tmp_path / "empty.c").touch()
+    subprocess.run([*COMPILER, "-shared", "-o", needed, tmp_path / "empty.c"], check=True)
+    rocm = build("return 0;", "-Wl,--no-as-needed", str(needed))
+    needed.unlink()
+    (text,) = choose("rocm", rocm=rocm)
+    assert f"{rocm}/lib/libamdhip64.so cannot be opened: " in text
+    assert "libneeded.so: cannot open shared object file" in text
+
+
+def test_a_rocm_that_lacks_functions(choose, build):
+    """Told in one sentence, also by `info`, which never raises."""
+    rocm = build("*n = 1; return 0;")
+    (text,) = choose("rocm", rocm=rocm)
+    assert f"{rocm}/lib/libamdhip64.so (unknown HIP) is too old: hipgemm needs ROCm 6 or newer" in text
+    summary, _ = choose("rocm", INFO, rocm=rocm)
+    assert summary == f"none: {text.partition(' | ')[2]}"
+    rocm = build("*n = 1; return 0; } int hipRuntimeGetVersion(int *v) { *v = 70051831; return 0;")
+    summary, _ = choose("rocm", INFO, rocm=rocm)
+    assert re.fullmatch(
+        r"none: ROCm cannot be used: \S+libamdhip64\.so \(HIP 7\.0\) lacks hipDeviceCanAccessPeer "
+        r"and \d+ more, which hipgemm calls by hip-python \S+, made for HIP \d+\.\d+; repair or update "
+        r"ROCm, and run: pip install 'hip-python>=7\.0,<8' \(HIPGEMM_RUNTIME=rocm\)",
+        summary,
+    )
+
+
+def test_a_rocm_of_another_major_version(choose, fake):
+    """hip-python 7 and 10 are both made for HIP 7."""
+    rocm = fake(version="6.4", development=False)
+    (text,) = choose("rocm", rocm=rocm)
+    assert re.fullmatch(
+        r"RuntimeNotFoundError \| ROCm cannot be used: hip-python \S+, made for HIP 7\.\d+, does not go with "
+        rf"{rocm}/lib/libamdhip64\.so\.6, HIP 6\.4 \(of AMD Instinct \(tests/fake_rocm\.py\), gfx950\); "
+        r"run: pip install 'hip-python>=6\.4,<7' \(HIPGEMM_RUNTIME=rocm\)",
+        text,
+    )
+    first, warning = choose("auto", rocm=rocm)
+    assert first.startswith("emulator ")
+    assert "run: pip install 'hip-python>=6.4,<7'" in warning
+
+
+def test_a_rocm_that_hip_python_is_not_made_for(choose, fake):
+    """It is used; `info` tells which hip-python is made for it."""
+    made_for_10 = hip_version()[:2] >= (7, 9)
+    rocm = fake(version="7.0" if made_for_10 else "7.15")
+    summary, advice = choose("rocm", INFO, rocm=rocm)
+    assert summary.startswith("rocm: AMD Instinct (tests/fake_rocm.py), gfx950; HIP 7.")
+    line, wanted = ("7.0 to 7.2", ">=7.0,<8") if made_for_10 else ("7.9 and newer", ">=10,<11")
+    assert f"the library is of ROCm {line}; it has every function that hipgemm calls; " in advice
+    assert advice.endswith(f"run: pip install 'hip-python{wanted}'")
+
+
+def test_a_driver_that_hangs(choose, fake):
+    hurry = "from hipgemm.runtime import rocm as _rocm\n_rocm.SECONDS = 0.5\n"
+    rocm = fake(hanging=True)
+    (text,) = choose("rocm", hurry + SHOW, rocm=rocm)
+    assert text == (
+        f"RuntimeNotFoundError | ROCm cannot be used: the driver hangs: {rocm}/lib/libamdhip64.so, "
+        "hipGetDeviceCount has not returned within 0.5 s; see dmesg for amdgpu, and try rocminfo "
+        "(HIPGEMM_RUNTIME=rocm)"
+    )
+    first, warning = choose("auto", hurry + SHOW, rocm=rocm)
+    assert first.startswith("emulator ")
+    assert "the driver hangs" in warning
+
+
+def test_a_gpu_without_kernels(choose, fake):
+    code = """
+import ml_dtypes, numpy as np, hipgemm as hg
+x = np.ones((4, 8), ml_dtypes.bfloat16)
+try:
+    hg.matmul(x, x.T)
+except hg.KernelNotFoundError as error:
+    print(error)
+"""
+    (text,) = choose("auto", code, rocm=fake(arch="gfx1030"))
+    assert text.startswith("matmul: no kernels for gfx1030; architectures built: gfx950, ")
+
+
+def test_products_on_what_stands_in_for_rocm(choose, fake):
+    code = """
+import ml_dtypes, numpy as np, hipgemm as hg
+from hipgemm import testing
+from hipgemm.runtime import hip as _hip
+x = np.ones((70, 96), ml_dtypes.bfloat16)
+testing.assert_gemm_close(hg.matmul(x, x.T), x, x.T, exact=True)
+print(_hip.runtime().kind, _hip.runtime().emulator, list(hg.usage().kernels))
+"""
+    (text,) = choose("rocm", code, rocm=fake(), HIPGEMM_EMULATOR_ARCH="gfx906", HIPGEMM_EMULATOR_DEVICES="0")
+    assert text.startswith("rocm None ['gemm_bf16_nt_")
 
 
 def test_wrong_choice(choose):
@@ -115,8 +264,8 @@ def test_wrong_choice(choose):
 
 
 def test_emulator_wins_over_rocm(choose, two_gpus):
-    found = choose("emulator", rocm=two_gpus, LD_LIBRARY_PATH=f"{two_gpus}/lib")
-    assert found == [f"emulator {_hip.EMULATOR} 1"]
+    for place in ({"rocm": two_gpus}, {"LD_LIBRARY_PATH": f"{two_gpus}/lib"}):
+        assert choose("emulator", **place) == [f"emulator {_hip.EMULATOR} 1"]
 
 
 def test_a_copy_of_the_emulator_is_no_gpu(choose, tmp_path):
@@ -153,7 +302,7 @@ def test_damaged_emulator(choose, tmp_path):
 
 def test_another_library_is_open_already(choose, two_gpus, no_gpu):
     opened = "import ctypes\nheld = ctypes.CDLL({!r})\n"
-    library = f"{two_gpus}/lib/libamdhip64.so"
+    library = f"{two_gpus}/lib/libamdhip64.so.7.15.0"
     (text,) = choose("emulator", opened.format(library) + SHOW)
     assert text.startswith(
         f"RuntimeNotFoundError | HIPGEMM_RUNTIME=emulator, but this process has already opened {library}"
@@ -170,6 +319,7 @@ def test_hip_python_has_opened_another_already(choose, two_gpus):
     assert "this process has already opened" in text
 
 
+@pytest.mark.skipif(bool(ctypes.util.find_library("amdhip64")), reason="the loader knows a ROCm")
 def test_hip_python_has_failed_already(choose):
     code = "from hip import hip\ntry: hip.hipGetDeviceCount()\nexcept RuntimeError: pass\n" + SHOW
     assert choose("emulator", code) == [f"emulator {_hip.EMULATOR} 1"]
@@ -255,44 +405,3 @@ def test_a_wrong_variable_is_told(choose):
     (text,) = choose("emulator", HIPGEMM_EMULATOR_ASYNC="lazy")
     assert text.startswith("RuntimeNotFoundError | ")
     assert text.endswith("HIPGEMM_EMULATOR_ASYNC must be late or eager; got 'lazy')")
-
-
-# ---- several devices
-
-
-def test_two_devices(run_python: Run) -> None:
-    done = run_python(
-        """
-import ml_dtypes, numpy as np, hipgemm as hg
-from hipgemm import testing
-from hipgemm.runtime import hip as _hip
-rng = np.random.default_rng(0)
-a, w = testing.random_matrix((70, 64), rng), testing.random_matrix((40, 64), rng)
-for device in (1, 0):
-    x, y = hg.asarray(a, device=device), hg.asarray(w, device=device)
-    out = hg.matmul(x, y.T, bias=np.ones(40, np.float32))
-    assert out.device == device and _hip.current_device() == 0
-    testing.assert_gemm_close(out.get(), a, w.T, bias=np.ones(40, np.float32))
-x0, y1 = hg.asarray(a), hg.asarray(w, device=1)
-try:
-    hg.matmul(x0, y1.T)
-except TypeError as error:
-    print(error)
-x1 = hg.asarray(x0, device=1)
-assert x1.device == 1 and x0.device == 0
-np.testing.assert_array_equal(hg.matmul(x1, y1.T).get(), hg.matmul(x0, hg.asarray(w).T).get())
-back = hg.asarray(x1[::2, 8:].T, device=0)
-np.testing.assert_array_equal(back.get(), a[::2, 8:].T)
-_hip.call("hipSetDevice", 1)
-assert hg.zeros(1, np.int8).device == 1
-testing.assert_gemm_close(hg.matmul(a, w.T), a, w.T)
-assert _hip.current_device() == 1
-""",
-        HIPGEMM_RUNTIME="emulator",
-        HIPGEMM_EMULATOR_DEVICES="2",
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == (
-        "matmul: a, b must live in one place; got a on device 0, b on device 1; "
-        "move the others with hipgemm.asarray(x, device=0)"
-    )

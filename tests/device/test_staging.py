@@ -185,7 +185,8 @@ def test_idle_buffers_give_way(monkeypatch, rng):
     assert staging.bytes == 2**16
 
 
-def test_faults_are_told_once_and_lose_no_buffer(small, emulator, rng):
+@pytest.mark.emulator("the process survives a fault on the device")
+def test_faults_are_told_once_and_lose_no_buffer(small, rng):
     x = hg.asarray(np.ones((64, 64), BF16))
 
     class Beyond:
@@ -203,8 +204,9 @@ def test_faults_are_told_once_and_lose_no_buffer(small, emulator, rng):
     assert small.bytes <= _staging.LIMIT
 
 
-def test_numbers_far_apart_come_down_alone(emulator, rng, monkeypatch):
+def test_numbers_far_apart_come_down_alone(device_memory, rng, monkeypatch):
     """Not with the gigabytes between them."""
+    device_memory(13 << 30)
     real, moved = _staging.fetch, []
 
     def fetch(*args):

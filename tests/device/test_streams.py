@@ -218,7 +218,8 @@ def test_events_are_used_again():
     assert len(handles) == 1
 
 
-def test_faults_reach_who_waits(emulator):
+@pytest.mark.emulator("the process survives a fault on the device")
+def test_faults_reach_who_waits():
     x = hg.asarray(np.ones((64, 64), BF16))
 
     class Beyond:

@@ -1,6 +1,5 @@
 """Many threads, streams and devices at once; forks; Ctrl-C. Each in a process of its own."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -102,18 +101,16 @@ print("served", sum(hg.usage().kernels.values()))
 """
 
 
-@pytest.mark.parametrize("check", ["race", ""], ids=["race check", "eager"])
-def test_threads_streams_and_devices(run_python: Run, check: str) -> None:
+CHECKED = pytest.mark.emulator("the race check")
+
+
+@pytest.mark.parametrize("check", [pytest.param("race", marks=CHECKED), ""], ids=["race check", "eager"])
+def test_threads_streams_and_devices(run_on_devices: Callable[..., str], monkeypatch, check: str) -> None:
     """16 threads, 200 calls each, on 4 streams of each of 2 devices: the same bits as one after the other."""
-    done = run_python(
-        HEAD + LOAD,
-        HIPGEMM_RUNTIME="emulator",
-        HIPGEMM_EMULATOR_DEVICES="2",
-        HIPGEMM_EMULATOR_CHECK=check,
-        HIPGEMM_EMULATOR_ASYNC="late" if check else "eager",
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.split()[-1]) > 16 * 200
+    monkeypatch.setenv("HIPGEMM_EMULATOR_CHECK", check)
+    monkeypatch.setenv("HIPGEMM_EMULATOR_ASYNC", "late" if check else "eager")
+    out = run_on_devices(HEAD + LOAD)
+    assert int(out.split()[-1]) > 16 * 200
 
 
 FORK = """
@@ -155,7 +152,7 @@ print("parent", hg.matmul(x, x).get().shape, y.get().sum())
 
 
 def test_a_forked_child_is_told(run_python: Run) -> None:
-    done = run_python(HEAD + FORK, HIPGEMM_RUNTIME="emulator")
+    done = run_python(HEAD + FORK)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["child 20 0", "parent (8, 8) 0.0"]
 
@@ -167,7 +164,7 @@ def test_a_child_of_a_process_without_gpu_may_use_it(run_python: Run) -> None:
         "    os._exit(0 if hg.zeros(3, F32).get().sum() == 0 else 1)\n"
         "print(os.waitpid(pid, 0)[1], hg.zeros(2, F32).get())\n"
     )
-    done = run_python(code, HIPGEMM_RUNTIME="emulator")
+    done = run_python(code)
     assert done.stdout.split("\n")[0] == "0 [0. 0.]", done.stderr
 
 
@@ -209,7 +206,7 @@ print("handled", calls)
 
 def test_signal_handlers_may_call(run_python: Run) -> None:
     """Python runs them anywhere in the main thread, also while the pool is at work."""
-    done = run_python(HEAD + HANDLER, HIPGEMM_RUNTIME="emulator")
+    done = run_python(HEAD + HANDLER)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > 100
 
@@ -264,7 +261,6 @@ def test_interrupted_calls_leave_a_usable_process() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "HIPGEMM_RUNTIME": "emulator"},
     )
     assert child.stdin is not None
     assert child.stdout is not None

@@ -511,7 +511,7 @@ def test_a_fault_is_counted_up_to_where_it_is() -> None:
 
 
 def test_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    rocm = _hip.Runtime("rocm", runtime.hip, "/opt/rocm/lib/libamdhip64.so", 1)
+    rocm = _hip.Runtime("rocm", runtime.hip, "/opt/rocm/lib/libamdhip64.so", 1, runtime.bindings)
     monkeypatch.setattr(_runtime, "_runtime", rocm)
     with pytest.raises(hg.RuntimeNotFoundError, match="emulator_counters: the runtime must be the emulator"):
         hg.emulator_counters()

@@ -10,6 +10,7 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.emulator("several devices in a process")
 @pytest.mark.skipif("HIPGEMM_EMULATOR_DEVICES" in os.environ, reason="has several devices already")
 @pytest.mark.parametrize("peers", ["on", "off"])
 def test_with_eight_devices(peers: str) -> None:
@@ -20,12 +21,3 @@ def test_with_eight_devices(peers: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert " skipped" not in done.stdout
-
-
-@pytest.mark.skipif("HIPGEMM_EMULATOR_DEVICES" in os.environ, reason="has several devices already")
-def test_one_device_named_often() -> None:
-    environment = {**os.environ, "HIPGEMM_TEST_DEVICES": "here"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "test_sharding.py")]
-    command += ["-k", "one_device"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr

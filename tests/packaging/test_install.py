@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.install
+pytestmark = [pytest.mark.install, pytest.mark.emulator("what is installed runs anywhere")]
 
 
 def run(*command: str | Path, cwd: Path, **env: str) -> str:
