@@ -18,17 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "70x64x96"
 
 
-def run(*command: str | Path, rocm: Path, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, rocm: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command with this ROCm; of `.ci/rocm` little: two files of tests, a small shape."""
     little = {"SHAPES": SHAPE, "TESTS": "tests/device/test_interchange.py tests/multi/test_sharding.py"}
-    asked = {
-        "ROCM_PATH": str(rocm),
-        "BUILD_PYTHON": python,
-        "HIPGEMM_RUNTIME": "rocm",
-        "PYTHONPATH": str(ROOT),
-    }
+    here = {"ROCM_PATH": str(rocm), "BUILD_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        command, cwd=ROOT, env=os.environ | little | asked, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=os.environ | little | here | more, capture_output=True, text=True, check=False
     )
 
 
@@ -50,7 +45,8 @@ def rocm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(rocm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    done = run("bash", ".ci/rocm", folder, rocm=rocm)
+    wrong = {"HIPGEMM_RUNTIME": "auto", "HIPGEMM_HIPCC": "/nowhere/amdclang++"}
+    done = run("bash", ".ci/rocm", folder, rocm=rocm, **wrong)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return folder
 
@@ -60,6 +56,9 @@ def test_everything_runs_on_rocm(rocm: Path, report: Path) -> None:
     found = results(report)
     assert set(found.values()) == {"ok"}
     assert {"machine", "build", "info", "selftest", "tests", "matmul-bf16", "quantize_mxfp8"} <= set(found)
+    variables = (report / "machine.txt").read_text()
+    assert "HIPGEMM_RUNTIME=rocm" in variables
+    assert "HIPGEMM_HIPCC" not in variables
     assert f"runtime     rocm  {rocm}" in (report / "info.txt").read_text()
     assert (report / "selftest.txt").read_text().endswith("selftest: all right\n")
     suite = ElementTree.parse(report / "tests.xml").getroot().find("testsuite")
@@ -81,7 +80,7 @@ def test_a_step_that_fails_is_told_and_the_rest_still_runs(rocm: Path, tmp_path:
     failing = 'case "$*" in *selftest*|*"--format f16"*) exit 3 ;; esac'
     python.write_text(f'#!/bin/sh\n{failing}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    done = run("bash", ".ci/rocm", tmp_path, rocm=rocm, python=str(python))
+    done = run("bash", ".ci/rocm", tmp_path, rocm=rocm, BUILD_PYTHON=str(python))
     assert done.returncode == 1
     found = results(tmp_path)
     assert [name for name, result in found.items() if result == "FAIL"] == ["selftest", "matmul-f16"]
@@ -113,7 +112,7 @@ def test_the_document_shows_what_commands_print(rocm: Path, report: Path) -> Non
         if file:
             printed = (report / file).read_text()
         else:
-            done = run("make", "demo", rocm=rocm)
+            done = run("make", "demo", rocm=rocm, HIPGEMM_RUNTIME="rocm")
             assert done.returncode == 0, done.stderr
             printed = done.stdout
         pattern = _pattern(textwrap.dedent(shown))
