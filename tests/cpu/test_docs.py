@@ -75,7 +75,7 @@ def test_failures_are_told_as_rocm_md_says() -> None:
     messages = re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)
     assert len(messages) > 5
     sources = "".join(
-        path.read_text() for folder in ("hipgemm", "tests") for path in (ROOT / folder).glob("*.py")
+        path.read_text() for folder in ("hipgemm", "tests") for path in (ROOT / folder).rglob("*.py")
     )
     for message in messages:
         assert message in sources

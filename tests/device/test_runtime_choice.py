@@ -81,8 +81,8 @@ def choose(run_python: Run, tmp_path) -> Callable[..., list[str]]:
     def run(mode: str | None, code: str = SHOW, rocm: Path | None = None, **environment: str) -> list[str]:
         if "LD_LIBRARY_PATH" in environment:
             code = (
-                f"from pathlib import Path\nfrom hipgemm.runtime import rocm as _rocm\n_rocm.OPT = Path({str(tmp_path)!r})\n"
-                + code
+                "from pathlib import Path\nfrom hipgemm.runtime import rocm as _rocm\n"
+                f"_rocm.OPT = Path({str(tmp_path)!r})\n" + code
             )
             environment = {**environment, "ROCM_PATH": "", "ROCM_HOME": ""}
         else:
