@@ -6,21 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, lend, new
 from ..config import config
-from ..errors import Reason, raise_reasons, sentence
-from ..formats.elements import F32, Format, format_of
-from ..formats.faults import OUTPUTS, Faults
-from ..formats.scaled import ScaledArray, array_hint, is_array
+from ..formats.arrays import array_hint, is_array
+from ..formats.elements import BF16, F16, F32, Format, format_of
+from ..formats.faults import INPUTS, OUTPUTS, Faults
+from ..formats.operand import Operand
+from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
 from ..kernels.launch import NO_SCALES, launch_tiles
 from ..products.matmul import matmul
-from ..products.problem import describe_matmul
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from ..runtime.stream import Event, Stream
@@ -32,12 +32,11 @@ from .sharded_array import (
     block_step,
     bring_parts,
     cut,
-    device_of,
     even_offsets,
     given_offsets,
     named,
     on_each,
-    places_of,
+    read_places,
     shard,
     sliced,
 )
@@ -128,6 +127,12 @@ def sharded_matmul(
            [8., 8., 8.]], dtype=float32)
     """
     epilogue = _Epilogue(dtype, alpha, col_scale, bias)
+    key = None
+    if type(a) is type(b) is ShardedArray and devices is None and timeout is None:
+        key = _key(a, b, split, epilogue)
+        known = _plans.get(key)
+        if known is not None:
+            return _multiply_parts(a, b, known, epilogue, None, min(a.timeout, b.timeout))
     given = [x for x in (a, b) if isinstance(x, ShardedArray)]
     comm = next(
         (x.comm for x in given if x.comm is not None), devices if _mpi.is_communicator(devices) else None
@@ -136,16 +141,21 @@ def sharded_matmul(
 
     def start() -> tuple[str, Any]:
         """All that a rank does by itself, so that what fails here is told on all of them."""
-        text, plan = _planned(a, b, split, devices, epilogue, comm, wait)
+        plan = _planned(a, b, split, devices, epilogue, comm, wait)
+        text = "" if comm is None else _words(a, b, plan, epilogue)
         if not given and split != "k" and comm is None and not _resident(a, b):
             return text, _through(a, b, plan, epilogue)
         first, second = (
             x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
             for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
         )
-        if split != "k":
-            return text, _local(first, second, plan, epilogue, comm, wait)
-        return text, _RangesOfK(first, second, plan.dtype, epilogue, comm, wait)
+        if key is not None:
+            if len(_plans) >= _MAX_PLANS:
+                _plans.clear()
+            _plans[key] = plan
+        if split == "k" and comm is not None:
+            return text, _RangesOfK(first, second, plan.dtype, epilogue, comm, wait)
+        return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
 
     made = start()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, start)
     result = made.add_up() if isinstance(made, _RangesOfK) else made
@@ -191,6 +201,22 @@ def speedup(k: int, flops: float, bytes_per_second: float, devices: int, *, over
 # ---- what is asked for -----------------------------------------------------------------------------
 
 
+class _Epilogue(NamedTuple):
+    """What `matmul` does to sums."""
+
+    dtype: Any
+    alpha: float
+    col_scale: Any
+    bias: Any
+
+    def of(self, columns: tuple[int, int] | None) -> _Epilogue:
+        """The same for a range of columns."""
+        if columns is None:
+            return self
+        col_scale, bias = (None if x is None else x[slice(*columns)] for x in (self.col_scale, self.bias))
+        return self._replace(col_scale=col_scale, bias=bias)
+
+
 @dataclass(frozen=True)
 class _Plan:
     """How a product is computed, once everything about it was found right."""
@@ -200,19 +226,43 @@ class _Plan:
     offsets: tuple[tuple[int, ...], tuple[int, ...]]  # where
     places: tuple[int, ...]  # the devices of this process's parts
     dtype: np.dtype[Any]  # of the result
+    shape: tuple[int, ...]  # of the result
+    columns: tuple[tuple[int, int] | None, ...]  # of each of this process's parts; None: all
 
 
-def _planned(
-    a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any
-) -> tuple[str, _Plan]:
-    """Check a call, and settle where operands are cut; also what it asks for in words."""
+_plans: dict[Any, _Plan] = {}  # of operands that are sharded over the devices of this process
+_MAX_PLANS = 1024
+
+
+def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
+    """All that a plan and the checks before it depend on; None where some of it is to be looked at again."""
+    if (
+        a.comm is not None
+        or b.comm is not None
+        or type(e.alpha) is not float
+        or not abs(e.alpha) < F32.maximum
+    ):
+        return None
+    try:
+        vectors = tuple(None if x is None else (type(x), x.shape, x.dtype) for x in (e.col_scale, e.bias))
+        key = a.key, b.key, split, e.dtype, vectors
+        hash(key)
+    except (AttributeError, TypeError):  # wrong in a way that the checks will tell
+        return None
+    return key
+
+
+def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any) -> _Plan:
+    """Check a call, and settle where operands are cut."""
+    faults = Faults(_FUNCTION)
     if not isinstance(split, str) or split not in _CUTS:
-        raise ValueError(f"{_FUNCTION}: {sentence('split must be m, n, k or batch', repr(split))}")
-    _mpi.seconds(_FUNCTION, timeout)
+        faults.add(ValueError, "option", "split must be m, n, k or batch", repr(split))
+    faults.seconds(timeout)
     _ = comm is not None and config.mpi_gpu  # a wrong value is an error on all ranks
-    _check_operands(a, b, split)
+    dtype = _check_operands(faults, a, b, split, epilogue)
     known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
-    places = _common_places(a, b, known, devices)
+    places = _common_places(faults, a, b, known, devices)
+    faults.raise_all()
     axes = _wanted("a", a, split), _wanted("b", b, split)
     count = len(places) if comm is None else comm.Get_size()
     found = []
@@ -220,22 +270,25 @@ def _planned(
         if isinstance(x, ShardedArray):
             if x.axis != axis:
                 required = f"{name} must be {_cut_name(axis)} for split={split}"
-                raise ValueError(f"{_FUNCTION}: {sentence(required, _cut_name(x.axis))}")
+                faults.add(ValueError, "axis", required, _cut_name(x.axis))
             found.append(x.offsets)
         elif axis is None:
             found.append(())
         elif split in ("k", "batch") and known is not None and known.axis is not None:
             sizes = [high - low for low, high in pairwise(known.offsets)]
-            found.append(given_offsets(_FUNCTION, sizes, count, x, axis, x.shape[axis]))
+            found.append(given_offsets(faults, sizes, count, x, axis, x.shape[axis]))
         else:
             found.append(even_offsets(x.shape[axis], count, block_step(x, axis)))
-    if split in ("k", "batch") and None not in axes and found[0] != found[1]:
+    if split in ("k", "batch") and None not in axes and found[0] != found[1] and not faults.found:
         required = "a and b must be cut at the same places"
-        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{found[0]} and {found[1]}')}")
-    first = 0 if comm is None else comm.Get_rank()
-    dtype = _check_product(a, b, split, axes, found, first, epilogue)
-    plan = _Plan(split, axes, (found[0], found[1]), places, dtype)
-    return "" if comm is None else _words(a, b, plan, epilogue), plan
+        faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}")
+    faults.raise_all()
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    columns: list[tuple[int, int] | None] = [None] * len(places)
+    if split == "n":
+        columns = list(pairwise(found[1]))
+        columns = columns if comm is None else columns[comm.Get_rank() :][:1]
+    return _Plan(split, axes, (found[0], found[1]), places, dtype, shape, tuple(columns))
 
 
 def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
@@ -247,72 +300,70 @@ def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
     return f"{kinds}, {said}, cut at {plan.offsets}"
 
 
-def _check_operands(a: Any, b: Any, split: str) -> None:
-    for name, x in (("a", a), ("b", b)):
-        if not (isinstance(x, (ShardedArray, ScaledArray)) or is_array(x)):
-            required = f"{name} must be a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
-            raise TypeError(f"{_FUNCTION}: {sentence(required, type(x).__qualname__, array_hint(x))}")
-        if len(x.shape) not in (2, 3):
-            raise ValueError(f"{_FUNCTION}: {sentence(f'{name}.ndim must be 2 or 3', len(x.shape))}")
-    if a.shape[-1] != b.shape[-2]:
-        got = f"{a.shape[-1]} and {b.shape[-2]}; a.shape={a.shape}, b.shape={b.shape}"
-        raise ValueError(f"{_FUNCTION}: {sentence('a.shape[-1] (K) must equal b.shape[-2] (K)', got)}")
-    if split == "batch" and len(a.shape) != 3:
-        raise ValueError(f"{_FUNCTION}: {sentence('a.ndim must be 3 for split=batch', len(a.shape))}")
-    if split == "batch" and len(b.shape) == 3 and a.shape[0] != b.shape[0]:
-        required, got = "a.shape[0] must equal b.shape[0] for split=batch", f"{a.shape[0]} and {b.shape[0]}"
-        raise ValueError(f"{_FUNCTION}: {sentence(required, got)}")
-    if split == "k" and len(b.shape) != 2:
-        raise ValueError(f"{_FUNCTION}: {sentence('b.ndim must be 2 for split=k', len(b.shape))}")
+def _check_operands(faults: Faults, a: Any, b: Any, split: Any, e: _Epilogue) -> np.dtype[Any]:
+    """Check operands as `matmul` will check their parts, and the epilogue; return the result's type."""
+    operands: list[Operand | None] = []
+    for name, x, k_axis in (("a", a, -1), ("b", b, -2)):
+        part = x.parts[0] if isinstance(x, ShardedArray) else x
+        if not (isinstance(part, ScaledArray) or is_array(part)):
+            what = "a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
+            faults.wrong_type(name, what, part, array_hint(part))
+        elif len(x.shape) not in (2, 3):
+            faults.add(ValueError, "shape", f"{name}.ndim must be 2 or 3", len(x.shape))
+        elif isinstance(part, ScaledArray):
+            operands.append(faults.scaled(name, part, k_axis))
+        else:
+            operands.append(faults.matrix(name, part, INPUTS))
+    first = operands[0] if operands else None
+    if len(operands) == 2 and first is not None and operands[1] is not None:
+        x, y = (z.parts[0] if isinstance(z, ShardedArray) else z for z in (a, b))
+        faults.pair(x, y, first, operands[1])
+    given = None if e.dtype is None else faults.dtype("dtype", e.dtype, OUTPUTS)
+    faults.alpha(e.alpha)
+    columns = None
+    if len(operands) == 2:
+        _check_shapes(faults, a.shape, b.shape, split)
+        columns = b.shape[-1]
+    faults.vector("col_scale", e.col_scale, (F32,), columns)
+    faults.vector("bias", e.bias, OUTPUTS, columns)
+    for name, vector in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
+        if isinstance(vector, DeviceArray):
+            required = f"{name} must be on the host, from where each device gets it"
+            faults.add(TypeError, "residency", required, f"an array on device {vector.device}")
+    return (given or (F16 if first is not None and first.format == F16 else BF16)).dtype
 
 
-def _common_places(a: Any, b: Any, known: ShardedArray | None, devices: Any) -> tuple[int, ...]:
+def _check_shapes(faults: Faults, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
+    """Check that operands fit each other, and the split."""
+    faults.contraction(a, b)
+    if split == "batch" and len(b) == 3 and len(a) == 3:
+        if a[0] != b[0]:
+            required = "a.shape[0] must equal b.shape[0] for split=batch"
+            faults.add(ValueError, "shape", required, f"{a[0]} and {b[0]}")
+        return
+    faults.batch(a, b)
+    if split == "batch" and len(a) != 3:
+        faults.add(ValueError, "shape", "a.ndim must be 3 for split=batch", len(a))
+    if split == "k" and len(b) != 2:
+        faults.add(ValueError, "shape", "b.ndim must be 2 for split=k", len(b))
+
+
+def _common_places(
+    faults: Faults, a: Any, b: Any, known: ShardedArray | None, devices: Any
+) -> tuple[int, ...]:
     """The devices of a product, which all that tell of any must agree on."""
     if known is None:
-        return places_of(_FUNCTION, devices)
+        return read_places(faults, devices)
     both = isinstance(a, ShardedArray) and isinstance(b, ShardedArray)
     if both and (a.devices != b.devices or a.comm != b.comm):
         required = "a and b must be on the same devices in the same order, or of one communicator"
-        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{a!r} and {b!r}')}")
+        faults.add(ValueError, "device", required, f"{a!r} and {b!r}")
     if devices is not None:
         same = devices == known.comm if _mpi.is_communicator(devices) else known.comm is None
-        if not same or places_of(_FUNCTION, devices) != known.devices:
+        if not same or read_places(faults, devices) != known.devices:
             required = "devices must be those of the sharded operand, or None"
-            raise ValueError(f"{_FUNCTION}: {sentence(required, f'{devices} beside {known!r}')}")
+            faults.add(ValueError, "device", required, f"{devices} beside {known!r}")
     return known.devices
-
-
-def _check_product(
-    a: Any,
-    b: Any,
-    split: str,
-    axes: tuple[int | None, int | None],
-    offsets: Sequence[tuple[int, ...]],
-    first: int,
-    epilogue: _Epilogue,
-) -> np.dtype[Any]:
-    """Check the first product of this process as `matmul` will, and the vectors; return the result's type."""
-    faults = Faults()
-    for name, x in (("alpha", epilogue.alpha), ("col_scale", epilogue.col_scale), ("bias", epilogue.bias)):
-        if isinstance(x, DeviceArray):
-            required = f"{name} must be on the host, from where each device gets it"
-            faults.add(TypeError, "residency", required, f"an array on device {x.device}")
-    faults.vector("col_scale", epilogue.col_scale, (F32,), b.shape[-1])
-    faults.vector("bias", epilogue.bias, OUTPUTS, b.shape[-1])
-    x, y = (
-        x.parts[0]
-        if isinstance(x, ShardedArray)
-        else x
-        if axis is None
-        else cut(x, axis, at[first], at[first + 1])
-        for x, axis, at in zip((a, b), axes, offsets, strict=True)
-    )
-    problem, found = describe_matmul(x, y, dtype=epilogue.dtype, alpha=epilogue.alpha)
-    # What lies elsewhere is brought.
-    reasons: list[Reason] = [*faults.found, *(reason for reason in found if reason.code != "residency")]
-    raise_reasons(_FUNCTION, reasons)
-    assert problem is not None
-    return problem.out_format.dtype
 
 
 def _wanted(name: str, x: Any, split: str) -> int | None:
@@ -328,40 +379,24 @@ def _cut_name(axis: int | None) -> str:
 # ---- products --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Epilogue:
-    dtype: Any
-    alpha: float
-    col_scale: Any
-    bias: Any
-
-    def columns(self, low: int, high: int) -> dict[str, Any]:
-        """Arguments of `matmul` for a range of columns."""
-        vectors = (("col_scale", self.col_scale), ("bias", self.bias))
-        some = {name: None if x is None else x[low:high] for name, x in vectors}
-        return {"dtype": self.dtype, "alpha": self.alpha, **some}
-
-
-def _multiply(x: Part, y: Part, out: DeviceArray | None = None, **arguments: Any) -> DeviceArray:
+def _multiply(x: Part, y: Part, out: DeviceArray | None, e: _Epilogue) -> DeviceArray:
     """`matmul` of parts, quantized or not."""
     multiply: Callable[..., DeviceArray] = matmul
-    return multiply(x, y, out, **arguments)
+    return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias)
 
 
-def _local(
+def _multiply_parts(
     a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
 ) -> ShardedArray:
-    """Each part for itself."""
-    columns = b.shape[-1]
-    first = 0 if comm is None else comm.Get_rank()
-    parts = []
-    for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True), first):
-        low, high = (b.offsets[i], b.offsets[i + 1]) if plan.split == "n" else (0, columns)
-        with _hip.on_device(device_of(x)):
-            parts.append(_multiply(x, y, **epilogue.columns(low, high)))
-    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], columns)
-    offsets = b.offsets if plan.split == "n" else a.offsets
-    return ShardedArray(parts, shape, _CUTS[plan.split], offsets, comm, timeout)
+    """Multiply part by part; with ``k`` between the devices of one process add up the parts, too."""
+    if plan.split == "k":
+        return _RangesOfK(a, b, plan.dtype, epilogue, comm, timeout).add_up()
+    parts = [
+        _multiply(x, y, None, epilogue if columns is None else epilogue.of(columns))
+        for x, y, columns in zip(a.parts, b.parts, plan.columns, strict=True)
+    ]
+    offsets = plan.offsets[plan.split == "n"]
+    return ShardedArray(parts, plan.shape, _CUTS[plan.split], offsets, comm, timeout, plan.places)
 
 
 def _resident(*operands: Any) -> bool:
@@ -371,8 +406,7 @@ def _resident(*operands: Any) -> bool:
 def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[Any]:
     """Multiply host operands piece by piece: one goes up and one comes down while another is multiplied."""
     axis, devices, cuts = _CUTS[plan.split], plan.places, plan.axes
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    out = np.empty((*lead, a.shape[-2], b.shape[-1]), plan.dtype)
+    out = np.empty(plan.shape, plan.dtype)
     offsets = even_offsets(out.shape[axis], len(devices), 1)
 
     def work(i: int) -> None:
@@ -394,8 +428,8 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
                     else asarray(cut(x, along, low, high), device=device, stream=copies)
                     for x, along, there in zip((a, b), cuts, whole, strict=True)
                 )
-                columns = (low, high) if plan.split == "n" else (0, b.shape[-1])
-                made = _multiply(x, y, **epilogue.columns(*columns)), sliced(out, axis, low, high)
+                part = epilogue.of((low, high)) if plan.split == "n" else epilogue
+                made = _multiply(x, y, None, part), sliced(out, axis, low, high)
                 if before is not None:
                     before[0].get(before[1])
                 before = made
@@ -487,6 +521,9 @@ def _format(dtype: np.dtype[Any]) -> Format:
     return form
 
 
+_SUMS = _Epilogue(F32.dtype, 1.0, None, None)  # of a range of K
+
+
 def _reshaped(x: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
     """Contiguous memory as another shape."""
     return DeviceArray(x._block, x.ptr, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
@@ -513,9 +550,9 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
                     continue
                 slot, part = planes[owner][i], _rows(x, rows[owner], rows[owner + 1])
                 if a.devices[owner] == a.devices[i]:
-                    _multiply(part, y, slot)
+                    _multiply(part, y, slot, _SUMS)
                 else:
-                    _send(_multiply(part, y, dtype=F32.dtype), slot)
+                    _send(_multiply(part, y, None, _SUMS), slot)
     for device in set(a.devices):
         with _hip.on_device(device):
             Event(device, timing=False).record(_copies(device).arriving).wait()
@@ -560,6 +597,6 @@ def _own_sums(
         for low, high in pairwise(rows) if lead else [(0, rows[-1])]:
             if low < high and unit:
                 shape = (*lead, high - low, columns)
-                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape))
+                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape), _SUMS)
         received = new((len(rows) - 1, *lead, rows[rank + 1] - rows[rank], columns), F32.dtype, device, 0)
     return sent, received

@@ -204,7 +204,7 @@ def test_957_under_floor_and_rceil():
 
 
 def test_unknown_rule():
-    with pytest.raises(ValueError, match="scaling must be one of unit, floor, rceil, even; got 'ceil'"):
+    with pytest.raises(ValueError, match="rule must be one of unit, floor, rceil, even; got 'ceil'"):
         formats.scale_byte(1, "ceil", MXFP8_E4M3)
 
 

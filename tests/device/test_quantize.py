@@ -472,7 +472,7 @@ FNUZ = X.astype(ml_dtypes.float8_e4m3fnuz)
             [X.astype(int)],
             {},
             TypeError,
-            "x.dtype must be bfloat16, float16, float32; got int",
+            "x.dtype must be bfloat16, float16 or float32; got int",
         ),
         ("quantize_mxfp8", [FNUZ], {}, TypeError, "float8_e4m3fnuz is not the OCP type float8_e4m3fn"),
         ("quantize_mxfp8", [X], {"format": "fp8_e4m3"}, ValueError, "be one of mxfp8_e4m3, mxfp8_e5m2; got"),
