@@ -258,7 +258,8 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
     if not isinstance(split, str) or split not in _CUTS:
         faults.add(ValueError, "option", "split must be m, n, k or batch", repr(split))
     faults.seconds(timeout)
-    _ = comm is not None and config.mpi_gpu  # a wrong value is an error on all ranks
+    if comm is not None:
+        faults.take(config.find("mpi_gpu"), False)  # a wrong value is an error on all ranks
     dtype = _check_operands(faults, a, b, split, epilogue)
     known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
     places = _common_places(faults, a, b, known, devices)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib import metadata
 
 from ..errors import HipError, KernelNotFoundError, RuntimeNotFoundError
 from ..kernels.manifest import MAKE_LINE, load_manifest, no_kernels
@@ -75,6 +74,8 @@ def info() -> Info:
     >>> hg.info().runtime in ("rocm", "emulator")
     True
     """
+    from importlib import metadata  # slow to import, and only this function needs it
+
     problems: list[str] = []
     try:
         version = metadata.version("hip-python")

@@ -267,16 +267,8 @@ def quantize_both(
     function = "quantize_both"
     fp4 = isinstance(format, str) and format in MXFP4
     rule = ("even" if fp4 else "unit") if scaling is None else scaling
-    call: Any = (
-        function,
-        x,
-        (-1, -2),
-        rule,
-        format,
-        (*MXFP8, *MXFP4),
-        fp4 if hadamard is None else hadamard,
-        stream,
-    )
+    transform = hadamard if fp4 and hadamard is not None else fp4
+    call: Any = (function, x, (-1, -2), rule, format, (*MXFP8, *MXFP4), transform, stream)
     if hadamard is not None and isinstance(format, str) and format in MXFP8:
         checks, _, _ = _check_mx(*call)
         checks.add(ValueError, "hadamard", f"hadamard must be left out for {format}", hadamard)
