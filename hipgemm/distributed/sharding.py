@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from ..formats.faults import INPUTS, OUTPUTS, Faults
 from ..formats.operand import Operand
 from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
-from ..kernels.launch import NO_SCALES, launch_tiles
+from ..kernels.launch import NO_SCALES, BoundLaunch, bind_tiles
 from ..products.matmul import matmul
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
@@ -154,7 +155,7 @@ def sharded_matmul(
                 _plans.clear()
             _plans[key] = plan
         if split == "k" and comm is not None:
-            return text, _RangesOfK(first, second, plan.dtype, epilogue, comm, wait)
+            return text, _RangesOfK(first, second, plan, epilogue, comm, wait)
         return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
 
     made = start()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, start)
@@ -228,6 +229,7 @@ class _Plan:
     dtype: np.dtype[Any]  # of the result
     shape: tuple[int, ...]  # of the result
     columns: tuple[tuple[int, int] | None, ...]  # of each of this process's parts; None: all
+    rows: tuple[int, ...]  # where those begin that each device adds up, for ``k``
 
 
 _plans: dict[Any, _Plan] = {}  # of operands that are sharded over the devices of this process
@@ -289,7 +291,8 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
     if split == "n":
         columns = list(pairwise(found[1]))
         columns = columns if comm is None else columns[comm.Get_rank() :][:1]
-    return _Plan(split, axes, (found[0], found[1]), places, dtype, shape, tuple(columns))
+    rows = even_offsets(a.shape[-2], count, 1)
+    return _Plan(split, axes, (found[0], found[1]), places, dtype, shape, tuple(columns), rows)
 
 
 def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
@@ -391,7 +394,7 @@ def _multiply_parts(
 ) -> ShardedArray:
     """Multiply part by part; with ``k`` between the devices of one process add up the parts, too."""
     if plan.split == "k":
-        return _RangesOfK(a, b, plan.dtype, epilogue, comm, timeout).add_up()
+        return _RangesOfK(a, b, plan, epilogue, comm, timeout).add_up()
     parts = [
         _multiply(x, y, None, epilogue if columns is None else epilogue.of(columns))
         for x, y, columns in zip(a.parts, b.parts, plan.columns, strict=True)
@@ -445,75 +448,70 @@ class _RangesOfK:
     """Sums over a range of K each, sent to the owners of their rows and added there in order."""
 
     def __init__(
-        self,
-        a: ShardedArray,
-        b: ShardedArray,
-        dtype: np.dtype[Any],
-        epilogue: _Epilogue,
-        comm: Any,
-        timeout: float,
+        self, a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
     ):
-        self.dtype, self.epilogue, self.comm, self.timeout = dtype, epilogue, comm, timeout
-        self.lead, self.columns = a.shape[:-2], b.shape[-1]
-        self.rows = even_offsets(a.shape[-2], len(a.offsets) - 1, 1)  # of each owner
+        self.plan, self.epilogue, self.comm, self.timeout = plan, epilogue, comm, timeout
         if comm is None:
-            self.planes = _exchange_devices(a, b, self.rows)
+            self.planes = _exchange_devices(a, b, plan.rows)
         else:
-            self.sent, received = _own_sums(a, b, self.rows, comm.Get_rank())
+            self.sent, received = _own_sums(a, b, plan.rows, comm.Get_rank())
             self.planes = [received]
 
     def add_up(self) -> ShardedArray:
         """The product; with a communicator the ranks exchange their sums first."""
-        rows, comm = self.rows, self.comm
+        plan, comm = self.plan, self.comm
         if comm is not None:
-            unit = math.prod(self.lead) * self.columns  # floats that belong to one row
+            unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats that belong to one row
             with _hip.on_device(self.sent.device):
-                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], rows, unit, self.timeout)
+                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], plan.rows, unit, self.timeout)
         parts = []
-        for i, planes in enumerate(self.planes, 0 if comm is None else comm.Get_rank()):
-            shape = (*self.lead, rows[i + 1] - rows[i], self.columns)
+        for planes in self.planes:
             with _hip.on_device(planes.device):
-                parts.append(_add_up(planes, shape, self.dtype, self.epilogue))
-        return ShardedArray(parts, (*self.lead, rows[-1], self.columns), -2, rows, comm, self.timeout)
+                parts.append(_add_up(planes, plan.dtype, self.epilogue))
+        return ShardedArray(parts, plan.shape, -2, plan.rows, comm, self.timeout, plan.places)
 
 
-def _add_up(planes: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
-    """Add the ranges of K, (ranges, *shape), in their order; then what `matmul` does to a sum."""
-    device = planes.device
-    out = new(shape, dtype, device, 0)
+def _add_up(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
+    """Add the ranges of K, the first axis, in their order; then what `matmul` does to a sum."""
+    device, (ranges, *shape) = planes.device, planes.shape
+    out = new(tuple(shape), dtype, device, 0)
     if out.size == 0:
         return out
     vectors = [None if v is None else lend(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
     col_scale, bias = (0 if v is None else v.ptr for v in vectors)
-    rows, columns = math.prod(shape[:-1]), shape[-1]
+    bias_type = F32.dtype if vectors[1] is None else vectors[1].dtype
+    sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type)
+    sums.launch(0, (planes.ptr, out.ptr, col_scale, bias, float(e.alpha)))
+    sums.count()
+    return out
+
+
+@lru_cache(maxsize=256)
+def _reduction(
+    device: int, ranges: int, rows: int, columns: int, dtype: np.dtype[Any], bias: np.dtype[Any]
+) -> BoundLaunch:
     plane = 4 * rows * columns
-    launch_tiles(
+    unused: dict[str, Any] = {**NO_SCALES, "alpha_ptr": 0, "c_outer": 0, "c_inner": 0}
+    found = bind_tiles(
         device,
         "split_reduce",
         rows,
         columns,
-        0,
-        src=planes.ptr,
-        dst=out.ptr,
-        alpha_ptr=0,
-        col_scale=col_scale,
-        bias=bias,
-        **NO_SCALES,
+        ("src", "dst", "col_scale", "bias", "alpha"),
+        **unused,
         src_ld=columns,
         split_stride=plane,
         src_batch=plane,
         ldc=columns,
-        c_outer=0,
-        c_inner=0,
         m=rows,
         n=columns,
         batch_inner=1,
-        splits=planes.shape[0],
-        alpha=float(e.alpha),
+        splits=ranges,
         out_type=_format(dtype),
-        bias_type=F32 if vectors[1] is None else _format(vectors[1].dtype),
+        bias_type=_format(bias),
     )
-    return out
+    assert found is not None
+    return found
 
 
 def _format(dtype: np.dtype[Any]) -> Format:
@@ -525,12 +523,14 @@ def _format(dtype: np.dtype[Any]) -> Format:
 _SUMS = _Epilogue(F32.dtype, 1.0, None, None)  # of a range of K
 
 
-def _reshaped(x: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
-    """Contiguous memory as another shape."""
-    return DeviceArray(x._block, x.ptr, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
+def _reshaped(x: DeviceArray, shape: tuple[int, ...], offset: int = 0) -> DeviceArray:
+    """Contiguous memory as another shape, from so many bytes on."""
+    return DeviceArray(x._block, x.ptr + offset, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
 
 
 def _rows(x: Part, low: int, high: int) -> Part:
+    if high - low == x.shape[-2]:
+        return x
     found: Part = cut(x, -2, low, high)
     return found
 
@@ -539,22 +539,25 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
     """For each device the sums of all ranges for its rows. Queued; nothing is waited for."""
     count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
     planes = []
+    several = set(a.devices) if len(set(a.devices)) > 1 else ()
     for i, device in enumerate(a.devices):
-        with _hip.on_device(device):
-            planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), F32.dtype, device, 0))
-            _copies(device).arriving.wait(Event(device, timing=False).record())
+        planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), F32.dtype, device, 0))
+        if several:
+            with _hip.on_device(device):
+                _copies(device).arriving.wait(Event(device, timing=False).record())
     for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True)):
-        with _hip.on_device(a.devices[i]):
-            # Its own rows last: what others wait for goes first.
-            for owner in (*range(i + 1, count), *range(i + 1)):
-                if rows[owner] == rows[owner + 1] or columns == 0:
-                    continue
-                slot, part = planes[owner][i], _rows(x, rows[owner], rows[owner + 1])
-                if a.devices[owner] == a.devices[i]:
-                    _multiply(part, y, slot, _SUMS)
-                else:
+        # Its own rows last: what others wait for goes first.
+        for owner in (*range(i + 1, count), *range(i + 1)):
+            if rows[owner] == rows[owner + 1] or columns == 0:
+                continue
+            sums, part = planes[owner], _rows(x, rows[owner], rows[owner + 1])
+            slot = _reshaped(sums, sums.shape[1:], i * sums.strides[0])
+            if a.devices[owner] == a.devices[i]:
+                _multiply(part, y, slot, _SUMS)
+            else:
+                with _hip.on_device(a.devices[i]):
                     _send(_multiply(part, y, None, _SUMS), slot)
-    for device in set(a.devices):
+    for device in several:
         with _hip.on_device(device):
             Event(device, timing=False).record(_copies(device).arriving).wait()
     return planes

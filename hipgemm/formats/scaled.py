@@ -74,6 +74,7 @@ class ScaledArray:
     shape: tuple[int, ...]
     amax: Any
     group_offsets: Any
+    _kernel_scales: dict[str, Any]
 
     def __init__(self, data: Any, scale: Any, format: str, *, axis: int = -1, hadamard: bool = False):
         checks = Checks("ScaledArray")
@@ -98,24 +99,7 @@ class ScaledArray:
         checks.raise_all()
         assert form is not None
         assert along is not None
-        self._set(data, scale, form.name, along, bool(hadamard), tuple(shape), None, {})
-
-    def _set(
-        self,
-        data: Any,
-        scale: Any,
-        format: str,
-        axis: int,
-        hadamard: bool,
-        shape: tuple[int, ...],
-        amax: Any,
-        kernel_scales: dict[str, Any],
-        group_offsets: Any = None,
-    ) -> None:
-        self.group_offsets = group_offsets
-        self.data, self.scale, self.format, self.axis = data, scale, format, axis
-        self.hadamard, self.shape, self.amax = hadamard, shape, amax
-        self._kernel_scales = kernel_scales  # scales in the layout of a kernel, once made; shared by views
+        self._make(data, scale, form, along, tuple(shape), hadamard=bool(hadamard), made=self)
 
     @classmethod
     def _make(
@@ -130,12 +114,15 @@ class ScaledArray:
         amax: Any = None,
         kernel_scales: dict[str, Any] | None = None,
         group_offsets: Any = None,
+        made: ScaledArray | None = None,
     ) -> ScaledArray:
         """Make one of parts that are known to fit, `axis` counted from the end."""
-        made = cls.__new__(cls)
-        kept = {} if kernel_scales is None else kernel_scales
-        made._set(data, scale, form.name, axis, hadamard, shape, amax, kept, group_offsets)
-        return made
+        q = cls.__new__(cls) if made is None else made
+        q.data, q.scale, q.format, q.axis, q.shape = data, scale, form.name, axis, shape
+        q.hadamard, q.amax, q.group_offsets = hadamard, amax, group_offsets
+        # Scales in the layout of a kernel, once made; shared by views.
+        q._kernel_scales = {} if kernel_scales is None else kernel_scales
+        return q
 
     @property
     def ndim(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import operator
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..errors import HipError, Reason, fault, read, sentence
@@ -89,18 +89,22 @@ def device_number(function: str, device: Any) -> int:
     return read(function, read_device(device))
 
 
-@contextmanager
-def on_device(device: int) -> Iterator[None]:
-    """Make a device current, and the former one again afterwards."""
-    before = current_device()
-    if before == device:
-        yield
-        return
-    try:
-        call("hipSetDevice", device)
-        yield
-    finally:
-        call("hipSetDevice", before)
+class on_device:
+    """Make a device current, and the former one again afterwards: a context manager."""
+
+    __slots__ = ("_before", "_device")
+
+    def __init__(self, device: int):
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._before = current_device()
+        if self._before != self._device:
+            call("hipSetDevice", self._device)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != self._device:
+            call("hipSetDevice", self._before)
 
 
 def properties(device: int) -> Any:
@@ -469,11 +473,12 @@ class Block:
     def release(self) -> None:
         """Give the memory back. Ordered behind all work on it."""
         if self.ptr:
-            streams = {self.writer, *self.readers}
+            streams = {self.writer, *self.readers} if self.readers else {self.writer}
             returned = (self.ptr, self.size, self.home, streams, self.owner)
             self.ptr, self.owner = 0, None
-            if opened() is not None:
-                runtime().pools[self.device].returned.append(returned)
+            rt = opened()
+            if rt is not None:
+                rt.pools[self.device].returned.append(returned)
 
     def __del__(self) -> None:
         self.release()
