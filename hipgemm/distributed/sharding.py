@@ -150,9 +150,9 @@ def sharded_matmul(
             x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
             for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
         )
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
         if key is not None:
-            if len(_plans) >= _MAX_PLANS:
-                _plans.clear()
             _plans[key] = plan
         if split == "k" and comm is not None:
             return text, _RangesOfK(first, second, plan, epilogue, comm, wait)
@@ -210,11 +210,9 @@ class _Epilogue(NamedTuple):
     col_scale: Any
     bias: Any
 
-    def of(self, columns: tuple[int, int] | None) -> _Epilogue:
+    def of(self, low: int, high: int) -> _Epilogue:
         """The same for a range of columns."""
-        if columns is None:
-            return self
-        col_scale, bias = (None if x is None else x[slice(*columns)] for x in (self.col_scale, self.bias))
+        col_scale, bias = (None if x is None else x[low:high] for x in (self.col_scale, self.bias))
         return self._replace(col_scale=col_scale, bias=bias)
 
 
@@ -228,8 +226,8 @@ class _Plan:
     places: tuple[int, ...]  # the devices of this process's parts
     dtype: np.dtype[Any]  # of the result
     shape: tuple[int, ...]  # of the result
-    columns: tuple[tuple[int, int] | None, ...]  # of each of this process's parts; None: all
     rows: tuple[int, ...]  # where those begin that each device adds up, for ``k``
+    first: int  # which part is this process's first
 
 
 _plans: dict[Any, _Plan] = {}  # of operands that are sharded over the devices of this process
@@ -238,20 +236,14 @@ _MAX_PLANS = 1024
 
 def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
     """All that a plan and the checks before it depend on; None where some of it is to be looked at again."""
-    if (
-        a.comm is not None
-        or b.comm is not None
-        or type(e.alpha) is not float
-        or not abs(e.alpha) < F32.maximum
-    ):
-        return None
     try:
-        vectors = tuple(None if x is None else (type(x), x.shape, x.dtype) for x in (e.col_scale, e.bias))
-        key = a.key, b.key, split, e.dtype, vectors
+        col_scale, bias = (None if x is None else (type(x), x.shape, x.dtype) for x in (e.col_scale, e.bias))
+        key = a.key, b.key, split, e.dtype, col_scale, bias
         hash(key)
     except (AttributeError, TypeError):  # wrong in a way that the checks will tell
         return None
-    return key
+    known = type(e.alpha) is float and abs(e.alpha) < F32.maximum
+    return key if known and a.comm is None and b.comm is None else None
 
 
 def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any) -> _Plan:
@@ -287,12 +279,8 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
         faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}")
     faults.raise_all()
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    columns: list[tuple[int, int] | None] = [None] * len(places)
-    if split == "n":
-        columns = list(pairwise(found[1]))
-        columns = columns if comm is None else columns[comm.Get_rank() :][:1]
-    rows = even_offsets(a.shape[-2], count, 1)
-    return _Plan(split, axes, (found[0], found[1]), places, dtype, shape, tuple(columns), rows)
+    first, rows = 0 if comm is None else comm.Get_rank(), even_offsets(a.shape[-2], count, 1)
+    return _Plan(split, axes, (found[0], found[1]), places, dtype, shape, rows, first)
 
 
 def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
@@ -306,9 +294,9 @@ def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
 
 def _check_operands(faults: Faults, a: Any, b: Any, split: Any, e: _Epilogue) -> np.dtype[Any]:
     """Check operands as `matmul` will check their parts, and the epilogue; return the result's type."""
+    parts = [x.parts[0] if isinstance(x, ShardedArray) else x for x in (a, b)]
     operands: list[Operand | None] = []
-    for name, x, k_axis in (("a", a, -1), ("b", b, -2)):
-        part = x.parts[0] if isinstance(x, ShardedArray) else x
+    for name, x, part, k_axis in (("a", a, parts[0], -1), ("b", b, parts[1], -2)):
         if not (isinstance(part, ScaledArray) or is_array(part)):
             what = "a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
             faults.wrong_type(name, what, part, array_hint(part))
@@ -318,36 +306,33 @@ def _check_operands(faults: Faults, a: Any, b: Any, split: Any, e: _Epilogue) ->
             operands.append(faults.scaled(name, part, k_axis))
         else:
             operands.append(faults.matrix(name, part, INPUTS))
-    first = operands[0] if operands else None
-    if len(operands) == 2 and first is not None and operands[1] is not None:
-        x, y = (z.parts[0] if isinstance(z, ShardedArray) else z for z in (a, b))
-        faults.pair(x, y, first, operands[1])
-    given = None if e.dtype is None else faults.dtype("dtype", e.dtype, OUTPUTS)
-    faults.alpha(e.alpha)
     columns = None
     if len(operands) == 2:
-        _check_shapes(faults, a.shape, b.shape, split)
         columns = b.shape[-1]
+        _check_shapes(faults, a.shape, b.shape, split)
+        if operands[0] and operands[1]:
+            faults.pair(parts[0], parts[1], operands[0], operands[1])
+    dtype = None if e.dtype is None else faults.dtype("dtype", e.dtype, OUTPUTS)
+    faults.alpha(e.alpha)
     faults.vector("col_scale", e.col_scale, (F32,), columns)
     faults.vector("bias", e.bias, OUTPUTS, columns)
-    for name, vector in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
-        if isinstance(vector, DeviceArray):
+    for name, x in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
+        if isinstance(x, DeviceArray):
             required = f"{name} must be on the host, from where each device gets it"
-            faults.add(TypeError, "residency", required, f"an array on device {vector.device}")
-    return (given or (F16 if first is not None and first.format == F16 else BF16)).dtype
+            faults.add(TypeError, "residency", required, f"an array on device {x.device}")
+    return (dtype or (F16 if getattr(parts[0], "dtype", None) == F16.dtype else BF16)).dtype
 
 
 def _check_shapes(faults: Faults, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
     """Check that operands fit each other, and the split."""
     faults.contraction(a, b)
-    if split == "batch" and len(b) == 3 and len(a) == 3:
-        if a[0] != b[0]:
-            required = "a.shape[0] must equal b.shape[0] for split=batch"
-            faults.add(ValueError, "shape", required, f"{a[0]} and {b[0]}")
-        return
-    faults.batch(a, b)
-    if split == "batch" and len(a) != 3:
+    if split != "batch":
+        faults.batch(a, b)
+    elif len(a) != 3:
         faults.add(ValueError, "shape", "a.ndim must be 3 for split=batch", len(a))
+    elif len(b) == 3 and a[0] != b[0]:
+        required = "a.shape[0] must equal b.shape[0] for split=batch"
+        faults.add(ValueError, "shape", required, f"{a[0]} and {b[0]}")
     if split == "k" and len(b) != 2:
         faults.add(ValueError, "shape", "b.ndim must be 2 for split=k", len(b))
 
@@ -395,11 +380,11 @@ def _multiply_parts(
     """Multiply part by part; with ``k`` between the devices of one process add up the parts, too."""
     if plan.split == "k":
         return _RangesOfK(a, b, plan, epilogue, comm, timeout).add_up()
-    parts = [
-        _multiply(x, y, None, epilogue if columns is None else epilogue.of(columns))
-        for x, y, columns in zip(a.parts, b.parts, plan.columns, strict=True)
-    ]
-    offsets = plan.offsets[plan.split == "n"]
+    parts, offsets = [], plan.offsets[plan.split == "n"]
+    for i, x in enumerate(a.parts):
+        at = plan.first + i
+        part = epilogue.of(offsets[at], offsets[at + 1]) if plan.split == "n" else epilogue
+        parts.append(_multiply(x, b.parts[i], None, part))
     return ShardedArray(parts, plan.shape, _CUTS[plan.split], offsets, comm, timeout, plan.places)
 
 
@@ -432,7 +417,7 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
                     else asarray(cut(x, along, low, high), device=device, stream=copies)
                     for x, along, there in zip((a, b), cuts, whole, strict=True)
                 )
-                part = epilogue.of((low, high)) if plan.split == "n" else epilogue
+                part = epilogue.of(low, high) if plan.split == "n" else epilogue
                 made = _multiply(x, y, None, part), sliced(out, axis, low, high)
                 if before is not None:
                     before[0].get(before[1])
@@ -545,7 +530,7 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
         if several:
             with _hip.on_device(device):
                 _copies(device).arriving.wait(Event(device, timing=False).record())
-    for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True)):
+    for i, x in enumerate(a.parts):
         # Its own rows last: what others wait for goes first.
         for owner in (*range(i + 1, count), *range(i + 1)):
             if rows[owner] == rows[owner + 1] or columns == 0:
@@ -553,10 +538,10 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
             sums, part = planes[owner], _rows(x, rows[owner], rows[owner + 1])
             slot = _reshaped(sums, sums.shape[1:], i * sums.strides[0])
             if a.devices[owner] == a.devices[i]:
-                _multiply(part, y, slot, _SUMS)
+                _multiply(part, b.parts[i], slot, _SUMS)
             else:
                 with _hip.on_device(a.devices[i]):
-                    _send(_multiply(part, y, None, _SUMS), slot)
+                    _send(_multiply(part, b.parts[i], None, _SUMS), slot)
     for device in several:
         with _hip.on_device(device):
             Event(device, timing=False).record(_copies(device).arriving).wait()

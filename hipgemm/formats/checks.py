@@ -20,17 +20,7 @@ T = TypeVar("T")
 
 
 class Checks:
-    """Collects what is wrong with the arguments of a call, and returns what is right as it was read.
-
-    Parameters
-    ----------
-    function : str
-        Whose arguments these are: what a message begins with.
-
-    Attributes
-    ----------
-    found : list of Reason
-        The faults so far.
+    """Collects in `found` what is wrong with the arguments of a function, and returns the others as read.
 
     Examples
     --------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -135,20 +135,13 @@ class Faults(Checks):
             if alpha.shape != ():
                 self.add(ValueError, "shape", "alpha on a device must be 0-d", f"alpha.shape={alpha.shape}")
             return "device"
-        value = alpha.item() if isinstance(alpha, np.ndarray) and alpha.shape == () else alpha
-        if isinstance(value, np.generic):
-            value = value.item()
-        if not isinstance(value, Real):
-            self.wrong_type("alpha", "a real number or a 0-d float32 DeviceArray", alpha)
+        value = alpha.item() if isinstance(alpha, (np.ndarray, np.generic)) and alpha.shape == () else alpha
+        value = float(value) if isinstance(value, bool) else value
+        number = self.number("alpha", value, "a real number or a 0-d float32 DeviceArray")
+        if number is None:
             return 1.0
-        try:
-            number = float(value)
-        except OverflowError:
-            number = float("inf")
-            self.add(ValueError, "range", "alpha must fit float32", value)
-        else:
-            if np.isfinite(number) and abs(number) >= 2.0**128 - 2.0**103:  # rounds to Inf
-                self.add(ValueError, "range", "alpha must fit float32", number)
+        if abs(number) >= 2.0**128 - 2.0**103 and not (isinstance(value, float) and math.isinf(value)):
+            self.add(ValueError, "range", "alpha must fit float32", value)  # it rounds to Inf
         return number
 
     def places(self, **operands: Operand | None) -> None:
