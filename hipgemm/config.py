@@ -182,9 +182,9 @@ class Config:
             return Reason(TypeError, "setting", sentence(required, repr(value)))
         found = setting.read(name, text)
         if name in self._fixed and not isinstance(found, Reason) and found != self.__dict__[name]:
-            advice = "; limit_memory changes it still" if name.endswith("_limit") else ""
+            advice = "hipgemm.limit_memory changes it at any time" if name.endswith("_limit") else ""
             required = f"{name} must be set before {self._fixed[name]}, and is {self.__dict__[name]!r} now"
-            return Reason(ValueError, "setting", sentence(required, repr(value)) + advice)
+            return Reason(ValueError, "setting", sentence(required, repr(value), advice))
         return found
 
     def fix(self, before: str, *names: str) -> None:
