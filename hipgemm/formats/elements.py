@@ -248,27 +248,7 @@ def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def pack_mx_scales(scale: Array) -> npt.NDArray[np.uint32]:
-    """Put the four scale bytes of each 128 elements into one word, and rows side by side.
-
-    Parameters
-    ----------
-    scale : numpy.ndarray
-        e8m0 (rows, K/32); filled up to a multiple of four columns with ones (byte 127).
-
-    Returns
-    -------
-    numpy.ndarray
-        uint32 (K/128, rows); the first scale lies in the lowest byte.
-
-    Examples
-    --------
-    >>> scale = np.array([[1, 2, 3, 4, 5]], np.uint8).view(ml_dtypes.float8_e8m0fnu)
-    >>> [[hex(word) for word in row] for row in pack_mx_scales(scale)]
-    [['0x4030201'], ['0x7f7f7f05']]
-    """
-    _require("pack_mx_scales", "scale", scale, _E8M0)
-    if scale.ndim != 2:
-        raise fault(ValueError, "pack_mx_scales", "scale.ndim must be 2", f"scale.shape={scale.shape}")
+    """Put the four scale bytes of each 128 elements into one word, as the public function of this name."""
     rows, blocks = scale.shape
     padded = np.full((rows, -(-blocks // 4) * 4), 127, np.uint8)
     padded[:, :blocks] = scale.view(np.uint8)
@@ -294,7 +274,7 @@ def pack_fp4(x: Array) -> npt.NDArray[np.uint8]:
     >>> [hex(byte) for byte in pack_fp4(x)]
     ['0x71', '0xa']
     """
-    _require("pack_fp4", "x", x, _E2M1)
+    _require("pack_fp4", x, _E2M1)
     if x.ndim == 0 or x.shape[-1] % 2:
         raise fault(ValueError, "pack_fp4", "x.shape[-1] must be even", f"x.shape={x.shape}")
     codes = x.view(np.uint8)
@@ -309,13 +289,13 @@ def unpack_fp4(x: npt.NDArray[np.uint8]) -> Array:
     >>> unpack_fp4(np.array([0x71, 0x0A], np.uint8)).astype(np.float32)
     array([ 0.5,  6. , -1. ,  0. ], dtype=float32)
     """
-    _require("unpack_fp4", "x", x, np.dtype(np.uint8))
+    _require("unpack_fp4", x, np.dtype(np.uint8))
     if x.ndim == 0:
         raise fault(ValueError, "unpack_fp4", "x.ndim must be at least 1", 0)
     return np.stack((x & 15, x >> 4), axis=-1).reshape(*x.shape[:-1], 2 * x.shape[-1]).view(_E2M1)
 
 
-def _require(function: str, name: str, x: object, dtype: np.dtype[Any]) -> None:
+def _require(function: str, x: object, dtype: np.dtype[Any]) -> None:
     got = x.dtype if isinstance(x, np.ndarray) else type(x).__qualname__
     if got != dtype:
-        raise fault(TypeError, function, f"{name} must be a numpy.ndarray of {dtype}", got)
+        raise fault(TypeError, function, f"x must be a numpy.ndarray of {dtype}", got)

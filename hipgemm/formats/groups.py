@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Reason
+from ..errors import Reason, sentence
 from .arrays import Resident
 from .checks import Checks
 from .elements import BLOCK
@@ -42,27 +43,23 @@ def offset_reasons(
     elif isinstance(x, Resident):
         checks.contiguous("group_offsets", x)
     if not (checks.found or isinstance(x, Resident) or (rows is not None and in_order(x, rows))):
-        _check_order(checks, [int(n) for n in x], rows)  # of any size and sign
+        pairs = enumerate(pairwise([0, *map(int, x)]))  # of any size and sign
+        texts = (offset_fault(i, offset, before, rows) for i, (before, offset) in pairs)
+        if text := next(filter(None, texts), ""):
+            checks.found.append(Reason(ValueError, "offsets", text))
     return checks.found
 
 
-def _check_order(checks: Checks, values: list[int], rows: int | None) -> None:
-    """Say which offset is the first out of order."""
-    before = 0
-    for i, value in enumerate(values):
-        if i == 0 and value != 0:
-            required, got = "group_offsets[0] must be 0", str(value)
-        elif value < before:
-            required = "group_offsets must not decrease"
-            got = f"group_offsets[{i}]={value} after group_offsets[{i - 1}]={before}"
-        elif rows is not None and value > rows:
-            required = f"group_offsets must be at most {rows}, the number of rows"
-            got = f"group_offsets[{i}]={value}"
-        else:
-            before = value
-            continue
-        checks.add(ValueError, "offsets", required, got)
-        return
+def offset_fault(i: int, offset: int, before: int, rows: int | None) -> str:
+    """Say what is wrong with one offset behind another, if anything is."""
+    got = f"group_offsets[{i}]={offset}"
+    if i == 0 and offset != 0:
+        return sentence("group_offsets[0] must be 0", offset)
+    if offset < before:
+        return sentence("group_offsets must not decrease", f"{got} after group_offsets[{i - 1}]={before}")
+    if rows is not None and offset > rows:
+        return sentence(f"group_offsets must be at most {rows}, the number of rows", got)
+    return ""
 
 
 def in_order(offsets: npt.NDArray[Any], rows: int) -> bool:

@@ -374,7 +374,8 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
     Parameters
     ----------
     scale : numpy.ndarray or DeviceArray
-        e8m0 (rows, K/32), with any strides; filled up to a multiple of four columns with ones (byte 127).
+        e8m0 or its bytes, (rows, K/32), with any strides; filled up to a multiple of four columns with ones
+        (byte 127).
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -397,16 +398,18 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
     >>> [[hex(word) for word in row] for row in pack_mx_scales(scale)]
     [['0x4030201'], ['0x7f7f7f05']]
     """
-    if not isinstance(scale, DeviceArray):
-        return formats.pack_mx_scales(scale)
     function = "pack_mx_scales"
     checks = Checks(function)
-    if scale.dtype not in (MXFP4_E2M1.scale_dtype, np.uint8):
-        checks.add(TypeError, "dtype", f"scale.dtype must be {MXFP4_E2M1.scale_dtype}", scale.dtype)
-    if scale.ndim != 2:
-        checks.add(ValueError, "shape", "scale.ndim must be 2", f"scale.shape={scale.shape}")
+    array = checks.array("scale", scale)
+    if array is not None:
+        if array.dtype not in (MXFP4_E2M1.scale_dtype, np.uint8):
+            checks.add(TypeError, "dtype", f"scale.dtype must be {MXFP4_E2M1.scale_dtype}", array.dtype)
+        if len(array.shape) != 2:
+            checks.add(ValueError, "shape", "scale.ndim must be 2", f"scale.shape={array.shape}")
     checks.take(_hip.known_stream(stream), 0)
     checks.raise_all()
+    if not isinstance(scale, DeviceArray):
+        return formats.pack_mx_scales(scale)
     handle = _hip.stream_handle(function, stream)
     rows, blocks = scale.shape
     with told_by(function), _hip.on_device(scale.device):

@@ -491,7 +491,7 @@ FNUZ = X.astype(ml_dtypes.float8_e4m3fnuz)
             TypeError,
             "dtype must be bfloat16, float16",
         ),
-        ("pack_mx_scales", [X], {}, TypeError, "scale must be .* of float8_e8m0fnu; got float32"),
+        ("pack_mx_scales", [X], {}, TypeError, "scale.dtype must be float8_e8m0fnu; got float32"),
     ],
 )
 def test_errors(function, args, kwargs, kind, text):
