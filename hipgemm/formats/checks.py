@@ -150,7 +150,7 @@ class Checks:
         try:
             return float(value)
         except OverflowError:
-            return math.inf if value > 0 else -math.inf
+            return math.inf if x > 0 else -math.inf
 
     def magnitude(self, name: str, x: Any, what: str = "a real number") -> float | None:
         """Read a number that is none below 0 and fits float32."""

@@ -150,19 +150,8 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.matmul(A[:, :4], W[:4, :4], A[:, :4]), V,
      "matmul: out must not overlap a; got arrays that share memory"),
     # groups
-    (lambda: groups(np.array([3, 64])), V, "quantize_mxfp8: group_offsets[0] must be 0; got 3"),
-    (lambda: groups(np.array([0, 9, 3])), V,
-     "quantize_mxfp8: group_offsets must not decrease; got group_offsets[2]=3 after group_offsets[1]=9"),
-    (lambda: groups(np.array([0, 65])), V,
-     "quantize_mxfp8: group_offsets must be at most 64, the number of rows; got group_offsets[1]=65"),
-    (lambda: groups(np.array([0.0, 64.0])), T,
-     "quantize_mxfp8: group_offsets.dtype must be int32; got float64"),
-    (lambda: groups(np.array([[0, 64]])), V,
-     "quantize_mxfp8: group_offsets.shape must be (G+1,); got (1, 2)"),
     (lambda: groups(np.array([0, 64]), -1), V,
      "quantize_mxfp8: x must be a matrix and axis 0 with group_offsets; got x.shape=(64, 8), axis=-1"),
-    (lambda: hg.grouped_wgrad(on(33, 16, dtype=BF16), on(33, 16, dtype=BF16), np.array([0, 9, 3])), V,
-     "grouped_wgrad: group_offsets must not decrease; got group_offsets[2]=3 after group_offsets[1]=9"),
     # quantizers
     (lambda: hg.quantize_fp8([[1.0]]), T,
      f"quantize_fp8: x {ARRAY}; got list; make an array of it with numpy.asarray"),
@@ -383,8 +372,22 @@ def test_message(call: Any, kind: type[Exception], text: str) -> None:
 
 # ---- each text stands in one place, and is tested
 
-# What only other devices, other libraries, other ranks or other processes provoke.
+# What has a table of its own, or needs more devices, libraries or ranks.
 ELSEWHERE = {
+    "group_offsets[0] must be 0": ("../cpu/test_groups.py", "group_offsets[0] must be 0; got"),
+    "group_offsets must not decrease": ("../cpu/test_groups.py", "must not decrease; got group_offsets[3]=7"),
+    "group_offsets must be at most {}": (
+        "../cpu/test_groups.py",
+        "must be at most 100, the number of rows; got",
+    ),
+    "group_offsets.dtype must be": (
+        "../cpu/test_groups.py",
+        "group_offsets.dtype must be int32; got float32",
+    ),
+    "group_offsets.shape must be": (
+        "../cpu/test_groups.py",
+        "group_offsets.shape must be (G+1,); got (1, 2)",
+    ),
     "group_offsets must be multiples of {}": ("test_grouped.py", "must be multiples of 32"),
     "{} must be on {} like {}": ("test_devices.py", "amax must be on device 0 like x; got device 1"),
     "stream must be one of device {}": ("test_devices.py", "stream must be one of device 1, where the"),
