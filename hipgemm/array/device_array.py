@@ -236,7 +236,7 @@ class DeviceArray(Resident):
         Parameters
         ----------
         dtype : dtype
-            Where its numbers are larger or smaller, the last axis is cut anew, which must be contiguous.
+            Where its numbers are larger or smaller, the last axis is divided again, which must be contiguous.
 
         Raises
         ------

@@ -51,7 +51,7 @@ def is_communicator(x: object) -> bool:
 
 
 def device(comm: Any) -> int:
-    """The device of this rank: ranks of one host take turns through its devices."""
+    """The device of this rank: the devices of a host are dealt out to its ranks."""
     state = comm.Get_attr(_key)
     return int(state.place % _hip.runtime().devices)
 

@@ -69,13 +69,7 @@ class ShardedArray:
     def key(self) -> tuple[Any, ...]:
         """All that how a product is computed depends on, but for addresses."""
         if self._key is None:
-            parts = tuple(
-                (x.data._key, x.scale._key, x.shape, x.format, x.axis, x.hadamard, x.group_offsets is None)
-                if isinstance(x, ScaledArray)
-                else x._key
-                for x in self.parts
-            )
-            self._key = parts, self.shape, self.axis, self.offsets
+            self._key = tuple([x._key for x in self.parts]), self.shape, self.axis, self.offsets
         return self._key
 
     @property

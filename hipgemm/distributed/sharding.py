@@ -247,7 +247,7 @@ def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
 
 
 def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any) -> _Plan:
-    """Check a call, and settle where operands are cut."""
+    """Check a call, and decide where operands are cut."""
     faults = Faults(_FUNCTION)
     if not isinstance(split, str) or split not in _CUTS:
         faults.add(ValueError, "option", "split must be m, n, k or batch", repr(split))

@@ -52,7 +52,7 @@ class ScaledArray:
     amax : array or None
         Greatest magnitude before quantizing, where the quantizer took it: what delayed scaling uses next.
     group_offsets : array or None
-        Where the groups of rows begin that a quantizer kept apart: their blocks begin anew.
+        Where the groups of rows begin that a quantizer kept apart: blocks begin at each of them.
 
     Examples
     --------
@@ -138,6 +138,12 @@ class ScaledArray:
     def device(self) -> int | None:
         """The device that holds it; None on the host."""
         return place_of(self.data)
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        """All that how it is read depends on, of one on a device, but for addresses."""
+        data, scale = self.data._key, self.scale._key
+        return data, scale, self.shape, self.format, self.axis, self.hadamard, self.group_offsets is None
 
     @property
     def nbytes(self) -> int:

@@ -26,6 +26,8 @@ from .amax import AmaxState
 from .plan import AmaxPlan, BackPlan, MxPlan, amax_plan, dequantize_codes, mx_plan, quantize_groups
 
 Input = npt.NDArray[Any] | DeviceArray
+Axes = tuple[int] | tuple[int, int]
+How = tuple[str, str, tuple[str, ...], bool]  # the rule of scales, the format, which it may be, Hadamard
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 MXFP8 = ("mxfp8_e4m3", "mxfp8_e5m2")
 MXFP4 = ("mxfp4_e2m1",)
@@ -137,7 +139,7 @@ def quantize_mxfp8(
         ``"mxfp8_e4m3"`` or ``"mxfp8_e5m2"``.
     group_offsets : int32 array (G+1,), optional
         With a matrix and ``axis=0``: group g is rows ``group_offsets[g]`` to ``group_offsets[g + 1]``, on
-        the host or the device, as for `grouped_wgrad`. Blocks begin anew with each group; rows behind the
+        the host or the device, as for `grouped_wgrad`. Blocks begin with each group; rows behind the
         last one become zero. Only a grouped product with the same offsets takes the result.
     stream : int or object with int(), optional
         The stream to work on.
@@ -173,7 +175,7 @@ def quantize_mxfp8(
     array([960.,   2.,   0.], dtype=float32)
     """
     if group_offsets is None:
-        return _mx("quantize_mxfp8", x, (axis,), scaling, format, MXFP8, False, stream)[0]
+        return _mx("quantize_mxfp8", x, (axis,), (scaling, format, MXFP8, False), stream)[0]
     return _mx_groups(x, axis, scaling, format, group_offsets, stream)
 
 
@@ -223,7 +225,7 @@ def quantize_mxfp4(
     >>> q.data.astype(np.float32), q.scale.view(np.uint8)
     (array([ 6. ,  2. , -0.5], dtype=float32), array([128], dtype=uint8))
     """
-    return _mx("quantize_mxfp4", x, (axis,), scaling, MXFP4_E2M1.name, MXFP4, hadamard, stream)[0]
+    return _mx("quantize_mxfp4", x, (axis,), (scaling, MXFP4_E2M1.name, MXFP4, hadamard), stream)[0]
 
 
 def quantize_both(
@@ -268,12 +270,12 @@ def quantize_both(
     fp4 = isinstance(format, str) and format in MXFP4
     rule = ("even" if fp4 else "unit") if scaling is None else scaling
     transform = hadamard if fp4 and hadamard is not None else fp4
-    call: Any = (function, x, (-1, -2), rule, format, (*MXFP8, *MXFP4), transform, stream)
+    how = rule, format, (*MXFP8, *MXFP4), transform
     if hadamard is not None and isinstance(format, str) and format in MXFP8:
-        checks, _, _ = _check_mx(*call)
+        checks, _, _ = _check_mx(function, x, (-1, -2), how, stream)
         checks.add(ValueError, "hadamard", f"hadamard must be left out for {format}", hadamard)
         checks.raise_all()
-    rows, columns = _mx(*call)
+    rows, columns = _mx(function, x, (-1, -2), how, stream)
     return rows, columns
 
 
@@ -309,7 +311,7 @@ def transpose_quantize_mxfp8(
     """
     function = "transpose_quantize_mxfp8"
     turned = x.T if is_array(x) else x
-    return _mx(function, turned, (-1,), scaling, format, MXFP8, False, stream)[0]
+    return _mx(function, turned, (-1,), (scaling, format, MXFP8, False), stream)[0]
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:
@@ -347,7 +349,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     function = "dequantize"
     key = None
     if type(q) is ScaledArray and type(q.data) is DeviceArray and q.group_offsets is None:
-        key = (function, q.data._key, q.scale._key, q.shape, q.format, q.axis, q.hadamard, dtype)
+        key = (function, q._key, dtype)
         plan: BackPlan | None = _kept(key)
         if plan is not None:
             return _run(q.data.device, plan.run, q, _hip.stream_handle(function, stream))
@@ -448,17 +450,10 @@ def _check_input(checks: Checks, x: object) -> int | None:
 
 
 def _check_mx(
-    function: str,
-    x: Input,
-    axes: tuple[Any, ...],
-    scaling: str,
-    format: str,
-    among: tuple[str, ...],
-    hadamard: bool,
-    stream: Any,
+    function: str, x: Input, axes: Axes, how: How, stream: Any
 ) -> tuple[Checks, Format, tuple[int, ...]]:
     """Check what is to be quantized by blocks, and how; return the format and the axes as well."""
-    checks = Checks(function)
+    checks, (scaling, format, among, hadamard) = Checks(function), how
     form = checks.format(format, among)
     ndim = _check_input(checks, x)
     if len(axes) == 2 and ndim is not None and ndim != 2:
@@ -509,7 +504,7 @@ def _read_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: in
 
 T = TypeVar("T")
 Made = TypeVar("Made", ScaledArray, tuple[ScaledArray, ...])
-# Of calls that need nothing laid out anew, by all that they depend on but addresses.
+# Of calls that need no copy to another layout, by all that they depend on but addresses.
 _plans: dict[Any, Any] = {}
 _MAX_PLANS = 1024
 
@@ -539,11 +534,7 @@ def _run(device: int, work: Callable[..., T], *args: Any) -> T:
 
 
 def _on_device(
-    function: str,
-    x: Input,
-    stream: Any,
-    work: Callable[[DeviceArray, int], Made],
-    device: int | None = None,
+    function: str, x: Input, stream: Any, work: Callable[[DeviceArray, int], Made], device: int | None = None
 ) -> Made:
     """Run on the device of `x`; NumPy arrays go to `device` or the current one, and results come back."""
     handle = _hip.stream_handle(function, stream)
@@ -556,24 +547,17 @@ def _on_device(
         return tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
 
 
-def _mx(
-    function: str,
-    x: Input,
-    axes: tuple[int] | tuple[int, int],
-    scaling: str,
-    format: str,
-    among: tuple[str, ...],
-    hadamard: bool,
-    stream: Any,
-) -> tuple[ScaledArray, ...]:
+def _mx(function: str, x: Input, axes: Axes, how: How, stream: Any) -> tuple[ScaledArray, ...]:
     """Check, and quantize along one axis, or a matrix along its last and its first."""
     key = None
+    scaling, _, _, hadamard = how
     if type(x) is DeviceArray and type(axes[0]) is int and type(hadamard) is bool:  # for True == 1
-        key = (function, x._key, axes, scaling, format, hadamard)
+        key = (function, x._key, axes, how)
         plan: MxPlan | None = _kept(key)
         if plan is not None:
-            return _run(x.device, plan.run, x, _hip.stream_handle(function, stream))
-    checks, form, found = _check_mx(function, x, axes, scaling, format, among, hadamard, stream)
+            handle = 0 if stream is None else _hip.stream_handle(function, stream)
+            return _run(x.device, plan.run, x, handle)
+    checks, form, found = _check_mx(function, x, axes, how, stream)
     checks.raise_all()
 
     def work(d: DeviceArray, handle: int) -> tuple[ScaledArray, ...]:
@@ -589,7 +573,7 @@ def _mx(
 def _mx_groups(x: Input, axis: int, scaling: str, format: str, offsets: Input, stream: Any) -> ScaledArray:
     """Check, and quantize down the columns of each group of rows."""
     function = "quantize_mxfp8"
-    checks, form, found = _check_mx(function, x, (axis,), scaling, format, MXFP8, False, stream)
+    checks, form, found = _check_mx(function, x, (axis,), (scaling, format, MXFP8, False), stream)
     if is_array(x) and found and (len(x.shape), found[0]) != (2, -2):
         required = "x must be a matrix and axis 0 with group_offsets"
         checks.add(ValueError, "axis", required, f"x.shape={x.shape}, axis={axis}")

@@ -473,7 +473,7 @@ class Block:
     def release(self) -> None:
         """Give the memory back. Ordered behind all work on it."""
         if self.ptr:
-            streams = {self.writer, *self.readers} if self.readers else {self.writer}
+            streams = {self.writer, *self.readers}
             returned = (self.ptr, self.size, self.home, streams, self.owner)
             self.ptr, self.owner = 0, None
             rt = opened()
