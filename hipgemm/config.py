@@ -207,11 +207,14 @@ class Change:
         return self._config
 
     def __exit__(self, *_: object) -> None:
+        values = self._config.__dict__
         for name, value in self._before.items():
-            if name not in self._config._fixed:
-                self._config.__dict__[name] = value
-                if value is _UNREAD:  # its variable is read when it is used
-                    del self._config.__dict__[name]
+            if name in self._config._fixed:
+                continue
+            if value is _UNREAD:  # its variable is read when it is used
+                values.pop(name, None)
+            else:
+                values[name] = value
 
 
 _UNREAD = object()

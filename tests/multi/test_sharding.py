@@ -154,6 +154,60 @@ def test_vectors_are_checked_whole(split: Any, resident: bool, rng: Any, devices
         hg.sharded_matmul(a, b, split=split, col_scale=1.0, **where)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("split", ["m", "n", "k", "batch"])
+def test_calls_that_were_right_before(split: Any, rng: Any, devices: list[int]) -> None:
+    """The second call of a kind is not described again; what differs in it counts all the same."""
+    a, b = operands(20, 12, 64, rng, exact=True)
+    axes = {**AXES, "batch": (0, 0)}[split]
+    if split == "batch":
+        a, b = np.stack([a] * 3), np.stack([b] * 3)
+    x, y = (hg.shard(operand, devices[:2], axis=axis) for operand, axis in zip((a, b), axes, strict=True))
+    bias = rng.integers(-9, 9, 12).astype(np.float32)
+    sharding._plans.clear()
+
+    def check(dtype: Any = BF16, **options: Any) -> None:
+        made = hg.sharded_matmul(x, y, split=split, dtype=dtype, **options)
+        assert made.dtype == made.get().dtype == dtype
+        assert [part.device for part in made.parts] == list(made.devices) == devices[:2]
+        assert (made.shape, made.axis) == ((*a.shape[:-1], 12), {"n": -1, "batch": -3}.get(split, -2))
+        for out, one, other in (
+            zip(made.get(), a, b, strict=True) if split == "batch" else [(made.get(), a, b)]
+        ):
+            assert_gemm_close(out, one, other, exact=True, **options)
+
+    for _ in range(2):
+        check()
+        check(alpha=2.0)
+        check(bias=bias)
+        check(bias=-bias, col_scale=np.full(12, 2, np.float32))
+        check(bias=bias.astype(np.float16))
+        check(dtype=np.float32)
+        assert len(sharding._plans) == 5
+    for options, kind in (
+        ({"bias": bias[:6]}, ValueError),
+        ({"bias": hg.asarray(bias)}, TypeError),
+        ({"bias": np.ma.array(bias)}, TypeError),
+        ({"col_scale": bias.astype(np.float16)}, TypeError),
+        ({"dtype": np.int8}, TypeError),
+        ({"dtype": {}}, TypeError),
+        ({"alpha": 1e39}, ValueError),
+        ({"alpha": "1"}, TypeError),
+        ({"timeout": -1}, ValueError),
+        ({"devices": [99]}, ValueError),
+    ):
+        with pytest.raises(kind, match=r"^sharded_matmul: "):
+            hg.sharded_matmul(x, y, split=split, **options)
+    for other in {"m", "n", "k"} - {split}:
+        with pytest.raises(ValueError, match=f"for split={other}"):
+            hg.sharded_matmul(x, y, split=other)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"\(K\) must equal"):
+        hg.sharded_matmul(x, x, split=split)
+    assert len(sharding._plans) == 5
+    x.parts[0].free()
+    with pytest.raises(ValueError, match="the array was freed"):
+        hg.sharded_matmul(x, y, split=split)
+
+
 def test_leading_axes_broadcast(rng: Any, devices: list[int]) -> None:
     a = random_matrix((8, 16), rng, dtype=BF16)
     b = random_matrix((16, 5 * 6), rng, dtype=BF16).reshape(16, 5, 6).transpose(1, 0, 2)
