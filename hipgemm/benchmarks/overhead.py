@@ -25,7 +25,7 @@ from ..runtime import hip as _hip
 from ..runtime.memory import memory_stats
 
 Call = Callable[[], object]
-ABOVE_AIM = 10.0  # microseconds above hip-python's own launch
+AIM = 10.0  # microseconds above hip-python's own launch
 AIMS = {"quantize_mxfp8": 8.0, "sharded_matmul, split m": 20.0}  # microseconds in all
 IMPORT_AIM = 0.1  # seconds
 
@@ -211,7 +211,7 @@ def run() -> None:
     print("launches on resident operands, microseconds of Python until the queue has taken them in")
     for name, each in found.items():
         print(f"  {name:28}{each:7.2f}" + (f" (aim: {AIMS[name]:.0f})" if name in AIMS else ""))
-    print(f"  matmul above hip-python's own launch of its kernel: {above:.2f} (aim: {ABOVE_AIM:.0f})")
+    print(f"  matmul above hip-python's own launch of its kernel: {above:.2f} (aim: {AIM:.0f})")
     print("allocations of 1000 calls in the steady state")
     for name, call in calls.items():
         a = allocations(call)
