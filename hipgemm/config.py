@@ -6,82 +6,77 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
-from .errors import sentence
+from .errors import Reason, raise_reasons, sentence
 
 RUNTIMES = ("auto", "rocm", "emulator", "bridge")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its variable, its meaning, and how its text is read."""
+    """One setting: its variable, and how its text is read."""
 
     variable: str
-    meaning: str
-    read: Callable[[str, str], Any]  # name for messages, text
+    read: Callable[[str, str], Any]  # of a name for messages, and the text; or what is wrong with it
+    numbers: bool = True  # whether `config` takes numbers, True and False as well
 
 
-def _runtime(name: str, text: str) -> str:
+def _runtime(name: str, text: str) -> str | Reason:
     mode = text.lower() or "auto"
-    if mode not in RUNTIMES:
-        raise ValueError(sentence(f"{name} must be one of {', '.join(RUNTIMES)}", repr(mode)))
-    return mode
+    return mode if mode in RUNTIMES else _wrong(f"{name} must be one of {', '.join(RUNTIMES)}", mode)
 
 
 def _kernel(name: str, text: str) -> str | None:
     return text or None  # which names there are depends on the architecture: checked where one is chosen
 
 
-def _switch(default: bool) -> Callable[[str, str], bool]:
-    def read(name: str, text: str) -> bool:
-        known = {"": default, "on": True, "1": True, "off": False, "0": False}
-        if text.lower() not in known:
-            raise ValueError(sentence(f"{name} must be on or off", repr(text)))
-        return known[text.lower()]
-
-    return read
+def _pool(name: str, text: str) -> bool | Reason:
+    known = {"": True, "on": True, "1": True, "off": False, "0": False}
+    return known.get(text.lower(), _wrong(f"{name} must be on or off", text))
 
 
 def _report(name: str, text: str) -> bool:
     return text not in ("", "0")
 
 
-def _gpu_aware(name: str, text: str) -> bool:
-    if text not in ("", "0", "1"):
-        raise ValueError(sentence(f"{name} must be 0 or 1", repr(text)))
-    return text == "1"
+def _gpu_aware(name: str, text: str) -> bool | Reason:
+    return text == "1" if text in ("", "0", "1") else _wrong(f"{name} must be 0 or 1", text)
 
 
-def _bytes(name: str, text: str) -> int | None:
+def _bytes(name: str, text: str) -> int | Reason | None:
     plain = text.strip().upper().removesuffix("B").removesuffix("I")
     if not plain:
         return None
     unit = {"K": 10, "M": 20, "G": 30}.get(plain[-1], 0)
     digits = plain[:-1] if unit else plain
-    if not (digits.isascii() and digits.isdigit()):
-        required = f"{name} must be a number of bytes, such as 500000000, 512M or 16G"
-        raise ValueError(sentence(required, repr(text)))
-    return int(digits) << unit
+    if digits.isascii() and digits.isdigit():
+        return int(digits) << unit
+    return _wrong(f"{name} must be a number of bytes, such as 500000000, 512M or 16G", text)
+
+
+def _wrong(required: str, text: str) -> Reason:
+    return Reason(ValueError, "setting", sentence(required, repr(text)))
 
 
 SETTINGS = {
-    "runtime": Setting("HIPGEMM_RUNTIME", "which HIP library: auto, rocm, emulator or bridge", _runtime),
-    "kernel": Setting("HIPGEMM_KERNEL", "the only kernel for products: plain, or a kernel's name", _kernel),
-    "report": Setting("HIPGEMM_REPORT", "whether to print usage() when the process ends", _report),
-    "pool": Setting("HIPGEMM_POOL", "whether freed device memory is kept for reuse", _switch(True)),
-    "memory_limit": Setting("HIPGEMM_MEMORY_LIMIT", "the most bytes to hold on each device", _bytes),
-    "cache_limit": Setting("HIPGEMM_CACHE_LIMIT", "the most unused bytes to keep on each device", _bytes),
-    "mpi_gpu": Setting("HIPGEMM_MPI_GPU", "whether the MPI library reads device memory itself", _gpu_aware),
+    "runtime": Setting("HIPGEMM_RUNTIME", _runtime, numbers=False),
+    "kernel": Setting("HIPGEMM_KERNEL", _kernel, numbers=False),
+    "report": Setting("HIPGEMM_REPORT", _report),
+    "pool": Setting("HIPGEMM_POOL", _pool),
+    "memory_limit": Setting("HIPGEMM_MEMORY_LIMIT", _bytes),
+    "cache_limit": Setting("HIPGEMM_CACHE_LIMIT", _bytes),
+    "mpi_gpu": Setting("HIPGEMM_MPI_GPU", _gpu_aware),
 }
 
 
 class Config:
     """The settings of this process, as attributes; called to change some.
 
-    The environment is read once, at the first use of any setting. Settings belong to the process, not to a
-    thread. `runtime`, `pool` and the limits count when the first device is used; changing one of them later
-    is an error (`limit_memory` changes limits at any time).
+    The environment is read once, at the first use of a setting. Settings belong to the process: all threads
+    see a change. `runtime`, `pool` and the limits are used when the first device is, and an error to change
+    from then on; limits change by `limit_memory`, at any time.
 
     Attributes
     ----------
@@ -121,13 +116,26 @@ class Config:
     def __getattr__(self, name: str) -> Any:
         """Read a setting at its first use; then it is an attribute."""
         if name not in SETTINGS:
-            raise AttributeError(f"config has no setting {name!r}; there are {', '.join(SETTINGS)}")
-        if self._texts is None:
-            self._texts = {s.variable: os.environ.get(s.variable, "") for s in SETTINGS.values()}
-        setting = SETTINGS[name]
-        value = setting.read(setting.variable, self._texts[setting.variable])
-        self.__dict__[name] = value
+            raise self._unknown(name)
+        value = self.find(name)
+        if isinstance(value, Reason):
+            raise value.kind(value.text)
         return value
+
+    def find(self, name: str) -> Any:
+        """Return a setting, or a Reason: what is wrong with its variable."""
+        if name not in self.__dict__:
+            if self._texts is None:
+                self._texts = {s.variable: os.environ.get(s.variable, "") for s in SETTINGS.values()}
+            setting = SETTINGS[name]
+            value = setting.read(setting.variable, self._texts[setting.variable])
+            if isinstance(value, Reason):
+                return value
+            self.__dict__[name] = value
+        return self.__dict__[name]
+
+    def _unknown(self, name: str) -> AttributeError:
+        return AttributeError(f"config has no setting {name!r}; there are {', '.join(SETTINGS)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SETTINGS:
@@ -135,7 +143,7 @@ class Config:
         elif name.startswith("_"):
             super().__setattr__(name, value)
         else:
-            raise AttributeError(f"config has no setting {name!r}; there are {', '.join(SETTINGS)}")
+            raise self._unknown(name)
 
     def __call__(self, **changes: Any) -> Change:
         """Change settings now; used by ``with``, until its end.
@@ -143,7 +151,7 @@ class Config:
         Parameters
         ----------
         **changes
-            Settings by name. Numbers of bytes may be text, such as ``"16G"``.
+            Settings by name. Numbers of bytes may be text, such as ``"16G"``; None stands for the default.
 
         Returns
         -------
@@ -153,32 +161,44 @@ class Config:
         Raises
         ------
         TypeError, ValueError
-            For a setting that does not exist, a value that it does not take, or a change that comes too late.
+            For settings that do not exist, values that they do not take, or changes that come too late; all
+            of these are listed, and nothing is changed.
         """
-        wanted, known = {}, ", ".join(SETTINGS)
-        for name, value in changes.items():
-            if name not in SETTINGS:
-                raise TypeError(f"config: {sentence(f'settings must be {known}', repr(name))}")
-            if value is not None and not isinstance(value, (str, int)):
-                raise TypeError(f"config: {sentence(f'{name} must be text, a number or None', repr(value))}")
-            text = "" if value is None else str(int(value)) if isinstance(value, int) else value
-            wanted[name] = SETTINGS[name].read(f"config: {name}", text)
-            if name in self._fixed and wanted[name] != getattr(self, name):
-                raise ValueError(f"config: {name} cannot be changed any more: {self._fixed[name]}")
-        before = {name: getattr(self, name) for name in wanted}
+        wanted = {name: self._read(name, value) for name, value in changes.items()}
+        raise_reasons("config", [value for value in wanted.values() if isinstance(value, Reason)])
+        change = Change(self, {name: self.__dict__.get(name, _UNREAD) for name in wanted})
         self.__dict__.update(wanted)
-        return Change(self, before)
+        return change
 
-    def fix(self, why: str, *names: str) -> None:
+    def _read(self, name: str, value: Any) -> Any:
+        if name not in SETTINGS:
+            required = f"a setting must be one of {', '.join(SETTINGS)}"
+            return Reason(TypeError, "setting", sentence(required, repr(name)))
+        setting, text = SETTINGS[name], "" if value is None else value
+        if setting.numbers and isinstance(text, Integral):
+            text = str(int(text))
+        if not isinstance(text, str):
+            required = f"{name} must be {'text, a number' if setting.numbers else 'text'} or None"
+            return Reason(TypeError, "setting", sentence(required, repr(value)))
+        found = setting.read(name, text)
+        if name in self._fixed and not isinstance(found, Reason) and found != self.__dict__[name]:
+            advice = "hipgemm.limit_memory changes it at any time" if name.endswith("_limit") else ""
+            required = f"{name} must be set before {self._fixed[name]}, and is {self.__dict__[name]!r} now"
+            return Reason(ValueError, "setting", sentence(required, repr(value), advice))
+        return found
+
+    def fix(self, before: str, *names: str) -> None:
         """Refuse to change settings from now on, since something was built on them."""
-        self._fixed.update(dict.fromkeys(names, why))
+        for name in names:
+            self._fixed[name] = before
+            getattr(self, name)
 
     def __repr__(self) -> str:
         return f"config({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"
 
 
 class Change:
-    """Settings that were changed; a context manager that restores them."""
+    """Settings that were changed; a context manager that restores them, unless they were fixed meanwhile."""
 
     def __init__(self, config: Config, before: dict[str, Any]) -> None:
         self._config, self._before = config, before
@@ -187,9 +207,17 @@ class Change:
         return self._config
 
     def __exit__(self, *_: object) -> None:
-        self._config.__dict__.update(self._before)
+        values = self._config.__dict__
+        for name, value in self._before.items():
+            if name in self._config._fixed:
+                continue
+            if value is _UNREAD:  # its variable is read when it is used
+                values.pop(name, None)
+            else:
+                values[name] = value
 
 
+_UNREAD = object()
 config = Config()
 
 

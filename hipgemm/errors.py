@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Exception)
 
 
 class UnsupportedError(NotImplementedError):
@@ -72,7 +76,7 @@ class Reason:
     Attributes
     ----------
     kind : type
-        TypeError, ValueError or UnsupportedError: what the call raises.
+        TypeError, ValueError, UnsupportedError or another exception: what the call raises.
     code : str
         A short stable word to count by, such as ``"shape"``.
     text : str
@@ -124,6 +128,17 @@ def told_by(function: str) -> Iterator[None]:
         raise UnsupportedError(message(function, [error])) from None
 
 
+def fault(kind: type[E], function: str, required: str, got: object, context: str = "") -> E:
+    """Make the exception for a fault that comes alone; where there may be several, `Checks` collects them.
+
+    Examples
+    --------
+    >>> fault(ValueError, "matmul", "a.ndim must be 2", 1)
+    ValueError('matmul: a.ndim must be 2; got 1')
+    """
+    return kind(message(function, [sentence(required, got, context)]))
+
+
 def raise_reasons(function: str, reasons: Sequence[Reason]) -> None:
     """Raise what `reasons` call for, if there are any.
 
@@ -132,9 +147,17 @@ def raise_reasons(function: str, reasons: Sequence[Reason]) -> None:
     """
     if not reasons:
         return
-    kinds = {reason.kind for reason in reasons}
+    kinds = [reason.kind for reason in reasons]
     text = message(function, reasons)
-    for kind in (TypeError, ValueError):
-        if kind in kinds:
+    for kind in (TypeError, ValueError, *kinds):
+        if kind in kinds and kind is not UnsupportedError:
             raise kind(text)
     raise UnsupportedError(text, reasons)
+
+
+def read(function: str, x: T | Reason) -> T:
+    """Return what was read, or raise what is wrong with it."""
+    if isinstance(x, Reason):
+        raise_reasons(function, [x])
+    assert not isinstance(x, Reason)
+    return x

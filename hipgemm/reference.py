@@ -8,26 +8,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import raise_reasons
+from .errors import fault, raise_reasons
+from .formats.checks import checked
 from .formats.elements import (
     BLOCK,
     FORMATS,
     MXFP4_E2M1,
     QUANTIZED,
+    SCALE_RULES,
     Format,
     cast,
     e8m0_value,
-    format_of,
     round_once,
     scale_byte,
 )
 from .formats.groups import offset_reasons
-from .formats.scaled import HADAMARD, ScaledArray, find_axis, find_format, group_blocks, unpack_along
+from .formats.scaled import HADAMARD, ScaledArray, group_blocks, unpack_along
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
 Matrix = Array | ScaledArray
 
+FP8 = ("fp8_e4m3", "fp8_e5m2")
 MXFP8 = ("mxfp8_e4m3", "mxfp8_e5m2")
 
 
@@ -62,12 +64,7 @@ def matmul(
             out = out * col_scale.astype(np.float64)
         if bias is not None:
             out = out + bias.astype(np.float64)
-    if dtype is None:
-        return out
-    to = format_of(dtype)
-    if to is None:
-        raise TypeError(f"reference.matmul: dtype must be bfloat16, float16 or float32; got {dtype!r}")
-    return round_once(out, to)
+    return _rounded(out, dtype)
 
 
 def grouped_matmul(
@@ -128,10 +125,11 @@ def _groups(offsets: Array) -> list[tuple[int, int]]:
 def _rounded(out: Array, dtype: npt.DTypeLike | None) -> Array:
     if dtype is None:
         return out
-    to = format_of(dtype)
-    if to is None:
-        raise TypeError(f"reference: dtype must be bfloat16, float16 or float32; got {dtype!r}")
-    return round_once(out, to)
+    return round_once(out, _format("reference", "dtype", dtype))
+
+
+def _format(function: str, name: str, dtype: npt.DTypeLike) -> Format:
+    return checked(function, lambda checks: checks.dtype(name, dtype, tuple(FORMATS.values())))
 
 
 def values(x: Matrix) -> npt.NDArray[np.float64]:
@@ -157,9 +155,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     >>> dequantize(quantize_mxfp8(np.array([0.0, 3.0, -0.3], np.float32)))
     array([ 0.    ,  3.    , -0.3125], dtype=float32)
     """
-    to = format_of(dtype)
-    if to is None:
-        raise TypeError(f"dequantize: dtype must be bfloat16, float16 or float32; got {dtype!r}")
+    to = _format("dequantize", "dtype", dtype)
     codes, scale = _decoded(q)
     with np.errstate(invalid="ignore", over="ignore"):
         x = codes * scale
@@ -212,10 +208,11 @@ def quantize_fp8(
     >>> q.data.astype(float).tolist(), bool(q.scale == np.float32(1 / 448))
     ([448.0, -224.0, 0.4375], True)
     """
-    form = find_format("quantize_fp8", format, ("fp8_e4m3", "fp8_e5m2"))
+    function = "quantize_fp8"
+    form = checked(function, lambda checks: checks.format(format, FP8))
     top = np.float32(form.maximum)
-    x = _widened(x)
-    axis = None if axis is None else find_axis("quantize_fp8", axis, x.ndim)
+    x = _widened(function, x)
+    axis = None if axis is None else checked(function, lambda checks: checks.axis(axis, x.ndim))
     own = np.max(np.abs(x), axis=axis, keepdims=axis is not None, initial=np.float32(0))
     own = np.asarray(own, np.float32)
     used = own if amax is None else np.asarray(amax, np.float32)
@@ -254,11 +251,11 @@ def quantize_mxfp8(
     (array([448.,   1.,   0.], dtype=float32), array([128], dtype=uint8))
     """
     function = "quantize_mxfp8"
-    form = find_format(function, format, MXFP8)
+    form = checked(function, lambda checks: checks.format(format, MXFP8))
     if group_offsets is None:
         return _quantize_mx(function, x, axis, scaling, form)
     if x.ndim != 2 or axis not in (0, -2):
-        raise ValueError(f"{function}: group_offsets must go with a matrix and axis=0; got axis={axis}")
+        raise fault(ValueError, function, "group_offsets must go with a matrix and axis=0", f"axis={axis}")
     raise_reasons(function, offset_reasons(group_offsets, x.shape[0]))
     offsets = group_offsets.astype(np.int32)
     assert form.scale_dtype is not None
@@ -286,8 +283,9 @@ def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard:
 def _quantize_mx(
     function: str, x: Array, axis: int, scaling: str, form: Format, transform: bool = False
 ) -> ScaledArray:
-    x = _widened(x)
-    shape, axis = x.shape, find_axis(function, axis, x.ndim)
+    x = _widened(function, x)
+    shape, axis = x.shape, checked(function, lambda checks: checks.axis(axis, x.ndim))
+    checked(function, lambda checks: checks.option("scaling", scaling, SCALE_RULES))
     x = np.moveaxis(x, axis, -1)
     with np.errstate(invalid="ignore", over="ignore"):
         if transform:
@@ -323,7 +321,7 @@ def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, S
     >>> rows.scale.shape, columns.scale.shape
     ((2, 2), (1, 64))
     """
-    form = find_format("quantize_both", format, (*MXFP8, "mxfp4_e2m1"))
+    form = checked("quantize_both", lambda checks: checks.format(format, (*MXFP8, "mxfp4_e2m1")))
     if form is MXFP4_E2M1:
         return quantize_mxfp4(x, axis=-1, **options), quantize_mxfp4(x, axis=0, **options)
     options["format"] = format
@@ -352,10 +350,8 @@ def hadamard(x: Floats) -> Floats:
     (array([ 1., -1.,  1., -1.], dtype=float32), True)
     """
     if x.shape[-1] % HADAMARD:
-        raise ValueError(
-            f"quantize_mxfp4: the length along axis must be a multiple of {HADAMARD} for the Hadamard "
-            f"transform; got {x.shape[-1]}; pass hadamard=False"
-        )
+        required = f"the length along axis must be a multiple of {HADAMARD} for the Hadamard transform"
+        raise fault(ValueError, "quantize_mxfp4", required, x.shape[-1], "pass hadamard=False")
     y = x
     for stride in (1, 2, 4, 8):
         pairs = y.reshape(*x.shape[:-1], x.shape[-1] // (2 * stride), 2, stride)
@@ -364,10 +360,8 @@ def hadamard(x: Floats) -> Floats:
     return np.asarray(y.reshape(x.shape) * np.float32(0.25))
 
 
-def _widened(x: Array) -> Floats:
-    if format_of(x.dtype) is None:
-        known = ", ".join(str(f.dtype) for f in FORMATS.values())
-        raise TypeError(f"x.dtype must be one of {known}; got {x.dtype}")
+def _widened(function: str, x: Array) -> Floats:
+    _format(function, "x.dtype", x.dtype)
     with np.errstate(invalid="ignore"):
         return x.astype(np.float32)
 

@@ -11,14 +11,16 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InterchangeError, sentence
+from ..errors import InterchangeError, Reason, fault, read, sentence
+from ..formats.arrays import Resident, array_hint, is_array
+from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, QUANTIZED, round_once
-from ..formats.scaled import Resident, ScaledArray, array_hint, find_ints, find_shape, is_array, packed_data
+from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import byte_range, contiguous_strides, line_pitch
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from . import dlpack as _dlpack
-from .interop import device_kind, look_at, misaligned
+from .interop import device_kind, is_foreign, look_at, misaligned
 from .transfer import address_of
 from .transfer import download as download
 from .transfer import queue_upload as queue_upload
@@ -123,8 +125,7 @@ class DeviceArray(Resident):
     @property
     def mT(self) -> DeviceArray:
         """The array with its last two axes exchanged; no copy."""
-        if self.ndim < 2:
-            raise ValueError(f"DeviceArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
+        require_axes("DeviceArray.mT", self.ndim)
         (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
         return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded)
 
@@ -153,12 +154,12 @@ class DeviceArray(Resident):
         >>> x.reshape(-1, 4).shape
         (6, 4)
         """
-        extents = find_shape("DeviceArray.reshape", shape[0] if len(shape) == 1 else shape, self.size)
+        extents = read_shape("DeviceArray.reshape", shape, self.size)
         strides = _restride(self.shape, self.strides, extents)
         if strides is None:
             required = "axes that become one must lie as one in memory"
             got = f"shape {self.shape}, strides {self.strides}"
-            raise ValueError(f"DeviceArray.reshape: {sentence(required, got)}")
+            raise fault(ValueError, "DeviceArray.reshape", required, got)
         return self._view(self.ptr, extents, strides)
 
     def __len__(self) -> int:
@@ -234,7 +235,7 @@ class DeviceArray(Resident):
         Parameters
         ----------
         dtype : dtype
-            Where its numbers are larger or smaller, the last axis is cut anew, which must be contiguous.
+            Where its numbers are larger or smaller, the last axis is divided again, which must be contiguous.
 
         Raises
         ------
@@ -247,19 +248,18 @@ class DeviceArray(Resident):
         >>> hg.zeros((2, 3), np.float32).view(np.uint8)
         DeviceArray(shape=(2, 12), dtype=uint8, device=0)
         """
-        to, item = _plain("DeviceArray.view", dtype), self.dtype.itemsize
+        to, item = read("DeviceArray.view", read_dtype(dtype)), self.dtype.itemsize
         shape, strides = self.shape, self.strides
         if to.itemsize != item:
             if not shape or (shape[-1] != 1 and strides[-1] != item):
                 required = f"the last axis must be contiguous to be read in numbers of {to.itemsize} bytes"
-                raise ValueError(f"DeviceArray.view: {sentence(required, f'strides={strides}')}")
+                raise fault(ValueError, "DeviceArray.view", required, f"strides={strides}")
             count, rest = divmod(shape[-1] * item, to.itemsize)
             if rest:
                 required = f"the last axis must be a multiple of {to.itemsize} bytes"
-                raise ValueError(f"DeviceArray.view: {sentence(required, shape[-1] * item)}")
+                raise fault(ValueError, "DeviceArray.view", required, shape[-1] * item)
             shape, strides = (*shape[:-1], count), (*strides[:-1], to.itemsize)
-        if fault := misaligned(self.ptr, shape, strides, to):
-            raise ValueError(f"DeviceArray.view: {fault}")
+        read("DeviceArray.view", misaligned(ValueError, self.ptr, shape, strides, to))
         return DeviceArray(self._block, self.ptr, shape, strides, to, self.readonly)
 
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
@@ -283,20 +283,25 @@ class DeviceArray(Resident):
         """
         if out is None:
             out = np.empty(self.shape, self.dtype)
-        elif not isinstance(out, np.ndarray) or not is_array(out):
-            fault = sentence("out must be a numpy.ndarray", type(out).__qualname__, array_hint(out))
-            raise TypeError(f"get: {fault}")
-        elif out.dtype != self.dtype:
-            raise TypeError(f"get: {sentence(f'out.dtype must be {self.dtype}', out.dtype)}")
-        elif out.shape != self.shape:
-            raise ValueError(f"get: {sentence(f'out.shape must be {self.shape}', out.shape)}")
-        elif not out.flags.writeable:
-            raise ValueError(f"get: {sentence('out must be writeable', 'a read-only array')}")
+        else:
+            self._check_target(out)
         address = self.ptr
         if self.size:
             with _hip.on_device(self.device):
                 download(address, self.shape, self.strides, out, self._block.stream())
         return out
+
+    def _check_target(self, out: object) -> None:
+        checks = Checks("get")
+        if not isinstance(out, np.ndarray) or not is_array(out):
+            checks.wrong_type("out", "a numpy.ndarray", out, array_hint(out))
+        else:
+            if out.dtype != self.dtype:
+                checks.add(TypeError, "dtype", f"out.dtype must be {self.dtype}", out.dtype)
+            if out.shape != self.shape:
+                checks.add(ValueError, "shape", f"out.shape must be {self.shape}", out.shape)
+            checks.writeable(out)
+        checks.raise_all()
 
     def free(self) -> None:
         """Give the memory back now, instead of when the last view of it is gone. All views become unusable.
@@ -311,10 +316,8 @@ class DeviceArray(Resident):
         ...
         ValueError: DeviceArray: the array was freed
         """
-        if self._block.exports:
-            raise BufferError(
-                f"free: {sentence('no other library may hold the array', f'{self._block.exports} exports')}"
-            )
+        if count := self._block.exports:
+            raise fault(BufferError, "free", "no other library may hold the array", f"{count} exports")
         self._block.release()
 
     # ---- interchange ----
@@ -339,7 +342,7 @@ class DeviceArray(Resident):
             return self._export_host(max_version, copy)
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             required = f"dl_device must be {self.__dlpack_device__()} or the host, {(_dlpack.CPU, 0)}"
-            raise InterchangeError(f"__dlpack__: {sentence(required, dl_device)}")
+            raise fault(InterchangeError, "__dlpack__", required, dl_device)
         wait = stream != -1
         handle = _hip.stream_handle("__dlpack__", stream) if wait else self._block.stream()
         lent = _copy_to(self, self.device, handle) if copy else self
@@ -362,7 +365,7 @@ class DeviceArray(Resident):
 
     def _export_host(self, max_version: tuple[int, int] | None, copy: bool | None) -> Any:
         if copy is False:
-            raise InterchangeError("__dlpack__: the host can only get a copy; got copy=False")
+            raise fault(InterchangeError, "__dlpack__", "the host can only get a copy", "copy=False")
         host = self.get()
         return _dlpack.export(
             address_of(host),
@@ -380,8 +383,8 @@ class DeviceArray(Resident):
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """How CuPy, Numba and PyTorch see the array. They have no name for bfloat16: use DLPack for that."""
         if self.dtype.isbuiltin != 1:
-            fault = sentence("dtype must be one of NumPy", self.dtype, "use DLPack, or .view(np.uint8)")
-            raise InterchangeError(f"__cuda_array_interface__: {fault}")
+            required, advice = "dtype must be one of NumPy", "use DLPack, or .view(np.uint8)"
+            raise fault(InterchangeError, "__cuda_array_interface__", required, self.dtype, advice)
         stream = self._block.stream()
         with _hip.on_device(self.device):
             self._block.writing(stream)  # which is then behind all that reads, too
@@ -420,7 +423,7 @@ def _expand(index: Index, ndim: int) -> list[int | slice | None]:
     parts = index if isinstance(index, tuple) else (index,)
     given = sum(part is not None and part is not ... for part in parts)
     if given > ndim:
-        raise IndexError(f"DeviceArray: {sentence(f'at most {ndim} indices', given)}")
+        raise fault(IndexError, "DeviceArray", f"at most {ndim} indices", given)
     rest: list[int | slice | None] = [slice(None)] * (ndim - given)
     expanded: list[int | slice | None] = []
     seen = False
@@ -437,7 +440,7 @@ def _expand(index: Index, ndim: int) -> list[int | slice | None]:
                 expanded.append(operator.index(part))
             except TypeError:
                 required = "an index must be an int, a slice, None or ..."
-                raise TypeError(f"DeviceArray: {sentence(required, type(part).__qualname__)}") from None
+                raise fault(TypeError, "DeviceArray", required, type(part).__qualname__) from None
     return expanded if seen else expanded + rest
 
 
@@ -524,15 +527,15 @@ def zeros(
 def _make(
     function: str, shape: int | Sequence[int], dtype: npt.DTypeLike, device: int | None, stream: Any
 ) -> DeviceArray:
-    extents = find_ints(function, shape)
+    checks = Checks(function)
+    extents = checks.shape(shape) or ()
     if any(n < 0 for n in extents):
-        raise ValueError(f"{function}: {sentence('shape must not be negative', extents)}")
-    return new(
-        extents,
-        _plain(function, dtype),
-        _hip.device_number(function, device),
-        _hip.stream_handle(function, stream),
-    )
+        checks.add(ValueError, "shape", "shape must not be negative", extents)
+    to = checks.take(read_dtype(dtype), BF16.dtype)
+    number = checks.take(_hip.read_device(device), 0)
+    checks.take(_hip.known_stream(stream), 0)
+    checks.raise_all()
+    return new(extents, to, number, _hip.stream_handle(function, stream))
 
 
 def new(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
@@ -606,37 +609,55 @@ def asarray(
     >>> w.T
     DeviceArray(shape=(8, 4), dtype=bfloat16, device=0)
     """
-    handle = _hip.stream_handle("asarray", stream)
+    checks = Checks("asarray")
+    checks.take(_hip.known_stream(stream), 0)
+    target = None if device is None else checks.take(_hip.read_device(device), 0)
+    to = None
     if isinstance(x, ScaledArray):
         if dtype is not None:
-            fault = sentence("dtype must be left out for a ScaledArray", repr(dtype))
-            raise TypeError(f"asarray: {fault}")
-        return _scaled(x, device, copy, handle)
-    if isinstance(x, np.ndarray) and not is_array(x):
-        fault = sentence("x must be a plain numpy.ndarray", type(x).__qualname__, array_hint(x))
-        raise TypeError(f"asarray: {fault}")
-    if isinstance(x, (np.ndarray, np.generic)):
+            checks.add(TypeError, "dtype", "dtype must be left out for a ScaledArray", repr(dtype))
+        if x.device is None and copy is False:
+            checks.add(ValueError, "copy", "a ScaledArray on the host can only be copied", "copy=False")
+    elif isinstance(x, (np.ndarray, np.generic)):
+        to = checks.take(read_dtype(x.dtype if dtype is None else dtype), x.dtype)
+        if isinstance(x, np.ndarray):
+            checks.array("x", x, "a plain numpy.ndarray")
         if copy is False:
-            raise ValueError("asarray: a NumPy array can only be copied; got copy=False")
-        return _from_numpy(np.asarray(x), dtype, _hip.device_number("asarray", device), handle)
+            checks.add(ValueError, "copy", "a NumPy array can only be copied", "copy=False")
+        if to in _NARROW and to != x.dtype:
+            required = f"x.dtype must be {to} already: a conversion needs a scale"
+            advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
+            checks.add(TypeError, "dtype", required, x.dtype, advice)
+    else:
+        if not isinstance(x, DeviceArray) and not is_foreign(x):
+            hint = (
+                "make an array of it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
+            )
+            checks.wrong_type("x", "a numpy.ndarray, a DeviceArray, or an array that speaks DLPack", x, hint)
+        to = None if dtype is None else checks.take(read_dtype(dtype), BF16.dtype)
+    checks.raise_all()
+    handle = _hip.stream_handle("asarray", stream)
+    if isinstance(x, ScaledArray):
+        return _scaled(x, target, copy, handle)
+    if isinstance(x, (np.ndarray, np.generic)):
+        assert to is not None
+        return _from_numpy(np.asarray(x), to, _hip.current_device() if target is None else target, handle)
     if not isinstance(x, DeviceArray):
         x = _take_over(x, handle)
-    if dtype is not None and (to := _plain("asarray", dtype)) != x.dtype:
+    if to is not None and to != x.dtype:
         required = f"dtype must be that of an array on a device, {x.dtype}"
-        raise TypeError(f"asarray: {sentence(required, to)}")
-    target = x.device if device is None else _hip.device_number("asarray", device)
-    if target != x.device:
-        if copy is False:
-            raise ValueError(f"asarray: an array on device {x.device} can only be copied to device {target}")
-        return _copy_to(x, target, handle)
-    return _copy_to(x, target, handle) if copy else x
+        checks.add(TypeError, "dtype", required, to)
+    elsewhere = target is not None and target != x.device
+    if elsewhere and copy is False:
+        required = f"an array on device {x.device} can only be copied to device {target}"
+        checks.add(ValueError, "copy", required, "copy=False")
+    checks.raise_all()
+    return _copy_to(x, x.device if target is None else target, handle) if copy or elsewhere else x
 
 
 def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) -> ScaledArray:
     """Bring codes and scales to a device, codes in rows that products read in place."""
     form = QUANTIZED[x.format]
-    if x.device is None and copy is False:
-        raise ValueError("asarray: a ScaledArray on the host can only be copied; got copy=False")
     target = _hip.current_device() if device is None and x.device is None else device
 
     def part(y: Any) -> Any:
@@ -665,24 +686,20 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
     )
 
 
-def _plain(function: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
+    """The type of elements that an argument means, or what is wrong with it."""
     try:
         found = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
-        fault = sentence("dtype must be a dtype or the name of one", repr(dtype))
-        raise TypeError(f"{function}: {fault}") from None
+        return Reason(TypeError, "dtype", sentence("dtype must be a dtype or the name of one", repr(dtype)))
     if found.hasobject or found.itemsize == 0 or not found.isnative:
-        raise TypeError(f"{function}: {sentence('dtype must be a plain type in native byte order', found)}")
+        required = "dtype must be a plain type in native byte order"
+        return Reason(TypeError, "dtype", sentence(required, found))
     return found
 
 
-def _from_numpy(x: npt.NDArray[Any], dtype: npt.DTypeLike | None, device: int, stream: int) -> DeviceArray:
-    to = _plain("asarray", x.dtype if dtype is None else dtype)
+def _from_numpy(x: npt.NDArray[Any], to: np.dtype[Any], device: int, stream: int) -> DeviceArray:
     if to != x.dtype:
-        if to in _NARROW:
-            required = f"x.dtype must be {to} already: a conversion needs a scale"
-            advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
-            raise TypeError(f"asarray: {sentence(required, x.dtype, advice)}")
         x = round_once(x.astype(np.float64), BF16) if to == BF16.dtype else x.astype(to)
     # Keep the layout: a transposed view goes up as what it is a view of.
     axes = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))

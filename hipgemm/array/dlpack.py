@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..errors import InterchangeError, sentence
+from ..errors import InterchangeError, fault
 from ..formats.strides import contiguous_strides
 
 CPU, CUDA, ROCM = 1, 2, 10  # kDLCPU, kDLCUDA, kDLROCM
@@ -100,9 +100,9 @@ def export(
     """
     code = _CODES.get(dtype)
     if code is None:
-        raise InterchangeError(f"__dlpack__: {sentence('dtype must be one that DLPack has', dtype)}")
+        raise fault(InterchangeError, "__dlpack__", "dtype must be one that DLPack has", dtype)
     if any(s % dtype.itemsize for s in strides):
-        raise InterchangeError(f"__dlpack__: {sentence('strides must be whole elements', tuple(strides))}")
+        raise fault(InterchangeError, "__dlpack__", "strides must be whole elements", tuple(strides))
     # A capsule's destructor runs while the consumer's exception is on its way, which one in Python would
     # destroy. NumPy's are of C and know better: so NumPy makes the capsule, and only what it says changes.
     interface = {
@@ -147,8 +147,7 @@ class Imported:
         dtype = _DTYPES.get((tensor.code, tensor.bits))
         if dtype is None or tensor.lanes != 1:
             got = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
-            fault = sentence("the DLPack type must be one that NumPy has", got)
-            raise InterchangeError(f"asarray: {fault}")
+            raise fault(InterchangeError, "asarray", "the DLPack type must be one that NumPy has", got)
         self.dtype = dtype
         self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         if tensor.strides:
@@ -181,7 +180,7 @@ def take(capsule: Any) -> Imported:
         managed = ctypes.cast(_pointer(capsule, name), ctypes.POINTER(kind))
         if kind is _Versioned and managed.contents.major != VERSION[0]:
             required = f"the DLPack version must be {VERSION[0]}"
-            raise InterchangeError(f"asarray: {sentence(required, managed.contents.major)}")
+            raise fault(InterchangeError, "asarray", required, managed.contents.major)
         _rename(capsule, _USED[name])
         return Imported(managed)
     raise InterchangeError(

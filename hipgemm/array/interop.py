@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InterchangeError, sentence
+from ..errors import InterchangeError, Reason, fault, read, sentence
+from ..formats.checks import Checks
 from ..formats.strides import contiguous_strides
 from ..runtime import hip as _hip
 from . import dlpack as _dlpack
@@ -32,6 +33,11 @@ def device_kind() -> int:
     return _dlpack.CUDA if _hip.runtime().kind == "bridge" else _dlpack.ROCM
 
 
+def is_foreign(x: object) -> bool:
+    """Whether an object has one of the protocols."""
+    return hasattr(x, "__dlpack_device__") or hasattr(x, "__cuda_array_interface__")
+
+
 def look_at(x: Any, stream: int) -> Foreign:
     """Take over an array for work on `stream`."""
     found = _by_dlpack(x, stream) if hasattr(x, "__dlpack_device__") else _by_interface(x, stream)
@@ -39,21 +45,22 @@ def look_at(x: Any, stream: int) -> Foreign:
     if not 0 <= found.device < count:
         required = f"the array must be in the memory of device 0 to {count - 1}"
         got = f"address {found.ptr:#x}, device {found.device}"
-        raise InterchangeError(f"asarray: {sentence(required, got)}")
-    if fault := misaligned(found.ptr, found.shape, found.strides, found.dtype):
-        raise InterchangeError(f"asarray: {fault}")
+        raise fault(InterchangeError, "asarray", required, got)
+    read("asarray", misaligned(InterchangeError, found.ptr, found.shape, found.strides, found.dtype))
     _hip.require_stream(found.stream, found.device)
     return found
 
 
-def misaligned(ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> str:
+def misaligned(
+    kind: type[Exception], ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+) -> Reason | None:
     """Say what is wrong with where numbers lie; kernels read words, and halves, only in their places."""
     word = min(dtype.alignment, 4)
     steps = [step for n, step in zip(shape, strides, strict=True) if n > 1]
     if 0 in shape or not any(at % word for at in (ptr, *steps)):
-        return ""
+        return None
     required = f"numbers of {dtype} must lie at multiples of {word} bytes"
-    return sentence(required, f"address {ptr:#x}, strides {strides}")
+    return Reason(kind, "alignment", sentence(required, f"address {ptr:#x}, strides {strides}"))
 
 
 def _by_dlpack(x: Any, stream: int) -> Foreign:
@@ -63,29 +70,26 @@ def _by_dlpack(x: Any, stream: int) -> Foreign:
     if int(kind) != ours:
         required = f"the array must be on {maker} device (DLPack type {ours})"
         hint = "memory of the host comes as a numpy.ndarray" if int(kind) == _dlpack.CPU else ""
-        raise InterchangeError(f"asarray: {sentence(required, f'type {int(kind)}', hint)}")
+        raise fault(InterchangeError, "asarray", required, f"type {int(kind)}", hint)
     found = _dlpack.take(_dlpack.ask(x, ours, stream))
     if found.device_type != ours:
         required = f"the capsule must hold {maker} device's memory (DLPack type {ours})"
-        raise InterchangeError(f"asarray: {sentence(required, f'type {found.device_type}')}")
+        raise fault(InterchangeError, "asarray", required, f"type {found.device_type}")
     return Foreign(
         found.ptr, found.shape, found.strides, found.dtype, found.device, stream, found, found.readonly
     )
 
 
 def _by_interface(x: Any, stream: int) -> Foreign:
-    interface = getattr(x, "__cuda_array_interface__", None)
-    if interface is None:
-        required = "x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack"
-        hint = "make an array of it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
-        raise TypeError(f"asarray: {sentence(required, type(x).__qualname__, hint)}")
+    interface, checks = x.__cuda_array_interface__, Checks("asarray")
     dtype = np.dtype(interface["typestr"])
     if dtype.isbuiltin != 1 or not dtype.isnative:
-        raise InterchangeError(
-            f"asarray: {sentence('typestr must name a type of NumPy', interface['typestr'])}"
-        )
+        checks.add(InterchangeError, "dtype", "typestr must name a type of NumPy", interface["typestr"])
     if interface.get("mask") is not None:
-        raise InterchangeError("asarray: the array must have no mask, which DeviceArray does not know")
+        checks.add(
+            InterchangeError, "mask", "the array must have no mask, which DeviceArray does not know", "one"
+        )
+    checks.raise_all()
     ptr, readonly = interface["data"]
     shape = tuple(interface["shape"])
     strides = interface.get("strides")

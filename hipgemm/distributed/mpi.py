@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, upload
 from ..config import config
-from ..errors import sentence
+from ..errors import fault
+from ..formats.checks import Checks
 from ..runtime import hip as _hip
 
 if TYPE_CHECKING:
@@ -50,19 +51,9 @@ def is_communicator(x: object) -> bool:
 
 
 def device(comm: Any) -> int:
-    """The device of this rank: ranks of one host take turns through its devices."""
+    """The device of this rank: the devices of a host are dealt out to its ranks."""
     state = comm.Get_attr(_key)
     return int(state.place % _hip.runtime().devices)
-
-
-def seconds(function: str, timeout: Any) -> float:
-    """Read a timeout."""
-    if not isinstance(timeout, (int, float, np.integer, np.floating)) or isinstance(timeout, bool):
-        required = "timeout must be a number of seconds"
-        raise TypeError(f"{function}: {sentence(required, type(timeout).__qualname__)}")
-    if not timeout > 0:
-        raise ValueError(f"{function}: {sentence('timeout must be above 0 s', timeout)}")
-    return float(timeout)
 
 
 def agree(function: str, comm: Any, timeout: float, start: Callable[[], tuple[str, T]]) -> T:
@@ -72,10 +63,9 @@ def agree(function: str, comm: Any, timeout: float, start: Callable[[], tuple[st
     rank is an error on all of them, and so is asking for different things: sizes would not match, or bytes
     be taken for what they are not.
     """
-    try:
-        timeout = seconds(function, timeout)
-    except (TypeError, ValueError):
-        timeout = TIMEOUT  # `start` tells, and the other ranks are told
+    checks = Checks(function)
+    wait = checks.seconds(timeout)
+    timeout = TIMEOUT if checks.found else wait  # `start` tells, and the other ranks are told
     _join(function, comm, timeout)
     failed: Exception | None = None
     result: Any = None
@@ -97,11 +87,10 @@ def agree(function: str, comm: Any, timeout: float, start: Callable[[], tuple[st
     texts = [f"on rank {i} {one.decode(errors='replace')}" for i, one in enumerate(told)]
     rank = comm.Get_rank()
     if faulty := [i for i, one in enumerate(said) if one[0]]:
-        fault = sentence("the call must be right on all ranks", texts[faulty[0]])
-        raise RuntimeError(f"{function}: {fault}")
+        raise fault(RuntimeError, function, "the call must be right on all ranks", texts[faulty[0]])
     other = next(i for i, one in enumerate(said) if one != said[rank])
-    fault = sentence("all ranks must ask for the same", f"{texts[rank]}; {texts[other]}")
-    raise ValueError(f"{function}: {fault}")
+    got = f"{texts[rank]}; {texts[other]}"
+    raise fault(ValueError, function, "all ranks must ask for the same", got)
 
 
 def all_gather(
@@ -163,7 +152,7 @@ def _join(function: str, comm: Any, timeout: float) -> None:
     mpi = _mpi()
     if comm == mpi.COMM_NULL or comm.Is_inter():
         got = "MPI.COMM_NULL" if comm == mpi.COMM_NULL else "an intercommunicator"
-        raise ValueError(f"{function}: {sentence('the communicator must be of one group of ranks', got)}")
+        raise fault(ValueError, function, "the communicator must be of one group of ranks", got)
     if _key is None:
         _key = mpi.Comm.Create_keyval()
     state = comm.Get_attr(_key)
@@ -174,7 +163,7 @@ def _join(function: str, comm: Any, timeout: float) -> None:
         state.place = names[: comm.Get_rank()].count(names[comm.Get_rank()])
     elif state.lost:
         required, got = "the communicator must be whole", "one on which an earlier exchange did not end"
-        raise TimeoutError(f"{function}: {sentence(required, got)}")
+        raise fault(TimeoutError, function, required, got)
 
 
 def tell(function: str, comm: Any, text: bytes, size: int, timeout: float) -> list[bytes]:
@@ -221,7 +210,7 @@ def _run(function: str, comm: Any, start: Callable[[], Any], timeout: float, buf
             if waited > timeout:
                 required += f" within {timeout:g} s"
                 got = "no end of the exchange; a rank is lost"
-                raise TimeoutError(f"{function}: {sentence(required, got)}")
+                raise fault(TimeoutError, function, required, got)
             if waited < _AT_ONCE:
                 os.sched_yield()
             else:
@@ -232,5 +221,5 @@ def _run(function: str, comm: Any, start: Callable[[], Any], timeout: float, buf
         _abandoned.append((request, buffers))
         comm.Get_attr(_key).lost = True
         if isinstance(error, _mpi().Exception):
-            raise RuntimeError(f"{function}: {sentence(required, str(error).splitlines()[0])}") from error
+            raise fault(RuntimeError, function, required, str(error).splitlines()[0]) from error
         raise

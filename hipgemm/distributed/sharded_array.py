@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray
-from ..errors import sentence
+from ..errors import fault
+from ..formats.checks import Checks, require_axes
 from ..formats.elements import QUANTIZED
-from ..formats.scaled import ScaledArray, array_hint, find_axis, is_array
+from ..formats.scaled import ScaledArray
 from ..runtime import hip as _hip
 from . import mpi as _mpi
 
@@ -49,7 +48,7 @@ class ShardedArray:
            [1., 3., 5.]], dtype=float32)
     """
 
-    __slots__ = ("axis", "comm", "devices", "offsets", "parts", "shape", "timeout")
+    __slots__ = ("_key", "axis", "comm", "devices", "offsets", "parts", "shape", "timeout")
 
     def __init__(
         self,
@@ -59,10 +58,19 @@ class ShardedArray:
         offsets: Sequence[int] = (),
         comm: Any = None,
         timeout: float = _mpi.TIMEOUT,
+        devices: tuple[int, ...] | None = None,
     ):
         self.parts, self.shape, self.axis = tuple(parts), shape, axis
-        self.devices = tuple(device_of(x) for x in parts)
+        self.devices = tuple(map(device_of, parts)) if devices is None else devices
         self.offsets, self.comm, self.timeout = tuple(offsets), comm, timeout
+        self._key: tuple[Any, ...] | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that how a product is computed depends on, but for addresses."""
+        if self._key is None:
+            self._key = tuple([x._key for x in self.parts]), self.shape, self.axis, self.offsets
+        return self._key
 
     @property
     def ndim(self) -> int:
@@ -83,8 +91,7 @@ class ShardedArray:
     @property
     def mT(self) -> ShardedArray:
         """The array with its last two axes exchanged; no copy."""
-        if self.ndim < 2:
-            raise ValueError(f"ShardedArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
+        require_axes("ShardedArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis or 0, self.axis)
         shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
         return self._turned((x.mT for x in self.parts), shape, axis)
@@ -108,7 +115,7 @@ class ShardedArray:
         """
         function = "ShardedArray.get"
         if isinstance(self.parts[0], ScaledArray):
-            raise TypeError(f"{function}: parts must be plain arrays; got quantized ones; get each part")
+            raise fault(TypeError, function, "parts must be plain arrays", "quantized ones", "get each part")
         if self.axis is None:
             return _plain(self.parts[0]).get()
 
@@ -184,10 +191,13 @@ def shard(
     comm = devices if _mpi.is_communicator(devices) else None
 
     def start() -> tuple[str, ShardedArray]:
-        _check_array(x)
-        _mpi.seconds("shard", timeout)
-        places = places_of("shard", devices)
-        along, offsets = _where(x, axis, sizes, len(places) if comm is None else comm.Get_size())
+        checks = Checks("shard")
+        known = check_part(checks, "x", x)
+        checks.seconds(timeout)
+        places = read_places(checks, devices)
+        count = len(places) if comm is None else comm.Get_size()
+        along, offsets = _where(checks, x if known else None, axis, sizes, count)
+        checks.raise_all()
         made = bring_parts(x, along, offsets, places, comm, timeout)
         return f"{named(x)}, axis {along}, offsets {offsets}", made
 
@@ -229,28 +239,28 @@ def assemble(
     ((5, 4), (0, 2, 5))
     """
     function = "assemble"
-    if comm is not None and not _mpi.is_communicator(comm):
-        required = "comm must be an mpi4py communicator or None"
-        raise TypeError(f"{function}: {sentence(required, type(comm).__qualname__)}")
-    listed = [parts] if comm is not None else list(parts) if isinstance(parts, (list, tuple)) else []
+    ranks = comm if _mpi.is_communicator(comm) else None
+    listed = [parts] if ranks is not None else list(parts) if isinstance(parts, (list, tuple)) else []
 
     def check() -> tuple[str, int | None]:
-        _mpi.seconds(function, timeout)
-        if not listed:
-            required = "parts must be a list or tuple of one or more arrays"
-            raise TypeError(f"{function}: {sentence(required, type(parts).__qualname__)}")
-        for x in listed:
-            _check_array(x, function, "a part")
-            if comm is None and _place(x) is None:
-                raise TypeError(f"{function}: {sentence('each part must be on a device', 'one on the host')}")
-        along = None if axis is None else find_axis(function, axis, len(listed[0].shape))
-        kinds = dict.fromkeys(_kind(x, along) for x in listed)
+        checks = Checks(function)
+        checks.seconds(timeout)
+        if ranks is not comm:
+            checks.wrong_type("comm", "an mpi4py communicator or None", comm)
+        elif not listed:
+            checks.wrong_type("parts", "a list or tuple of one or more arrays", parts)
+        known = [x for x in listed if check_part(checks, "a part", x)]
+        if ranks is None and any(_place(x) is None for x in known):
+            checks.add(TypeError, "residency", "each part must be on a device", "one on the host")
+        along = None if axis is None else checks.axis(axis, len(known[0].shape) if known else None)
+        kinds = dict.fromkeys(_kind(x, along) for x in known)
         if len(kinds) > 1:
             required = "all parts must be alike but for their length along axis"
-            raise ValueError(f"{function}: {sentence(required, ' and '.join(kinds))}")
+            checks.add(ValueError, "parts", required, " and ".join(kinds))
+        checks.raise_all()
         return f"{next(iter(kinds))}, axis {along}", along
 
-    along = check()[1] if comm is None else _mpi.agree(function, comm, timeout, check)
+    along = check()[1] if ranks is None else _mpi.agree(function, comm, timeout, check)
     shape = list(listed[0].shape)
     offsets: tuple[int, ...] = ()
     if along is not None:
@@ -258,7 +268,9 @@ def assemble(
         if comm is not None:
             lengths = [int(said) for said in _mpi.tell(function, comm, str(lengths[0]).encode(), 20, timeout)]
         shape[along] = sum(lengths)
-        offsets = given_offsets(function, lengths, len(lengths), listed[0], along, shape[along])
+        checks = Checks(function)
+        offsets = given_offsets(checks, lengths, len(lengths), listed[0], along, shape[along])
+        checks.raise_all()
     if comm is not None and _place(listed[0]) is None:
         listed = [asarray(listed[0], device=_mpi.device(comm))]
     return ShardedArray(listed, tuple(shape), along, offsets, comm, timeout)
@@ -280,30 +292,26 @@ def _kind(x: Any, axis: int | None) -> str:
     return words
 
 
-def _check_array(x: Any, function: str = "shard", name: str = "x") -> None:
-    if not (is_array(x) or isinstance(x, ScaledArray)):
-        required = f"{name} must be a numpy.ndarray, a DeviceArray or a ScaledArray"
-        raise TypeError(f"{function}: {sentence(required, type(x).__qualname__, array_hint(x))}")
-    if isinstance(x, ScaledArray) and x.group_offsets is not None:
-        required, got = (
-            f"{name} must be quantized without group_offsets",
-            f"{x.group_offsets.shape[0] - 1} groups",
-        )
-        raise ValueError(f"{function}: {sentence(required, got)}")
+def check_part(checks: Checks, name: str, x: Any) -> bool:
+    """Check what is a part, or is to be cut into some; return whether it is an array of any kind."""
+    if isinstance(x, ScaledArray):
+        checks.no_groups(name, x)
+        return True
+    return checks.array(name, x, "a numpy.ndarray, a DeviceArray or a ScaledArray") is not None
 
 
-def _where(x: Any, axis: Any, sizes: Any, count: int) -> tuple[int | None, tuple[int, ...]]:
-    """The axis from the end, and where parts begin along it."""
+def _where(checks: Checks, x: Any, axis: Any, sizes: Any, count: int) -> tuple[int | None, tuple[int, ...]]:
+    """The axis from the end, and where parts begin along it; `x` is None if it is no array."""
     if axis is None:
         if sizes is not None:
-            raise ValueError(
-                f"shard: {sentence('sizes must be None where nothing is cut (axis=None)', sizes)}"
-            )
+            checks.add(ValueError, "sizes", "sizes must be None where nothing is cut (axis=None)", sizes)
         return None, ()
-    axis = find_axis("shard", axis, len(x.shape))
+    along = checks.axis(axis, None if x is None else len(x.shape))
+    if along is None or count == 0:
+        return None, ()
     if sizes is None:
-        return axis, even_offsets(x.shape[axis], count, block_step(x, axis))
-    return axis, given_offsets("shard", sizes, count, x, axis, x.shape[axis])
+        return along, even_offsets(x.shape[along], count, block_step(x, along))
+    return along, given_offsets(checks, sizes, count, x, along, x.shape[along])
 
 
 # ---- which part goes where -------------------------------------------------------------------------
@@ -333,7 +341,7 @@ def bring_parts(
     return ShardedArray(on_each(places, part), x.shape, axis, offsets, comm, timeout)
 
 
-def places_of(function: str, devices: Any) -> tuple[int, ...]:
+def read_places(checks: Checks, devices: Any) -> tuple[int, ...]:
     """The devices that an argument names; of a communicator this rank's."""
     if _mpi.is_communicator(devices):
         return (_mpi.device(devices),)
@@ -342,17 +350,12 @@ def places_of(function: str, devices: Any) -> tuple[int, ...]:
         return tuple(range(count))
     if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
         if not 1 <= devices <= count:
-            raise ValueError(f"{function}: {sentence(f'devices must be 1 to {count}', devices)}")
+            checks.add(ValueError, "device", f"devices must be 1 to {count}", devices)
         return tuple(range(int(devices)))
-    try:
-        places = tuple(map(operator.index, devices))
-    except (TypeError, ValueError):
-        required = "devices must be a sequence of ints, an int, or an mpi4py communicator"
-        raise TypeError(f"{function}: {sentence(required, repr(devices))}") from None
-    if not places or not all(0 <= d < count for d in places):
-        required = f"devices must name one or more of 0 to {count - 1}"
-        raise ValueError(f"{function}: {sentence(required, list(places))}")
-    return places
+    places = checks.ints("devices", devices, "a sequence of ints, an int, or an mpi4py communicator")
+    if places is not None and not (places and all(0 <= d < count for d in places)):
+        checks.add(ValueError, "device", f"devices must name one or more of 0 to {count - 1}", list(places))
+    return places or ()
 
 
 def block_step(x: Any, axis: int) -> int:
@@ -372,21 +375,18 @@ def even_offsets(length: int, count: int, step: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def given_offsets(function: str, sizes: Any, count: int, x: Any, axis: int, total: int) -> tuple[int, ...]:
+def given_offsets(checks: Checks, sizes: Any, count: int, x: Any, axis: int, total: int) -> tuple[int, ...]:
     """Where parts of given sizes begin; `x` is one of them, or the whole."""
-    try:
-        sizes = tuple(map(operator.index, sizes))
-    except TypeError:
-        required = "sizes must be a sequence of ints"
-        raise TypeError(f"{function}: {sentence(required, repr(sizes))}") from None
-    found = np.cumsum([0, *sizes]).tolist()
-    if len(sizes) != count or min(sizes) < 0 or found[-1] != total:
+    lengths = checks.ints("sizes", sizes)
+    if lengths is None:
+        return ()
+    found = np.cumsum([0, *lengths]).tolist()
+    if len(lengths) != count or min(lengths) < 0 or found[-1] != total:
         required = f"sizes must be {count} lengths that add up to {total}"
-        raise ValueError(f"{function}: {sentence(required, list(sizes))}")
-    step = block_step(x, axis)
-    if any(at % step and at != total for at in found):
+        checks.add(ValueError, "sizes", required, list(lengths))
+    elif any(at % (step := block_step(x, axis)) and at != total for at in found):
         required = f"parts must begin at multiples of {step}, the block of {x.format}"
-        raise ValueError(f"{function}: {sentence(required, found)}")
+        checks.add(ValueError, "sizes", required, found)
     return tuple(found)
 
 
@@ -430,5 +430,7 @@ def on_each(devices: Sequence[int], f: Callable[[int], T]) -> list[T]:
     """f(0), f(1), .. side by side, since each may wait for copies to or from its device."""
     if len(devices) == 1:
         return [f(0)]
+    from concurrent.futures import ThreadPoolExecutor  # it takes its time, and few processes need it
+
     with ThreadPoolExecutor(len(devices)) as pool:
         return list(pool.map(f, range(len(devices))))

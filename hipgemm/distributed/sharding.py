@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, lend, new
 from ..config import config
-from ..errors import Reason, raise_reasons, sentence
-from ..formats.elements import F32, Format, format_of
-from ..formats.faults import OUTPUTS, Faults
-from ..formats.scaled import ScaledArray, array_hint, is_array
+from ..formats.arrays import array_hint, is_array
+from ..formats.elements import BF16, F16, F32, Format, format_of
+from ..formats.faults import INPUTS, OUTPUTS, Faults
+from ..formats.operand import Operand
+from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
-from ..kernels.launch import NO_SCALES, launch_tiles
+from ..kernels.launch import NO_SCALES, BoundLaunch, bind_tiles
 from ..products.matmul import matmul
-from ..products.problem import describe_matmul
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from ..runtime.stream import Event, Stream
@@ -32,12 +33,11 @@ from .sharded_array import (
     block_step,
     bring_parts,
     cut,
-    device_of,
     even_offsets,
     given_offsets,
     named,
     on_each,
-    places_of,
+    read_places,
     shard,
     sliced,
 )
@@ -128,6 +128,12 @@ def sharded_matmul(
            [8., 8., 8.]], dtype=float32)
     """
     epilogue = _Epilogue(dtype, alpha, col_scale, bias)
+    key = None
+    if type(a) is type(b) is ShardedArray and devices is None and timeout is None:
+        key = _key(a, b, split, epilogue)
+        known = _plans.get(key)
+        if known is not None:
+            return _multiply_parts(a, b, known, epilogue, None, min(a.timeout, b.timeout))
     given = [x for x in (a, b) if isinstance(x, ShardedArray)]
     comm = next(
         (x.comm for x in given if x.comm is not None), devices if _mpi.is_communicator(devices) else None
@@ -136,16 +142,21 @@ def sharded_matmul(
 
     def start() -> tuple[str, Any]:
         """All that a rank does by itself, so that what fails here is told on all of them."""
-        text, plan = _planned(a, b, split, devices, epilogue, comm, wait)
+        plan = _planned(a, b, split, devices, epilogue, comm, wait)
+        text = "" if comm is None else _words(a, b, plan, epilogue)
         if not given and split != "k" and comm is None and not _resident(a, b):
             return text, _through(a, b, plan, epilogue)
         first, second = (
             x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
             for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
         )
-        if split != "k":
-            return text, _local(first, second, plan, epilogue, comm, wait)
-        return text, _RangesOfK(first, second, plan.dtype, epilogue, comm, wait)
+        if len(_plans) >= _MAX_PLANS:
+            _plans.clear()
+        if key is not None:
+            _plans[key] = plan
+        if split == "k" and comm is not None:
+            return text, _RangesOfK(first, second, plan, epilogue, comm, wait)
+        return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
 
     made = start()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, start)
     result = made.add_up() if isinstance(made, _RangesOfK) else made
@@ -191,6 +202,20 @@ def speedup(k: int, flops: float, bytes_per_second: float, devices: int, *, over
 # ---- what is asked for -----------------------------------------------------------------------------
 
 
+class _Epilogue(NamedTuple):
+    """What `matmul` does to sums."""
+
+    dtype: Any
+    alpha: float
+    col_scale: Any
+    bias: Any
+
+    def of(self, low: int, high: int) -> _Epilogue:
+        """The same for a range of columns."""
+        col_scale, bias = (None if x is None else x[low:high] for x in (self.col_scale, self.bias))
+        return self._replace(col_scale=col_scale, bias=bias)
+
+
 @dataclass(frozen=True)
 class _Plan:
     """How a product is computed, once everything about it was found right."""
@@ -200,19 +225,39 @@ class _Plan:
     offsets: tuple[tuple[int, ...], tuple[int, ...]]  # where
     places: tuple[int, ...]  # the devices of this process's parts
     dtype: np.dtype[Any]  # of the result
+    shape: tuple[int, ...]  # of the result
+    rows: tuple[int, ...]  # where those begin that each device adds up, for ``k``
+    first: int  # which part is this process's first
 
 
-def _planned(
-    a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any
-) -> tuple[str, _Plan]:
-    """Check a call, and settle where operands are cut; also what it asks for in words."""
+_plans: dict[Any, _Plan] = {}  # of operands that are sharded over the devices of this process
+_MAX_PLANS = 1024
+
+
+def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
+    """All that a plan and the checks before it depend on; None where some of it is to be looked at again."""
+    try:
+        col_scale, bias = (None if x is None else (type(x), x.shape, x.dtype) for x in (e.col_scale, e.bias))
+        key = a.key, b.key, split, e.dtype, col_scale, bias
+        hash(key)
+    except (AttributeError, TypeError):  # wrong in a way that the checks will tell
+        return None
+    known = type(e.alpha) is float and abs(e.alpha) < F32.maximum
+    return key if known and a.comm is None and b.comm is None else None
+
+
+def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any) -> _Plan:
+    """Check a call, and decide where operands are cut."""
+    faults = Faults(_FUNCTION)
     if not isinstance(split, str) or split not in _CUTS:
-        raise ValueError(f"{_FUNCTION}: {sentence('split must be m, n, k or batch', repr(split))}")
-    _mpi.seconds(_FUNCTION, timeout)
-    _ = comm is not None and config.mpi_gpu  # a wrong value is an error on all ranks
-    _check_operands(a, b, split)
+        faults.add(ValueError, "option", "split must be m, n, k or batch", repr(split))
+    faults.seconds(timeout)
+    if comm is not None:
+        faults.take(config.find("mpi_gpu"), False)  # a wrong value is an error on all ranks
+    dtype = _check_operands(faults, a, b, split, epilogue)
     known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
-    places = _common_places(a, b, known, devices)
+    places = _common_places(faults, a, b, known, devices)
+    faults.raise_all()
     axes = _wanted("a", a, split), _wanted("b", b, split)
     count = len(places) if comm is None else comm.Get_size()
     found = []
@@ -220,22 +265,22 @@ def _planned(
         if isinstance(x, ShardedArray):
             if x.axis != axis:
                 required = f"{name} must be {_cut_name(axis)} for split={split}"
-                raise ValueError(f"{_FUNCTION}: {sentence(required, _cut_name(x.axis))}")
+                faults.add(ValueError, "axis", required, _cut_name(x.axis))
             found.append(x.offsets)
         elif axis is None:
             found.append(())
         elif split in ("k", "batch") and known is not None and known.axis is not None:
             sizes = [high - low for low, high in pairwise(known.offsets)]
-            found.append(given_offsets(_FUNCTION, sizes, count, x, axis, x.shape[axis]))
+            found.append(given_offsets(faults, sizes, count, x, axis, x.shape[axis]))
         else:
             found.append(even_offsets(x.shape[axis], count, block_step(x, axis)))
-    if split in ("k", "batch") and None not in axes and found[0] != found[1]:
+    if split in ("k", "batch") and None not in axes and found[0] != found[1] and not faults.found:
         required = "a and b must be cut at the same places"
-        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{found[0]} and {found[1]}')}")
-    first = 0 if comm is None else comm.Get_rank()
-    dtype = _check_product(a, b, split, axes, found, first, epilogue)
-    plan = _Plan(split, axes, (found[0], found[1]), places, dtype)
-    return "" if comm is None else _words(a, b, plan, epilogue), plan
+        faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}")
+    faults.raise_all()
+    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    first, rows = 0 if comm is None else comm.Get_rank(), even_offsets(a.shape[-2], count, 1)
+    return _Plan(split, axes, (found[0], found[1]), places, dtype, shape, rows, first)
 
 
 def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
@@ -247,72 +292,67 @@ def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
     return f"{kinds}, {said}, cut at {plan.offsets}"
 
 
-def _check_operands(a: Any, b: Any, split: str) -> None:
-    for name, x in (("a", a), ("b", b)):
-        if not (isinstance(x, (ShardedArray, ScaledArray)) or is_array(x)):
-            required = f"{name} must be a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
-            raise TypeError(f"{_FUNCTION}: {sentence(required, type(x).__qualname__, array_hint(x))}")
-        if len(x.shape) not in (2, 3):
-            raise ValueError(f"{_FUNCTION}: {sentence(f'{name}.ndim must be 2 or 3', len(x.shape))}")
-    if a.shape[-1] != b.shape[-2]:
-        got = f"{a.shape[-1]} and {b.shape[-2]}; a.shape={a.shape}, b.shape={b.shape}"
-        raise ValueError(f"{_FUNCTION}: {sentence('a.shape[-1] (K) must equal b.shape[-2] (K)', got)}")
-    if split == "batch" and len(a.shape) != 3:
-        raise ValueError(f"{_FUNCTION}: {sentence('a.ndim must be 3 for split=batch', len(a.shape))}")
-    if split == "batch" and len(b.shape) == 3 and a.shape[0] != b.shape[0]:
-        required, got = "a.shape[0] must equal b.shape[0] for split=batch", f"{a.shape[0]} and {b.shape[0]}"
-        raise ValueError(f"{_FUNCTION}: {sentence(required, got)}")
-    if split == "k" and len(b.shape) != 2:
-        raise ValueError(f"{_FUNCTION}: {sentence('b.ndim must be 2 for split=k', len(b.shape))}")
-
-
-def _common_places(a: Any, b: Any, known: ShardedArray | None, devices: Any) -> tuple[int, ...]:
-    """The devices of a product, which all that tell of any must agree on."""
-    if known is None:
-        return places_of(_FUNCTION, devices)
-    both = isinstance(a, ShardedArray) and isinstance(b, ShardedArray)
-    if both and (a.devices != b.devices or a.comm != b.comm):
-        required = "a and b must be on the same devices in the same order, or of one communicator"
-        raise ValueError(f"{_FUNCTION}: {sentence(required, f'{a!r} and {b!r}')}")
-    if devices is not None:
-        same = devices == known.comm if _mpi.is_communicator(devices) else known.comm is None
-        if not same or places_of(_FUNCTION, devices) != known.devices:
-            required = "devices must be those of the sharded operand, or None"
-            raise ValueError(f"{_FUNCTION}: {sentence(required, f'{devices} beside {known!r}')}")
-    return known.devices
-
-
-def _check_product(
-    a: Any,
-    b: Any,
-    split: str,
-    axes: tuple[int | None, int | None],
-    offsets: Sequence[tuple[int, ...]],
-    first: int,
-    epilogue: _Epilogue,
-) -> np.dtype[Any]:
-    """Check the first product of this process as `matmul` will, and the vectors; return the result's type."""
-    faults = Faults()
-    for name, x in (("alpha", epilogue.alpha), ("col_scale", epilogue.col_scale), ("bias", epilogue.bias)):
+def _check_operands(faults: Faults, a: Any, b: Any, split: Any, e: _Epilogue) -> np.dtype[Any]:
+    """Check operands as `matmul` will check their parts, and the epilogue; return the result's type."""
+    parts = [x.parts[0] if isinstance(x, ShardedArray) else x for x in (a, b)]
+    operands: list[Operand | None] = []
+    for name, x, part, k_axis in (("a", a, parts[0], -1), ("b", b, parts[1], -2)):
+        if not (isinstance(part, ScaledArray) or is_array(part)):
+            what = "a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
+            faults.wrong_type(name, what, part, array_hint(part))
+        elif len(x.shape) not in (2, 3):
+            faults.add(ValueError, "shape", f"{name}.ndim must be 2 or 3", len(x.shape))
+        elif isinstance(part, ScaledArray):
+            operands.append(faults.scaled(name, part, k_axis))
+        else:
+            operands.append(faults.matrix(name, part, INPUTS))
+    columns = None
+    if len(operands) == 2:
+        columns = b.shape[-1]
+        _check_shapes(faults, a.shape, b.shape, split)
+        if operands[0] and operands[1]:
+            faults.pair(parts[0], parts[1], operands[0], operands[1])
+    dtype = None if e.dtype is None else faults.dtype("dtype", e.dtype, OUTPUTS)
+    faults.alpha(e.alpha)
+    faults.vector("col_scale", e.col_scale, (F32,), columns)
+    faults.vector("bias", e.bias, OUTPUTS, columns)
+    for name, x in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
         if isinstance(x, DeviceArray):
             required = f"{name} must be on the host, from where each device gets it"
             faults.add(TypeError, "residency", required, f"an array on device {x.device}")
-    faults.vector("col_scale", epilogue.col_scale, (F32,), b.shape[-1])
-    faults.vector("bias", epilogue.bias, OUTPUTS, b.shape[-1])
-    x, y = (
-        x.parts[0]
-        if isinstance(x, ShardedArray)
-        else x
-        if axis is None
-        else cut(x, axis, at[first], at[first + 1])
-        for x, axis, at in zip((a, b), axes, offsets, strict=True)
-    )
-    problem, found = describe_matmul(x, y, dtype=epilogue.dtype, alpha=epilogue.alpha)
-    # What lies elsewhere is brought.
-    reasons: list[Reason] = [*faults.found, *(reason for reason in found if reason.code != "residency")]
-    raise_reasons(_FUNCTION, reasons)
-    assert problem is not None
-    return problem.out_format.dtype
+    return (dtype or (F16 if getattr(parts[0], "dtype", None) == F16.dtype else BF16)).dtype
+
+
+def _check_shapes(faults: Faults, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
+    """Check that operands fit each other, and the split."""
+    faults.contraction(a, b)
+    if split != "batch":
+        faults.batch(a, b)
+    elif len(a) != 3:
+        faults.add(ValueError, "shape", "a.ndim must be 3 for split=batch", len(a))
+    elif len(b) == 3 and a[0] != b[0]:
+        required = "a.shape[0] must equal b.shape[0] for split=batch"
+        faults.add(ValueError, "shape", required, f"{a[0]} and {b[0]}")
+    if split == "k" and len(b) != 2:
+        faults.add(ValueError, "shape", "b.ndim must be 2 for split=k", len(b))
+
+
+def _common_places(
+    faults: Faults, a: Any, b: Any, known: ShardedArray | None, devices: Any
+) -> tuple[int, ...]:
+    """The devices of a product, which all that tell of any must agree on."""
+    if known is None:
+        return read_places(faults, devices)
+    both = isinstance(a, ShardedArray) and isinstance(b, ShardedArray)
+    if both and (a.devices != b.devices or a.comm != b.comm):
+        required = "a and b must be on the same devices in the same order, or of one communicator"
+        faults.add(ValueError, "device", required, f"{a!r} and {b!r}")
+    if devices is not None:
+        same = devices == known.comm if _mpi.is_communicator(devices) else known.comm is None
+        if not same or read_places(faults, devices) != known.devices:
+            required = "devices must be those of the sharded operand, or None"
+            faults.add(ValueError, "device", required, f"{devices} beside {known!r}")
+    return known.devices
 
 
 def _wanted(name: str, x: Any, split: str) -> int | None:
@@ -328,40 +368,24 @@ def _cut_name(axis: int | None) -> str:
 # ---- products --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Epilogue:
-    dtype: Any
-    alpha: float
-    col_scale: Any
-    bias: Any
-
-    def columns(self, low: int, high: int) -> dict[str, Any]:
-        """Arguments of `matmul` for a range of columns."""
-        vectors = (("col_scale", self.col_scale), ("bias", self.bias))
-        some = {name: None if x is None else x[low:high] for name, x in vectors}
-        return {"dtype": self.dtype, "alpha": self.alpha, **some}
-
-
-def _multiply(x: Part, y: Part, out: DeviceArray | None = None, **arguments: Any) -> DeviceArray:
+def _multiply(x: Part, y: Part, out: DeviceArray | None, e: _Epilogue) -> DeviceArray:
     """`matmul` of parts, quantized or not."""
     multiply: Callable[..., DeviceArray] = matmul
-    return multiply(x, y, out, **arguments)
+    return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias)
 
 
-def _local(
+def _multiply_parts(
     a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
 ) -> ShardedArray:
-    """Each part for itself."""
-    columns = b.shape[-1]
-    first = 0 if comm is None else comm.Get_rank()
-    parts = []
-    for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True), first):
-        low, high = (b.offsets[i], b.offsets[i + 1]) if plan.split == "n" else (0, columns)
-        with _hip.on_device(device_of(x)):
-            parts.append(_multiply(x, y, **epilogue.columns(low, high)))
-    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], columns)
-    offsets = b.offsets if plan.split == "n" else a.offsets
-    return ShardedArray(parts, shape, _CUTS[plan.split], offsets, comm, timeout)
+    """Multiply part by part; with ``k`` between the devices of one process add up the parts, too."""
+    if plan.split == "k":
+        return _RangesOfK(a, b, plan, epilogue, comm, timeout).add_up()
+    parts, offsets = [], plan.offsets[plan.split == "n"]
+    for i, x in enumerate(a.parts):
+        at = plan.first + i
+        part = epilogue.of(offsets[at], offsets[at + 1]) if plan.split == "n" else epilogue
+        parts.append(_multiply(x, b.parts[i], None, part))
+    return ShardedArray(parts, plan.shape, _CUTS[plan.split], offsets, comm, timeout, plan.places)
 
 
 def _resident(*operands: Any) -> bool:
@@ -371,8 +395,7 @@ def _resident(*operands: Any) -> bool:
 def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[Any]:
     """Multiply host operands piece by piece: one goes up and one comes down while another is multiplied."""
     axis, devices, cuts = _CUTS[plan.split], plan.places, plan.axes
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    out = np.empty((*lead, a.shape[-2], b.shape[-1]), plan.dtype)
+    out = np.empty(plan.shape, plan.dtype)
     offsets = even_offsets(out.shape[axis], len(devices), 1)
 
     def work(i: int) -> None:
@@ -394,8 +417,8 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
                     else asarray(cut(x, along, low, high), device=device, stream=copies)
                     for x, along, there in zip((a, b), cuts, whole, strict=True)
                 )
-                columns = (low, high) if plan.split == "n" else (0, b.shape[-1])
-                made = _multiply(x, y, **epilogue.columns(*columns)), sliced(out, axis, low, high)
+                part = epilogue.of(low, high) if plan.split == "n" else epilogue
+                made = _multiply(x, y, None, part), sliced(out, axis, low, high)
                 if before is not None:
                     before[0].get(before[1])
                 before = made
@@ -410,75 +433,70 @@ class _RangesOfK:
     """Sums over a range of K each, sent to the owners of their rows and added there in order."""
 
     def __init__(
-        self,
-        a: ShardedArray,
-        b: ShardedArray,
-        dtype: np.dtype[Any],
-        epilogue: _Epilogue,
-        comm: Any,
-        timeout: float,
+        self, a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
     ):
-        self.dtype, self.epilogue, self.comm, self.timeout = dtype, epilogue, comm, timeout
-        self.lead, self.columns = a.shape[:-2], b.shape[-1]
-        self.rows = even_offsets(a.shape[-2], len(a.offsets) - 1, 1)  # of each owner
+        self.plan, self.epilogue, self.comm, self.timeout = plan, epilogue, comm, timeout
         if comm is None:
-            self.planes = _exchange_devices(a, b, self.rows)
+            self.planes = _exchange_devices(a, b, plan.rows)
         else:
-            self.sent, received = _own_sums(a, b, self.rows, comm.Get_rank())
+            self.sent, received = _own_sums(a, b, plan.rows, comm.Get_rank())
             self.planes = [received]
 
     def add_up(self) -> ShardedArray:
         """The product; with a communicator the ranks exchange their sums first."""
-        rows, comm = self.rows, self.comm
+        plan, comm = self.plan, self.comm
         if comm is not None:
-            unit = math.prod(self.lead) * self.columns  # floats that belong to one row
+            unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats that belong to one row
             with _hip.on_device(self.sent.device):
-                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], rows, unit, self.timeout)
+                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], plan.rows, unit, self.timeout)
         parts = []
-        for i, planes in enumerate(self.planes, 0 if comm is None else comm.Get_rank()):
-            shape = (*self.lead, rows[i + 1] - rows[i], self.columns)
+        for planes in self.planes:
             with _hip.on_device(planes.device):
-                parts.append(_add_up(planes, shape, self.dtype, self.epilogue))
-        return ShardedArray(parts, (*self.lead, rows[-1], self.columns), -2, rows, comm, self.timeout)
+                parts.append(_add_up(planes, plan.dtype, self.epilogue))
+        return ShardedArray(parts, plan.shape, -2, plan.rows, comm, self.timeout, plan.places)
 
 
-def _add_up(planes: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
-    """Add the ranges of K, (ranges, *shape), in their order; then what `matmul` does to a sum."""
-    device = planes.device
-    out = new(shape, dtype, device, 0)
+def _add_up(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
+    """Add the ranges of K, the first axis, in their order; then what `matmul` does to a sum."""
+    device, (ranges, *shape) = planes.device, planes.shape
+    out = new(tuple(shape), dtype, device, 0)
     if out.size == 0:
         return out
     vectors = [None if v is None else lend(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
     col_scale, bias = (0 if v is None else v.ptr for v in vectors)
-    rows, columns = math.prod(shape[:-1]), shape[-1]
+    bias_type = F32.dtype if vectors[1] is None else vectors[1].dtype
+    sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type)
+    sums.launch(0, (planes.ptr, out.ptr, col_scale, bias, float(e.alpha)))
+    sums.count()
+    return out
+
+
+@lru_cache(maxsize=256)
+def _reduction(
+    device: int, ranges: int, rows: int, columns: int, dtype: np.dtype[Any], bias: np.dtype[Any]
+) -> BoundLaunch:
     plane = 4 * rows * columns
-    launch_tiles(
+    unused: dict[str, Any] = {**NO_SCALES, "alpha_ptr": 0, "c_outer": 0, "c_inner": 0}
+    found = bind_tiles(
         device,
         "split_reduce",
         rows,
         columns,
-        0,
-        src=planes.ptr,
-        dst=out.ptr,
-        alpha_ptr=0,
-        col_scale=col_scale,
-        bias=bias,
-        **NO_SCALES,
+        ("src", "dst", "col_scale", "bias", "alpha"),
+        **unused,
         src_ld=columns,
         split_stride=plane,
         src_batch=plane,
         ldc=columns,
-        c_outer=0,
-        c_inner=0,
         m=rows,
         n=columns,
         batch_inner=1,
-        splits=planes.shape[0],
-        alpha=float(e.alpha),
+        splits=ranges,
         out_type=_format(dtype),
-        bias_type=F32 if vectors[1] is None else _format(vectors[1].dtype),
+        bias_type=_format(bias),
     )
-    return out
+    assert found is not None
+    return found
 
 
 def _format(dtype: np.dtype[Any]) -> Format:
@@ -487,12 +505,17 @@ def _format(dtype: np.dtype[Any]) -> Format:
     return form
 
 
-def _reshaped(x: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
-    """Contiguous memory as another shape."""
-    return DeviceArray(x._block, x.ptr, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
+_SUMS = _Epilogue(F32.dtype, 1.0, None, None)  # of a range of K
+
+
+def _reshaped(x: DeviceArray, shape: tuple[int, ...], offset: int = 0) -> DeviceArray:
+    """Contiguous memory as another shape, from so many bytes on."""
+    return DeviceArray(x._block, x.ptr + offset, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
 
 
 def _rows(x: Part, low: int, high: int) -> Part:
+    if high - low == x.shape[-2]:
+        return x
     found: Part = cut(x, -2, low, high)
     return found
 
@@ -501,22 +524,25 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
     """For each device the sums of all ranges for its rows. Queued; nothing is waited for."""
     count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
     planes = []
+    several = set(a.devices) if len(set(a.devices)) > 1 else ()
     for i, device in enumerate(a.devices):
-        with _hip.on_device(device):
-            planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), F32.dtype, device, 0))
-            _copies(device).arriving.wait(Event(device, timing=False).record())
-    for i, (x, y) in enumerate(zip(a.parts, b.parts, strict=True)):
-        with _hip.on_device(a.devices[i]):
-            # Its own rows last: what others wait for goes first.
-            for owner in (*range(i + 1, count), *range(i + 1)):
-                if rows[owner] == rows[owner + 1] or columns == 0:
-                    continue
-                slot, part = planes[owner][i], _rows(x, rows[owner], rows[owner + 1])
-                if a.devices[owner] == a.devices[i]:
-                    _multiply(part, y, slot)
-                else:
-                    _send(_multiply(part, y, dtype=F32.dtype), slot)
-    for device in set(a.devices):
+        planes.append(new((count, *lead, rows[i + 1] - rows[i], columns), F32.dtype, device, 0))
+        if several:
+            with _hip.on_device(device):
+                _copies(device).arriving.wait(Event(device, timing=False).record())
+    for i, x in enumerate(a.parts):
+        # Its own rows last: what others wait for goes first.
+        for owner in (*range(i + 1, count), *range(i + 1)):
+            if rows[owner] == rows[owner + 1] or columns == 0:
+                continue
+            sums, part = planes[owner], _rows(x, rows[owner], rows[owner + 1])
+            slot = _reshaped(sums, sums.shape[1:], i * sums.strides[0])
+            if a.devices[owner] == a.devices[i]:
+                _multiply(part, b.parts[i], slot, _SUMS)
+            else:
+                with _hip.on_device(a.devices[i]):
+                    _send(_multiply(part, b.parts[i], None, _SUMS), slot)
+    for device in several:
         with _hip.on_device(device):
             Event(device, timing=False).record(_copies(device).arriving).wait()
     return planes
@@ -560,6 +586,6 @@ def _own_sums(
         for low, high in pairwise(rows) if lead else [(0, rows[-1])]:
             if low < high and unit:
                 shape = (*lead, high - low, columns)
-                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape))
+                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape), _SUMS)
         received = new((len(rows) - 1, *lead, rows[rank + 1] - rows[rank], columns), F32.dtype, device, 0)
     return sent, received

@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import fault
+
 Array = npt.NDArray[Any]
 
 
@@ -93,6 +95,26 @@ FNUZ = {
     np.dtype(ml_dtypes.float8_e5m2fnuz): _E5M2,
     np.dtype(ml_dtypes.float8_e4m3b11fnuz): _E4M3,
 }
+
+
+def fnuz_hint(dtype: object) -> str:
+    """Say what to do about a type whose bytes mean something else here; empty for others."""
+    ocp = FNUZ.get(dtype) if isinstance(dtype, np.dtype) else None
+    return f"{dtype} is not the OCP type {ocp}: convert the values, never the bytes" if ocp else ""
+
+
+def dtype_names(formats: tuple[Format, ...]) -> str:
+    """Name the types of formats for a message."""
+    names = [str(f.dtype) for f in formats]
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
+
+
+def dtype_name(dtype: npt.DTypeLike) -> str:
+    """Name a type for a message, whatever it is."""
+    try:
+        return str(np.dtype(dtype))
+    except (TypeError, ValueError, SyntaxError):
+        return repr(dtype)
 
 
 def full_name(name: str) -> str:
@@ -195,7 +217,7 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
     [136, 128, 129, 128]
     """
     if rule not in SCALE_RULES:
-        raise ValueError(f"scaling must be one of {', '.join(SCALE_RULES)}; got {rule!r}")
+        raise fault(ValueError, "scale_byte", f"rule must be one of {', '.join(SCALE_RULES)}", repr(rule))
     bits = np.asarray(amax, np.float32).view(np.uint32)
     if rule == "even":
         bits = bits + np.uint32(1 << (22 - to.mantissa_bits))
@@ -226,29 +248,7 @@ def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def pack_mx_scales(scale: Array) -> npt.NDArray[np.uint32]:
-    """Put the four scale bytes of each 128 elements into one word, and rows side by side.
-
-    Parameters
-    ----------
-    scale : numpy.ndarray
-        e8m0 (rows, K/32); filled up to a multiple of four columns with ones (byte 127).
-
-    Returns
-    -------
-    numpy.ndarray
-        uint32 (K/128, rows); the first scale lies in the lowest byte.
-
-    Examples
-    --------
-    >>> scale = np.array([[1, 2, 3, 4, 5]], np.uint8).view(ml_dtypes.float8_e8m0fnu)
-    >>> [[hex(word) for word in row] for row in pack_mx_scales(scale)]
-    [['0x4030201'], ['0x7f7f7f05']]
-    """
-    if not isinstance(scale, np.ndarray) or scale.dtype != _E8M0:
-        got = scale.dtype if isinstance(scale, np.ndarray) else type(scale).__qualname__
-        raise TypeError(f"pack_mx_scales: scale must be a numpy.ndarray of {_E8M0}; got {got}")
-    if scale.ndim != 2:
-        raise ValueError(f"pack_mx_scales: scale.ndim must be 2; got scale.shape={scale.shape}")
+    """Put the four scale bytes of each 128 elements into one word, as the public function of this name."""
     rows, blocks = scale.shape
     padded = np.full((rows, -(-blocks // 4) * 4), 127, np.uint8)
     padded[:, :blocks] = scale.view(np.uint8)
@@ -274,11 +274,9 @@ def pack_fp4(x: Array) -> npt.NDArray[np.uint8]:
     >>> [hex(byte) for byte in pack_fp4(x)]
     ['0x71', '0xa']
     """
-    if not isinstance(x, np.ndarray) or x.dtype != _E2M1:
-        got = x.dtype if isinstance(x, np.ndarray) else type(x).__qualname__
-        raise TypeError(f"pack_fp4: x must be a numpy.ndarray of {_E2M1}; got {got}")
+    _require("pack_fp4", x, _E2M1)
     if x.ndim == 0 or x.shape[-1] % 2:
-        raise ValueError(f"pack_fp4: x.shape[-1] must be even; got x.shape={x.shape}")
+        raise fault(ValueError, "pack_fp4", "x.shape[-1] must be even", f"x.shape={x.shape}")
     codes = x.view(np.uint8)
     return np.asarray((codes[..., 0::2] & 15) | (codes[..., 1::2] << 4), np.uint8)
 
@@ -291,9 +289,13 @@ def unpack_fp4(x: npt.NDArray[np.uint8]) -> Array:
     >>> unpack_fp4(np.array([0x71, 0x0A], np.uint8)).astype(np.float32)
     array([ 0.5,  6. , -1. ,  0. ], dtype=float32)
     """
-    if not isinstance(x, np.ndarray) or x.dtype != np.uint8:
-        got = x.dtype if isinstance(x, np.ndarray) else type(x).__qualname__
-        raise TypeError(f"unpack_fp4: x must be a numpy.ndarray of uint8; got {got}")
+    _require("unpack_fp4", x, np.dtype(np.uint8))
     if x.ndim == 0:
-        raise ValueError("unpack_fp4: x.ndim must be at least 1; got 0")
+        raise fault(ValueError, "unpack_fp4", "x.ndim must be at least 1", 0)
     return np.stack((x & 15, x >> 4), axis=-1).reshape(*x.shape[:-1], 2 * x.shape[-1]).view(_E2M1)
+
+
+def _require(function: str, x: object, dtype: np.dtype[Any]) -> None:
+    got = x.dtype if isinstance(x, np.ndarray) else type(x).__qualname__
+    if got != dtype:
+        raise fault(TypeError, function, f"x must be a numpy.ndarray of {dtype}", got)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import Reason, sentence
+from .arrays import Resident
+from .checks import Checks
 from .elements import BLOCK
-from .scaled import Resident, array_hint, is_array, place_name
 
 INT32 = np.dtype(np.int32)
 
@@ -26,46 +28,38 @@ def offset_reasons(
     >>> print(*offset_reasons(np.array([0, 5, 3]), 8))
     group_offsets must not decrease; got group_offsets[2]=3 after group_offsets[1]=5
     """
-    if not is_array(offsets):
-        required = "group_offsets must be a numpy.ndarray or a hipgemm.DeviceArray"
-        got = type(offsets).__qualname__
-        return [Reason(TypeError, "type", sentence(required, got, array_hint(offsets)))]
-    found = []
-    resident = isinstance(offsets, Resident)
-    if isinstance(offsets, Resident) and place is not None and offsets.device != place:
-        required = f"group_offsets must be on {place_name(place)} like the rows"
-        found.append(Reason(TypeError, "residency", sentence(required, place_name(offsets.device))))
-    if offsets.dtype != INT32 if resident else offsets.dtype.kind not in "iu":
-        required = "group_offsets.dtype must be int32"
-        found.append(Reason(TypeError, "dtype", sentence(required, offsets.dtype)))
-    shape = offsets.shape
+    checks = Checks()
+    x = checks.array("group_offsets", offsets)
+    if x is None:
+        return checks.found
+    if isinstance(x, Resident) and place is not None:
+        checks.place("group_offsets", x.device, place, "the rows")
+    if x.dtype != INT32 if isinstance(x, Resident) else x.dtype.kind not in "iu":
+        checks.add(TypeError, "dtype", "group_offsets.dtype must be int32", x.dtype)
+    shape = x.shape
     if len(shape) != 1 or shape[0] < 1 or groups not in (None, shape[0] - 1):
         want = "(G+1,)" if groups is None else f"(G+1,)=({groups + 1},)"
-        required = f"group_offsets.shape must be {want}"
-        found.append(Reason(ValueError, "shape", sentence(required, shape)))
-    elif resident and shape[0] > 1 and offsets.strides[0] != INT32.itemsize:
-        required = "group_offsets on a device must be contiguous"
-        found.append(Reason(ValueError, "stride", sentence(required, f"strides={offsets.strides}")))
-    if found or isinstance(offsets, Resident) or (rows is not None and in_order(offsets, rows)):
-        return found
-    return _order_reasons(offsets, rows)
+        checks.add(ValueError, "shape", f"group_offsets.shape must be {want}", shape)
+    elif isinstance(x, Resident):
+        checks.contiguous("group_offsets", x)
+    if not (checks.found or isinstance(x, Resident) or (rows is not None and in_order(x, rows))):
+        pairs = enumerate(pairwise([0, *map(int, x)]))  # of any size and sign
+        texts = (offset_fault(i, offset, before, rows) for i, (before, offset) in pairs)
+        if text := next(filter(None, texts), ""):
+            checks.found.append(Reason(ValueError, "offsets", text))
+    return checks.found
 
 
-def _order_reasons(offsets: npt.NDArray[Any], rows: int | None) -> list[Reason]:
-    """Say which offset is out of order."""
-    values = [int(x) for x in offsets]  # of any size and sign
-    if values[0] != 0:
-        required = "group_offsets[0] must be 0"
-        return [Reason(ValueError, "offsets", sentence(required, values[0]))]
-    for i in range(1, len(values)):
-        if values[i] < values[i - 1]:
-            got = f"group_offsets[{i}]={values[i]} after group_offsets[{i - 1}]={values[i - 1]}"
-            return [Reason(ValueError, "offsets", sentence("group_offsets must not decrease", got))]
-    if rows is not None and values[-1] > rows:
-        i = next(i for i, value in enumerate(values) if value > rows)
-        required = f"group_offsets must be at most {rows}, the number of rows"
-        return [Reason(ValueError, "offsets", sentence(required, f"group_offsets[{i}]={values[i]}"))]
-    return []
+def offset_fault(i: int, offset: int, before: int, rows: int | None) -> str:
+    """Say what is wrong with one offset behind another, if anything is."""
+    got = f"group_offsets[{i}]={offset}"
+    if i == 0 and offset != 0:
+        return sentence("group_offsets[0] must be 0", offset)
+    if offset < before:
+        return sentence("group_offsets must not decrease", f"{got} after group_offsets[{i - 1}]={before}")
+    if rows is not None and offset > rows:
+        return sentence(f"group_offsets must be at most {rows}, the number of rows", got)
+    return ""
 
 
 def in_order(offsets: npt.NDArray[Any], rows: int) -> bool:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .arrays import Array, Resident
 from .elements import F32, QUANTIZED, Format
-from .scaled import Resident, ScaledArray
+from .scaled import ScaledArray
 from .strides import byte_range
 
 _BYTE = QUANTIZED["fp8_e4m3"]
@@ -76,7 +77,7 @@ def bytes_of(x: Any) -> Operand:
     return Operand(x.shape, x.strides, F32 if item == 4 else _BYTE, x.ptr, x.device, x.padded, tight=x.tight)
 
 
-def operand_of(x: npt.NDArray[Any] | Resident, form: Format) -> Operand:
+def operand_of(x: Array, form: Format) -> Operand:
     """Describe an array of a format."""
     if isinstance(x, np.ndarray):
         return Operand(x.shape, x.strides, form, int(x.__array_interface__["data"][0]), None)

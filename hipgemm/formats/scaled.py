@@ -3,62 +3,25 @@
 from __future__ import annotations
 
 import math
-import operator
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from copy import deepcopy
 from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import sentence
-from .elements import F32, FNUZ, MXFP4_E2M1, QUANTIZED, Format, pack_fp4, unpack_fp4
+from ..errors import fault
+from .arrays import Resident as Resident
+from .arrays import array_hint as array_hint
+from .arrays import is_array as is_array
+from .arrays import place_name as place_name
+from .arrays import place_of
+from .checks import Checks, read_shape, require_axes
+from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, pack_fp4, unpack_fp4
+from .elements import fnuz_hint as fnuz_hint
 
 HADAMARD = 16  # points of the transform
 _U8 = np.dtype(np.uint8)
-
-
-class Resident(ABC):
-    """An array in the memory of a device. `DeviceArray` is the one that users meet."""
-
-    __slots__ = ()
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
-    device: int
-    readonly: bool
-    padded: bool
-    tight: bool
-
-    @property
-    @abstractmethod
-    def ptr(self) -> int:
-        """Address of the first element."""
-
-    @abstractmethod
-    def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Copy to the host."""
-
-
-Array = npt.NDArray[Any] | Resident
-
-
-def is_array(x: object) -> TypeGuard[npt.NDArray[Any] | Resident]:
-    """Whether `x` is an array that all its numbers count of: no masked one, whose mask would be lost."""
-    return isinstance(x, (np.ndarray, Resident)) and not isinstance(x, np.ma.MaskedArray)
-
-
-def array_hint(x: object) -> str:
-    """Say how to make an array of something that is none."""
-    if isinstance(x, np.ma.MaskedArray):
-        return "masks are not heeded: use .filled(value)"
-    if isinstance(x, (list, tuple)):
-        return "make an array of it with numpy.asarray"
-    if type(x).__name__ == "ShardedArray":
-        return "see hipgemm.sharded_matmul"
-    return "wrap foreign device arrays with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
 
 
 class ScaledArray:
@@ -89,7 +52,7 @@ class ScaledArray:
     amax : array or None
         Greatest magnitude before quantizing, where the quantizer took it: what delayed scaling uses next.
     group_offsets : array or None
-        Where the groups of rows begin that a quantizer kept apart: their blocks begin anew.
+        Where the groups of rows begin that a quantizer kept apart: blocks begin at each of them.
 
     Examples
     --------
@@ -111,44 +74,32 @@ class ScaledArray:
     shape: tuple[int, ...]
     amax: Any
     group_offsets: Any
+    _kernel_scales: dict[str, Any]
 
     def __init__(self, data: Any, scale: Any, format: str, *, axis: int = -1, hadamard: bool = False):
-        form = find_format("ScaledArray", format)
-        ndim = _check_data(data, form)
-        axis = find_axis("ScaledArray", axis, ndim)
-        shape = list(data.shape)
-        if data.dtype == _U8:
-            shape[axis] *= 2
-        scale = _check_scale(scale, form, tuple(shape), axis)
-        place, other = _place(data), _place(scale)
-        if place != other:
-            got = f"data on {place_name(place)}, scale on {place_name(other)}"
-            fault = sentence("data and scale must live in one place", got, "see hipgemm.asarray")
-            raise TypeError(f"ScaledArray: {fault}")
-        if hadamard and form is not MXFP4_E2M1:
-            fault = sentence("hadamard=True must go with mxfp4_e2m1", format)
-            raise ValueError(f"ScaledArray: {fault}")
-        if hadamard and shape[axis] % HADAMARD:
-            required = f"the length along axis {axis} must be a multiple of {HADAMARD} with hadamard=True"
-            raise ValueError(f"ScaledArray: {sentence(required, shape[axis])}")
-        self._set(data, scale, form.name, axis, bool(hadamard), tuple(shape), None, {})
-
-    def _set(
-        self,
-        data: Any,
-        scale: Any,
-        format: str,
-        axis: int,
-        hadamard: bool,
-        shape: tuple[int, ...],
-        amax: Any,
-        kernel_scales: dict[str, Any],
-        group_offsets: Any = None,
-    ) -> None:
-        self.group_offsets = group_offsets
-        self.data, self.scale, self.format, self.axis = data, scale, format, axis
-        self.hadamard, self.shape, self.amax = hadamard, shape, amax
-        self._kernel_scales = kernel_scales  # scales in the layout of a kernel, once made; shared by views
+        checks = Checks("ScaledArray")
+        form = checks.format(format)
+        data_shape = _check_data(checks, data, form)
+        along = checks.axis(axis, None if data_shape is None else len(data_shape))
+        shape = list(data_shape or ())
+        if along is not None and form is MXFP4_E2M1 and data.dtype == _U8:
+            shape[along] *= 2
+        if form is not None:
+            scale = _read_scale(checks, scale, form, None if along is None else tuple(shape), along)
+        if is_array(data) and is_array(scale) and place_of(data) != place_of(scale):
+            got = f"data on {place_name(place_of(data))}, scale on {place_name(place_of(scale))}"
+            checks.add(
+                TypeError, "residency", "data and scale must live in one place", got, "see hipgemm.asarray"
+            )
+        if hadamard and form is not None and form is not MXFP4_E2M1:
+            checks.add(ValueError, "hadamard", "hadamard=True must go with mxfp4_e2m1", format)
+        elif hadamard and along is not None and shape[along] % HADAMARD:
+            required = f"the length along axis {along} must be a multiple of {HADAMARD} with hadamard=True"
+            checks.add(ValueError, "hadamard", required, shape[along])
+        checks.raise_all()
+        assert form is not None
+        assert along is not None
+        self._make(data, scale, form, along, tuple(shape), hadamard=bool(hadamard), made=self)
 
     @classmethod
     def _make(
@@ -163,12 +114,15 @@ class ScaledArray:
         amax: Any = None,
         kernel_scales: dict[str, Any] | None = None,
         group_offsets: Any = None,
+        made: ScaledArray | None = None,
     ) -> ScaledArray:
         """Make one of parts that are known to fit, `axis` counted from the end."""
-        made = cls.__new__(cls)
-        kept = {} if kernel_scales is None else kernel_scales
-        made._set(data, scale, form.name, axis, hadamard, shape, amax, kept, group_offsets)
-        return made
+        q = cls.__new__(cls) if made is None else made
+        q.data, q.scale, q.format, q.axis, q.shape = data, scale, form.name, axis, shape
+        q.hadamard, q.amax, q.group_offsets = hadamard, amax, group_offsets
+        # Scales in the layout of a kernel, once made; shared by views.
+        q._kernel_scales = {} if kernel_scales is None else kernel_scales
+        return q
 
     @property
     def ndim(self) -> int:
@@ -183,7 +137,13 @@ class ScaledArray:
     @property
     def device(self) -> int | None:
         """The device that holds it; None on the host."""
-        return _place(self.data)
+        return place_of(self.data)
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        """All that how it is read depends on, of one on a device, but for addresses."""
+        data, scale = self.data._key, self.scale._key
+        return data, scale, self.shape, self.format, self.axis, self.hadamard, self.group_offsets is None
 
     @property
     def nbytes(self) -> int:
@@ -203,8 +163,7 @@ class ScaledArray:
     @property
     def mT(self) -> ScaledArray:
         """The array with its last two axes exchanged; no copy."""
-        if self.ndim < 2:
-            raise ValueError(f"ScaledArray.mT: {sentence('ndim must be at least 2', self.ndim)}")
+        require_axes("ScaledArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis, self.axis)
         *lead, m, n = self.shape
         data, scale = self.data, self.scale
@@ -238,7 +197,7 @@ class ScaledArray:
         (6, 64)
         """
         function = "ScaledArray.reshape"
-        extents = find_shape(function, shape[0] if len(shape) == 1 else shape, math.prod(self.shape))
+        extents = read_shape(function, shape, math.prod(self.shape))
         if not self.scale.shape:
             scale, data_shape = self.scale, extents
         else:
@@ -246,7 +205,7 @@ class ScaledArray:
             if not rows_apart or extents[-1:] != self.shape[-1:] or self.group_offsets is not None:
                 required = f"the last axis must be that of the scales, and stay {self.shape[-1]} long"
                 got = f"{extents} from {self.shape}, axis={self.axis}, scale.shape={self.scale.shape}"
-                raise ValueError(f"{function}: {sentence(required, got, 'or quantize after reshaping')}")
+                raise fault(ValueError, function, required, got, "or quantize after reshaping")
             scale = self.scale.reshape(*extents[:-1], self.scale.shape[-1])
             data_shape = (*extents[:-1], self.data.shape[-1])
         made = self._turned(self.data.reshape(data_shape), scale, -1, extents)
@@ -349,53 +308,6 @@ def unpack_along(x: npt.NDArray[np.uint8], axis: int, length: int) -> npt.NDArra
 # ---- checks ----------------------------------------------------------------------------------------
 
 
-def _place(x: Any) -> int | None:
-    return x.device if isinstance(x, Resident) else None  # NumPy's arrays have a `device` too
-
-
-def place_name(device: int | None) -> str:
-    """Name a place for a message."""
-    return "the host" if device is None else f"device {device}"
-
-
-def find_format(function: str, format: object, among: tuple[str, ...] = tuple(QUANTIZED)) -> Format:
-    """Look up a format by its name."""
-    if isinstance(format, str) and format in among:
-        return QUANTIZED[format]
-    fault = sentence(f"format must be one of {', '.join(among)}", repr(format))
-    raise (ValueError if isinstance(format, str) else TypeError)(f"{function}: {fault}")
-
-
-def find_axis(function: str, axis: object, ndim: int) -> int:
-    """Check an axis and count it from the end."""
-    if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
-        raise TypeError(f"{function}: {sentence('axis must be an int', type(axis).__qualname__)}")
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"{function}: {sentence(f'axis must be from {-ndim} to {ndim - 1}', axis)}")
-    return int(axis) - ndim if axis >= 0 else int(axis)
-
-
-def find_ints(function: str, shape: Any) -> tuple[int, ...]:
-    """Read a shape."""
-    try:
-        return tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
-    except TypeError:
-        required = "shape must be an int or a sequence of ints"
-        raise TypeError(f"{function}: {sentence(required, repr(shape))}") from None
-
-
-def find_shape(function: str, shape: Any, size: int) -> tuple[int, ...]:
-    """Read a shape of a known size, in which one extent may be -1."""
-    extents = find_ints(function, shape)
-    if extents.count(-1) == 1:
-        known = -math.prod(extents)
-        left = size // known if known else 0
-        extents = tuple(left if n == -1 else n for n in extents)
-    if any(n < 0 for n in extents) or math.prod(extents) != size:
-        raise ValueError(f"{function}: {sentence(f'shape must hold {size} elements', shape)}")
-    return extents
-
-
 def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
     """Shape of the scales: one for each block along an axis, or with `block` 0 one for all of it.
 
@@ -409,53 +321,47 @@ def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...
     return tuple(found)
 
 
-def _check_data(data: Any, form: Format) -> int:
-    if not is_array(data):
-        required = "data must be a numpy.ndarray or a hipgemm.DeviceArray"
-        raise TypeError(f"ScaledArray: {sentence(required, type(data).__qualname__, array_hint(data))}")
-    if data.dtype != form.dtype and not (form is MXFP4_E2M1 and data.dtype == _U8):
+def _check_data(checks: Checks, data: Any, form: Format | None) -> tuple[int, ...] | None:
+    """Check codes; return their shape, if they are an array."""
+    if checks.array("data", data) is None:
+        return None
+    if form is not None and data.dtype != form.dtype and not (form is MXFP4_E2M1 and data.dtype == _U8):
         wanted = f"{form.dtype} or packed uint8" if form is MXFP4_E2M1 else str(form.dtype)
         required = f"data.dtype must be {wanted} for {form.name}"
-        raise TypeError(f"ScaledArray: {sentence(required, data.dtype, fnuz_hint(data.dtype))}")
-    if isinstance(data, Resident) and form is MXFP4_E2M1 and data.dtype != _U8:
+        checks.add(TypeError, "dtype", required, data.dtype, fnuz_hint(data.dtype))
+    elif isinstance(data, Resident) and form is MXFP4_E2M1 and data.dtype != _U8:
         required = "data of mxfp4_e2m1 on a device must be packed (uint8)"
-        raise TypeError(f"ScaledArray: {sentence(required, data.dtype, 'see hipgemm.pack_fp4')}")
-    if not data.shape:
-        raise ValueError("ScaledArray: data.ndim must be at least 1; got 0")
-    return len(data.shape)
+        checks.add(TypeError, "dtype", required, data.dtype, "see hipgemm.pack_fp4")
+    return tuple(data.shape) if checks.ndim("data", data.shape, 1) else None
 
 
-def fnuz_hint(dtype: np.dtype[Any]) -> str:
-    """Say what to do about a type whose bytes mean something else here; empty for others."""
-    ocp = FNUZ.get(dtype)
-    return f"{dtype} is not the OCP type {ocp}: convert the values, never the bytes" if ocp else ""
-
-
-def _check_scale(scale: Any, form: Format, shape: tuple[int, ...], axis: int) -> Any:
-    assert form.scale_dtype is not None
-    want = scale_shape(shape, axis, form.block)
+def _read_scale(
+    checks: Checks, scale: Any, form: Format, shape: tuple[int, ...] | None, axis: int | None
+) -> Any:
+    """Check scales for numbers of a shape, if that is known; return them as an array of their type."""
+    want = None if shape is None or axis is None else scale_shape(shape, axis, form.block)
     if scale is None:
-        required = f"scale must be {form.scale_dtype} of shape {want}"
-        raise TypeError(f"ScaledArray: {sentence(required, None, f'{form.name} means nothing without it')}")
+        required = f"scale must be {form.scale_dtype}" + ("" if want is None else f" of shape {want}")
+        checks.add(TypeError, "type", required, None, f"{form.name} means nothing without it")
+        return None
     if isinstance(scale, (Real, np.generic)) and not form.block:
         number: Any = scale
         with np.errstate(over="ignore"):
             scale = np.asarray(number, np.float32)
         if np.isinf(scale) and not np.isinf(number):
-            raise ValueError(f"ScaledArray: {sentence('scale must fit float32', number)}")
-    if not is_array(scale):
-        required = "scale must be a numpy.ndarray or a hipgemm.DeviceArray"
-        raise TypeError(f"ScaledArray: {sentence(required, type(scale).__qualname__, array_hint(scale))}")
+            checks.add(ValueError, "range", "scale must fit float32", number)
+    if checks.array("scale", scale) is None:
+        return scale
     if scale.dtype != form.scale_dtype and not (form.block and scale.dtype == _U8):
         required = f"scale.dtype must be {form.scale_dtype} for {form.name}"
-        raise TypeError(f"ScaledArray: {sentence(required, scale.dtype)}")
+        checks.add(TypeError, "dtype", required, scale.dtype)
+    elif isinstance(scale, np.ndarray) and form.scale_dtype != F32.dtype:
+        scale = scale.view(form.scale_dtype)
     others: list[tuple[int, ...]] = [] if form.block else [()]
-    if not form.block and len(shape) == 3:
+    if shape is not None and not form.block and len(shape) == 3:
         others.append((shape[0], 1, 1))  # one for each matrix
-    if tuple(scale.shape) not in (want, *others):
+    if want is not None and tuple(scale.shape) not in (want, *others):
         required = f"scale.shape must be {want}" + "".join(f" or {x}" for x in others)
         context = f"data holds {shape} numbers, axis={axis}"
-        raise ValueError(f"ScaledArray: {sentence(required, tuple(scale.shape), context)}")
-    if isinstance(scale, np.ndarray) and form.scale_dtype != F32.dtype:
-        scale = scale.view(form.scale_dtype)
+        checks.add(ValueError, "shape", required, tuple(scale.shape), context)
     return scale

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from ..errors import KernelNotFoundError

@@ -113,8 +113,8 @@ def reset_usage() -> None:
 
 
 def _report() -> None:
-    print(usage(), file=sys.stderr)
+    if config.report:
+        print(usage(), file=sys.stderr)
 
 
-if config.report:
-    atexit.register(_report)
+atexit.register(_report)

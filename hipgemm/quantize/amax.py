@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ..array.device_array import DeviceArray, asarray, zeros
-from ..errors import sentence
+from ..formats.checks import Checks
 from ..formats.elements import F32
 from ..kernels.launch import launch_tiles
 from ..runtime import hip as _hip
@@ -47,13 +46,10 @@ class AmaxState:
     __slots__ = ("_primed", "_values")
 
     def __init__(self, value: float | None = None, *, device: int | None = None):
-        number: Any = value.item() if isinstance(value, np.generic) else value
-        if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
-            required = "value must be a number or None"
-            raise TypeError(f"AmaxState: {sentence(required, type(value).__qualname__)}")
-        if number is not None and not 0 <= float(number) <= F32.maximum:
-            raise ValueError(f"AmaxState: {sentence('value must be finite and not negative', number)}")
-        device = _hip.device_number("AmaxState", device)
+        checks = Checks("AmaxState")
+        number = None if value is None else checks.magnitude("value", value, "a number or None")
+        device = checks.take(_hip.read_device(device), 0)
+        checks.raise_all()
         self._primed = number is not None
         if number is None:
             self._values = zeros(2, np.float32, device=device)

@@ -107,7 +107,7 @@ class MxArray:
 
     @classmethod
     def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
-        """Settle what quantizing `r` makes."""
+        """Describe what quantizing `r` makes."""
         assert form.scale_dtype is not None
         width = -(-r.length * form.bits // 8)
         blocks = -(-r.length // BLOCK)
@@ -189,7 +189,7 @@ _SPAN = 256  # numbers along K in a unit of scales in the order of products: the
 def mx_plan(
     function: str, along: Rows, across: Rows | None, form: Format, scaling: str, hadamard: bool
 ) -> MxPlan:
-    """Settle how an array is quantized along its rows and, if asked for, across them."""
+    """Plan how an array is quantized along its rows and, if asked for, across them."""
     x, rows, columns = along.array, along.rows, along.length
     row_stride, stride = along.row_stride, along.stride
     outputs = tuple(MxArray.of(r, form, bool(hadamard)) for r in (along, across) if r is not None)
@@ -292,7 +292,7 @@ class AmaxPlan:
 
 
 def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPlan:
-    """Settle how `x`, of which `r` are the rows, is quantized."""
+    """Plan how `x`, of which `r` are the rows, is quantized."""
     device, item = x.device, F32.itemsize
     step, count = (0, 1) if axis is None else (1, r.rows)
     width = pitch = round_up(max(1, r.length), CHUNK_BYTES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,21 +11,13 @@ import numpy.typing as npt
 from .. import reference
 from ..array.device_array import DeviceArray, asarray, new
 from ..array.rows import as_rows, storage_axis
-from ..errors import raise_reasons, sentence, told_by
+from ..errors import told_by
 from ..formats import elements as formats
-from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format, format_of
-from ..formats.faults import dtype_name
+from ..formats.arrays import array_hint, is_array
+from ..formats.checks import Checks
+from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format, fnuz_hint
 from ..formats.groups import offset_reasons
-from ..formats.scaled import (
-    HADAMARD,
-    ScaledArray,
-    array_hint,
-    find_axis,
-    find_format,
-    fnuz_hint,
-    is_array,
-    scale_shape,
-)
+from ..formats.scaled import HADAMARD, ScaledArray, scale_shape
 from ..kernels.launch import function as kernel_function
 from ..kernels.launch import launch
 from ..runtime import hip as _hip
@@ -35,8 +26,11 @@ from .amax import AmaxState
 from .plan import AmaxPlan, BackPlan, MxPlan, amax_plan, dequantize_codes, mx_plan, quantize_groups
 
 Input = npt.NDArray[Any] | DeviceArray
+Axes = tuple[int] | tuple[int, int]
+How = tuple[str, str, tuple[str, ...], bool]  # the rule of scales, the format, which it may be, Hadamard
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 MXFP8 = ("mxfp8_e4m3", "mxfp8_e5m2")
+MXFP4 = ("mxfp4_e2m1",)
 
 
 def quantize_fp8(
@@ -96,22 +90,24 @@ def quantize_fp8(
     function = "quantize_fp8"
     key = (function, x._key, type(axis), axis, format) if type(x) is DeviceArray else None
     plan: AmaxPlan | None = _kept(key)
-    if plan is None:
-        form = find_format(function, format, FP8)
-        ndim = _check(function, x)
-        if ndim == 0:
-            raise ValueError(f"{function}: {sentence('x.ndim must be at least 1', 0)}")
-        axis = None if axis is None else find_axis(function, axis, ndim)
-    else:
-        axis = plan.axis
-    number = _check_eps(function, eps)
-    given = _check_amax(function, amax, x, axis)
-    if plan is not None and isinstance(x, DeviceArray):
-        return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), number, given)
+    if plan is not None and isinstance(x, DeviceArray) and _plain_values(eps, amax, x, axis):
+        return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, amax)
+    checks = Checks(function)
+    form = checks.format(format, FP8)
+    ndim = _check_input(checks, x)
+    along = None if axis is None else checks.axis(axis, ndim)
+    number = checks.magnitude("eps", eps)
+    given = _read_amax(checks, amax, x, along, axis)
+    checks.take(_hip.known_stream(stream), 0)
+    checks.raise_all()
+    assert form is not None
+    assert number is not None
 
     def work(d: DeviceArray, handle: int) -> ScaledArray:
-        rows = as_rows(d, storage_axis(d) if axis is None else axis, handle)
-        made = amax_plan(d, rows, form, axis)
+        if plan is not None:
+            return plan.run(d, handle, number, given)
+        rows = as_rows(d, storage_axis(d) if along is None else along, handle)
+        made = amax_plan(d, rows, form, along)
         if rows.array is x:
             _keep(key, made)
         return made.run(rows.array, handle, number, given)
@@ -143,7 +139,7 @@ def quantize_mxfp8(
         ``"mxfp8_e4m3"`` or ``"mxfp8_e5m2"``.
     group_offsets : int32 array (G+1,), optional
         With a matrix and ``axis=0``: group g is rows ``group_offsets[g]`` to ``group_offsets[g + 1]``, on
-        the host or the device, as for `grouped_wgrad`. Blocks begin anew with each group; rows behind the
+        the host or the device, as for `grouped_wgrad`. Blocks begin with each group; rows behind the
         last one become zero. Only a grouped product with the same offsets takes the result.
     stream : int or object with int(), optional
         The stream to work on.
@@ -178,10 +174,9 @@ def quantize_mxfp8(
     >>> hg.dequantize(q)
     array([960.,   2.,   0.], dtype=float32)
     """
-    form = find_format("quantize_mxfp8", format, MXFP8)
-    if group_offsets is not None:
-        return _mx_groups(x, axis, scaling, form, group_offsets, stream)
-    return _mx("quantize_mxfp8", x, (axis,), scaling, form, False, stream)[0]
+    if group_offsets is None:
+        return _mx("quantize_mxfp8", x, (axis,), (scaling, format, MXFP8, False), stream)[0]
+    return _mx_groups(x, axis, scaling, format, group_offsets, stream)
 
 
 def quantize_mxfp4(
@@ -230,7 +225,7 @@ def quantize_mxfp4(
     >>> q.data.astype(np.float32), q.scale.view(np.uint8)
     (array([ 6. ,  2. , -0.5], dtype=float32), array([128], dtype=uint8))
     """
-    return _mx("quantize_mxfp4", x, (axis,), scaling, MXFP4_E2M1, hadamard, stream)[0]
+    return _mx("quantize_mxfp4", x, (axis,), (scaling, MXFP4_E2M1.name, MXFP4, hadamard), stream)[0]
 
 
 def quantize_both(
@@ -272,12 +267,15 @@ def quantize_both(
     ((2, 2), (1, 64))
     """
     function = "quantize_both"
-    form = find_format(function, format, (*MXFP8, "mxfp4_e2m1"))
-    if hadamard is not None and form is not MXFP4_E2M1:
-        raise ValueError(f"{function}: {sentence('hadamard must be left out for ' + format, hadamard)}")
-    transform = form is MXFP4_E2M1 and hadamard is not False
-    rule = ("even" if form is MXFP4_E2M1 else "unit") if scaling is None else scaling
-    rows, columns = _mx(function, x, (-1, -2), rule, form, transform, stream)
+    fp4 = isinstance(format, str) and format in MXFP4
+    rule = ("even" if fp4 else "unit") if scaling is None else scaling
+    transform = hadamard if fp4 and hadamard is not None else fp4
+    how = rule, format, (*MXFP8, *MXFP4), transform
+    if hadamard is not None and isinstance(format, str) and format in MXFP8:
+        checks, _, _ = _check_mx(function, x, (-1, -2), how, stream)
+        checks.add(ValueError, "hadamard", f"hadamard must be left out for {format}", hadamard)
+        checks.raise_all()
+    rows, columns = _mx(function, x, (-1, -2), how, stream)
     return rows, columns
 
 
@@ -312,10 +310,8 @@ def transpose_quantize_mxfp8(
     ScaledArray(shape=(3, 64), format='mxfp8_e4m3', axis=-1, host)
     """
     function = "transpose_quantize_mxfp8"
-    form = find_format(function, format, MXFP8)
-    if type(x) is not DeviceArray:
-        _check(function, x)
-    return _mx(function, x.T, (-1,), scaling, form, False, stream)[0]
+    turned = x.T if is_array(x) else x
+    return _mx(function, turned, (-1,), (scaling, format, MXFP8, False), stream)[0]
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:
@@ -353,16 +349,17 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     function = "dequantize"
     key = None
     if type(q) is ScaledArray and type(q.data) is DeviceArray and q.group_offsets is None:
-        key = (function, q.data._key, q.scale._key, q.shape, q.format, q.axis, q.hadamard, dtype)
+        key = (function, q._key, dtype)
         plan: BackPlan | None = _kept(key)
         if plan is not None:
             return _run(q.data.device, plan.run, q, _hip.stream_handle(function, stream))
+    checks = Checks(function)
     if not isinstance(q, ScaledArray):
-        raise TypeError(f"{function}: {sentence('q must be a ScaledArray', type(q).__qualname__)}")
-    to = format_of(dtype)
-    if to is None:
-        required = "dtype must be bfloat16, float16 or float32"
-        raise TypeError(f"{function}: {sentence(required, dtype_name(dtype))}")
+        checks.wrong_type("q", "a ScaledArray", q)
+    to = checks.dtype("dtype", dtype, tuple(FORMATS.values()))
+    checks.take(_hip.known_stream(stream), 0)
+    checks.raise_all()
+    assert to is not None
     if q.device is None:
         return reference.dequantize(q, dtype=to.dtype)
     handle = _hip.stream_handle(function, stream)
@@ -379,7 +376,8 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
     Parameters
     ----------
     scale : numpy.ndarray or DeviceArray
-        e8m0 (rows, K/32), with any strides; filled up to a multiple of four columns with ones (byte 127).
+        e8m0 or its bytes, (rows, K/32), with any strides; filled up to a multiple of four columns with ones
+        (byte 127).
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -402,14 +400,18 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
     >>> [[hex(word) for word in row] for row in pack_mx_scales(scale)]
     [['0x4030201'], ['0x7f7f7f05']]
     """
+    function = "pack_mx_scales"
+    checks = Checks(function)
+    array = checks.array("scale", scale)
+    if array is not None:
+        if array.dtype not in (MXFP4_E2M1.scale_dtype, np.uint8):
+            checks.add(TypeError, "dtype", f"scale.dtype must be {MXFP4_E2M1.scale_dtype}", array.dtype)
+        if len(array.shape) != 2:
+            checks.add(ValueError, "shape", "scale.ndim must be 2", f"scale.shape={array.shape}")
+    checks.take(_hip.known_stream(stream), 0)
+    checks.raise_all()
     if not isinstance(scale, DeviceArray):
         return formats.pack_mx_scales(scale)
-    function = "pack_mx_scales"
-    if scale.dtype not in (MXFP4_E2M1.scale_dtype, np.uint8):
-        required = f"scale.dtype must be {MXFP4_E2M1.scale_dtype}"
-        raise TypeError(f"{function}: {sentence(required, scale.dtype)}")
-    if scale.ndim != 2:
-        raise ValueError(f"{function}: {sentence('scale.ndim must be 2', f'scale.shape={scale.shape}')}")
     handle = _hip.stream_handle(function, stream)
     rows, blocks = scale.shape
     with told_by(function), _hip.on_device(scale.device):
@@ -436,73 +438,64 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
 # ---- checks ----------------------------------------------------------------------------------------
 
 
-def _check(function: str, x: object) -> int:
-    """Check what is to be quantized; return its number of axes."""
-    if not is_array(x):
-        required = "x must be a numpy.ndarray or a hipgemm.DeviceArray"
-        raise TypeError(f"{function}: {sentence(required, type(x).__qualname__, array_hint(x))}")
-    if format_of(x.dtype) is None:
-        required = f"x.dtype must be {', '.join(str(f.dtype) for f in FORMATS.values())}"
-        hint = fnuz_hint(x.dtype) or ("convert with x.astype(numpy.float32)" if x.dtype.kind in "fiu" else "")
-        raise TypeError(f"{function}: {sentence(required, x.dtype, hint)}")
-    return len(x.shape)
-
-
-def _check_mx(function: str, x: Input, scaling: str, hadamard: bool, axes: tuple[int, ...]) -> None:
-    if scaling not in SCALE_RULES:
-        fault = sentence(f"scaling must be one of {', '.join(SCALE_RULES)}", repr(scaling))
-        raise (ValueError if isinstance(scaling, str) else TypeError)(f"{function}: {fault}")
-    if not isinstance(hadamard, (bool, np.bool_)):
-        raise TypeError(f"{function}: {sentence('hadamard must be True or False', repr(hadamard))}")
-    for axis in axes:
-        if hadamard and x.shape[axis] % HADAMARD:
-            required = f"x.shape[{axis}] must be a multiple of {HADAMARD} for the Hadamard transform"
-            raise ValueError(f"{function}: {sentence(required, x.shape[axis], 'pass hadamard=False')}")
-
-
-def _check_eps(function: str, eps: object) -> float:
-    if type(eps) is float and 0 <= eps <= F32.maximum:
-        return eps
-    if isinstance(eps, np.generic):
-        eps = eps.item()
-    if isinstance(eps, bool) or not isinstance(eps, Real):
-        raise TypeError(f"{function}: {sentence('eps must be a real number', type(eps).__qualname__)}")
-    if not 0 <= float(eps) <= F32.maximum:
-        raise ValueError(f"{function}: {sentence('eps must be finite and not negative', eps)}")
-    return float(eps)
-
-
-def _check_amax(function: str, amax: object, x: Input, axis: int | None) -> Any:
-    """Check a given amax: a float, an array, or a state."""
-    if amax is None:
+def _check_input(checks: Checks, x: object) -> int | None:
+    """Check what is to be quantized; return its number of axes, if it is an array that has any."""
+    array = checks.array("x", x)
+    if array is None:
         return None
-    place = x.device if isinstance(x, DeviceArray) else None
+    dtype = array.dtype
+    hint = fnuz_hint(dtype) or ("convert with x.astype(numpy.float32)" if dtype.kind in "fiu" else "")
+    checks.dtype("x.dtype", dtype, tuple(FORMATS.values()), hint)
+    return len(array.shape) if checks.ndim("x", array.shape, 1) else None
+
+
+def _check_mx(
+    function: str, x: Input, axes: Axes, how: How, stream: Any
+) -> tuple[Checks, Format, tuple[int, ...]]:
+    """Check what is to be quantized by blocks, and how; return the format and the axes as well."""
+    checks, (scaling, format, among, hadamard) = Checks(function), how
+    form = checks.format(format, among)
+    ndim = _check_input(checks, x)
+    if len(axes) == 2 and ndim is not None and ndim != 2:
+        checks.add(ValueError, "shape", "x.ndim must be 2", ndim, f"x.shape={x.shape}")
+        ndim = None
+    found = [axis for axis in (checks.axis(axis, ndim) for axis in axes) if axis is not None]
+    checks.option("scaling", scaling, SCALE_RULES)
+    if checks.flag("hadamard", hadamard):
+        for axis in found:
+            if x.shape[axis] % HADAMARD:
+                required = f"x.shape[{axis}] must be a multiple of {HADAMARD} for the Hadamard transform"
+                checks.add(ValueError, "hadamard", required, x.shape[axis], "pass hadamard=False")
+    checks.take(_hip.known_stream(stream), 0)
+    return checks, form or MXFP4_E2M1, tuple(found)
+
+
+def _plain_values(eps: object, amax: object, x: Input, axis: int | None) -> bool:
+    """Whether the values of a call are right and of the kinds that most have."""
+    if type(eps) is not float or not 0 <= eps <= F32.maximum:
+        return False
+    return amax is None or (type(amax) is AmaxState and axis is None and amax.device == x.device)
+
+
+def _read_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: int | None) -> Any:
+    """Read a given amax: an array, or a state."""
+    place = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
+    if place is not None and isinstance(x, DeviceArray):
+        checks.place("amax", place, x.device, "x")
     if isinstance(amax, AmaxState):
         if axis is not None:
-            raise ValueError(f"{function}: {sentence('axis must be None with an AmaxState', axis)}")
-        if place is not None and amax.device != place:
-            required = f"amax must be on device {place} like x"
-            raise TypeError(f"{function}: {sentence(required, f'device {amax.device}')}")
-        return amax
-    if isinstance(amax, np.generic):
-        amax = amax.item()
-    if isinstance(amax, Real) and not isinstance(amax, bool):
-        number = float(amax)
-        if number < 0:
-            raise ValueError(f"{function}: {sentence('amax must not be negative', number)}")
+            checks.add(ValueError, "axis", "axis must be None with an AmaxState", axis)
+    elif is_array(amax):
+        checks.dtype("amax.dtype", amax.dtype, (F32,))
+        want = () if along is None or not is_array(x) else scale_shape(x.shape, along, 0)
+        if amax.shape not in ((), want) and (axis is None or along is not None):
+            required = f"amax.shape must be {want}" + ("" if axis is None else " or ()")
+            checks.add(ValueError, "shape", required, amax.shape)
+    elif amax is not None:
+        number = checks.number("amax", amax, "a number, a float32 array or an AmaxState", array_hint(amax))
+        if number is not None and number < 0:
+            checks.add(ValueError, "range", "amax must not be negative", number)
         return np.array(number, np.float32)
-    if not is_array(amax):
-        required = "amax must be a number, a float32 array or an AmaxState"
-        raise TypeError(f"{function}: {sentence(required, type(amax).__qualname__, array_hint(amax))}")
-    if amax.dtype != F32.dtype:
-        raise TypeError(f"{function}: {sentence('amax.dtype must be float32', amax.dtype)}")
-    if isinstance(amax, DeviceArray) and place is not None and amax.device != place:
-        required = f"amax must be on device {place} like x"
-        raise TypeError(f"{function}: {sentence(required, f'device {amax.device}')}")
-    want = () if axis is None else scale_shape(x.shape, axis, 0)
-    if amax.shape not in ((), want):
-        required = f"amax.shape must be {want}" + ("" if axis is None else " or ()")
-        raise ValueError(f"{function}: {sentence(required, amax.shape)}")
     return amax
 
 
@@ -511,7 +504,7 @@ def _check_amax(function: str, amax: object, x: Input, axis: int | None) -> Any:
 
 T = TypeVar("T")
 Made = TypeVar("Made", ScaledArray, tuple[ScaledArray, ...])
-# Of calls that need nothing laid out anew, by all that they depend on but addresses.
+# Of calls that need no copy to another layout, by all that they depend on but addresses.
 _plans: dict[Any, Any] = {}
 _MAX_PLANS = 1024
 
@@ -541,11 +534,7 @@ def _run(device: int, work: Callable[..., T], *args: Any) -> T:
 
 
 def _on_device(
-    function: str,
-    x: Input,
-    stream: Any,
-    work: Callable[[DeviceArray, int], Made],
-    device: int | None = None,
+    function: str, x: Input, stream: Any, work: Callable[[DeviceArray, int], Made], device: int | None = None
 ) -> Made:
     """Run on the device of `x`; NumPy arrays go to `device` or the current one, and results come back."""
     handle = _hip.stream_handle(function, stream)
@@ -558,29 +547,18 @@ def _on_device(
         return tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
 
 
-def _mx(
-    function: str,
-    x: Input,
-    axes: tuple[int] | tuple[int, int],
-    scaling: str,
-    form: Format,
-    hadamard: bool,
-    stream: Any,
-) -> tuple[ScaledArray, ...]:
+def _mx(function: str, x: Input, axes: Axes, how: How, stream: Any) -> tuple[ScaledArray, ...]:
     """Check, and quantize along one axis, or a matrix along its last and its first."""
     key = None
+    scaling, _, _, hadamard = how
     if type(x) is DeviceArray and type(axes[0]) is int and type(hadamard) is bool:  # for True == 1
-        key = (function, x._key, axes, scaling, form.name, hadamard)
+        key = (function, x._key, axes, how)
         plan: MxPlan | None = _kept(key)
         if plan is not None:
-            return _run(x.device, plan.run, x, _hip.stream_handle(function, stream))
-    ndim = _check(function, x)
-    if len(axes) == 2 and ndim != 2:
-        raise ValueError(f"{function}: {sentence('x.ndim must be 2', ndim, f'x.shape={x.shape}')}")
-    if ndim == 0:
-        raise ValueError(f"{function}: {sentence('x.ndim must be at least 1', 0)}")
-    found = tuple(find_axis(function, axis, ndim) for axis in axes)
-    _check_mx(function, x, scaling, hadamard, found)
+            handle = 0 if stream is None else _hip.stream_handle(function, stream)
+            return _run(x.device, plan.run, x, handle)
+    checks, form, found = _check_mx(function, x, axes, how, stream)
+    checks.raise_all()
 
     def work(d: DeviceArray, handle: int) -> tuple[ScaledArray, ...]:
         along, *across = (as_rows(d, axis, handle) for axis in found)
@@ -592,16 +570,17 @@ def _mx(
     return _on_device(function, x, stream, work)
 
 
-def _mx_groups(x: Input, axis: int, scaling: str, form: Format, offsets: Input, stream: Any) -> ScaledArray:
+def _mx_groups(x: Input, axis: int, scaling: str, format: str, offsets: Input, stream: Any) -> ScaledArray:
     """Check, and quantize down the columns of each group of rows."""
     function = "quantize_mxfp8"
-    ndim = _check(function, x)
-    if ndim != 2 or find_axis(function, axis, ndim) != -2:
+    checks, form, found = _check_mx(function, x, (axis,), (scaling, format, MXFP8, False), stream)
+    if is_array(x) and found and (len(x.shape), found[0]) != (2, -2):
         required = "x must be a matrix and axis 0 with group_offsets"
-        raise ValueError(f"{function}: {sentence(required, f'x.shape={x.shape}, axis={axis}')}")
-    _check_mx(function, x, scaling, False, ())
-    if isinstance(offsets, DeviceArray) and not isinstance(x, DeviceArray):
-        offsets = offsets.get()
+        checks.add(ValueError, "axis", required, f"x.shape={x.shape}, axis={axis}")
     place = x.device if isinstance(x, DeviceArray) else None
-    raise_reasons(function, offset_reasons(offsets, x.shape[0], place=place))
+    if isinstance(offsets, DeviceArray) and place is None:
+        offsets = offsets.get()
+    rows = x.shape[0] if is_array(x) and x.shape else None
+    checks.found += offset_reasons(offsets, rows, place=place)
+    checks.raise_all()
     return _on_device(function, x, stream, lambda d, s: quantize_groups(d, s, form, scaling, offsets))

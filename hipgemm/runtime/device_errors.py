@@ -7,6 +7,7 @@ import threading
 
 from ..errors import HipError, message, sentence
 from ..formats.elements import BLOCK
+from ..formats.groups import offset_fault
 from . import hip as _hip
 
 # Who leaves notes, each in a place of its own: that of the first wrong offset counted from 1, its value, the
@@ -55,11 +56,5 @@ def _look() -> None:
 
 
 def _fault(i: int, offset: int, before: int, rows: int) -> str:
-    got = f"group_offsets[{i}]={offset}"
-    if i == 0 and offset != 0:
-        return sentence("group_offsets[0] must be 0", offset)
-    if offset < before:
-        return sentence("group_offsets must not decrease", f"{got} after group_offsets[{i - 1}]={before}")
-    if offset > rows:
-        return sentence(f"group_offsets must be at most {rows}, the number of rows", got)
-    return sentence(f"group_offsets must be multiples of {BLOCK} where blocks do not heed them", got)
+    required = f"group_offsets must be multiples of {BLOCK} where blocks do not heed them"
+    return offset_fault(i, offset, before, rows) or sentence(required, f"group_offsets[{i}]={offset}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import operator
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from ..errors import HipError, Reason, sentence
+from ..errors import HipError, Reason, fault, read, sentence
 from . import loader as _runtime
 from .loader import EMULATOR, Runtime, launch_extra, opened, runtime
 
@@ -72,30 +72,39 @@ def current_device() -> int:
     return 0 if runtime().devices == 1 else int(call("hipGetDevice"))
 
 
-def device_number(function: str, device: Any) -> int:
-    """Read a device argument: None for the current one, or its number."""
+def read_device(device: Any) -> int | Reason:
+    """The number of a device argument, None for the current one; or what is wrong with it."""
     if device is None:
         return current_device()
     if isinstance(device, bool) or not hasattr(device, "__index__"):
-        raise TypeError(f"{function}: {sentence('device must be an int', type(device).__qualname__)}")
+        return Reason(TypeError, "device", sentence("device must be an int", type(device).__qualname__))
     number, count = operator.index(device), runtime().devices
     if not 0 <= number < count:
-        raise ValueError(f"{function}: {sentence(f'device must be 0 to {count - 1}', number)}")
+        return Reason(ValueError, "device", sentence(f"device must be 0 to {count - 1}", number))
     return number
 
 
-@contextmanager
-def on_device(device: int) -> Iterator[None]:
-    """Make a device current, and the former one again afterwards."""
-    before = current_device()
-    if before == device:
-        yield
-        return
-    try:
-        call("hipSetDevice", device)
-        yield
-    finally:
-        call("hipSetDevice", before)
+def device_number(function: str, device: Any) -> int:
+    """Read a device argument."""
+    return read(function, read_device(device))
+
+
+class on_device:
+    """Make a device current, and the former one again afterwards: a context manager."""
+
+    __slots__ = ("_before", "_device")
+
+    def __init__(self, device: int):
+        self._device = device
+
+    def __enter__(self) -> None:
+        self._before = current_device()
+        if self._before != self._device:
+            call("hipSetDevice", self._device)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before != self._device:
+            call("hipSetDevice", self._before)
 
 
 def properties(device: int) -> Any:
@@ -154,17 +163,20 @@ def read_stream(stream: Any) -> int | Reason:
 _asking = threading.local()  # which function was given a stream last, by thread
 
 
+def known_stream(stream: Any) -> int | Reason:
+    """Do so, and see that HIP knows the stream."""
+    handle = read_stream(stream)
+    if isinstance(handle, Reason) or handle in _streams or exists(handle):
+        return handle
+    return Reason(ValueError, "stream", _unknown_stream(handle))
+
+
 def stream_handle(function: str, stream: Any) -> int:
     """Read a stream argument: None, an int, or anything with int()."""
     if stream is None:
         return 0
-    handle = read_stream(stream)
-    if isinstance(handle, Reason):
-        raise handle.kind(f"{function}: {handle}")
     _asking.function = function
-    if handle not in _streams and not exists(handle):
-        raise ValueError(f"{function}: {_unknown_stream(handle)}")
-    return handle
+    return read(function, known_stream(stream))
 
 
 def _unknown_stream(handle: int) -> str:
@@ -238,7 +250,7 @@ def require_stream(stream: int, device: int) -> None:
     if found is not None and found != device:
         required = f"stream must be one of device {device}, where the arrays are"
         function = getattr(_asking, "function", "hipgemm")
-        raise ValueError(f"{function}: {sentence(required, f'{stream:#x}, one of device {found}')}")
+        raise fault(ValueError, function, required, f"{stream:#x}, one of device {found}")
 
 
 def wait_for(waiting: int, stream: int) -> None:
@@ -464,8 +476,9 @@ class Block:
             streams = {self.writer, *self.readers}
             returned = (self.ptr, self.size, self.home, streams, self.owner)
             self.ptr, self.owner = 0, None
-            if opened() is not None:
-                runtime().pools[self.device].returned.append(returned)
+            rt = opened()
+            if rt is not None:
+                rt.pools[self.device].returned.append(returned)
 
     def __del__(self) -> None:
         self.release()

@@ -90,6 +90,7 @@ def runtime() -> Runtime:
         with _lock:
             if _runtime is None:
                 _runtime = _choose()
+                config.fix("the first use of a device", "runtime", "pool", "memory_limit", "cache_limit")
     return _runtime
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 
-from ..errors import sentence
+from ..formats.checks import Checks
 from . import hip as _hip
 from . import pool as _pool
 
@@ -143,9 +143,11 @@ def limit_memory(limit: int | None = None, *, cache: int | None = None, device: 
     0
     >>> hg.limit_memory()
     """
-    number = _hip.device_number("limit_memory", device)
+    checks = Checks("limit_memory")
+    number = checks.take(_hip.read_device(device), 0)
+    limits = _number_of_bytes(checks, "limit", limit), _number_of_bytes(checks, "cache", cache)
+    checks.raise_all()
     pool = _pool.of(number)
-    limits = _number("limit", limit), _number("cache", cache)
     pool.limit, pool.cache_limit = limits
     if pool.limit is not None and pool.bytes > pool.limit:
         pool.settle()
@@ -153,14 +155,14 @@ def limit_memory(limit: int | None = None, *, cache: int | None = None, device: 
     pool.settle()
 
 
-def _number(name: str, value: int | None) -> int | None:
+def _number_of_bytes(checks: Checks, name: str, value: int | None) -> int | None:
     if value is None:
         return None
     try:
         found = operator.index(value)
     except TypeError:
-        required = f"{name} must be a number of bytes or None"
-        raise TypeError(f"limit_memory: {sentence(required, type(value).__qualname__)}") from None
+        checks.wrong_type(name, "a number of bytes or None", value)
+        return None
     if found < 0:
-        raise ValueError(f"limit_memory: {sentence(f'{name} must not be negative', found)}")
+        checks.add(ValueError, "range", f"{name} must not be negative", found)
     return found

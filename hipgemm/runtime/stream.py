@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import sentence
+from ..errors import fault
+from ..formats.checks import Checks
 from . import hip as _hip
 
 
@@ -79,7 +80,7 @@ class Stream:
             _hip.wait_across(self.device, self._handle, other.device, other._handle)
         else:
             required = "other must be an Event or a Stream"
-            raise TypeError(f"Stream.wait: {sentence(required, type(other).__qualname__)}")
+            raise fault(TypeError, "Stream.wait", required, type(other).__qualname__)
 
     def __repr__(self) -> str:
         return f"Stream({self._handle:#x}, device={self.device})"
@@ -121,7 +122,8 @@ class Event:
 
     def record(self, stream: Any = None) -> Event:
         """Put it behind what is on a stream by now; it leaves the place where it was. Returns itself."""
-        handle = self._handle("record", stream)
+        handle = _hip.stream_handle("Event.record", stream)
+        _hip.require_stream(handle, self.device)
         with _hip.on_device(self.device):
             _hip.call("hipEventRecord", self._event, handle)
         self._recorded = True
@@ -158,28 +160,23 @@ class Event:
         ValueError
             If one was never recorded or takes no time, or they are of two devices.
         """
-        if not isinstance(end, Event):
-            fault = sentence("end must be an Event", type(end).__qualname__)
-            raise TypeError(f"Event.elapsed: {fault}")
-        for name, event in (("the first", self), ("end", end)):
+        checks, events = Checks("Event.elapsed"), [("the first event", self)]
+        if isinstance(end, Event):
+            events.append(("end event", end))
+        else:
+            checks.wrong_type("end", "an Event", end)
+        for name, event in events:
             if not event._timing:
-                raise ValueError(f"Event.elapsed: {name} event must have timing=True; got timing=False")
+                checks.add(ValueError, "event", f"{name} must have timing=True", "timing=False")
             if not event._recorded:
-                raise ValueError(f"Event.elapsed: {name} event must have been recorded; got one that was not")
-        if self.device != end.device:
-            fault = sentence("both events must be of one device", f"{self.device} and {end.device}")
-            raise ValueError(f"Event.elapsed: {fault}")
+                checks.add(ValueError, "event", f"{name} must have been recorded", "one that was not")
+        if len({event.device for _, event in events}) > 1:
+            got = f"{self.device} and {end.device}"
+            checks.add(ValueError, "device", "both events must be of one device", got)
+        checks.raise_all()
         self.synchronize()
         end.synchronize()
         return float(_hip.call("hipEventElapsedTime", self._event, end._event))
-
-    def _handle(self, method: str, stream: Any) -> int:
-        handle = _hip.stream_handle(f"Event.{method}", stream)
-        try:
-            _hip.require_stream(handle, self.device)
-        except ValueError as error:
-            raise ValueError(f"Event.{method}: {error}") from None
-        return handle
 
     def __repr__(self) -> str:
         return f"Event(device={self.device}, timing={self._timing})"

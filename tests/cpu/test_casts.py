@@ -204,7 +204,7 @@ def test_957_under_floor_and_rceil():
 
 
 def test_unknown_rule():
-    with pytest.raises(ValueError, match="scaling must be one of unit, floor, rceil, even; got 'ceil'"):
+    with pytest.raises(ValueError, match="rule must be one of unit, floor, rceil, even; got 'ceil'"):
         formats.scale_byte(1, "ceil", MXFP8_E4M3)
 
 
@@ -224,24 +224,7 @@ def test_fp4_packing_ignores_what_a_byte_holds_besides():
     assert formats.pack_fp4(dirty) == 0x21
 
 
-E2M1, E8M0 = ml_dtypes.float4_e2m1fn, ml_dtypes.float8_e8m0fnu
-
-
-@pytest.mark.parametrize(
-    ("call", "x", "kind", "text"),
-    [
-        (formats.pack_fp4, np.zeros(3, E2M1), ValueError, r"x.shape\[-1\] must be even; got x.shape=\(3,\)"),
-        (formats.pack_fp4, np.zeros(4, np.uint8), TypeError, "numpy.ndarray of float4_e2m1fn; got uint8"),
-        (formats.pack_fp4, [1, 2], TypeError, "got list"),
-        (formats.unpack_fp4, np.zeros(4, np.int8), TypeError, "of uint8; got int8"),
-        (formats.unpack_fp4, np.array(1, np.uint8), ValueError, "x.ndim must be at least 1"),
-        (formats.pack_mx_scales, np.zeros((2, 4), np.float32), TypeError, "float8_e8m0fnu; got float32"),
-        (formats.pack_mx_scales, np.zeros(4, E8M0), ValueError, "scale.ndim must be 2"),
-    ],
-)
-def test_packing_errors(call, x, kind, text):
-    with pytest.raises(kind, match=text):
-        call(x)
+E2M1 = ml_dtypes.float4_e2m1fn
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 3, 4, 5, 13])

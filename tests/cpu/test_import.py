@@ -30,6 +30,23 @@ def test_pure_questions_open_nothing(run_python: Run) -> None:
     assert done.stdout.split() == ["False", "False"], done.stderr
 
 
+def test_import_is_light(run_python: Run) -> None:
+    """It is timed by `python -m hipgemm bench`; here, what it brings in beyond NumPy and ml_dtypes."""
+    done = run_python(
+        "import ml_dtypes, numpy, sys\n"
+        "before = set(sys.modules)\n"
+        "import hipgemm\n"
+        "print(*set(sys.modules) - before)"
+    )
+    modules = done.stdout.split()
+    ours = [name for name in modules if name.split(".")[0] == "hipgemm"]
+    others = sorted(set(modules) - set(ours))
+    assert len(ours) > 40, done.stderr
+    assert not {"hipgemm.testing", "hipgemm.benchmarks", "hipgemm.__main__"} & set(ours)
+    assert not {"importlib.metadata", "concurrent.futures", "argparse", "email", "logging"} & set(others)
+    assert len(others) < 45, others
+
+
 def test_exports() -> None:
     assert sorted(hipgemm.__all__) == hipgemm.__all__
     for name in hipgemm.__all__:

@@ -342,5 +342,5 @@ def test_unit_rule_at_the_block_maximum(rng):
 
 def test_other_types_are_refused():
     for x in (np.zeros(4), np.zeros(4, np.int32), np.zeros(4, ml_dtypes.float8_e4m3fn)):
-        with pytest.raises(TypeError, match=r"x.dtype must be one of bfloat16, float16, float32; got"):
+        with pytest.raises(TypeError, match=r"x.dtype must be bfloat16, float16 or float32; got"):
             reference.quantize_mxfp8(x)

@@ -68,30 +68,12 @@ def test_odd_lengths_pack_with_a_zero(rng):
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"format": "mxfp6"}, ValueError, "format must be one of fp8_e4m3, fp8_e5m2, .*; got 'mxfp6'"),
         ({"format": None}, TypeError, "format must be one of"),
-        ({"axis": 2}, ValueError, "axis must be from -2 to 1; got 2"),
-        ({"axis": None}, TypeError, "axis must be an int; got NoneType"),
         ({"dtype": E5M2}, TypeError, "data.dtype must be float8_e4m3fn for mxfp8_e4m3; got float8_e5m2"),
         ({"dtype": np.uint8}, TypeError, "data.dtype must be float8_e4m3fn for mxfp8_e4m3; got uint8"),
-        (
-            {"dtype": ml_dtypes.float8_e4m3fnuz},
-            TypeError,
-            "is not the OCP type float8_e4m3fn: convert the val",
-        ),
         ({"dtype": E5M2, "format": "mxfp4_e2m1"}, TypeError, "must be float4_e2m1fn or packed uint8"),
-        ({"shape": ()}, ValueError, "data.ndim must be at least 1"),
-        ({"shape": (4, 64)}, ValueError, r"scale.shape must be \(4, 2\); got \(4, 3\); data holds \(4, 64\)"),
         ({"axis": 0}, ValueError, r"scale.shape must be \(1, 70\); got \(4, 3\); .* axis=-2"),
-        (
-            {"scale": np.zeros((4, 3), np.float32)},
-            TypeError,
-            "scale.dtype must be float8_e8m0fnu for mxfp8_e4m3",
-        ),
         ({"scale": [1]}, TypeError, "scale must be a numpy.ndarray .* got list"),
-        ({"scale": 1.0}, TypeError, "scale must be a numpy.ndarray .* got float"),
-        ({"hadamard": True}, ValueError, "hadamard=True must go with mxfp4_e2m1; got mxfp8_e4m3"),
-        ({"hadamard": True, "format": "mxfp4_e2m1", "dtype": E2M1}, ValueError, "multiple of 16 .*; got 70"),
     ],
 )
 def test_errors(options, kind, text):

@@ -167,6 +167,10 @@ a = random_matrix((32, 32), rng)
 x, y = hg.asarray(a, device=0), hg.asarray(a, device=1)
 raises(TypeError, "must live in one place", lambda: hg.matmul(x, y))
 raises(ValueError, "can only be copied to device 1", lambda: hg.asarray(x, device=1, copy=False))
+raises(TypeError, "quantize_fp8: amax must be on device 0 like x; got device 1",
+       lambda: hg.quantize_fp8(x, hg.AmaxState(1.0, device=1)))
+raises(ValueError, "Event.elapsed: both events must be of one device; got 0 and 1",
+       lambda: hg.Event(0).record().elapsed(hg.Event(1).record()))
 for stream in (None, hg.Stream(1)):
     source, side = hg.matmul(x, x, stream=hg.Stream(0)), hg.Stream(0)
     moved = hg.asarray(source, device=1, stream=stream)  # nobody waits

@@ -99,10 +99,8 @@ def test_host_memory_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"dl_device": (8, 0)}, r"dl_device must be \(\d+, 0\) or the host, \(1, 0\); got \(8, 0\)"),
         ({"dl_device": (2, 1)}, "dl_device must be"),
         ({"dl_device": (10, 1)}, "dl_device must be"),
-        ({"dl_device": (1, 0), "copy": False}, "the host can only get a copy; got copy=False"),
     ],
     ids=str,
 )
@@ -244,13 +242,8 @@ def test_views_of_other_types():
     np.testing.assert_array_equal(
         hg.asarray(np.float32(1.5)).view(np.int32).get(), np.float32(1.5).view(np.int32)
     )
-    for view, dtype, text in (
-        (ours.T, np.uint8, "the last axis must be contiguous to be read in numbers of 1 bytes"),
-        (ours[:, :3], np.float64, "the last axis must be a multiple of 8 bytes; got 12"),
-        (ours[0, 0], np.uint8, "the last axis must be contiguous"),
-    ):
-        with pytest.raises(ValueError, match=f"DeviceArray.view: {text}"):
-            view.view(dtype)
+    with pytest.raises(ValueError, match=r"DeviceArray\.view: the last axis must be contiguous"):
+        ours[0, 0].view(np.uint8)
     with pytest.raises(TypeError, match=r"DeviceArray\.view: dtype must be"):
         ours.view("nothing")
 
@@ -322,11 +315,6 @@ def test_hip_python_s_arrays_come_in():
     kind = hip.hipMemcpyKind.hipMemcpyDeviceToHost
     assert int(hip.hipMemcpy(back, ours, 48, kind)[0]) == 0
     np.testing.assert_array_equal(back, values)
-
-
-def test_masks_are_refused():
-    with pytest.raises(BufferError, match="must have no mask"):
-        hg.asarray(ForeignInterface(hg.zeros(4, np.float32), mask=hg.zeros(4, np.bool_)))
 
 
 @pytest.mark.parametrize("stream", [None, 1, 2, "own"], ids=str)

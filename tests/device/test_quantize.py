@@ -438,67 +438,24 @@ FNUZ = X.astype(ml_dtypes.float8_e4m3fnuz)
 
 
 @pytest.mark.parametrize(
-    ("function", "args", "kwargs", "kind", "text"),
+    ("function", "args", "kwargs", "text"),
     [
-        (
-            "quantize_fp8",
-            [[1.0]],
-            {},
-            TypeError,
-            "x must be a numpy.ndarray or a hipgemm.DeviceArray; got list",
-        ),
-        (
-            "quantize_fp8",
-            [X],
-            {"format": "mxfp8_e4m3"},
-            ValueError,
-            "format must be one of fp8_e4m3, fp8_e5m2",
-        ),
-        ("quantize_fp8", [X[0, 0:1].reshape(())], {}, ValueError, "x.ndim must be at least 1; got 0"),
-        ("quantize_fp8", [X, -1.0], {}, ValueError, "amax must not be negative; got -1.0"),
-        ("quantize_fp8", [X, "1"], {}, TypeError, "amax must be a number, a float32 array or an AmaxState"),
-        ("quantize_fp8", [X, X[0, :3]], {}, ValueError, r"amax.shape must be \(\); got \(3,\)"),
-        ("quantize_fp8", [X, np.zeros(())], {}, TypeError, "amax.dtype must be float32; got float64"),
-        (
-            "quantize_fp8",
-            [X, "state"],
-            {"axis": -1},
-            ValueError,
-            "axis must be None with an AmaxState; got -1",
-        ),
-        ("quantize_fp8", [X], {"eps": -1}, ValueError, "eps must be finite and not negative; got -1"),
-        ("quantize_fp8", [X], {"eps": "0"}, TypeError, "eps must be a real number; got str"),
-        (
-            "quantize_mxfp8",
-            [X.astype(int)],
-            {},
-            TypeError,
-            "x.dtype must be bfloat16, float16, float32; got int",
-        ),
-        ("quantize_mxfp8", [FNUZ], {}, TypeError, "float8_e4m3fnuz is not the OCP type float8_e4m3fn"),
-        ("quantize_mxfp8", [X], {"format": "fp8_e4m3"}, ValueError, "be one of mxfp8_e4m3, mxfp8_e5m2; got"),
-        ("quantize_mxfp8", [X], {"scaling": "ceil"}, ValueError, "scaling must be one of unit, floor, rceil"),
-        ("quantize_mxfp8", [X], {"axis": 2}, ValueError, "axis must be from -2 to 1; got 2"),
-        ("quantize_mxfp8", [X[0, 0:1].reshape(())], {}, ValueError, "x.ndim must be at least 1; got 0"),
-        ("quantize_mxfp4", [X], {}, ValueError, r"multiple of 16 .*; got 40; pass hadamard=False"),
-        ("quantize_both", [X[0], "mxfp8_e4m3"], {}, ValueError, r"x.ndim must be 2; got 1; x.shape=\(40,\)"),
-        ("quantize_both", [X, "fp8_e4m3"], {}, ValueError, "must be one of mxfp8_e4m3, mxfp8_e5m2, mxfp4"),
-        ("quantize_both", [X, "mxfp8_e4m3"], {"hadamard": True}, ValueError, "hadamard must be left out for"),
-        ("dequantize", [X], {}, TypeError, "q must be a ScaledArray; got ndarray"),
-        (
-            "dequantize",
-            [reference.quantize_fp8(X)],
-            {"dtype": "i1"},
-            TypeError,
-            "dtype must be bfloat16, float16",
-        ),
-        ("pack_mx_scales", [X], {}, TypeError, "scale must be .* of float8_e8m0fnu; got float32"),
+        ("quantize_fp8", [X], {"format": "mxfp8_e4m3"}, "format must be one of fp8_e4m3, fp8_e5m2"),
+        ("quantize_fp8", [X[0, 0:1].reshape(())], {}, "x.ndim must be at least 1; got 0"),
+        ("quantize_mxfp8", [X], {"format": "fp8_e4m3"}, "be one of mxfp8_e4m3, mxfp8_e5m2; got"),
+        ("quantize_both", [X, "fp8_e4m3"], {}, "must be one of mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1; got"),
     ],
 )
-def test_errors(function, args, kwargs, kind, text):
-    args = [hg.AmaxState() if isinstance(arg, str) and arg == "state" else arg for arg in args]
-    with pytest.raises(kind, match=f"{function}: .*{text}"):
+def test_errors(function, args, kwargs, text):
+    with pytest.raises(ValueError, match=f"^{function}: .*{text}"):
         getattr(hg, function)(*args, **kwargs)
+
+
+def test_types_of_other_number_systems_are_refused():
+    with pytest.raises(
+        TypeError, match=r"x.dtype must be .*; float8_e4m3fnuz is not the OCP type float8_e4m3fn"
+    ):
+        hg.quantize_mxfp8(FNUZ)
 
 
 @pytest.mark.parametrize(
@@ -522,10 +479,6 @@ def test_scaled_arrays_go_up_and_come_back(format, rng):
         assert_same(resident.get(), host)
         assert hg.asarray(resident).data is resident.data
         assert_same(hg.asarray(resident, copy=True).get(), host)
-    with pytest.raises(ValueError, match="on the host can only be copied; got copy=False"):
-        hg.asarray(host, copy=False)
-    with pytest.raises(TypeError, match="dtype must be left out for a ScaledArray"):
-        hg.asarray(host, np.float32)
 
 
 def test_many_calls_leave_no_memory_behind(rng, free_bytes):

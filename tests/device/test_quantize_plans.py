@@ -34,6 +34,7 @@ CALLS = [
     lambda x: hg.dequantize(hg.quantize_mxfp8(x)),
     lambda x: hg.dequantize(hg.quantize_mxfp8(x, axis=0), dtype=ml_dtypes.bfloat16),
     lambda x: hg.dequantize(hg.quantize_mxfp4(x).T),
+    lambda x: hg.dequantize(hg.quantize_mxfp4(x, hadamard=False).T),
 ]
 
 
@@ -109,6 +110,9 @@ def test_what_is_wrong_stays_wrong(rng):
         hg.quantize_mxfp8(x, scaling=["unit"])
     with pytest.raises(TypeError, match="format must be one of"):
         hg.quantize_fp8(x, format=["fp8_e4m3"])
+    hg.quantize_fp8(x)
+    with pytest.raises(ValueError, match="axis must be None with an AmaxState; got 0"):
+        hg.quantize_fp8(x, hg.AmaxState(), axis=0)
     with pytest.raises(ValueError, match="eps must be finite and not negative"):
         hg.quantize_fp8(x, eps=-1.0)
     with pytest.raises(ValueError, match="amax must not be negative"):

@@ -139,10 +139,6 @@ def test_stream_objects(rng):
         assert function(3, F32, stream=first)._block.writer == int(first)
     q = hg.quantize_mxfp8(x, stream=first)
     np.testing.assert_array_equal(q.data.get(), hg.quantize_mxfp8(a).data)
-    with pytest.raises(ValueError, match="Stream: device must be 0 to"):
-        hg.Stream(99)
-    with pytest.raises(TypeError, match="Stream: device must be an int; got str"):
-        hg.Stream("0")
 
 
 def test_streams_are_used_again(rng):
@@ -180,8 +176,6 @@ def test_streams_wait_for_each_other(streams):
         _hip.call("hipMemsetAsync", x.ptr, 0, 8, int(second))
         _hip.synchronize(int(second))
         assert x.get().tolist() == [0, 0, 3.0039215087890625, 3.0039215087890625]
-    with pytest.raises(TypeError, match=r"Stream.wait: other must be an Event or a Stream; got int"):
-        hg.Stream().wait(3)
 
 
 def test_events(rng):
@@ -200,13 +194,6 @@ def test_events(rng):
     assert 0 < start.elapsed(event) < 60_000
     event.record()  # elsewhere by now
     assert event.elapsed(hg.Event().record(stream)) > -60_000
-    untimed, fresh = hg.Event(timing=False).record(), hg.Event()
-    with pytest.raises(ValueError, match=r"Event.elapsed: end event must have timing=True"):
-        start.elapsed(untimed)
-    with pytest.raises(ValueError, match=r"Event.elapsed: the first event must have been recorded"):
-        fresh.elapsed(start)
-    with pytest.raises(TypeError, match=r"Event.elapsed: end must be an Event; got float"):
-        start.elapsed(1.0)
     with pytest.raises(TypeError, match=r"Event.record: stream must be None"):
         event.record("x")
 

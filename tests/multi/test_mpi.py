@@ -131,7 +131,7 @@ def refused(kind, *words):
         raise AssertionError("accepted")
 
 a, b = random_matrix((8, 16), rng, dtype=bf16), random_matrix((6, 16), rng, dtype=bf16).T
-same = "must ask for the same"
+same = "all ranks must ask for the same"
 with refused(ValueError, "shard: all ranks", same, "(12, 16)" if rank == 2 else "(8, 16)"):
     hg.shard(np.ones((12, 16), bf16) if rank == 2 else a, comm, axis=1)
 with refused(ValueError, "shard", same, "float16"):
@@ -153,7 +153,8 @@ with refused(ValueError, "ShardedArray.get", same):
     (x if rank else x.T).get()
 
 # A fault on one rank is told on the others, with the rank.
-with refused(TypeError if rank == 3 else RuntimeError, "on rank 3 TypeError" * (rank < 3), "got list"):
+told = "the call must be right on all ranks; got on rank 3 TypeError" * (rank < 3)
+with refused(TypeError if rank == 3 else RuntimeError, told, "got list"):
     hg.shard([1] if rank == 3 else a, comm, axis=0)
 with refused(ValueError if rank == 0 else RuntimeError, "bias.shape must be (N,)=(6,); got (7,)"):
     hg.sharded_matmul(x, y, split="m", bias=np.ones(6 + (rank == 0), np.float32))
@@ -298,7 +299,7 @@ except TimeoutError as error:
     try:
         hg.shard(a, comm, axis=0)
     except TimeoutError as error:
-        assert "an earlier exchange did not end" in str(error)
+        assert "the communicator must be whole; got one on which an earlier exchange did" in str(error)
         os.write(1, b"\\nagain\\n")
     raise
 """
