@@ -107,6 +107,8 @@ def info() -> Info:
     True
     """
     problems: list[str] = []
+    from importlib import metadata  # slow to import, and only this function needs it
+
     try:
         version = metadata.version("hip-python")
     except metadata.PackageNotFoundError:
