@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from hipgemm_benchmarks import model_check as choice_check
+from hipgemm_benchmarks import tables as bench
+
 from . import reference
 from .array.device_array import asarray
-from .benchmarks import model_check as choice_check
-from .benchmarks import tables as bench
 from .config import config
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
 from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format, full_name

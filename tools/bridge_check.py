@@ -80,7 +80,7 @@ def codes(args: argparse.Namespace) -> Result:
 
 def overhead(args: argparse.Namespace) -> Result:
     """Microseconds of Python for a launch, by hipgemm and by hip-python alone."""
-    from hipgemm.benchmarks import overhead as measured
+    from hipgemm_benchmarks import overhead as measured
 
     calls = measured.resident()
     first = next(iter(calls))

@@ -13,8 +13,8 @@ import pytest
 import hipgemm as hg
 from hipgemm import info
 from hipgemm.__main__ import main
-from hipgemm.benchmarks import timing
 from hipgemm.runtime import hip as _hip
+from hipgemm_benchmarks import timing
 
 
 def cli(*args, **environment):

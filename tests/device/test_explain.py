@@ -9,8 +9,11 @@ import pytest
 
 import hipgemm as hg
 from hipgemm.__main__ import main
-from hipgemm.benchmarks import model_check as choice_check
-from hipgemm.benchmarks.model_check import (
+from hipgemm.inspect.explain import ask, in_place
+from hipgemm.kernels.manifest import GEMMS, code_object
+from hipgemm.products.cost import RATES, Load, Product, estimate
+from hipgemm_benchmarks import model_check as choice_check
+from hipgemm_benchmarks.model_check import (
     DMA_BYTES,
     LDS_CLOCKS,
     MATRIX_CLOCKS,
@@ -18,9 +21,6 @@ from hipgemm.benchmarks.model_check import (
     UNIQUE_BYTES,
     WRITTEN_BYTES,
 )
-from hipgemm.inspect.explain import ask, in_place
-from hipgemm.kernels.manifest import GEMMS, code_object
-from hipgemm.products.cost import RATES, Load, Product, estimate
 
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")  # f16 and the other fp8 pairs are the same code
 KERNELS = [

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm.benchmarks import overhead
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
+from hipgemm_benchmarks import overhead
 
 NAMES = [
     "matmul, out= given",

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm.benchmarks import overhead
 from hipgemm.kernels import launch as _launch
 from hipgemm.products.run import plans
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
+from hipgemm_benchmarks import overhead
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.float32
 

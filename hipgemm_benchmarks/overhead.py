@@ -15,15 +15,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..array.device_array import DeviceArray, asarray, empty
-from ..config import environment
-from ..distributed.sharding import shard, sharded_matmul
-from ..kernels import launch as _launch
-from ..products.grouped import grouped_matmul
-from ..products.matmul import matmul
-from ..quantize.quantizers import dequantize, quantize_fp8, quantize_mxfp8
-from ..runtime import hip as _hip
-from ..runtime.memory import memory_stats
+from hipgemm.array.device_array import DeviceArray, asarray, empty
+from hipgemm.config import environment
+from hipgemm.distributed.sharding import shard, sharded_matmul
+from hipgemm.kernels import launch as _launch
+from hipgemm.products.grouped import grouped_matmul
+from hipgemm.products.matmul import matmul
+from hipgemm.quantize.quantizers import dequantize, quantize_fp8, quantize_mxfp8
+from hipgemm.runtime import hip as _hip
+from hipgemm.runtime.memory import memory_stats
 
 Call = Callable[[], object]
 AIM = 2.5  # microseconds above hip-python's own launch

@@ -17,17 +17,23 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .. import reference, testing
-from ..array.device_array import asarray, empty
-from ..errors import UnsupportedError, sentence
-from ..formats.elements import FORMATS, QUANTIZED, full_name
-from ..inspect.info import info
-from ..inspect.usage import reset_usage, usage
-from ..products.grouped import grouped_matmul, grouped_wgrad
-from ..products.matmul import matmul
-from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
-from ..runtime import hip as _hip
-from ..runtime.stream import Event, Stream
+from hipgemm import reference, testing
+from hipgemm.array.device_array import asarray, empty
+from hipgemm.errors import UnsupportedError, sentence
+from hipgemm.formats.elements import FORMATS, QUANTIZED, full_name
+from hipgemm.inspect.info import info
+from hipgemm.inspect.usage import reset_usage, usage
+from hipgemm.products.grouped import grouped_matmul, grouped_wgrad
+from hipgemm.products.matmul import matmul
+from hipgemm.quantize.quantizers import (
+    dequantize,
+    quantize_both,
+    quantize_fp8,
+    quantize_mxfp4,
+    quantize_mxfp8,
+)
+from hipgemm.runtime import hip as _hip
+from hipgemm.runtime.stream import Event, Stream
 
 # Name -> where the widths come from, and N x K of each product: widths of the model's layers as they are
 # multiplied, query, key and value side by side, as are gate and up.

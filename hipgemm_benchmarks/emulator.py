@@ -18,16 +18,16 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from ..array.device_array import DeviceArray, asarray, empty
-from ..config import config, environment, variable
-from ..errors import HipError
-from ..formats.scaled import ScaledArray
-from ..inspect.counters import emulator_counters
-from ..kernels.manifest import code_object
-from ..products import choose as support
-from ..products.matmul import matmul
-from ..reference import quantize_mxfp8
-from ..runtime import hip as _hip
+from hipgemm.array.device_array import DeviceArray, asarray, empty
+from hipgemm.config import config, environment, variable
+from hipgemm.errors import HipError
+from hipgemm.formats.scaled import ScaledArray
+from hipgemm.inspect.counters import emulator_counters
+from hipgemm.kernels.manifest import code_object
+from hipgemm.products import choose as support
+from hipgemm.products.matmul import matmul
+from hipgemm.reference import quantize_mxfp8
+from hipgemm.runtime import hip as _hip
 
 # What each level of instruction semantics is compiled for, and the rate to reach on a core. Such aims are
 # the project's own, for an idle two-core x86-64 machine with AVX-512.
@@ -119,7 +119,7 @@ def main() -> int:
 
 def _figures_apart(variants: Sequence[Variant], seconds: float, **variables: str) -> list[Figure]:
     """Do the same in a child: a CPU level is for life, and a finding spoils the process."""
-    command = [sys.executable, "-m", "hipgemm.benchmarks.emulator", json.dumps(variants), str(seconds)]
+    command = [sys.executable, "-m", "hipgemm_benchmarks.emulator", json.dumps(variants), str(seconds)]
     with environment(HIPGEMM_RUNTIME="emulator", **variables) as env:
         child = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if child.returncode:

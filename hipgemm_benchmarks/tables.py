@@ -9,16 +9,16 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 
-from ..array.device_array import asarray, empty
-from ..config import config
-from ..errors import sentence
-from ..formats.scaled import ScaledArray
-from ..inspect.counters import EmulatorCounters, emulator_counters
-from ..inspect.info import info
-from ..kernels.manifest import code_object
-from ..products.matmul import matmul
-from ..quantize.amax import AmaxState
-from ..quantize.quantizers import (
+from hipgemm.array.device_array import asarray, empty
+from hipgemm.config import config
+from hipgemm.errors import sentence
+from hipgemm.formats.scaled import ScaledArray
+from hipgemm.inspect.counters import EmulatorCounters, emulator_counters
+from hipgemm.inspect.info import info
+from hipgemm.kernels.manifest import code_object
+from hipgemm.products.matmul import matmul
+from hipgemm.quantize.amax import AmaxState
+from hipgemm.quantize.quantizers import (
     dequantize,
     quantize_both,
     quantize_fp8,
@@ -26,7 +26,8 @@ from ..quantize.quantizers import (
     quantize_mxfp8,
     transpose_quantize_mxfp8,
 )
-from ..runtime import hip as _hip
+from hipgemm.runtime import hip as _hip
+
 from . import emulator as emulator_bench
 from . import overhead, timing
 

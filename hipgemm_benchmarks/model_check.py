@@ -10,20 +10,20 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from ..array.device_array import lend
-from ..errors import RuntimeNotFoundError, sentence
-from ..formats.elements import QUANTIZED
-from ..formats.groups import group_slots
-from ..inspect.counters import emulator_counters
-from ..inspect.explain import ask, ask_grouped, in_place
-from ..kernels import launch as _launch
-from ..kernels.manifest import Kernel
-from ..kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
-from ..products.choose import PLAIN, Support, k_strided
-from ..products.cost import L2, LDS_DMA, SUSTAINED_MATRIX, Cost, uneven
-from ..products.operation import GROUPED_MATMUL
-from ..runtime import device_errors
-from ..runtime import hip as _hip
+from hipgemm.array.device_array import lend
+from hipgemm.errors import RuntimeNotFoundError, sentence
+from hipgemm.formats.elements import QUANTIZED
+from hipgemm.formats.groups import group_slots
+from hipgemm.inspect.counters import emulator_counters
+from hipgemm.inspect.explain import ask, ask_grouped, in_place
+from hipgemm.kernels import launch as _launch
+from hipgemm.kernels.manifest import Kernel
+from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
+from hipgemm.products.choose import PLAIN, Support, k_strided
+from hipgemm.products.cost import L2, LDS_DMA, SUSTAINED_MATRIX, Cost, uneven
+from hipgemm.products.operation import GROUPED_MATMUL
+from hipgemm.runtime import device_errors
+from hipgemm.runtime import hip as _hip
 
 Numbers = npt.NDArray[np.float64]
 Size = tuple[int, int, int]  # M, N, K

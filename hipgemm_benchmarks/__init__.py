@@ -1,0 +1,1 @@
+"""What ``python -m hipgemm bench`` and ``explain --check`` measure and print."""
