@@ -26,6 +26,7 @@ from .problem import Problem
 
 Host = npt.NDArray[Any]
 Execute = Callable[..., None]  # run.execute
+Queue = Callable[[list[Any], DeviceArray], None]
 SMALL = 1 << 20  # bytes of operands and result that share one buffer
 _ALIGNMENT = 256
 _INT32 = np.dtype(np.int32)
@@ -46,17 +47,7 @@ class HostPlan:
     total: int
 
     def run(
-        self,
-        plan: Plan,
-        execute: Execute,
-        a: Any,
-        b: Any,
-        out: Any,
-        alpha: Any,
-        col_scale: Any,
-        bias: Any,
-        offsets: Any,
-        stream: int,
+        self, plan: Plan, execute: Execute, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream: int
     ) -> Host:
         """Upload, multiply, download; nothing is pending when this returns."""
         result: Host = np.empty(plan.shape, plan.out_format.dtype) if out is None else out
@@ -64,78 +55,60 @@ class HostPlan:
             return result
         for name, reason in self.copies:
             tally.count_copy(plan.op.name, name, reason)
-        if type(offsets) is DeviceArray:
-            offsets = offsets.get()
+        alpha, *vectors = more
+        if type(vectors[-1]) is DeviceArray:
+            vectors[-1] = vectors[-1].get()
+        sources = [*_parts(a), *_parts(b), *vectors]
+
+        def queue(there: list[Any], target: DeviceArray) -> None:
+            x, y = _joined(a, *there[:2]), _joined(b, *there[2:4])
+            execute(plan, x, y, target, (alpha, *there[4:]), stream)
+
         run = self._together if self.upload else self._apart
-        arguments = plan, execute, (a, b), (col_scale, bias, offsets), alpha, result, stream
         if hip.current_device() == plan.device:
-            run(*arguments)
+            run(plan, sources, queue, result, stream)
         else:
             with hip.on_device(plan.device):
-                run(*arguments)
+                run(plan, sources, queue, result, stream)
         return result
 
-    def _together(
-        self,
-        plan: Plan,
-        execute: Execute,
-        operands: tuple[Any, Any],
-        vectors: tuple[Any, Any, Any],
-        alpha: Any,
-        result: Host,
-        stream: int,
-    ) -> None:
+    def _together(self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int) -> None:
         """Go through one pinned buffer and one block."""
         block = hip.allocate(self.total, plan.device, stream)
         base = block.ptr
-        sources = (*_parts(operands[0]), *_parts(operands[1]), *vectors)
-        there = [
-            x if place is None else place.array(block, base)
-            for x, place in zip(sources, self.places, strict=True)
-        ]
-        out = self.out.array(block, base)
+        pairs = list(zip(sources, self.places, strict=True))
+        there = [x if place is None else place.array(block, base) for x, place in pairs]
         with staging.borrowed(plan.device, self.total, stream) as buffer:
             memory = buffer.array
-            for x, place in zip(sources, self.places, strict=True):
+            for x, place in pairs:
                 if place is not None:
                     place.write(memory, x)
             if plan.accumulate:
                 self.out.write(memory, result)
             hip.copy("HostToDevice", base, buffer.ptr, self.upload, stream)
-            x, y = _joined(operands[0], *there[:2]), _joined(operands[1], *there[2:4])
-            execute(plan, x, y, out, alpha, *there[4:], stream)
+            queue(there, self.out.array(block, base))
             at = self.out.offset
             hip.copy("DeviceToHost", buffer.ptr + at, base + at, self.out.nbytes, stream)
             hip.synchronize(stream)
             self.out.read(memory, result)
 
-    def _apart(
-        self,
-        plan: Plan,
-        execute: Execute,
-        operands: tuple[Any, Any],
-        vectors: tuple[Any, Any, Any],
-        alpha: Any,
-        result: Host,
-        stream: int,
-    ) -> None:
+    def _apart(self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int) -> None:
         """Go array by array, piece by piece."""
+
+        def upload(place: Placement | None, x: Any) -> Any:
+            if place is None:
+                return x
+            block = hip.allocate(place.nbytes, plan.device, stream)
+            start = block.ptr - place.offset
+            place.queue(np.asarray(x), start, stream)
+            return place.array(block, start)
+
         try:
-            there = []
-            sources = (*_parts(operands[0]), *_parts(operands[1]))
-            for x, place in zip(sources, self.places[:4], strict=True):
-                if place is None:
-                    there.append(x)
-                    continue
-                place = replace(place, offset=0)
-                block = hip.allocate(place.nbytes, plan.device, stream)
-                place.queue(np.asarray(x), block.ptr, stream)
-                there.append(place.array(block, block.ptr))
+            there = [upload(place, x) for place, x in zip(self.places[:4], sources[:4], strict=True)]
             out = plan.new_out(plan.device, stream)
             if plan.accumulate:
-                replace(self.out, offset=0).queue(result, out.ptr, stream)
-            x, y = _joined(operands[0], *there[:2]), _joined(operands[1], *there[2:])
-            execute(plan, x, y, out, alpha, *vectors, stream)
+                self.out.queue(result, out.ptr - self.out.offset, stream)
+            queue([*there, *sources[4:]], out)
             download(out.ptr, out.shape, out.strides, result, stream)
         except BaseException:
             hip.quiesce(stream)  # or it would write into an array that is gone

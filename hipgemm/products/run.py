@@ -62,28 +62,29 @@ def run(
             found = plans.get(key)
     except (AttributeError, TypeError):  # wrong in a way that the description will tell
         pass
+    more = alpha, col_scale, bias, offsets
     if found is None:
-        call = Arguments(a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate)
+        call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
         plan, there = _plan(op, call, key)
     else:
         plan, there = found
         if (
             (type(alpha) is float and abs(alpha) >= _BEYOND_FLOAT32)
-            or (out is not None and _may_overlap(plan, a, b, out, alpha, col_scale, bias, offsets))
+            or (out is not None and _may_overlap(plan, a, b, out, more))
             or (op.ragged and not _groups_fit(plan, a, b, offsets))
         ):
-            call = Arguments(a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate)
+            call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
             raise_reasons(op.name, describe(op, call)[1])
     if there is not None:
-        return there.run(plan, execute, a, b, out, alpha, col_scale, bias, offsets, handle)
+        return there.run(plan, execute, a, b, out, more, handle)
     device = plan.device
     if out is None:
         out = plan.new_out(device, handle)
     if hip.current_device() == device:
-        execute(plan, a, b, out, alpha, col_scale, bias, offsets, handle)
+        execute(plan, a, b, out, more, handle)
     else:
         with hip.on_device(device):
-            execute(plan, a, b, out, alpha, col_scale, bias, offsets, handle)
+            execute(plan, a, b, out, more, handle)
     return out
 
 
@@ -206,7 +207,7 @@ def _address(x: Any) -> int:
     return int(x.__array_interface__["data"][0])
 
 
-def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, *others: Any) -> bool:
+def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) -> bool:
     """Whether what `out` spans may meet what an input spans."""
     if type(out) is type(a) is type(b) is DeviceArray:
         mine, one, other = out._block, a._block, b._block
@@ -260,21 +261,12 @@ def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
 # ---- execution: everything is queued on the stream, in order ---------------------------------------
 
 
-def execute(
-    plan: Plan,
-    a: Any,
-    b: Any,
-    out: DeviceArray,
-    alpha: Any,
-    col_scale: Any,
-    bias: Any,
-    offsets: Any,
-    stream: int,
-) -> None:
-    """Queue a product of arrays on the current device."""
+def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...], stream: int) -> None:
+    """Queue a product of arrays on the current device; `more` is alpha, col_scale, bias and offsets."""
     bound, served = plan.launch, plan.served
     if bound is None or served is None:
         return
+    alpha, col_scale, bias, offsets = more
     # These go back to the pool when this function ends, and serve this stream next.
     temporaries: list[hip.Block] = []
     values: tuple[Any, ...]
