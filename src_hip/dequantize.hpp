@@ -10,8 +10,6 @@
 
 namespace hipgemm {
 
-#pragma clang fp contract(off)
-
 enum class QuantizedFormat : u32 { fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1 };
 
 // A thread's values rounded and stored, of which `count` exist. `whole`: all of the tile's do, and
@@ -102,10 +100,10 @@ struct CodeRows {
 };
 
 // Every number of e2m1 is one of e4m3: mxfp4 becomes mxfp8 under the same scales.
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void fp4_to_fp8(const Fp4ToFp8Args& args) {
   using T = CodeTile<E2m1>;
-  static_assert(kThreads == T::kThreads, "");
+  static_assert(T::is(kThreads, kRows, kCols), "");
   const T tile = T::of(workgroup_index(), args.rows, args.cols);
   const CodeRows<E2m1> from(args.src, args.src_pitch, tile, args.rows, args.cols);
 #pragma unroll
@@ -153,9 +151,10 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
   }
 }
 
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void dequantize(const DequantizeArgs& args) {
-  static_assert(kThreads == CodeTile<E4m3>::kThreads && kThreads == CodeTile<E2m1>::kThreads, "");
+  static_assert(CodeTile<E4m3>::is(kThreads, kRows, kCols), "");
+  static_assert(CodeTile<E2m1>::is(kThreads, kRows, kCols), "");
   switch (static_cast<QuantizedFormat>(args.format)) {
     case QuantizedFormat::fp8_e4m3:
       return dequantize_as<E4m3, false>(args);

@@ -269,9 +269,11 @@ HIPGEMM_DEVICE PlainOperand operand(const PlainArgs& args, bool is_b, BatchEntry
 }
 
 // A workgroup makes one tile of C. A grid may have more of them than there are tiles.
-template <u32 kThreads>
-HIPGEMM_DEVICE void plain_gemm(const PlainArgs& args) {
-  static_assert(kThreads == kPlainThreads, "");
+template <u32 kThreads, u32 kM, u32 kN, u32 kK>
+HIPGEMM_DEVICE void plain(const PlainArgs& args) {
+  static_assert(kThreads == kPlainThreads && kM == PlainTile::kRows && kN == PlainTile::kRows &&
+                    kK == PlainTile::kK,
+                "");
   static __shared__ PlainTile tile_a, tile_b;
   const bool loads_b = uniform(thread_index() / kPlainLoaders);
   const u32 down = (args.m + PlainTile::kRows - 1) / PlainTile::kRows;

@@ -10,9 +10,9 @@ namespace hipgemm {
 
 // A thread takes one element, so that even a few rows fill many CUs. The splits are added in order,
 // in float32: the result does not depend on which finished first.
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kColumns>
 HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
-  constexpr u32 kColumns = 64, kRows = kThreads / kColumns;
+  static_assert(kThreads == kRows * kColumns, "");
   const u32 across = (args.n + kColumns - 1) / kColumns, down = (args.m + kRows - 1) / kRows;
   const u32 tile = workgroup_index(), thread = thread_index();
   const u32 line = tile / across, batch = line / down;

@@ -28,6 +28,11 @@ struct Tile {
   static constexpr u32 kBlockThreads = kBlockValues / kValues, kRounds = kTurns / kBlockThreads;
   static_assert(kTurns % kBlockThreads == 0, "each of a block's threads sees to one of its scales");
 
+  // Whether this is the tile of a row of instances.def.
+  static constexpr bool is(u32 threads, u32 rows, u32 cols) {
+    return threads == kThreads && rows == kRows && cols == kCols;
+  }
+
   // Room for all values of 16 bits, or for half of those of 32.
   static constexpr u32 kLdsRowChunks = kCols * 2 / 16;
   using Lds = u32x4[kRows * kLdsRowChunks];

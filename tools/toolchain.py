@@ -49,7 +49,7 @@ class Toolchain:
 
     def _hip(self, arch: str) -> list[str]:
         bare = ("--offload-device-only", "-nogpuinc", "-nogpulib")
-        return [*self.clang, "-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20"]
+        return [*self.clang, "-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20", "-I."]
 
     def assemble(self, assembly: Path, arch: str, target: Path) -> None:
         """Assembly to an object file."""
