@@ -6,7 +6,7 @@
 // X(type, name) for each argument; types: ptr, i64, u32, f32.
 //   c = round(a * b^T * alpha * col_scale[n] + bias[n]) for each entry of a batch
 // alpha_ptr, when not null, points to the float to use instead of alpha; col_scale and bias may be
-// null. ld* count elements; out_type and bias_type are ElementType.
+// null. ld* count elements; out_type and bias_type are Format.
 // Entry outer * batch_inner + inner of the batch begins outer * *_outer + inner * *_inner bytes on.
 // With more than one split, split s is a product over the turns (order.hpp) s * split_tiles, .. of
 // K, stored split_stride bytes behind that of split s - 1; split_tiles is even.
@@ -36,8 +36,7 @@
   X(u32, bias_type)
 
 // The portable product. All strides are bytes and may be negative; a_k and b_k are from pair to pair of
-// packed numbers. Scales: floats for fp8 formats (null is 1), logical e8m0 bytes for MX formats. Formats:
-// PlainFormat.
+// packed numbers. Scales: floats for fp8 formats (null is 1), logical e8m0 bytes for MX formats.
 #define HIPGEMM_PlainArgs(X)                                                                      \
   X(ptr, a) X(ptr, b) X(ptr, c) X(ptr, alpha_ptr) X(ptr, col_scale) X(ptr, bias) X(ptr, a_scale)  \
   X(ptr, b_scale) X(i64, a_row) X(i64, a_k) X(i64, a_outer) X(i64, a_inner) X(i64, b_col)         \
@@ -82,7 +81,7 @@
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows)              \
   X(u32, blocks)
 
-// in_type, out_type: ElementType. element: Narrow. Floats of amax, scale, next: step 0 is one for all,
+// in_type, out_type, element: Format. Floats of amax, scale, next: step 0 is one for all,
 // 1 is one for each row. amax and next are max-accumulated.
 #define HIPGEMM_AmaxArgs(X)                                                                       \
   X(ptr, src) X(ptr, amax) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows)             \
@@ -108,7 +107,7 @@
   X(i64, src_row_stride) X(i64, src_col_stride) X(i64, data_pitch) X(i64, scale_pitch)            \
   X(u32, rows) X(u32, cols) X(u32, groups) X(u32, in_type) X(u32, element) X(u32, rule)
 
-// Data and dst are contiguous along the blocks. format: QuantizedFormat.
+// Data and dst are contiguous along the blocks. format: Format.
 #define HIPGEMM_DequantizeArgs(X)                                                                 \
   X(ptr, data) X(ptr, scale) X(ptr, dst) X(i64, data_pitch) X(i64, scale_row_stride)              \
   X(i64, scale_col_stride) X(i64, dst_pitch) X(u32, rows) X(u32, cols) X(u32, format)             \

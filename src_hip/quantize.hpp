@@ -184,7 +184,7 @@ HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
     tile.load(source_of(args));
     if (args.next)
       TileAmax(tile).store(args.next, args.amax_step, tile.at, args.rows, greatest_lds);
-    if (args.element == static_cast<u32>(Narrow::E5m2))
+    if (static_cast<Format>(args.element) == Format::fp8_e5m2)
       quantize_fp8_tile<E5m2>(args, tile);
     else
       quantize_fp8_tile<E4m3>(args, tile);
@@ -369,7 +369,7 @@ HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename T::Lds& ld
 template <class From, class T>
 HIPGEMM_DEVICE void quantize_mxfp8_as(const QuantizeMxArgs& args, typename T::Lds& lds) {
   with_mx_tile<From, T, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
-    if (args.element == static_cast<u32>(Narrow::E5m2))
+    if (static_cast<Format>(args.element) == Format::mxfp8_e5m2)
       quantize_mx<E5m2>(args, tile);
     else
       quantize_mx<E4m3>(args, tile);

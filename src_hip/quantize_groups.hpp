@@ -140,7 +140,7 @@ HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
     tile.begin_transpose();
     tile.finish_transpose();
     const auto rule = static_cast<ScaleRule>(args.rule);
-    byte = args.element == static_cast<u32>(Narrow::E5m2)
+    byte = static_cast<Format>(args.element) == Format::mxfp8_e5m2
                ? quantize_col_blocks<E5m2>(tile, rule, codes)
                : quantize_col_blocks<E4m3>(tile, rule, codes);
     col = tile.col(thread % OneWayTile::kTurns);

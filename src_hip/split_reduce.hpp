@@ -41,13 +41,13 @@ HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
   const f32 alpha = args.alpha_ptr ? factor(reinterpret_cast<u64>(args.alpha_ptr), 0) : args.alpha;
   f32 scale = 1.0f, bias = -0.0f;  // x + -0.0 is x, even for -0.0
   if (args.col_scale) scale = factor(reinterpret_cast<u64>(args.col_scale), column);
-  const auto bias_type = static_cast<ElementType>(args.bias_type);
+  const auto bias_type = static_cast<Format>(args.bias_type);
   if (args.bias)
     bias = load_element(
         reinterpret_cast<u64>(args.bias) + static_cast<u64>(column) * element_bytes(bias_type),
         bias_type);
 
-  const auto type = static_cast<ElementType>(args.out_type);
+  const auto type = static_cast<Format>(args.out_type);
   store_element(entry(args.dst, args.c_outer, args.c_inner) +
                     (row * static_cast<u64>(args.ldc) + column) * element_bytes(type),
                 type, __builtin_elementwise_fma(sum * alpha, scale, bias));

@@ -311,14 +311,14 @@ class ValueTile {
 // f.operator()<From>() for the type of a matrix, of 16 bits or of any.
 template <class F>
 HIPGEMM_DEVICE void with_16bit_type(u32 type, F f) {
-  if (static_cast<ElementType>(type) == ElementType::bf16)
+  if (static_cast<Format>(type) == Format::bf16)
     f.template operator()<FromBf16>();
   else
     f.template operator()<FromF16>();
 }
 template <class F>
 HIPGEMM_DEVICE void with_type(u32 type, F f) {
-  if (static_cast<ElementType>(type) == ElementType::f32)
+  if (static_cast<Format>(type) == Format::f32)
     f.template operator()<FromF32>();
   else
     with_16bit_type(type, f);

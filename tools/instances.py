@@ -79,7 +79,7 @@ def _product(
     scaled, block = isinstance(form, ScaledFormat), int(form.block) if isinstance(form, ScaledFormat) else 0
     operation, listed = product.operation, product.scaled_args if scaled else product.args
     size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)
-    limit = serves.ring_limit if tile.schedule.startswith("Ring") else serves.limit
+    limit = serves.ring_limit if tile.is_ring else serves.limit
     unit = f"{operation}_{pair.name}_{layout}"
     name = f"{unit}_{tile.size}x{pair.k}"
     kernel = {

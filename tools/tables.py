@@ -16,7 +16,6 @@ class Format(NamedTuple):
     name: str
     code: str
     bits: str
-    element: str
 
 
 class ScaledFormat(NamedTuple):
@@ -54,6 +53,11 @@ class Tile(NamedTuple):
     waves_n: str
     schedule: str
     waves_per_simd: str
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether many K tiles are under way at a time, and loops short."""
+        return self.schedule.startswith("Ring")
 
 
 class Product(NamedTuple):
@@ -130,8 +134,11 @@ class Table:
     def refers(self, row: tuple[str, ...], names: Iterable[str], known: Iterable[str], what: str) -> None:
         """Refuse a row with a name that is not known."""
         for name in sorted(set(names) - set(known)):
-            kind = _kind(type(row))
-            raise BuildError(f"{self.file}: {kind}({', '.join(row)}) names {name}, which is no {what}")
+            raise self.refused(row, f"names {name}, which is no {what}")
+
+    def refused(self, row: tuple[str, ...], why: str) -> BuildError:
+        """The error for a row that is wrong."""
+        return BuildError(f"{self.file}: {_kind(type(row))}({', '.join(filter(None, row))}) {why}")
 
 
 @dataclass(frozen=True)
@@ -184,11 +191,16 @@ def read_instances(formats: Formats, text: str | None = None) -> Instances:
     for pair in found.pairs:
         table.refers(pair, pair[2:4], formats.formats, "format")
         table.refers(pair, [pair.family], served, "family that a row SERVES has")
+    rings = set()
     for product in found.products:
         table.refers(product, product.tiles.split(), found.tiles, "tile")
+        if any(found.tiles[size].is_ring for size in product.tiles.split()):
+            rings.add(product.operation)
     for row in found.serves:
         table.refers(row, [row.operation], [p.operation for p in found.products], "operation")
         table.refers(row, row.families.split(), families, "family of pairs")
+        if row.operation in rings and not row.ring_limit:
+            raise table.refused(row, "must have a limit for the tiles that are rings")
     for single in found.passes:
         table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")
     return found

@@ -201,9 +201,8 @@ def test_decode_tiles_and_passes_fill_a_compute_unit():
     """As far as LDS and the registers in use allow; padding had cost up to half."""
     waves = {k["name"]: k["waves_per_simd"] for arch, k in ALL if arch == "gfx950"}
     groups = {k["name"]: k["workgroups_per_cu"] for arch, k in ALL if arch == "gfx950"}
-    decode = {name: n for name, n in groups.items() if "_32x64x" in name}
-    assert len(decode) == 40
-    assert set(decode.values()) == {3}  # LDS: 48 KiB each
+    decode = [k["name"] for arch, k in GEMMS if k["schedule"] == "Ring4"]
+    assert {groups[name] for name in decode} == {3}  # LDS: 48 KiB each
     full = {
         "copy_strided_b1",
         "copy_strided_b2",

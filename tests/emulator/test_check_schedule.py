@@ -18,7 +18,12 @@ from probe import find_toolchain  # noqa: E402
 from toolchain import NoCompilerError, Toolchain  # noqa: E402
 
 Compiled = Callable[[str, list[tuple[str, str]]], bytes]
-LARGE, SMALL, RING = (f"gemm_bf16_nt_{tile}x64" for tile in ("256x256", "64x64", "32x64"))
+LARGE, SMALL, RING = (
+    pick(
+        (name for name, k in GEMMS.items() if k["schedule"] == schedule), key=lambda name: GEMMS[name]["tile"]
+    )
+    for pick, schedule in ((max, "PingPong"), (min, "DoubleBuffer"), (min, "Ring4"))
+)
 
 FETCH_B0 = "      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);\n"
 READ_B1 = "      p.read_b.template read<kStage, 1>(b1);\n"
