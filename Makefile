@@ -40,7 +40,7 @@ MANIFEST := hipgemm/kernels/manifest.json
 kernels: $(MANIFEST)
 	@$(BUILD_PYTHON) tools/kernels.py --table
 
-KERNEL_TOOLS := $(addprefix tools/,archs.py code_object.py figures.py instances.py kernels.py probe.py toolchain.py units.py)
+KERNEL_TOOLS := $(addprefix tools/,archs.py code_object.py figures.py instances.py kernels.py probe.py tables.py toolchain.py units.py)
 $(MANIFEST): $(KERNEL_TOOLS) $(wildcard src_hip/*) | $(READY)
 	$(BUILD_PYTHON) tools/kernels.py
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hipgemm.array.device_array import lend
 from hipgemm.errors import RuntimeNotFoundError, sentence
-from hipgemm.formats.elements import QUANTIZED
+from hipgemm.formats.elements import BF16, F32, QUANTIZED
 from hipgemm.formats.groups import group_slots
 from hipgemm.inspect.counters import emulator_counters
 from hipgemm.inspect.explain import ask, ask_grouped, in_place
@@ -159,7 +159,7 @@ def counted_launch(
     turns = max(1, -(-k // kernel.tile[2]))
     values["split_tiles"] = turns + turns % 2
     values["c"] = memory(4 * m * n)
-    values["out_type"] = "f32" if single else "bf16"
+    values["out_type"] = F32 if single else BF16
     workgroups = -(-m // kernel.tile[0]) * -(-n // kernel.tile[1])
     if kernel.op.removeprefix("scaled_") == GROUPED_MATMUL.kernels:  # one group of all rows
         offsets = lend(np.array([0, m], np.int32), device, 0)

@@ -75,8 +75,9 @@ class TileWalk {
 
 // A workgroup moves one tile. Where source and destination want their lanes along different axes,
 // the tile is turned in LDS.
-template <int kBytes, u32 kSide, u32 kThreads>
-HIPGEMM_DEVICE void copy_strided(const CopyArgs& args) {
+template <u32 kThreads, u32 kSide, u32 kColumns, int kBytes>
+HIPGEMM_DEVICE void copy(const CopyArgs& args) {
+  static_assert(kSide == kColumns, "a square tile");
   using Walk = TileWalk<typename Unsigned<kBytes>::Type, kSide, kThreads>;
   // A dword per element and an odd pitch: no bank conflicts along either axis.
   static __shared__ u32 lds[kSide][kSide + 1];

@@ -10,10 +10,6 @@
 
 namespace hipgemm {
 
-#pragma clang fp contract(off)
-
-enum class QuantizedFormat : u32 { fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1 };
-
 // A thread's values rounded and stored, of which `count` exist. `whole`: all of the tile's do, and
 // lines are aligned. Threads of more than 16 bytes each then trade, so that neighbours store
 // neighbouring 16 bytes.
@@ -64,18 +60,20 @@ HIPGEMM_DEVICE void store_row(const Args& args, const T& tile, u32 turn,
   const bool whole =
       aligned && tile.first_row + T::kRows <= args.rows && tile.first_col + T::kCols <= args.cols;
   const u32 count = row < args.rows && first < args.cols ? args.cols - first : 0;
-  const auto type = static_cast<ElementType>(args.out_type);
+  const auto type = static_cast<Format>(args.out_type);
   const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
                  static_cast<u64>(first) * element_bytes(type);
   switch (type) {
-    case ElementType::bf16:
+    case Format::bf16:
       store_values<OutBf16, T::kValues>(to, x, count, aligned, whole);
       break;
-    case ElementType::f16:
+    case Format::f16:
       store_values<OutF16, T::kValues>(to, x, count, aligned, whole);
       break;
-    case ElementType::f32:
+    case Format::f32:
       store_values<OutF32, T::kValues>(to, x, count, aligned, whole);
+      break;
+    default:
       break;
   }
 }
@@ -102,10 +100,10 @@ struct CodeRows {
 };
 
 // Every number of e2m1 is one of e4m3: mxfp4 becomes mxfp8 under the same scales.
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void fp4_to_fp8(const Fp4ToFp8Args& args) {
   using T = CodeTile<E2m1>;
-  static_assert(kThreads == T::kThreads, "");
+  static_assert(T::is(kThreads, kRows, kCols), "");
   const T tile = T::of(workgroup_index(), args.rows, args.cols);
   const CodeRows<E2m1> from(args.src, args.src_pitch, tile, args.rows, args.cols);
 #pragma unroll
@@ -153,20 +151,17 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
   }
 }
 
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void dequantize(const DequantizeArgs& args) {
-  static_assert(kThreads == CodeTile<E4m3>::kThreads && kThreads == CodeTile<E2m1>::kThreads, "");
-  switch (static_cast<QuantizedFormat>(args.format)) {
-    case QuantizedFormat::fp8_e4m3:
-      return dequantize_as<E4m3, false>(args);
-    case QuantizedFormat::fp8_e5m2:
-      return dequantize_as<E5m2, false>(args);
-    case QuantizedFormat::mxfp8_e4m3:
-      return dequantize_as<E4m3, true>(args);
-    case QuantizedFormat::mxfp8_e5m2:
-      return dequantize_as<E5m2, true>(args);
-    case QuantizedFormat::mxfp4_e2m1:
-      return dequantize_as<E2m1, true>(args);
+  static_assert(CodeTile<E4m3>::is(kThreads, kRows, kCols), "");
+  static_assert(CodeTile<E2m1>::is(kThreads, kRows, kCols), "");
+  switch (static_cast<Format>(args.format)) {
+#define SCALED_FORMAT(name, code, bits, element, block) \
+  case Format::name:                                    \
+    return dequantize_as<element, (block) != 0>(args);
+#include "formats.def"
+    default:
+      return;
   }
 }
 

@@ -53,20 +53,20 @@ struct OutF32 {
 };
 
 // One element, wherever it lies.
-HIPGEMM_DEVICE f32 load_element(u64 address, ElementType type) {
-  if (type == ElementType::f32) return *global<f32>(address);
+HIPGEMM_DEVICE f32 load_element(u64 address, Format type) {
+  if (type == Format::f32) return *global<f32>(address);
   const u32 bits = *global<u16>(address);
-  return type == ElementType::bf16 ? FromBf16::widen(bits) : FromF16::widen(bits);
+  return type == Format::bf16 ? FromBf16::widen(bits) : FromF16::widen(bits);
 }
-HIPGEMM_DEVICE void store_element(u64 address, ElementType type, f32 x) {
-  if (type == ElementType::f32)
+HIPGEMM_DEVICE void store_element(u64 address, Format type, f32 x) {
+  if (type == Format::f32)
     *global<f32>(address) = x;
   else
     *global<u16>(address) =
-        static_cast<u16>(type == ElementType::bf16 ? OutBf16::pack({x, x}) : OutF16::pack({x, x}));
+        static_cast<u16>(type == Format::bf16 ? OutBf16::pack({x, x}) : OutF16::pack({x, x}));
 }
-HIPGEMM_BOTH constexpr u32 element_bytes(ElementType type) {
-  return type == ElementType::f32 ? 4 : 2;
-}
+HIPGEMM_BOTH constexpr u32 element_bytes(Format type) { return type == Format::f32 ? 4 : 2; }
+#define FORMAT(name, code, bits) static_assert(element_bytes(Format::name) * 8 == (bits), "");
+#include "formats.def"
 
 }  // namespace hipgemm

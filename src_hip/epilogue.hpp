@@ -22,15 +22,17 @@ class Epilogue {
 
   HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
     scale(acc);
-    switch (static_cast<ElementType>(args_.out_type)) {
-      case ElementType::bf16:
+    switch (static_cast<Format>(args_.out_type)) {
+      case Format::bf16:
         finish<OutBf16, FromBf16>(acc);
         break;
-      case ElementType::f16:
+      case Format::f16:
         finish<OutF16, FromF16>(acc);
         break;
-      case ElementType::f32:
+      case Format::f32:
         finish<OutF32, FromF32>(acc);
+        break;
+      default:
         break;
     }
   }
@@ -111,12 +113,12 @@ class Epilogue {
       for (f32x4& x : out) x = f32x4(-0.0f);  // x + -0.0 is x, even for -0.0
       return;
     }
-    const auto type = static_cast<ElementType>(args_.bias_type);
-    const u32 bytes = type == ElementType::f32 ? 4 : 2;
+    const auto type = static_cast<Format>(args_.bias_type);
+    const u32 bytes = type == Format::f32 ? 4 : 2;
     const Buffer from =
         make_buffer(reinterpret_cast<u64>(args_.bias) + static_cast<u64>(area_.column) * bytes,
                     area_.columns * bytes);
-    if (type == ElementType::f32) {
+    if (type == Format::f32) {
       for (u32 q = 0; q < kQuads; q++)
         out[q] = __builtin_bit_cast(
             f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, column_of(q) * 4, 0, 0));
@@ -126,9 +128,8 @@ class Epilogue {
     for (u32 q = 0; q < kQuads; q++)
       for (u32 e = 0; e < 4; e++) {
         const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(from, (column_of(q) + e) * 2, 0, 0);
-        out[q][e] = type == ElementType::bf16
-                        ? __builtin_bit_cast(f32, static_cast<u32>(bits) << 16)
-                        : static_cast<f32>(__builtin_bit_cast(f16, bits));
+        out[q][e] = type == Format::bf16 ? __builtin_bit_cast(f32, static_cast<u32>(bits) << 16)
+                                         : static_cast<f32>(__builtin_bit_cast(f16, bits));
       }
   }
 

@@ -11,8 +11,9 @@ namespace hipgemm {
 
 // Each thread writes a word of a unit: two rows, two turns. Grid: slots of kUnitNumbers rows, times
 // the words of one. Blocks are counted group by group, or from the first row of all.
-template <u32 kThreads>
+template <u32 kThreads, u32 kWords>
 HIPGEMM_DEVICE void mx_group_scale(const GroupScaleArgs& args) {
+  static_assert(kThreads == kWords, "");
   const u32 step_rows = (args.cols + kAcrossScaleRows - 1) / kAcrossScaleRows * kAcrossScaleRows;
   const u32 line_words = step_rows * kUnitSteps / 4, words = line_words * kStepBlocks;
   const u32 across = (words + kThreads - 1) / kThreads;

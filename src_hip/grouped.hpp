@@ -30,7 +30,7 @@ HIPGEMM_DEVICE void store_zeros(u64 c, u64 pitch, u32 bytes, const TileArea<T>& 
     }
 }
 HIPGEMM_DEVICE u32 bytes_of(u32 element_type) {
-  return static_cast<ElementType>(element_type) == ElementType::f32 ? 4 : 2;
+  return static_cast<Format>(element_type) == Format::f32 ? 4 : 2;
 }
 
 // Scales in GEMM order deal out rows by 16, so tiles with scales begin at such rows, and leave the

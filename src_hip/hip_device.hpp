@@ -12,6 +12,8 @@
 #endif
 #define HIPGEMM_DEVICE __device__ inline HIPGEMM_INLINE
 #define HIPGEMM_BOTH __attribute__((host, device)) inline __attribute__((always_inline))
+// Values are rounded where the rules say so, and nowhere else. For all that follows, in any header.
+#pragma clang fp contract(off)
 #else
 #define HIPGEMM_BOTH inline
 #endif

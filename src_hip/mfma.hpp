@@ -36,9 +36,9 @@ struct Mfma16x16x32 {
 //   format. C, D: as above.
 template <Narrow kA, Narrow kB, Scaling kScaling_>
 struct Mfma16x16x128 {
-  static_assert((kA == Narrow::e2m1) == (kB == Narrow::e2m1), "rows of both have as many bytes");
+  static_assert((kA == Narrow::E2m1) == (kB == Narrow::E2m1), "rows of both have as many bytes");
   static constexpr u32 kLaneGroups = 4;
-  static constexpr u32 kElementBits = kA == Narrow::e2m1 ? 4 : 8;
+  static constexpr u32 kElementBits = kA == Narrow::E2m1 ? 4 : 8;
   static constexpr Scaling kScaling = kScaling_;
   using Fragment = Vector<int, kElementBits>;  // 32 numbers
   using Accumulator = f32x4;
@@ -64,6 +64,33 @@ struct Mfma16x16x128 {
     else
       return x;
   }
+};
+
+// The matrix instruction for operands of two formats: both the same without scales, or any with.
+template <Format>
+struct ScaledFormat;
+#define SCALED_FORMAT(name, code, bits, element, block)                              \
+  template <>                                                                        \
+  struct ScaledFormat<Format::name> {                                                \
+    static constexpr Narrow kNarrow = Narrow::element;                               \
+    static constexpr Scaling kScaling = (block) ? Scaling::blocks : Scaling::floats; \
+  };
+#include "formats.def"
+
+template <Format kA, Format kB>
+struct MfmaFor {
+  using A = ScaledFormat<kA>;
+  using B = ScaledFormat<kB>;
+  static_assert(A::kScaling == B::kScaling, "scales of both are applied at the same time");
+  using Type = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
+};
+template <>
+struct MfmaFor<Format::bf16, Format::bf16> {
+  using Type = Mfma16x16x32<bf16>;
+};
+template <>
+struct MfmaFor<Format::f16, Format::f16> {
+  using Type = Mfma16x16x32<f16>;
 };
 
 }  // namespace hipgemm

@@ -102,6 +102,10 @@ struct E2m1 {
 #endif
 };
 
+#define SCALED_FORMAT(name, code, bits, element, block) \
+  static_assert(element::kBits == (bits) && ((block) == 0 || (block) == kBlockValues), "");
+#include "formats.def"
+
 // Codes of values, each times `up`.
 template <class Element, u32 kValues>
 HIPGEMM_DEVICE Codes pack(const Values<kValues>& x, f32 up = 1.0f) {
@@ -145,7 +149,10 @@ HIPGEMM_DEVICE u32 greatest(const Values<kValues>& x) {
   return most;
 }
 
-enum class ScaleRule : u32 { unit = 0, floor = 1, rceil = 2, even = 3 };
+enum class ScaleRule : u32 {
+#define SCALE_RULE(name, code) name = code,
+#include "formats.def"
+};
 
 // The scale byte of a block from the bits of its greatest magnitude, which is finite. Exponents are
 // taken from the bits: a subnormal counts as 2^-127, and is clamped to that anyway.

@@ -11,27 +11,20 @@
 
 namespace hipgemm {
 
-// Values of a_format and b_format.
-enum class PlainFormat : u32 {
-  bf16 = 0,
-  f16 = 1,
-  f32 = 2,
-  fp8_e4m3 = 16,
-  fp8_e5m2 = 17,
-  mxfp8_e4m3 = 18,
-  mxfp8_e5m2 = 19,
-  mxfp4_e2m1 = 20,
-};
-
-HIPGEMM_DEVICE Scaling scaling_of(PlainFormat format) {
-  return format < PlainFormat::fp8_e4m3     ? Scaling::none
-         : format < PlainFormat::mxfp8_e4m3 ? Scaling::floats
-                                            : Scaling::blocks;
+HIPGEMM_BOTH constexpr Scaling scaling_of(Format format) {
+  return format < Format::fp8_e4m3     ? Scaling::none
+         : format < Format::mxfp8_e4m3 ? Scaling::floats
+                                       : Scaling::blocks;
 }
+#define FORMAT(name, ...) static_assert(scaling_of(Format::name) == Scaling::none, "");
+#define SCALED_FORMAT(name, code, bits, element, block)                                    \
+  static_assert(scaling_of(Format::name) == ((block) ? Scaling::blocks : Scaling::floats), \
+                "codes grow with the scales: formats.def");
+#include "formats.def"
 
 // One operand of one product. Strides are bytes; k_stride is from pair to pair for packed numbers.
 struct PlainOperand {
-  PlainFormat format;
+  Format format;
   u64 data, scale;
   i64 row_stride, k_stride, scale_row_stride, scale_block_stride;
   u32 rows, k;
@@ -60,7 +53,7 @@ class PlainWalk {
     row_ = along_k_ ? thread / PlainTile::kK : thread % PlainTile::kRows;
     k_ = along_k_ ? thread % PlainTile::kK : thread / PlainTile::kRows;
     const u64 row_stride = from.row_stride, k_stride = from.k_stride;
-    const u32 per_unit = from.format == PlainFormat::mxfp4_e2m1 ? 2 : 1;
+    const u32 per_unit = from.format == Format::mxfp4_e2m1 ? 2 : 1;
     address_ = from.data + (tile_row + row_) * row_stride + k_ / per_unit * k_stride;
     load_stride_ = along_k_ ? kRowStep * row_stride : kKStep / per_unit * k_stride;
     step_stride_ = PlainTile::kK / per_unit * k_stride;
@@ -70,11 +63,11 @@ class PlainWalk {
   // The next step into registers; zero outside the operand.
   HIPGEMM_DEVICE void fetch() {
     switch (from_.format) {
-      case PlainFormat::f32:
+      case Format::f32:
         fetch_as<u32>();
         break;
-      case PlainFormat::bf16:
-      case PlainFormat::f16:
+      case Format::bf16:
+      case Format::f16:
         fetch_as<u16>();
         break;
       default:
@@ -93,24 +86,24 @@ class PlainWalk {
   // What was fetched, into LDS.
   HIPGEMM_DEVICE void put() const {
     switch (from_.format) {
-      case PlainFormat::bf16:
+      case Format::bf16:
         put_as<FromBf16>();
         break;
-      case PlainFormat::f16:
+      case Format::f16:
         put_as<FromF16>();
         break;
-      case PlainFormat::f32:
+      case Format::f32:
         put_as<FromF32>();
         break;
-      case PlainFormat::fp8_e4m3:
-      case PlainFormat::mxfp8_e4m3:
+      case Format::fp8_e4m3:
+      case Format::mxfp8_e4m3:
         put_as<FromE4m3>();
         break;
-      case PlainFormat::fp8_e5m2:
-      case PlainFormat::mxfp8_e5m2:
+      case Format::fp8_e5m2:
+      case Format::mxfp8_e5m2:
         put_as<FromE5m2>();
         break;
-      case PlainFormat::mxfp4_e2m1:
+      case Format::mxfp4_e2m1:
         put_as<FromE2m1>();
         break;
     }
@@ -207,8 +200,8 @@ class PlainSquare {
         args.alpha_ptr ? *global<f32>(reinterpret_cast<u64>(args.alpha_ptr)) : args.alpha;
     const f32x4 row_scale = load_scales(a, row, rows),
                 column_scale = load_scales(b, column, columns);
-    const auto type = static_cast<ElementType>(args.out_type);
-    const auto bias_type = static_cast<ElementType>(args.bias_type);
+    const auto type = static_cast<Format>(args.out_type);
+    const auto bias_type = static_cast<Format>(args.bias_type);
 #pragma unroll
     for (u32 j = 0; j < kSide; j++) {
       if (j >= columns) continue;
@@ -255,7 +248,7 @@ struct BatchEntry {
 
 HIPGEMM_DEVICE PlainOperand operand(const PlainArgs& args, bool is_b, BatchEntry entry) {
   return {
-      static_cast<PlainFormat>(is_b ? args.b_format : args.a_format),
+      static_cast<Format>(is_b ? args.b_format : args.a_format),
       entry.in(is_b ? args.b : args.a, is_b ? args.b_outer : args.a_outer,
                is_b ? args.b_inner : args.a_inner),
       entry.in(is_b ? args.b_scale : args.a_scale, is_b ? args.b_scale_outer : args.a_scale_outer,
@@ -269,9 +262,11 @@ HIPGEMM_DEVICE PlainOperand operand(const PlainArgs& args, bool is_b, BatchEntry
 }
 
 // A workgroup makes one tile of C. A grid may have more of them than there are tiles.
-template <u32 kThreads>
-HIPGEMM_DEVICE void plain_gemm(const PlainArgs& args) {
-  static_assert(kThreads == kPlainThreads, "");
+template <u32 kThreads, u32 kM, u32 kN, u32 kK>
+HIPGEMM_DEVICE void plain(const PlainArgs& args) {
+  static_assert(kThreads == kPlainThreads && kM == PlainTile::kRows && kN == PlainTile::kRows &&
+                    kK == PlainTile::kK,
+                "");
   static __shared__ PlainTile tile_a, tile_b;
   const bool loads_b = uniform(thread_index() / kPlainLoaders);
   const u32 down = (args.m + PlainTile::kRows - 1) / PlainTile::kRows;

@@ -14,9 +14,6 @@
 
 namespace hipgemm {
 
-// Values are rounded where the rules say so, and nowhere else.
-#pragma clang fp contract(off)
-
 HIPGEMM_DEVICE u64 address_of(const void* p) { return reinterpret_cast<u64>(p); }
 
 template <class Args>
@@ -72,9 +69,9 @@ class TileAmax {
   u32 most_[OneWayTile::kTurns];
 };
 
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
-  static_assert(kThreads == OneWayTile::kThreads, "");
+  static_assert(OneWayTile::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayTile::Lds lds;
   static __shared__ TileAmax::Lds greatest_lds;
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
@@ -177,8 +174,9 @@ HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const T& tile
     global<f32>(address_of(args.scale))[own_row] = scaling.template scale<Element>();
 }
 
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
+  static_assert(OneWayTile::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayTile::Lds lds;
   static __shared__ TileAmax::Lds greatest_lds;
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
@@ -186,7 +184,7 @@ HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
     tile.load(source_of(args));
     if (args.next)
       TileAmax(tile).store(args.next, args.amax_step, tile.at, args.rows, greatest_lds);
-    if (args.element == static_cast<u32>(Narrow::e5m2))
+    if (static_cast<Format>(args.element) == Format::fp8_e5m2)
       quantize_fp8_tile<E5m2>(args, tile);
     else
       quantize_fp8_tile<E4m3>(args, tile);
@@ -371,24 +369,24 @@ HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename T::Lds& ld
 template <class From, class T>
 HIPGEMM_DEVICE void quantize_mxfp8_as(const QuantizeMxArgs& args, typename T::Lds& lds) {
   with_mx_tile<From, T, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
-    if (args.element == static_cast<u32>(Narrow::e5m2))
+    if (static_cast<Format>(args.element) == Format::mxfp8_e5m2)
       quantize_mx<E5m2>(args, tile);
     else
       quantize_mx<E4m3>(args, tile);
   });
 }
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
   using T = Tile<128, 128, kValuesOf<E4m3>>;
-  static_assert(kThreads == T::kThreads, "");
+  static_assert(T::is(kThreads, kRows, kCols), "");
   static __shared__ T::Lds lds;
   with_16bit_type(args.in_type,
                   [&]<class From>() HIPGEMM_INLINE { quantize_mxfp8_as<From, T>(args, lds); });
 }
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
   using T = Tile<128, 128, kValuesOf<E4m3>>;
-  static_assert(kThreads == T::kThreads, "");
+  static_assert(T::is(kThreads, kRows, kCols), "");
   static __shared__ T::Lds lds;
   quantize_mxfp8_as<FromF32, T>(args, lds);
 }
@@ -400,18 +398,18 @@ HIPGEMM_DEVICE void quantize_mxfp4_as(const QuantizeMxArgs& args, typename T::Ld
   with_mx_tile<From, T, 1>(args, lds,
                            [&](auto& tile) HIPGEMM_INLINE { quantize_mx<E2m1>(args, tile); });
 }
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
   using T = Tile<64, 128, kValuesOf<E2m1>, 64>;
-  static_assert(kThreads == T::kThreads, "");
+  static_assert(T::is(kThreads, kRows, kCols), "");
   static __shared__ T::Lds lds;
   with_16bit_type(args.in_type,
                   [&]<class From>() HIPGEMM_INLINE { quantize_mxfp4_as<From, T>(args, lds); });
 }
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4_f32(const QuantizeMxArgs& args) {
   using T = Tile<64, 128, kValuesOf<E2m1>>;
-  static_assert(kThreads == T::kThreads, "");
+  static_assert(T::is(kThreads, kRows, kCols), "");
   static __shared__ T::Lds lds;
   quantize_mxfp4_as<FromF32, T>(args, lds);
 }

@@ -13,8 +13,6 @@
 
 namespace hipgemm {
 
-#pragma clang fp contract(off)
-
 // Codes go out as they came in, row by row: products read them there, whatever the offsets.
 // A tile of them, turned in LDS from the columns of threads.
 class CodesInLds {
@@ -113,9 +111,9 @@ HIPGEMM_DEVICE void store_padding(const AcrossScales& to, u32 col, u32 block, u3
 }
 
 // Grid: slots of the groups, and columns of tiles in each.
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
-  static_assert(kThreads == OneWayTile::kThreads, "");
+  static_assert(OneWayTile::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayTile::Lds lds;
   const u32 workgroup = workgroup_index(), thread = OneWayTile::thread();
   const u32 across = (args.cols + OneWayTile::kCols - 1) / OneWayTile::kCols;
@@ -142,7 +140,7 @@ HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
     tile.begin_transpose();
     tile.finish_transpose();
     const auto rule = static_cast<ScaleRule>(args.rule);
-    byte = args.element == static_cast<u32>(Narrow::e5m2)
+    byte = static_cast<Format>(args.element) == Format::mxfp8_e5m2
                ? quantize_col_blocks<E5m2>(tile, rule, codes)
                : quantize_col_blocks<E4m3>(tile, rule, codes);
     col = tile.col(thread % OneWayTile::kTurns);

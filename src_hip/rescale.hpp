@@ -9,11 +9,9 @@
 
 namespace hipgemm {
 
-#pragma clang fp contract(off)
-
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void rescale(const RescaleArgs& args) {
-  static_assert(kThreads == OneWayTile::kThreads, "");
+  static_assert(OneWayTile::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayTile::Lds lds;
   const auto at = OneWayTile::of(workgroup_index(), args.rows, args.cols);
   const auto factor_at = [](const void* factors, u32 i, u32 count) {

@@ -33,8 +33,9 @@ HIPGEMM_DEVICE void store_word(void* dst, u32 word, u32 value) {
 }
 
 // Each thread writes one word of the GEMM order: two rows, two turns.
-template <u32 kThreads>
+template <u32 kThreads, u32 kWords>
 HIPGEMM_DEVICE void mx_gemm_scale(const ScaleOrderArgs& args) {
+  static_assert(kThreads == kWords, "");
   const u32 word = global_thread(kThreads);
   const u32 line_words = args.step * kUnitSteps / 4;
   const u32 line = word / line_words, position = word % line_words * 2;
@@ -57,8 +58,9 @@ HIPGEMM_DEVICE void mx_gemm_scale(const ScaleOrderArgs& args) {
 }
 
 // The public packing: word (k / 128, row) holds the four scales of 128 numbers.
-template <u32 kThreads>
+template <u32 kThreads, u32 kWords>
 HIPGEMM_DEVICE void pack_mx_scales(const ScalePackArgs& args) {
+  static_assert(kThreads == kWords, "");
   const u32 word = global_thread(kThreads);
   const u32 group = word / args.rows, row = word % args.rows;
   if (group >= (args.blocks + kStepBlocks - 1) / kStepBlocks) return;

@@ -10,9 +10,9 @@ namespace hipgemm {
 
 // A thread takes one element, so that even a few rows fill many CUs. The splits are added in order,
 // in float32: the result does not depend on which finished first.
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kColumns>
 HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
-  constexpr u32 kColumns = 64, kRows = kThreads / kColumns;
+  static_assert(kThreads == kRows * kColumns, "");
   const u32 across = (args.n + kColumns - 1) / kColumns, down = (args.m + kRows - 1) / kRows;
   const u32 tile = workgroup_index(), thread = thread_index();
   const u32 line = tile / across, batch = line / down;
@@ -41,13 +41,13 @@ HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
   const f32 alpha = args.alpha_ptr ? factor(reinterpret_cast<u64>(args.alpha_ptr), 0) : args.alpha;
   f32 scale = 1.0f, bias = -0.0f;  // x + -0.0 is x, even for -0.0
   if (args.col_scale) scale = factor(reinterpret_cast<u64>(args.col_scale), column);
-  const auto bias_type = static_cast<ElementType>(args.bias_type);
+  const auto bias_type = static_cast<Format>(args.bias_type);
   if (args.bias)
     bias = load_element(
         reinterpret_cast<u64>(args.bias) + static_cast<u64>(column) * element_bytes(bias_type),
         bias_type);
 
-  const auto type = static_cast<ElementType>(args.out_type);
+  const auto type = static_cast<Format>(args.out_type);
   store_element(entry(args.dst, args.c_outer, args.c_inner) +
                     (row * static_cast<u64>(args.ldc) + column) * element_bytes(type),
                 type, __builtin_elementwise_fma(sum * alpha, scale, bias));

@@ -9,9 +9,9 @@
 
 namespace hipgemm {
 
-template <u32 kThreads>
+template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void sum_rows(const SumRowsArgs& args) {
-  static_assert(kThreads == OneWayTile::kThreads, "");
+  static_assert(OneWayTile::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayTile::Lds lds;
   with_type(args.in_type, [&]<class From>() HIPGEMM_INLINE {
     ValueTile<From, OneWayTile> tile(lds, OneWayTile::of(workgroup_index(), args.rows, args.cols));

@@ -44,11 +44,16 @@ HIPGEMM_BOTH void unrolled(F f) {
 }
 #endif
 
-// Values of out_type and bias_type.
-enum class ElementType : u32 { bf16 = 0, f16 = 1, f32 = 2 };
+// Formats by the codes that kernels are passed. Those of an argument out_type, in_type or bias_type
+// have no scales.
+enum class Format : u32 {
+#define FORMAT(name, code, ...) name = code,
+#define SCALED_FORMAT(name, code, ...) name = code,
+#include "formats.def"
+};
 
-// Formats of fewer bits, numbered as the matrix instruction numbers them.
-enum class Narrow : u32 { e4m3 = 0, e5m2 = 1, e2m1 = 4 };
+// Numbers of fewer bits, as the matrix instruction numbers them.
+enum class Narrow : u32 { E4m3 = 0, E5m2 = 1, E2m1 = 4 };
 
 // How an operand's numbers are scaled: not at all, by floats (one, or one per row), or by blocks of
 // K.

@@ -28,6 +28,11 @@ struct Tile {
   static constexpr u32 kBlockThreads = kBlockValues / kValues, kRounds = kTurns / kBlockThreads;
   static_assert(kTurns % kBlockThreads == 0, "each of a block's threads sees to one of its scales");
 
+  // Whether this is the tile of a row of instances.def.
+  static constexpr bool is(u32 threads, u32 rows, u32 cols) {
+    return threads == kThreads && rows == kRows && cols == kCols;
+  }
+
   // Room for all values of 16 bits, or for half of those of 32.
   static constexpr u32 kLdsRowChunks = kCols * 2 / 16;
   using Lds = u32x4[kRows * kLdsRowChunks];
@@ -306,14 +311,14 @@ class ValueTile {
 // f.operator()<From>() for the type of a matrix, of 16 bits or of any.
 template <class F>
 HIPGEMM_DEVICE void with_16bit_type(u32 type, F f) {
-  if (static_cast<ElementType>(type) == ElementType::bf16)
+  if (static_cast<Format>(type) == Format::bf16)
     f.template operator()<FromBf16>();
   else
     f.template operator()<FromF16>();
 }
 template <class F>
 HIPGEMM_DEVICE void with_type(u32 type, F f) {
-  if (static_cast<ElementType>(type) == ElementType::f32)
+  if (static_cast<Format>(type) == Format::f32)
     f.template operator()<FromF32>();
   else
     with_16bit_type(type, f);

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-# Kernels of these operations are for any architecture. All others are made of gfx950's matrix instructions,
-# its DMA into LDS, and waves of 64 lanes.
-PORTABLE = frozenset(
-    (
-        *("plain", "copy", "split_reduce", "amax", "quantize_fp8", "quantize_mxfp8", "quantize_mxfp8_f32"),
-        *("quantize_mxfp4", "quantize_mxfp4_f32"),
-        *("dequantize", "fp4_to_fp8", "rescale", "sum_rows", "mx_gemm_scale", "pack_mx_scales"),
-    )
-)
+from typing import NamedTuple
 
 
 class Occupancy(NamedTuple):
@@ -37,11 +26,7 @@ class Arch:
     simds: int
     max_waves: int  # of a SIMD
     compute_units: int = 1  # that those SIMDs are
-    matrix: bool = False  # not only the portable kernels
-
-    def builds(self, kernel: Mapping[str, Any]) -> bool:
-        """Whether a kernel of instances.def is for this architecture."""
-        return self.matrix or kernel["op"] in PORTABLE
+    matrix: bool = False  # gfx950's matrix instructions and DMA into LDS: all kernels, not only the portable
 
     def allocated(self, vgpr: int) -> int:
         """Registers that a wave gets that asks for `vgpr`."""

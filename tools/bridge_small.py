@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 import hipgemm as hg
+from hipgemm.formats.elements import FORMATS
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import code_object
 from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
@@ -80,7 +81,7 @@ def alone(rng: np.random.Generator) -> None:
         "batch_inner": 1,
         "splits": 3,
         "alpha": 1.0,
-        "out_type": "f32",
+        "out_type": FORMATS["f32"],
     }
     tiles = -(-20 // kernel.tile[0]) * -(-32 // kernel.tile[1])
     _launch.launch(kernel, tiles, 0, **values)

@@ -17,7 +17,8 @@ class Symbol:
     name: str
     value: int
     size: int
-    section: int
+    section: int  # 0: not defined here
+    offset: int  # in the file
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def read(elf: bytes) -> CodeObject:
             for at in range(start, start + size, 24):
                 name, _, _, section, value, length = struct.unpack_from("<IBBHQQ", elf, at)
                 text = elf[strings + name : elf.index(b"\0", strings + name)].decode()
-                symbols[text] = Symbol(text, value, length, section)
+                address, begin = sections[section][3:5] if section < count else (0, 0)
+                symbols[text] = Symbol(text, value, length, section, begin + value - address)
         elif kind == SHT_NOTE:
             notes = _notes(elf[start : start + size])
             if len(notes) + bool(metadata) > 1:
@@ -81,10 +83,8 @@ def read(elf: bytes) -> CodeObject:
     descriptors = {}
     for symbol in symbols.values():
         if symbol.name.endswith(".kd") and symbol.section:
-            _, _, _, address, start, *_ = sections[symbol.section]
-            at = start + symbol.value - address
-            lds, scratch = struct.unpack_from("<II", elf, at)
-            rsrc3, rsrc1 = struct.unpack_from("<II", elf, at + 44)
+            lds, scratch = struct.unpack_from("<II", elf, symbol.offset)
+            rsrc3, rsrc1 = struct.unpack_from("<II", elf, symbol.offset + 44)
             descriptors[symbol.name.removesuffix(".kd")] = Descriptor(lds, scratch, rsrc1, rsrc3)
     return CodeObject(symbols, metadata, descriptors)
 

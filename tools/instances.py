@@ -1,120 +1,137 @@
-"""The lists of src_hip as Python: the kernels of instances.def, with the arguments of kargs.hpp."""
+"""The kernels of src_hip/instances.def, with the arguments of kargs.hpp."""
 
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from archs import Arch
+from tables import (
+    Formats,
+    Instances,
+    Pair,
+    Pass,
+    Product,
+    ScaledFormat,
+    Serves,
+    Tile,
+    read_formats,
+    read_instances,
+)
 from toolchain import Toolchain
 
 ARGUMENT_SIZES = {"ptr": 8, "i64": 8, "u32": 4, "f32": 4}
+WAVE_LANES = 64  # of the architectures with matrix kernels
+
+Arguments = dict[str, list[dict[str, Any]]]  # by the name of the list
 
 
-def read_rows(tools: Toolchain) -> list[str]:
-    """The rows of instances.def, its own macros expanded."""
-    names = ("GEMM", "SCALED_GEMM", "GROUPED", "SCALED_GROUPED", "PLAIN", "COPY", "PASS")
-    # A macro is not expanded again inside itself.
-    kept = "".join(f"#define {name}(...) {name}(__VA_ARGS__)\n" for name in names)
-    return re.findall(r"\w+\([^()]*\)", tools.preprocess(f'{kept}#include "instances.def"\n'))
+@dataclass(frozen=True)
+class Instance:
+    """One kernel."""
+
+    kernel: dict[str, Any]  # its entry in the manifest
+    row: str  # of kernels.hip
+    header: str  # with its function
+    unit: str  # what it is compiled together with
+    portable: bool  # to any architecture
 
 
-def read_instances(tools: Toolchain) -> list[dict[str, Any]]:
-    """The kernels of instances.def with their argument lists."""
+def all_instances(tools: Toolchain) -> list[Instance]:
+    """All there are."""
+    formats = read_formats()
+    listed = read_instances(formats)
+    lists = [name for p in listed.products for name in (p.args, p.scaled_args)]
+    args = _read_arguments(tools, [*lists, *(row.args for row in listed.passes)])
+    return [*_products(listed, formats, args), *(_pass(row, args) for row in listed.passes)]
+
+
+def _read_arguments(tools: Toolchain, names: Iterable[str]) -> Arguments:
+    lists = "".join(f'["{name}" HIPGEMM_{name}(ROW)]\n' for name in dict.fromkeys(names))
     expanded = tools.preprocess(
-        """
-        #define HIPGEMM_LISTS_ONLY
-        #include "kargs.hpp"
-        #define ROW(type, name) [#type, #name]
-        #define COMMA ,
-        #define GEMM(format, layout, M, N, K, waves_m, waves_n, schedule, waves_per_simd, limit) \\
-          ["gemm", #format, #layout, M, N, K, waves_m, waves_n, #schedule, waves_per_simd, limit]
-        #define SCALED_GEMM(formats, a, b, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
-          ["scaled_gemm", #formats, #a, #b, #layout, M, N, K, waves_m, waves_n, #schedule, per_simd, limit]
-        #define GROUPED(walk, format, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
-          ["grouped", #walk, #format, #layout, M, N, K, waves_m, waves_n, #schedule, per_simd, limit]
-        #define SCALED_GROUPED( \\
-          walk, formats, a, b, layout, M, N, K, waves_m, waves_n, schedule, per_simd, limit) \\
-          ["scaled_grouped", #walk, #formats, #a, #b, #layout, M, N, K, waves_m, waves_n, \\
-           #schedule, per_simd, limit]
-        #define PLAIN(M, N, K, threads, waves_per_simd) ["plain", [M, N, K], threads, waves_per_simd]
-        #define COPY(bytes, side, threads, waves_per_simd) ["copy", bytes, side, threads, waves_per_simd]
-        #define PASS(name, ARGS, Args, threads, waves_per_simd, ...) \\
-          ["pass", #name, threads, waves_per_simd, [__VA_ARGS__], [HIPGEMM_##ARGS##_ARGS(ROW, COMMA)]]
-        ["gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA)]
-        ["scaled_gemm_args", HIPGEMM_GEMM_ARGS(ROW, COMMA), HIPGEMM_SCALE_ARGS(ROW, COMMA)]
-        ["grouped_args", HIPGEMM_GROUPED_ARGS(ROW, COMMA)]
-        ["scaled_grouped_args", HIPGEMM_GROUPED_ARGS(ROW, COMMA), HIPGEMM_GROUPED_SCALE_ARGS(ROW, COMMA)]
-        ["plain_args", HIPGEMM_PLAIN_ARGS(ROW, COMMA)]
-        ["copy_args", HIPGEMM_COPY_ARGS(ROW, COMMA)]
-        """
-        + "\n".join(read_rows(tools))
+        f'#define HIPGEMM_LISTS_ONLY\n#include "kargs.hpp"\n#define ROW(type, name) , [#type, #name]\n{lists}'
     )
     rows = [json.loads(line) for line in expanded.splitlines() if line.strip()]
-    args = {name.removesuffix("_args"): lay_out(pairs) for name, *pairs in rows if name.endswith("_args")}
-    kernels: list[dict[str, Any]] = []
-    for op, *row in rows:
-        if op == "gemm":
-            element, *rest = row
-            kernels.append(_gemm(op, element, element, element, *rest) | {"args": args[op]})
-        elif op == "scaled_gemm":
-            kernels.append(_gemm(op, *row) | {"args": args[op]})
-        elif op == "grouped":
-            walk, element, *rest = row
-            kernels.append(_gemm(f"grouped_{walk}", element, element, element, *rest) | {"args": args[op]})
-        elif op == "scaled_grouped":
-            walk, *rest = row
-            kernels.append(_gemm(f"scaled_grouped_{walk}", *rest) | {"args": args[op]})
-        elif op == "plain":
-            tile, threads, waves = row
-            kernels.append(_pass("plain_gemm", op, tile, threads, waves) | {"args": args[op]})
-        elif op == "copy":
-            size, side, threads, waves = row
-            kernel = _pass(f"copy_strided_b{size}", op, [side, side], threads, waves)
-            kernels.append(kernel | {"element_bytes": size, "args": args[op]})
-        elif op == "pass":
-            name, threads, waves, tile, pairs = row
-            kernels.append(_pass(name, name, tile, threads, waves) | {"args": lay_out(pairs)})
-    return kernels
+    return {name: lay_out(pairs) for name, *pairs in rows}
 
 
-def _pass(name: str, op: str, tile: list[int], threads: int, waves_per_simd: int) -> dict[str, Any]:
-    limits = {"waves_per_simd": waves_per_simd}
-    return {"name": name, "op": op, "tile": tile, "threads": threads, "limits": limits}
+def _products(listed: Instances, formats: Formats, args: Arguments) -> Iterator[Instance]:
+    """Each operation in all pairs it serves, all of its tiles, all layouts."""
+    for product in listed.products:
+        for pair in listed.pairs:
+            serves = [
+                (row, layout)
+                for row in listed.serves
+                if row.operation == product.operation and pair.family in row.families.split()
+                for layout in row.layouts.split()
+            ]
+            for size in product.tiles.split():
+                for row, layout in serves:
+                    yield _product(product, pair, listed.tiles[size], row, layout, formats, args)
 
 
-def _gemm(
-    op: str,
-    formats: str,
-    a: str,
-    b: str,
-    layout: str,
-    m: int,
-    n: int,
-    k: int,
-    waves_m: int,
-    waves_n: int,
-    schedule: str,
-    waves_per_simd: int,
-    limit: int,
-) -> dict[str, Any]:
-    return {
-        "name": f"{op.removeprefix('scaled_')}_{formats}_{layout}_{m}x{n}x{k}",
-        "op": op,
-        "a": a,
-        "b": b,
+def _product(
+    product: Product, pair: Pair, tile: Tile, serves: Serves, layout: str, formats: Formats, args: Arguments
+) -> Instance:
+    form = formats.formats[pair.a]
+    scaled, block = isinstance(form, ScaledFormat), int(form.block) if isinstance(form, ScaledFormat) else 0
+    operation, listed = product.operation, product.scaled_args if scaled else product.args
+    size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)
+    limit = serves.ring_limit if tile.is_ring else serves.limit
+    unit = f"{operation}_{pair.name}_{layout}"
+    name = f"{unit}_{tile.size}x{pair.k}"
+    kernel = {
+        "name": name,
+        "op": f"scaled_{operation}" if scaled else operation,
+        "a": pair.a,
+        "b": pair.b,
         "layout": layout,
-        "tile": [m, n, k],
-        "waves": waves_m * waves_n,
-        "threads": waves_m * waves_n * 64,
-        "schedule": schedule,
+        "tile": [*size],
+        "waves": waves,
+        "threads": waves * WAVE_LANES,
+        "schedule": tile.schedule,
         # Numbers of 16 bytes: K comes in whole chunks, and a K tile is 8 of them.
-        "chunk": k // 8,
+        "chunk": int(pair.k) // 8,
         # Numbers along K with a scale of their own; 0 where a row or all share one.
-        "block": 32 if a.startswith("mx") else 0,
-        "limits": {"waves_per_simd": waves_per_simd, "valu_salu": limit},
+        "block": block,
+        "limits": {"waves_per_simd": int(tile.waves_per_simd), "valu_salu": int(limit)},
+        "args": args[listed],
     }
+    fields = (name, operation, listed, pair.a, pair.b, layout, *size, *tile[1:])
+    return Instance(kernel, _row("PRODUCT", *fields), product.header, unit, portable=False)
+
+
+def _pass(row: Pass, args: Arguments) -> Instance:
+    tile = _numbers(row.tile)
+    kernel: dict[str, Any] = {
+        "name": row.name,
+        "op": row.operation,
+        "tile": tile,
+        "threads": int(row.threads),
+        "limits": {"waves_per_simd": int(row.waves_per_simd)},
+    }
+    more = _numbers(row.element_bytes) if row.element_bytes else []
+    if more:
+        kernel["element_bytes"] = more[0]
+    kernel["args"] = args[row.args]
+    fields = (row.name, row.operation, row.args, row.threads, row.waves_per_simd, *tile, *more)
+    portable = row.architectures == "any"
+    return Instance(kernel, _row("PASS", *fields), row.header, row.operation, portable)
+
+
+def _numbers(size: str) -> list[int]:
+    """Read a size.
+
+    >>> _numbers("256x64")
+    [256, 64]
+    """
+    return [int(number) for number in size.split("x")]
+
+
+def _row(kind: str, *fields: object) -> str:
+    return f"{kind}({', '.join(map(str, fields))})"
 
 
 def is_gemm(kernel: dict[str, Any]) -> bool:
@@ -134,11 +151,17 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
     return result
 
 
-def instances_for(tools: Toolchain, arch: Arch) -> tuple[list[str], list[dict[str, Any]]]:
-    """The rows of instances.def that an architecture builds, and the kernels they stand for."""
-    pairs = zip(read_rows(tools), read_instances(tools), strict=True)
-    chosen = [(row, kernel) for row, kernel in pairs if arch.builds(kernel)]
+def instances_for(tools: Toolchain, arch: Arch) -> list[Instance]:
+    """The kernels that an architecture builds."""
+    chosen = [found for found in all_instances(tools) if arch.matrix or found.portable]
     if not arch.matrix:  # there the compiler weighs registers itself: src_hip/hip_device.hpp
-        for _, kernel in chosen:
-            del kernel["limits"]
-    return [row for row, _ in chosen], [kernel for _, kernel in chosen]
+        for instance in chosen:
+            del instance.kernel["limits"]
+    return chosen
+
+
+def unit_source(instances: Iterable[Instance]) -> str:
+    """What kernels.hip includes, for these kernels."""
+    instances = list(instances)
+    headers = dict.fromkeys(f'#include "{instance.header}"' for instance in instances)
+    return "\n".join([*headers, *(instance.row for instance in instances), ""])

@@ -23,6 +23,7 @@ from archs import ARCHS
 from figures import complete, faults
 from instances import instances_for
 from probe import find_toolchain
+from tables import read_formats
 from toolchain import ROOT, SOURCE, BuildError, Toolchain, reason
 
 OUTPUT = ROOT / "hipgemm" / "kernels"
@@ -38,11 +39,17 @@ def build(tools: Toolchain) -> tuple[dict[str, Any], dict[str, bytes]]:
     print(
         f"compiling kernels for {', '.join(ARCHS)}{by}: minutes at first, seconds after an edit", flush=True
     )
-    manifest: dict[str, Any] = {"version": 1, "compiler": tools.version(), "archs": {}}
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "compiler": tools.version(),
+        **read_formats().codes(),
+        "archs": {},
+    }
     files: dict[str, bytes] = {}
     for arch, machine in ARCHS.items():
-        rows, kernels = instances_for(tools, machine)
-        assembly, content = units.build(tools, SOURCE / "kernels.hip", rows, arch, CACHE)
+        instances = instances_for(tools, machine)
+        kernels = [instance.kernel for instance in instances]
+        assembly, content = units.build(tools, SOURCE / "kernels.hip", instances, arch, CACHE)
         built = code_object.read(content)
         for kernel in kernels:
             complete(kernel, machine, built, assembly)

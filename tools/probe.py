@@ -33,9 +33,9 @@ def probe(tools: Toolchain) -> None:
     with TemporaryDirectory() as folder:
         try:
             limited.compile(SOURCE / "probe.hip", ARCH, Path(folder) / "probe.s")
-            pairs = zip(*instances_for(limited, ARCHS[ARCH]), strict=True)
-            ((row, kernel),) = [pair for pair in pairs if pair[1]["name"] == INSTANCE]
-            assembly, content = units.build(limited, SOURCE / "kernels.hip", [row], ARCH, Path(folder))
+            chosen = [x for x in instances_for(limited, ARCHS[ARCH]) if x.kernel["name"] == INSTANCE]
+            (kernel,) = [x.kernel for x in chosen]
+            assembly, content = units.build(limited, SOURCE / "kernels.hip", chosen, ARCH, Path(folder))
             complete(kernel, ARCHS[ARCH], code_object.read(content), assembly)
         except BuildError as error:
             raise tools.refused(f"cannot compile the kernels: {reason(error)}") from error

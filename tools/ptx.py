@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from archs import ARCHS
-from instances import instances_for
+from instances import instances_for, unit_source
 from kernels import OUTPUT, write
 from probe import find_toolchain
+from tables import read_formats
 from toolchain import BuildError, Toolchain, run
 
 CHIP, WAVE = "sm_90a", 32
@@ -23,14 +24,14 @@ CHIP, WAVE = "sm_90a", 32
 
 def build(tools: Toolchain) -> tuple[dict[str, Any], bytes]:
     """The manifest and the text."""
-    rows, kernels = instances_for(tools, ARCHS["gfx90a"])  # as any that has only portable ones
+    instances = instances_for(tools, ARCHS["gfx90a"])  # as any that has only portable ones
     with tempfile.TemporaryDirectory() as scratch:
-        (Path(scratch) / "unit.def").write_text("\n".join(rows) + "\n")
+        (Path(scratch) / "unit.def").write_text(unit_source(instances))
         text = Path(scratch) / "kernels.ptx"
         cuda = ("-x", "cuda", f"--cuda-gpu-arch={CHIP}", "--cuda-device-only", "-nocudainc", "-nocudalib")
         # Nothing is fused but what is written as one operation.
         flags = ("-std=c++20", "-O3", "-ffp-contract=on", "-Wno-unknown-cuda-version")
-        unit = (f"-I{scratch}", '-DHIPGEMM_INSTANCES="unit.def"')
+        unit = ("-I.", f"-I{scratch}", '-DHIPGEMM_INSTANCES="unit.def"')
         run([*tools.clang, *cuda, *flags, *unit, "-S", "kernels.hip", "-o", str(text)])
         content = text.read_bytes() + b"\0"  # the driver looks for the end
     entry = {
@@ -38,9 +39,14 @@ def build(tools: Toolchain) -> tuple[dict[str, Any], bytes]:
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
         "wave": WAVE,
-        "kernels": kernels,
+        "kernels": [instance.kernel for instance in instances],
     }
-    return {"version": 1, "compiler": tools.version(), "archs": {CHIP: entry}}, content
+    return {
+        "version": 1,
+        "compiler": tools.version(),
+        **read_formats().codes(),
+        "archs": {CHIP: entry},
+    }, content
 
 
 def main() -> int:

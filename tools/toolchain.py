@@ -39,7 +39,7 @@ class Toolchain:
 
     def compile(self, source: Path, arch: str, assembly: Path, *flags: str) -> None:
         """HIP source to assembly. No headers, no device library, no value-changing math."""
-        warnings = ("-Wall", "-Wextra", "-Werror=return-type")
+        warnings = ("-Wall", "-Wextra", "-Werror=return-type", "-Werror=switch")
         command = [*self._hip(arch), "-O3", *warnings, *flags, "-S", source.name, "-o", str(assembly)]
         self._make(assembly, command, source.parent)
 
@@ -49,7 +49,7 @@ class Toolchain:
 
     def _hip(self, arch: str) -> list[str]:
         bare = ("--offload-device-only", "-nogpuinc", "-nogpulib")
-        return [*self.clang, "-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20"]
+        return [*self.clang, "-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20", "-I."]
 
     def assemble(self, assembly: Path, arch: str, target: Path) -> None:
         """Assembly to an object file."""

@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import inspect
 import os
-import re
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from instances import Instance, unit_source
 from toolchain import Toolchain
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
@@ -35,24 +35,18 @@ class Unit:
     code: bytes
 
 
-def split(rows: Iterable[str]) -> list[list[str]]:
-    """Rows of instances.def by unit: those that differ only from their first number on.
-
-    >>> split(["GEMM(bf16, nt, 256, 128)", "GEMM(bf16, nt, 64, 64)", "GEMM(bf16, nn, 64, 64)"])
-    [['GEMM(bf16, nt, 256, 128)', 'GEMM(bf16, nt, 64, 64)'], ['GEMM(bf16, nn, 64, 64)']]
-    """
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        found.setdefault(_subject(row), []).append(row)
+def split(instances: Iterable[Instance]) -> list[list[Instance]]:
+    """Kernels by unit."""
+    found: dict[str, list[Instance]] = {}
+    for instance in instances:
+        found.setdefault(instance.unit, []).append(instance)
     return list(found.values())
 
 
-def _subject(row: str) -> str:
-    return re.split(r"(?<=[,(]) ?(?=\d)", row)[0]
-
-
-def build(tools: Toolchain, source: Path, rows: Iterable[str], arch: str, cache: Path) -> tuple[str, bytes]:
-    """Compile the rows for one architecture, on all cores; returns the assembly and the code object.
+def build(
+    tools: Toolchain, source: Path, instances: Iterable[Instance], arch: str, cache: Path
+) -> tuple[str, bytes]:
+    """Compile kernels for one architecture, on all cores; returns the assembly and the code object.
 
     Units that were compiled before from the same text are taken from the `cache`.
     """
@@ -61,10 +55,10 @@ def build(tools: Toolchain, source: Path, rows: Iterable[str], arch: str, cache:
     with TemporaryDirectory(dir=cache) as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         scratch = Path(folder)
 
-        def make(numbered: tuple[int, list[str]]) -> Unit:
+        def make(numbered: tuple[int, list[Instance]]) -> Unit:
             return _unit(tools, source, numbered[1], arch, version, scratch / str(numbered[0]), cache)
 
-        units = list(pool.map(make, enumerate(split(rows))))
+        units = list(pool.map(make, enumerate(split(instances))))
         objects = [scratch / f"{number}.o" for number in range(len(units))]
         for file, unit in zip(objects, units, strict=True):
             file.write_bytes(unit.code)
@@ -80,12 +74,18 @@ def build(tools: Toolchain, source: Path, rows: Iterable[str], arch: str, cache:
 
 
 def _unit(
-    tools: Toolchain, source: Path, rows: list[str], arch: str, version: str, folder: Path, cache: Path
+    tools: Toolchain,
+    source: Path,
+    instances: list[Instance],
+    arch: str,
+    version: str,
+    folder: Path,
+    cache: Path,
 ) -> Unit:
     folder.mkdir()
-    (folder / "unit.def").write_text("\n".join(rows) + "\n")
+    (folder / "unit.def").write_text(unit_source(instances))
     # Each unit defines a symbol with its -cuid in the name.
-    name = hashlib.sha256(_subject(rows[0]).encode()).hexdigest()[:16]
+    name = hashlib.sha256(instances[0].unit.encode()).hexdigest()[:16]
     flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={name}")
     # Everything that the code depends on; the compiler's flags are in the source of the toolchain.
     how = (inspect.getsource(type(tools)), Path(__file__).read_text())

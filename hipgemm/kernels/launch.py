@@ -1,6 +1,7 @@
 """Kernels of a device, their arguments by name, and launches.
 
-The manifest describes each kernel's arguments; nothing here repeats it.
+The manifest describes each kernel's arguments, and the codes of formats and scale rules among them; nothing
+here repeats it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any
 from ..errors import KernelNotFoundError, UnsupportedError, sentence
 from ..formats.elements import Format
 from ..runtime import hip, tally
-from .manifest import MAKE_LINE, Argument, CodeObject, Kernel, code_object
+from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
 from .scale_layout import gemm_scale_bytes, gemm_scale_step
 
-Value = float | str | Format  # of an argument; formats and scale rules by name
+Value = float | Format | str  # of an argument; a str is the name of a scale rule
 
 # For a product whose operands have no scales.
 NO_SCALES: dict[str, Value] = {
@@ -30,19 +31,6 @@ NO_SCALES: dict[str, Value] = {
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
 _MAX_EXTENT, _MAX_THREADS = 2**31, 2**32 - 1  # kernels count in 4 bytes, HIP a launch's threads
-
-TYPE_CODES = {"bf16": 0, "f16": 1, "f32": 2}
-_ELEMENT_CODES = {"fp8_e4m3": 0, "fp8_e5m2": 1, "mxfp8_e4m3": 0, "mxfp8_e5m2": 1, "mxfp4_e2m1": 0}
-_FORMAT_CODES = {"fp8_e4m3": 0, "fp8_e5m2": 1, "mxfp8_e4m3": 2, "mxfp8_e5m2": 3, "mxfp4_e2m1": 4}
-_PLAIN_CODES = {**TYPE_CODES, **{name: 16 + code for name, code in _FORMAT_CODES.items()}}
-_RULE_CODES = {"unit": 0, "floor": 1, "rceil": 2, "even": 3}
-_NAMED_CODES = {
-    "element": _ELEMENT_CODES,
-    "format": _FORMAT_CODES,
-    "a_format": _PLAIN_CODES,
-    "b_format": _PLAIN_CODES,
-    "rule": _RULE_CODES,
-}
 
 
 def pack_format(args: Sequence[Argument]) -> str:
@@ -73,29 +61,29 @@ class Function:
     tile: tuple[int, ...]
     args: tuple[Argument, ...] = field(repr=False)
     packer: struct.Struct = field(repr=False)
+    codes: Codes = field(repr=False)
 
     def pack(self, values: Mapping[str, Value]) -> bytes:
         """Pack arguments given by name: exactly those that the manifest lists."""
         try:
-            row = [_number(x.name, values[x.name]) for x in self.args]
+            given = [values[x.name] for x in self.args]
         except KeyError as error:
             raise self._mismatch(f"{error} is not given") from None
-        if len(values) != len(row):
+        if len(values) != len(given):
             unknown = sorted(set(values) - {x.name for x in self.args})
             raise self._mismatch(f"{', '.join(unknown)} unknown to it")
-        return self.packer.pack(*row)
+        return self.packer.pack(*map(self._number, given))
+
+    def _number(self, value: Value) -> float:
+        if isinstance(value, Format):
+            return self.codes.formats[value.name]
+        return self.codes.scale_rules[value] if isinstance(value, str) else value
 
     def _mismatch(self, what: str) -> KernelNotFoundError:
         return KernelNotFoundError(
             f"{self.name} was built for another version of hipgemm, with other arguments ({what}); "
             f"run: {MAKE_LINE}"
         )
-
-
-def _number(name: str, value: Value) -> float:
-    if isinstance(value, Format):
-        value = value.name
-    return _NAMED_CODES.get(name, TYPE_CODES)[value] if isinstance(value, str) else value
 
 
 class ArgumentBlock:
@@ -218,7 +206,7 @@ def _load_function(device: int, name: str) -> Function:
     packer = struct.Struct(pack_format(kernel.args))
     with hip.on_device(device):
         handle = hip.call("hipModuleGetFunction", module, name.encode())
-    return Function(name, handle, kernel.threads, kernel.tile, kernel.args, packer)
+    return Function(name, handle, kernel.threads, kernel.tile, kernel.args, packer, built.codes)
 
 
 def _load_module(device: int) -> tuple[CodeObject, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KernelNotFoundError
-from ..formats.elements import FORMATS, QUANTIZED, Format
+from ..formats.elements import FORMATS, QUANTIZED, SCALE_RULES, Format
 
 KERNEL_DIR = Path(__file__).parent
 MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
@@ -66,6 +66,20 @@ def _format(name: str) -> Format:
 
 
 @dataclass(frozen=True)
+class Codes:
+    """What kernels are passed for a format or a rule for scales, by name."""
+
+    formats: Mapping[str, int]
+    scale_rules: Mapping[str, int]
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the package that have no code."""
+        wanted = (((*FORMATS, *QUANTIZED), self.formats), (SCALE_RULES, self.scale_rules))
+        return [name for names, codes in wanted for name in names if name not in codes]
+
+
+@dataclass(frozen=True)
 class CodeObject:
     """The kernels built for one architecture."""
 
@@ -73,6 +87,7 @@ class CodeObject:
     path: Path
     sha256: str
     kernels: dict[str, Kernel]
+    codes: Codes
 
     @cached_property
     def orders_scales(self) -> bool:
@@ -94,17 +109,22 @@ def load_manifest(directory: Path | None = None, name: str = "manifest.json") ->
 def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
     del stamp  # part of the cache's key only
     try:
-        return {
-            arch: _code_object(arch, entry, path)
-            for arch, entry in json.loads(path.read_text())["archs"].items()
-        }
+        read = json.loads(path.read_text())
+        codes = Codes(dict(read.get("formats", {})), dict(read.get("scale_rules", {})))
+        built = {arch: _code_object(arch, entry, path, codes) for arch, entry in read["archs"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KernelNotFoundError(
             f"the kernel manifest {path} is damaged ({error!r}); run: {MAKE_LINE}"
         ) from error
+    if built and codes.missing:
+        raise KernelNotFoundError(
+            f"the kernels of {path} were built for another version of hipgemm, without "
+            f"{', '.join(codes.missing)}; run: {MAKE_LINE}"
+        )
+    return built
 
 
-def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
+def _code_object(arch: str, entry: dict[str, Any], path: Path, codes: Codes) -> CodeObject:
     def kernel(k: dict[str, Any]) -> Kernel:
         return Kernel(
             name=k["name"],
@@ -124,7 +144,7 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path) -> CodeObject:
         )
 
     kernels = {k["name"]: kernel(k) for k in entry["kernels"]}
-    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels)
+    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels, codes)
 
 
 def code_object(arch: str, directory: Path | None = None) -> CodeObject:

@@ -21,9 +21,9 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import code_object  # noqa: E402
 import units  # noqa: E402
-from archs import ARCHS, PORTABLE  # noqa: E402
+from archs import ARCHS  # noqa: E402
 from figures import classify, complete, faults, main_loop  # noqa: E402
-from instances import instances_for, is_gemm  # noqa: E402
+from instances import all_instances, instances_for, is_gemm, unit_source  # noqa: E402
 from kernels import CACHE  # noqa: E402
 from probe import find_toolchain  # noqa: E402
 from toolchain import SOURCE, NoCompilerError  # noqa: E402
@@ -61,8 +61,8 @@ def toolchain():
 def compiled(toolchain):
     """Assembly and code object by architecture, from the sources as they are."""
     source = SOURCE / "kernels.hip"
-    rows = {arch: instances_for(toolchain, ARCHS[arch])[0] for arch in MANIFEST["archs"]}
-    return {arch: units.build(toolchain, source, rows[arch], arch, CACHE) for arch in rows}
+    listed = {arch: instances_for(toolchain, ARCHS[arch]) for arch in MANIFEST["archs"]}
+    return {arch: units.build(toolchain, source, listed[arch], arch, CACHE) for arch in listed}
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +96,17 @@ def test_each_architecture_has_code_of_its_own(built, arch):
     assert parsed.metadata["amdhsa.target"] == f"amdgcn-amd-amdhsa--{arch}"
 
 
-def test_portable_kernels_are_built_for_every_architecture():
+def test_portable_kernels_are_built_for_every_architecture(toolchain):
     """The same ones with the same arguments and tiles, so that the host need not know for which it packs."""
-
-    def portable(arch):
-        kernels = MANIFEST["archs"][arch]["kernels"]
-        return {k["name"]: (k["args"], k["tile"], k["threads"]) for k in kernels if k["op"] in PORTABLE}
-
+    listed = all_instances(toolchain)
+    portable = {i.kernel["name"]: i.kernel for i in listed if i.portable}
     assert set(MANIFEST["archs"]) == set(ARCHS)
-    assert {k["op"] for k in MANIFEST["archs"]["gfx90a"]["kernels"]} == PORTABLE
-    assert all(portable(arch) == portable("gfx950") for arch in ARCHS)
+    for arch, entry in MANIFEST["archs"].items():
+        kernels = {k["name"]: k for k in entry["kernels"]}
+        wanted = portable if arch != "gfx950" else {i.kernel["name"]: i.kernel for i in listed}
+        assert list(kernels) == list(wanted), arch
+        for name, kernel in portable.items():
+            assert all(kernels[name][key] == kernel[key] for key in ("args", "tile", "threads")), (arch, name)
 
 
 def test_no_fp8_instruction_where_it_means_another_format(assembly):
@@ -117,16 +118,23 @@ def test_no_fp8_instruction_where_it_means_another_format(assembly):
 
 def test_portable_kernels_are_cuda_too(toolchain, tmp_path):
     """The same sources make PTX; what differs is in hip_device.hpp."""
-    rows, kernels = instances_for(toolchain, ARCHS["gfx90a"])
-    (tmp_path / "unit.def").write_text("\n".join(rows))
+    listed = instances_for(toolchain, ARCHS["gfx90a"])
+    (tmp_path / "unit.def").write_text(unit_source(listed))
     cuda = ("-x", "cuda", "--cuda-gpu-arch=sm_90a", "--cuda-device-only", "-nocudainc", "-nocudalib")
     # Where it may, CUDA's compiler fuses what the rules round apart.
-    flags = ("-std=c++20", "-O3", "-ffp-contract=on", f"-I{tmp_path}", '-DHIPGEMM_INSTANCES="unit.def"')
+    flags = (
+        "-std=c++20",
+        "-O3",
+        "-ffp-contract=on",
+        "-I.",
+        f"-I{tmp_path}",
+        '-DHIPGEMM_INSTANCES="unit.def"',
+    )
     command = [*toolchain.clang, *cuda, *flags, "-S", "kernels.hip", "-o", tmp_path / "k.ptx"]
     done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "k.ptx").read_text()
-    assert set(re.findall(r"\.entry (\w+)", text)) == {k["name"] for k in kernels}
+    assert set(re.findall(r"\.entry (\w+)", text)) == {i.kernel["name"] for i in listed}
     assert ".local" not in text, "arrays in memory"
     assert not re.search(r"\b(add|sub|mul)\.f32", text), "free to be fused"
 
@@ -193,9 +201,8 @@ def test_decode_tiles_and_passes_fill_a_compute_unit():
     """As far as LDS and the registers in use allow; padding had cost up to half."""
     waves = {k["name"]: k["waves_per_simd"] for arch, k in ALL if arch == "gfx950"}
     groups = {k["name"]: k["workgroups_per_cu"] for arch, k in ALL if arch == "gfx950"}
-    decode = {name: n for name, n in groups.items() if "_32x64x" in name}
-    assert len(decode) == 40
-    assert set(decode.values()) == {3}  # LDS: 48 KiB each
+    decode = [k["name"] for arch, k in GEMMS if k["schedule"] == "Ring4"]
+    assert {groups[name] for name in decode} == {3}  # LDS: 48 KiB each
     full = {
         "copy_strided_b1",
         "copy_strided_b2",
@@ -265,7 +272,7 @@ def test_build_is_current(built, toolchain, compiled):
 def test_build_is_reproducible(toolchain, assembly, tmp_path):
     """A unit that is compiled anew is what the cache had."""
     for arch, text in assembly.items():
-        part = units.split(instances_for(toolchain, ARCHS[arch])[0])[1]
+        part = units.split(instances_for(toolchain, ARCHS[arch]))[1]
         again, _ = units.build(toolchain, SOURCE / "kernels.hip", part, arch, tmp_path)
         assert again in text
         assert len(list(tmp_path.iterdir())) == 2

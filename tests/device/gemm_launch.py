@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
+from hipgemm.formats.elements import FORMATS, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel, code_object
 from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
@@ -55,13 +56,13 @@ class Memory:
         self.pointers.clear()
 
 
-def launch(name: str, workgroups: int, **values: float) -> None:
+def launch(name: str, workgroups: int, **values: _launch.Value) -> None:
     """Launch a kernel with arguments by name; those not given are 0."""
     function = _launch.function(0, name)
     _launch.launch(function, workgroups, 0, **{x.name: 0 for x in function.args} | values)
 
 
-def launch_in_order(function: _launch.Function, workgroups: int, stream: int, *values: float) -> None:
+def launch_in_order(function: _launch.Function, workgroups: int, stream: int, *values: _launch.Value) -> None:
     """Launch a kernel with arguments in the order in which it takes them."""
     named = zip((x.name for x in function.args), values, strict=True)
     _launch.launch(function, workgroups, stream, **dict(named))
@@ -216,12 +217,12 @@ class Product:
         a_strided, b_strided = kernel.layout[0] == "t", kernel.layout[1] == "n"
         a = put_operand(memory, self.a, a_strided, kernel.chunk, gap)
         b = put_operand(memory, self.b, b_strided, kernel.chunk, gap)
-        epilogue = {"alpha": alpha, "out_type": list(TYPES).index(out)}
+        epilogue = {"alpha": alpha, "out_type": FORMATS[out]}
         if col_scale is not None:
             epilogue["col_scale"] = memory.put(col_scale)
         if bias is not None:
             epilogue["bias"] = memory.put(bias)
-            epilogue["bias_type"] = list(TYPES.values()).index(bias.dtype)
+            epilogue["bias_type"] = format_of(bias.dtype)
         scales = {}
         if kernel.op == "scaled_gemm":
             for name, scale in (("a_scale", self.a_scale), ("b_scale", self.b_scale)):
@@ -271,7 +272,7 @@ class Product:
                 split_tiles=split_tiles,
                 split_stride=split_stride,
                 alpha=1.0,
-                out_type=list(TYPES).index("f32"),
+                out_type=FORMATS["f32"],
             )
             rows, columns = KERNELS["split_reduce"].tile
             launch(

@@ -13,6 +13,7 @@ import pytest
 from gemm_launch import Memory, launch_in_order
 
 from hipgemm import reference, testing
+from hipgemm.formats.elements import FORMATS, format_of
 from hipgemm.kernels import launch as _launch
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -82,8 +83,8 @@ def gemm(
         *(m, n, k),
         *(1, 1, 0),  # batch_inner, splits, split_tiles
         alpha,
-        list(TYPES).index(out),
-        0 if bias is None else list(TYPES.values()).index(bias.dtype),
+        FORMATS[out],
+        0 if bias is None else format_of(bias.dtype),
     )
     after = memory.get(c, before)
     inside = np.zeros(after.shape, bool)

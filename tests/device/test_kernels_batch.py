@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gemm_launch import GEMMS, TYPES, Memory, Product, launch
 
+from hipgemm.formats.elements import F32
 from hipgemm.runtime import hip as _hip
 
 
@@ -16,13 +17,18 @@ def memory():
     made.free()
 
 
-def example(formats, tile, layout="nt"):
-    return next(k for k in GEMMS if k.startswith(f"gemm_{formats}_{layout}_{tile}x"))
+def example(formats, schedule, layout="nt"):
+    """The largest tile that is made in steps, or the smallest with another schedule."""
+    found = [
+        k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (formats, formats, layout, schedule)
+    ]
+    return (max if schedule == "PingPong" else min)(found, key=lambda k: k.tile).name
 
 
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
 pytestmark = pytest.mark.matrix
-EXAMPLES = [example(formats, tile) for tile in ("256x256", "64x64", "32x64") for formats in FORMATS]
+SCHEDULES = dict.fromkeys(k.schedule for k in GEMMS.values())
+EXAMPLES = [example(formats, schedule) for schedule in SCHEDULES for formats in FORMATS]
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
 each_tile = pytest.mark.parametrize(
     "kernel", [k.name for k in GEMMS.values() if k.layout == "nt" and k.a == k.b and k.a in FORMATS]
@@ -146,7 +152,7 @@ def test_a_tile_as_large_as_offsets_reach(memory):
     c = memory.put(np.full(rows, np.nan, np.float32))
     # The first of many splits: the last K tile and the first one.
     launch(
-        example("bf16", "64x64"),
+        example("bf16", "DoubleBuffer"),
         1,
         a=a,
         b=b,
@@ -161,7 +167,7 @@ def test_a_tile_as_large_as_offsets_reach(memory):
         batch_inner=1,
         splits=2**17,
         split_tiles=2,
-        out_type=list(TYPES).index("f32"),
+        out_type=F32,
     )
     got = memory.get(c, np.empty(rows, np.float32))
     assert np.array_equal(got, np.arange(rows) * len(last))

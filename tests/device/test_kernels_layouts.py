@@ -10,6 +10,7 @@ import pytest
 from gemm_launch import ELEMENTS, GEMMS, TYPES, Memory, Product, launch
 
 import hipgemm
+from hipgemm.formats.elements import F32
 from hipgemm.kernels.manifest import Kernel
 from hipgemm.runtime import hip as _hip
 
@@ -127,7 +128,7 @@ def multiply(memory, name, a, b, m, n, k, splits=1):
         k=k,
         batch_inner=1,
         alpha=1.0,
-        out_type=list(TYPES).index("f32"),
+        out_type=F32,
         splits=splits,
         split_tiles=-(-(tiles + tiles % 2) // splits),
         split_stride=m * n * 4,

@@ -14,18 +14,12 @@ import pytest
 from gemm_launch import ELEMENTS, KERNELS, TYPES, UNWRITTEN, Memory, launch
 
 from hipgemm import ScaledArray, reference, testing
+from hipgemm.formats import elements
+from hipgemm.formats.elements import format_of
+from hipgemm.kernels.launch import Value
 from hipgemm.runtime import hip as _hip
 
-FORMATS = {
-    "bf16": 0,
-    "f16": 1,
-    "f32": 2,
-    "fp8_e4m3": 16,
-    "fp8_e5m2": 17,
-    "mxfp8_e4m3": 18,
-    "mxfp8_e5m2": 19,
-    "mxfp4_e2m1": 20,
-}
+FORMATS = {**elements.FORMATS, **elements.QUANTIZED}
 LAYOUTS = ("row", "column", "reversed", "stepped", "tight")
 TILE = KERNELS["plain_gemm"].tile
 
@@ -116,7 +110,7 @@ def put(memory: Memory, x: np.ndarray, layout: str) -> tuple[int, list[int]]:
     return memory.put(base) + offset, strides
 
 
-def operand(memory: Memory, side: Side, name: str, layout: str) -> dict[str, int]:
+def operand(memory: Memory, side: Side, name: str, layout: str) -> dict[str, Value]:
     """The kernel's arguments for one side."""
     row = "row" if name == "a" else "col"
     codes = side.codes
@@ -152,11 +146,11 @@ def product(
     outer, inner = np.broadcast_shapes(a.codes.shape[:2], b.codes.shape[:2])
     base, c = layouts((outer, inner, m, n), TYPES[out], layout[2])
     pointer = memory.put(base)
-    values: dict[str, float] = {"alpha": alpha, "out_type": list(TYPES).index(out)}
+    values: dict[str, Value] = {"alpha": alpha, "out_type": FORMATS[out]}
     for name, x in epilogue.items():
         values[name] = memory.put(np.asarray(x))
     if "bias" in epilogue:
-        values["bias_type"] = list(TYPES.values()).index(epilogue["bias"].dtype)
+        values["bias_type"] = format_of(epilogue["bias"].dtype)
     launch(
         "plain_gemm",
         -(-m // TILE[0]) * -(-n // TILE[1]) * outer * inner + extra,
@@ -178,10 +172,10 @@ def product(
     return got
 
 
-def target(c: int, row: int, col: int, m: int, n: int, k: int) -> dict[str, float]:
+def target(c: int, row: int, col: int, m: int, n: int, k: int) -> dict[str, Value]:
     """The other arguments of one float32 product."""
     shape = {"m": m, "n": n, "k": k, "batch_inner": 1, "batches": 1}
-    return shape | {"c": c, "c_row": row, "c_col": col, "alpha": 1.0, "out_type": list(TYPES).index("f32")}
+    return shape | {"c": c, "c_row": row, "c_col": col, "alpha": 1.0, "out_type": FORMATS["f32"]}
 
 
 def check(memory: Memory, a: Side, b: Side, *, exact=True, device_alpha=None, **options: Any) -> None:
@@ -407,7 +401,7 @@ def test_results_and_batches_beyond_4_gib(memory, device_memory, out):
             **operand(memory, a, "a", "row"),
             **operand(memory, b, "b", "row"),
             **target(space + 2 * FAR, -FAR, item, 3, 2, 40)
-            | {"c_outer": 4 * FAR, "batches": 2, "out_type": list(TYPES).index(out)},
+            | {"c_outer": 4 * FAR, "batches": 2, "out_type": FORMATS[out]},
         )
         for entry in range(2):
             line = np.empty((3, 2), TYPES[out])

@@ -12,10 +12,10 @@ from test_kernels_scaled import gemm_order
 
 import hipgemm
 from hipgemm import reference
+from hipgemm.formats.elements import FORMATS, QUANTIZED, SCALE_RULES, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.runtime import hip as _hip
 
-RULES = ("unit", "floor", "rceil", "even")
 ELEMENTS = ("e4m3", "e5m2")
 LAYOUTS = ("row", "column", "reversed", "stepped", "shifted")
 
@@ -131,7 +131,7 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
         workgroups(*covered, kernel.tile),
         0,
         *(src, *outputs, *strides, *pitches, rows, cols),
-        *(list(TYPES.values()).index(x.dtype), ELEMENTS.index(element), RULES.index(rule), int(transform)),
+        *(format_of(x.dtype), QUANTIZED["mxfp4_e2m1" if fp4 else f"mxfp8_{element}"], rule, int(transform)),
     )
     results = []
     for lines, k, used, pitch, blocks, scale_pitch, size, data, scale, order in launched:
@@ -166,7 +166,7 @@ def check_mx(memory, x, *, sides="rc", fp4=False, **options):
 SHAPES = [(1, 1), (64, 128), (37, 33), (5, 300), (130, 31), (70, 257), (300, 160)]
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", SCALE_RULES)
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("element", [*ELEMENTS, "e2m1"])
 def test_mx_rules(memory, element, dtype, rule):
@@ -181,7 +181,7 @@ def test_mx_rules(memory, element, dtype, rule):
 @pytest.mark.parametrize("dtype", TYPES)
 def test_mx_hadamard(memory, dtype):
     for shape in ((16, 16), (48, 144), (80, 272), (304, 64)):
-        for rule in RULES:
+        for rule in SCALE_RULES:
             check_mx(memory, wild(shape, TYPES[dtype]), fp4=True, transform=True, rule=rule)
 
 
@@ -189,7 +189,7 @@ def test_mx_hadamard_of_subnormal_numbers(memory, rng):
     """The transform's factor goes into the scale, but where its product would be rounded."""
     x = rng.standard_normal((64, 64)).astype(np.float32) * np.exp2(np.arange(-149, -85.0))[:, None]
     for dtype in (np.dtype(np.float32), TYPES["bf16"]):
-        for rule in RULES:
+        for rule in SCALE_RULES:
             check_mx(memory, x.astype(dtype), fp4=True, transform=True, rule=rule)
 
 
@@ -224,7 +224,7 @@ def test_rows_too_far_apart_for_offsets_within_a_tile(memory):
     assert same_codes(codes, q.data)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", SCALE_RULES)
 @pytest.mark.parametrize("element", [*ELEMENTS, "e2m1"])
 def test_every_bf16_as_the_maximum_of_a_block_and_beside_one(memory, element, rule):
     every = np.arange(65536, dtype=np.uint16).view(ml_dtypes.bfloat16)
@@ -270,7 +270,7 @@ def amax(memory, x, layout, step):
     rows, cols = x.shape
     src, strides = upload(memory, x, layout)
     target = memory.put(np.zeros(rows if step else 1, np.float32))
-    kind = list(TYPES.values()).index(x.dtype)
+    kind = format_of(x.dtype)
     launch_in_order(
         _launch.function(0, "amax"), workgroups(rows, cols), 0, src, target, *strides, rows, cols, step, kind
     )
@@ -291,7 +291,7 @@ def quantize_fp8(memory, x, used, *, layout="row", element="e4m3", eps=1e-8, del
         workgroups(rows, cols),
         0,
         *(src, data, memory.put(used), scale, following, *strides, pitch, rows, cols, step, eps),
-        *(list(TYPES.values()).index(x.dtype), ELEMENTS.index(element)),
+        *(format_of(x.dtype), QUANTIZED[f"fp8_{element}"]),
     )
     codes = taken(memory, data, rows, pitch, used_bytes)
     after = None if delayed is None else memory.get(following, delayed)
@@ -433,13 +433,12 @@ def dequantize(memory, q, out, gap=0):
     item = TYPES[out].itemsize
     dst_pitch = (cols + gap) * item
     target = filled(memory, rows * dst_pitch)
-    formats = ("fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
     launch_in_order(
         _launch.function(0, "dequantize"),
         workgroups(rows, cols),
         0,
         *(memory.put(data), memory.put(scale.view(np.uint8)), target, data.shape[1], *strides, dst_pitch),
-        *(rows, cols, formats.index(q.format), list(TYPES).index(out), int(q.hadamard)),
+        *(rows, cols, QUANTIZED[q.format], FORMATS[out], int(q.hadamard)),
     )
     got = taken(memory, target, rows, dst_pitch, cols * item)
     return np.ascontiguousarray(got).view(TYPES[out])

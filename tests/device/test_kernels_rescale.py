@@ -9,6 +9,7 @@ from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_quantize import LAYOUTS, SHAPES, filled, taken, upload, wild, workgroups
 
+from hipgemm.formats.elements import FORMATS, format_of
 from hipgemm.kernels import launch as _launch
 
 
@@ -25,7 +26,7 @@ def check(memory, x, *, layout="row", out="bf16", row=None, col=None, divide=Fal
         0,
         *(src, dst, 0 if row is None else memory.put(row), 0 if col is None else memory.put(col)),
         *(*strides, pitch, rows, cols),
-        *(list(TYPES.values()).index(x.dtype), list(TYPES).index(out), int(divide)),
+        *(format_of(x.dtype), FORMATS[out], int(divide)),
     )
     got = np.ascontiguousarray(taken(memory, dst, rows, pitch, used)).view(to)
     with np.errstate(all="ignore"):

@@ -13,6 +13,7 @@ from gemm_launch import launch_in_order
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
+from hipgemm.formats.elements import FORMATS, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels import manifest
 
@@ -118,8 +119,8 @@ def gemm(
         0 if bias is None else memory.put(bias),
         *(lda, ldb, ldc),
         *(0, 0, 0, 0, 0, 0, 0),  # strides of batch and splits
-        *(m, n, padded, 1, 1, 0, alpha, list(TYPES).index(out)),
-        0 if bias is None else list(TYPES.values()).index(bias.dtype),
+        *(m, n, padded, 1, 1, 0, alpha, FORMATS[out]),
+        0 if bias is None else format_of(bias.dtype),
         *(scales[0][0], scales[1][0], scales[0][1], scales[1][1], 0, 0, 0, 0),
     )
     after = memory.get(c, before)

@@ -9,6 +9,7 @@ from test_kernels import TYPES
 from test_kernels import memory as memory
 from test_kernels_quantize import LAYOUTS, SHAPES, upload, workgroups
 
+from hipgemm.formats.elements import format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.testing import exact_grid, gamma, random_matrix
 
@@ -18,7 +19,7 @@ def sums(memory, x, layout="row"):
     src, strides = upload(memory, x, layout)
     lines = -(-rows // 64)
     dst = memory.put(np.full(lines * cols + 8, np.nan, np.float32))
-    kind = list(TYPES.values()).index(x.dtype)
+    kind = format_of(x.dtype)
     kernel = _launch.function(0, "sum_rows")
     launch_in_order(kernel, workgroups(rows, cols), 0, src, dst, *strides, rows, cols, kind)
     got = memory.get(dst, np.empty(lines * cols + 8, np.float32))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,12 +13,17 @@ from test_check_kernels import GEMMS, run
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from instances import read_rows  # noqa: E402
+from instances import all_instances, unit_source  # noqa: E402
 from probe import find_toolchain  # noqa: E402
 from toolchain import NoCompilerError, Toolchain  # noqa: E402
 
 Compiled = Callable[[str, list[tuple[str, str]]], bytes]
-LARGE, SMALL, RING = (f"gemm_bf16_nt_{tile}x64" for tile in ("256x256", "64x64", "32x64"))
+LARGE, SMALL, RING = (
+    pick(
+        (name for name, k in GEMMS.items() if k["schedule"] == schedule), key=lambda name: GEMMS[name]["tile"]
+    )
+    for pick, schedule in ((max, "PingPong"), (min, "DoubleBuffer"), (min, "Ring4"))
+)
 
 FETCH_B0 = "      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);\n"
 READ_B1 = "      p.read_b.template read<kStage, 1>(b1);\n"
@@ -96,11 +100,9 @@ def compile_alone(tools: Toolchain, folder: Path, kernel: str, replacements: lis
     """The kernel alone, from sources with these changes."""
     sources = folder / "src"
     shutil.copytree(ROOT / "src_hip", sources)
-    tile = re.fullmatch(r"gemm_bf16_nt_(\d+)x(\d+)x(\d+)", kernel)
-    assert tile
-    wanted = f"GEMM(bf16, nt, {', '.join(tile.groups())},"
-    (row,) = [row for row in read_rows(tools) if row.startswith(wanted)]
-    (folder / "one.def").write_text(row)
+    alone = [instance for instance in all_instances(tools) if instance.kernel["name"] == kernel]
+    assert alone
+    (folder / "one.def").write_text(unit_source(alone))
     schedule = (sources / "schedule.hpp").read_text()
     for old, new in replacements:
         assert schedule.count(old) == 1, f"schedule.hpp has changed: {old}"

@@ -1,0 +1,167 @@
+"""The tables of src_hip: formats against the package, rows that are wrong; what differs between builds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from hipgemm.errors import KernelNotFoundError
+from hipgemm.formats.elements import BF16, FORMATS, MXFP4_E2M1, QUANTIZED, SCALE_RULES
+from hipgemm.kernels.launch import Function, pack_format
+from hipgemm.kernels.manifest import Argument, Codes, load_manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import code_object  # noqa: E402
+import tables  # noqa: E402
+from compare import compare  # noqa: E402
+from toolchain import SOURCE, BuildError  # noqa: E402
+
+KERNELS = ROOT / "hipgemm" / "kernels"
+MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
+
+
+# ---- formats --------------------------------------------------------------------------------------------
+
+
+def test_formats_are_those_of_the_package():
+    """Names, bits and blocks; which need scales beside them; the rules for these."""
+    read = tables.read_formats()
+    unscaled = {name: row for name, row in read.formats.items() if isinstance(row, tables.Format)}
+    scaled = {name: row for name, row in read.formats.items() if isinstance(row, tables.ScaledFormat)}
+    assert list(unscaled) == list(FORMATS)
+    assert list(scaled) == list(QUANTIZED)
+    assert {name: int(row.bits) for name, row in read.formats.items()} == {
+        name: form.bits for name, form in {**FORMATS, **QUANTIZED}.items()
+    }
+    assert {name: int(row.block) for name, row in scaled.items()} == {
+        name: form.block for name, form in QUANTIZED.items()
+    }
+    assert tuple(read.scale_rules) == SCALE_RULES
+
+
+def test_the_manifest_has_their_codes():
+    codes = tables.read_formats().codes()
+    assert {kind: MANIFEST[kind] for kind in codes} == codes
+    for kind in codes.values():
+        assert len(set(kind.values())) == len(kind)
+    built = load_manifest()["gfx950"].codes
+    assert (dict(built.formats), dict(built.scale_rules)) == (codes["formats"], codes["scale_rules"])
+
+
+def test_arguments_are_packed_by_the_codes_of_the_manifest():
+    """Whatever these are: there are no others in the package."""
+    args = tuple(
+        Argument(name, "u32", 4 * i, 4) for i, name in enumerate(("out_type", "element", "rule", "m"))
+    )
+    codes = Codes({"bf16": 70, "mxfp4_e2m1": 71}, {"even": 72})
+    kernel = Function("kernel", None, 64, (1,), args, struct.Struct(pack_format(args)), codes)
+    packed = kernel.pack({"m": 73, "rule": "even", "element": MXFP4_E2M1, "out_type": BF16})
+    assert struct.unpack("<4I", packed) == (70, 71, 72, 73)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("formats", "mxfp8_e5m2"), ("formats", "f32"), ("scale_rules", "rceil")]
+)
+def test_kernels_without_a_format_are_of_another_version(tmp_path, kind, name):
+    codes = {**MANIFEST, kind: {key: code for key, code in MANIFEST[kind].items() if key != name}}
+    (tmp_path / "manifest.json").write_text(json.dumps(codes))
+    with pytest.raises(
+        KernelNotFoundError,
+        match=f"were built for another version of hipgemm, without {name}; run: make kernels",
+    ):
+        load_manifest(tmp_path)
+
+
+def test_kernels_from_before_there_were_codes(tmp_path):
+    old = {key: part for key, part in MANIFEST.items() if key not in ("formats", "scale_rules")}
+    (tmp_path / "manifest.json").write_text(json.dumps(old))
+    with pytest.raises(KernelNotFoundError, match=r"another version of hipgemm, without bf16, .*, even; run"):
+        load_manifest(tmp_path)
+
+
+# ---- rows -----------------------------------------------------------------------------------------------
+
+ROWS = (SOURCE / "instances.def").read_text()
+
+
+def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
+    listed = tables.read_instances(tables.read_formats())
+    names = {k["name"] for k in MANIFEST["archs"]["gfx950"]["kernels"]}
+    wanted = {row.name for row in listed.passes}
+    for served in listed.serves:
+        (product,) = [row for row in listed.products if row.operation == served.operation]
+        wanted |= {
+            f"{served.operation}_{pair.name}_{layout}_{size}x{pair.k}"
+            for pair in listed.pairs
+            if pair.family in served.families.split()
+            for layout in served.layouts.split()
+            for size in product.tiles.split()
+        }
+    assert names == wanted
+    assert len(names) == len(MANIFEST["archs"]["gfx950"]["kernels"])
+
+
+PAIR, SERVES = "PAIR(f16, half, f16, f16, 64)", "SERVES(gemm, mxfp4, nt, 14, 32)"
+WRONG = [
+    (PAIR, "PAIRS(f16)", "a row must be one of PAIR, TILE, PRODUCT, SERVES, PASS; got PAIRS(f16)"),
+    (PAIR, "PAIR(f16, half)", "PAIR(f16, half) must have the fields name, family, a, b, k"),
+    (PAIR, "PAIR(f16, half, f16, f17, 64)", "f17, 64) names f17, which is no format"),
+    (PAIR, "PAIR(f16, one, f16, f16, 64)", "names one, which is no family that a row SERVES has"),
+    (SERVES, "SERVES(gem, mxfp4, nt, 14, 32)", "32) names gem, which is no operation"),
+    (SERVES, "SERVES(gemm, mxfp5, nt, 14, 32)", "32) names mxfp5, which is no family of pairs"),
+    (SERVES, "SERVES(gemm, mxfp4, nt, 14)", "nt, 14) must have a limit for the tiles that are rings"),
+    ("TILE(64x64, ", "TILE(64x65, ", "128x128 64x64 32x64) names 64x64, which is no tile"),
+    ("AmaxArgs, any, ", "AmaxArgs, all, ", "4, 64x128) names all, which is no kind of architecture"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), WRONG)
+def test_wrong_rows_are_named(old, new, said):
+    assert ROWS.count(old) == 1
+    with pytest.raises(BuildError) as error:
+        tables.read_instances(tables.read_formats(), ROWS.replace(old, new))
+    assert str(error.value).startswith("instances.def: ")
+    assert str(error.value).endswith(said)
+
+
+# ---- what differs between two builds --------------------------------------------------------------------
+
+
+def test_a_build_is_as_itself():
+    counts = {arch: len(entry["kernels"]) for arch, entry in MANIFEST["archs"].items()}
+    assert list(compare(KERNELS, KERNELS)) == [
+        f"{arch}: {count} of {count} kernels have the machine code that they had"
+        for arch, count in counts.items()
+    ]
+
+
+def test_other_code_is_reported(tmp_path):
+    """One bit in the code of the last kernel of the file; and a kernel that is not listed."""
+    for path in KERNELS.glob("*.co"):
+        shutil.copy(path, tmp_path)
+    file = tmp_path / MANIFEST["archs"]["gfx942"]["file"]
+    image = bytearray(file.read_bytes())
+    listed = json.loads(json.dumps(MANIFEST))
+    changed = listed["archs"]["gfx942"]["kernels"][3]
+    symbol = code_object.read(bytes(image)).symbols[changed["name"]]
+    image[symbol.offset + symbol.size - 1] ^= 1
+    file.write_bytes(image)
+    changed["vgpr"] += 2
+    del listed["archs"]["gfx90a"]["kernels"][0]
+    (tmp_path / "manifest.json").write_text(json.dumps(listed))
+    said = list(compare(KERNELS, tmp_path))
+    assert len(said) == len(MANIFEST["archs"]) + 2
+    (line,) = [line for line in said if line.startswith("gfx942 ")]
+    size, vgpr = changed["code_bytes"], changed["vgpr"]
+    assert line.startswith(
+        f"gfx942 copy_strided_b4: bytes {size} -> {size}, VGPR {vgpr - 2} -> {vgpr}, SGPR "
+    )
+    assert "gfx942: 16 of 17 kernels have the machine code that they had" in said
+    assert "gfx90a plain_gemm: only before" in said

@@ -1,0 +1,206 @@
+"""The rows of src_hip/formats.def and src_hip/instances.def, which say what their fields mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from toolchain import SOURCE, BuildError
+
+
+class Format(NamedTuple):
+    """Numbers as they are."""
+
+    name: str
+    code: str
+    bits: str
+
+
+class ScaledFormat(NamedTuple):
+    """Numbers with scales beside them."""
+
+    name: str
+    code: str
+    bits: str
+    element: str
+    block: str
+
+
+class ScaleRule(NamedTuple):
+    """How the scale of a block follows from its numbers."""
+
+    name: str
+    code: str
+
+
+class Pair(NamedTuple):
+    """The formats of two operands."""
+
+    name: str
+    family: str
+    a: str
+    b: str
+    k: str
+
+
+class Tile(NamedTuple):
+    """A tile of C, and how a workgroup computes it."""
+
+    size: str
+    waves_m: str
+    waves_n: str
+    schedule: str
+    waves_per_simd: str
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether many K tiles are under way at a time, and loops short."""
+        return self.schedule.startswith("Ring")
+
+
+class Product(NamedTuple):
+    """An operation that multiplies tiles by matrix instructions."""
+
+    operation: str
+    header: str
+    args: str
+    scaled_args: str
+    tiles: str
+
+
+class Serves(NamedTuple):
+    """The layouts in which an operation takes some pairs, with limits of the main loop."""
+
+    operation: str
+    families: str
+    layouts: str
+    limit: str
+    ring_limit: str = ""
+
+
+class Pass(NamedTuple):
+    """A kernel that is no such product."""
+
+    name: str
+    operation: str
+    header: str
+    args: str
+    architectures: str
+    threads: str
+    waves_per_simd: str
+    tile: str
+    element_bytes: str = ""
+
+
+Row = TypeVar("Row", bound=tuple[str, ...])
+
+
+def _kind(row: type[tuple[str, ...]]) -> str:
+    """What rows are called in a file.
+
+    >>> _kind(ScaledFormat)
+    'SCALED_FORMAT'
+    """
+    return re.sub(r"\B([A-Z])", r"_\1", row.__name__).upper()
+
+
+class Table:
+    """The rows of one file: lines such as KIND(field, field)."""
+
+    def __init__(self, file: str, text: str, kinds: Iterable[type[tuple[str, ...]]]) -> None:
+        self.file = file
+        self._rows: dict[str, list[str]] = {_kind(row): [] for row in kinds}
+        for line in text.splitlines():
+            if not line.strip() or line.startswith(("#", "//")):
+                continue
+            found = re.fullmatch(r"(\w+)\((.*)\)", line)
+            if not found or found[1] not in self._rows:
+                raise BuildError(f"{file}: a row must be one of {', '.join(self._rows)}; got {line}")
+            self._rows[found[1]].append(found[2])
+
+    def rows(self, kind: type[Row]) -> list[Row]:
+        """Return all rows of a kind."""
+        return [self._row(kind, fields) for fields in self._rows[_kind(kind)]]
+
+    def _row(self, kind: type[Row], fields: str) -> Row:
+        try:
+            return kind(*fields.split(", "))
+        except TypeError:
+            names = ", ".join(kind.__annotations__)
+            raise BuildError(f"{self.file}: {_kind(kind)}({fields}) must have the fields {names}") from None
+
+    def refers(self, row: tuple[str, ...], names: Iterable[str], known: Iterable[str], what: str) -> None:
+        """Refuse a row with a name that is not known."""
+        for name in sorted(set(names) - set(known)):
+            raise self.refused(row, f"names {name}, which is no {what}")
+
+    def refused(self, row: tuple[str, ...], why: str) -> BuildError:
+        """The error for a row that is wrong."""
+        return BuildError(f"{self.file}: {_kind(type(row))}({', '.join(filter(None, row))}) {why}")
+
+
+@dataclass(frozen=True)
+class Formats:
+    """What formats.def lists."""
+
+    formats: dict[str, Format | ScaledFormat]
+    scale_rules: dict[str, ScaleRule]
+
+    def codes(self) -> dict[str, dict[str, int]]:
+        """What the manifest says: by which codes kernels are passed formats and rules."""
+        return {
+            "formats": {name: int(row.code) for name, row in self.formats.items()},
+            "scale_rules": {name: int(row.code) for name, row in self.scale_rules.items()},
+        }
+
+
+def read_formats() -> Formats:
+    """Read formats.def."""
+    path = SOURCE / "formats.def"
+    table = Table(path.name, path.read_text(), (Format, ScaledFormat, ScaleRule))
+    formats: list[Format | ScaledFormat] = [*table.rows(Format), *table.rows(ScaledFormat)]
+    return Formats({row.name: row for row in formats}, {row.name: row for row in table.rows(ScaleRule)})
+
+
+@dataclass(frozen=True)
+class Instances:
+    """What instances.def lists."""
+
+    pairs: list[Pair]
+    tiles: dict[str, Tile]
+    products: list[Product]
+    serves: list[Serves]
+    passes: list[Pass]
+
+
+def read_instances(formats: Formats, text: str | None = None) -> Instances:
+    """Read instances.def, or the `text` of one."""
+    path = SOURCE / "instances.def"
+    table = Table(path.name, path.read_text() if text is None else text, (Pair, Tile, Product, Serves, Pass))
+    found = Instances(
+        table.rows(Pair),
+        {row.size: row for row in table.rows(Tile)},
+        table.rows(Product),
+        table.rows(Serves),
+        table.rows(Pass),
+    )
+    families = {pair.family for pair in found.pairs}
+    served = {family for row in found.serves for family in row.families.split()}
+    for pair in found.pairs:
+        table.refers(pair, pair[2:4], formats.formats, "format")
+        table.refers(pair, [pair.family], served, "family that a row SERVES has")
+    rings = set()
+    for product in found.products:
+        table.refers(product, product.tiles.split(), found.tiles, "tile")
+        if any(found.tiles[size].is_ring for size in product.tiles.split()):
+            rings.add(product.operation)
+    for row in found.serves:
+        table.refers(row, [row.operation], [p.operation for p in found.products], "operation")
+        table.refers(row, row.families.split(), families, "family of pairs")
+        if row.operation in rings and not row.ring_limit:
+            raise table.refused(row, "must have a limit for the tiles that are rings")
+    for single in found.passes:
+        table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")
+    return found
