@@ -309,21 +309,16 @@ def copy_strided(
     )
 
 
-def order_scales(
-    device: int, stream: int, src: tuple[int, int, int], dst: int, rows: int, k: int, bits: int
-) -> None:
-    """Copy e8m0 scales (rows, K/32), given by address and strides, to the order in which products read."""
+def bind_scale_order(device: int, strides: tuple[int, int], rows: int, k: int, bits: int) -> BoundLaunch:
+    """Bind the copy of e8m0 scales (rows, K/32), of these strides, to the order in which products read."""
     kernel = function(device, "mx_gemm_scale")
-    launch(
-        kernel,
-        -(-(gemm_scale_bytes(rows, k) // 4) // kernel.tile[0]),
-        stream,
-        src=src[0],
-        dst=dst,
-        src_row_stride=src[1],
-        src_col_stride=src[2],
-        rows=rows,
-        k=k,
-        step=gemm_scale_step(rows),
-        bits=bits,
-    )
+    fixed: dict[str, Value] = {
+        "src_row_stride": strides[0],
+        "src_col_stride": strides[1],
+        "rows": rows,
+        "k": k,
+        "step": gemm_scale_step(rows),
+        "bits": bits,
+    }
+    words = gemm_scale_bytes(rows, k) // 4
+    return BoundLaunch(kernel, -(-words // kernel.tile[0]), ("src", "dst"), fixed)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..array.device_array import DeviceArray
 from ..formats.elements import F32, Format
 from ..formats.operand import Operand
@@ -16,6 +18,7 @@ from ..kernels.launch import (
     BoundLaunch,
     Function,
     Value,
+    bind_scale_order,
     bind_tiles,
     function,
 )
@@ -59,14 +62,14 @@ class ScalePlan:
     Blocked ones are kept in the order of products: all rows as one matrix, or else matrix by matrix.
     """
 
-    shape: Axes  # of the operand, in elements, without axes that are broadcast
-    strides: Axes  # of the scales, along the same axes
-    bits: int
     step: int = 0  # rows from block to block, or 1 for a float of each row, in the kernel's terms
-    blocked: bool = False
-    together: bool = True
-    cache_key: str = ""  # under which arrays keep blocked ones
     copy: Copy | None = None
+    blocked: bool = False
+    cache_key: str = ""  # under which arrays keep blocked ones
+    starts: tuple[tuple[int, int], ...] = ()  # of each matrix: bytes in the scales, and as they are ordered
+    nbytes: int = 0
+    padding: int = 0  # bytes behind them
+    order: BoundLaunch | None = None  # None where there are none
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,7 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
     known["swapped"] = choice.swapped
     loaded = function(device, kernel.name)
     if p.op.ragged:
-        return Plan(**known, **_grouped(choice, loaded))
+        return Plan(**known, **_grouped(choice, loaded, device))
     names = choice.names
     if kernel.op == PLAIN:
         return Plan(**known, **_plain(q, loaded, names))
@@ -177,7 +180,7 @@ class _Placed:
     scale_steps: Axes
 
 
-def _place(p: Problem, kernel: Kernel, side: int, name: str, reads: bool = True) -> _Placed:
+def _place(p: Problem, kernel: Kernel, side: int, name: str, device: int, reads: bool = True) -> _Placed:
     """Plan how an operand reaches a kernel with matrix instructions."""
     x = (p.a, p.b)[side]
     lead = (0,) * (len(x.shape) - 2)
@@ -192,33 +195,43 @@ def _place(p: Problem, kernel: Kernel, side: int, name: str, reads: bool = True)
     scales, scale_steps = None, lead
     in_groups = bool(p.op.ragged == "k" and x.format.block)
     if x.scale_strides and reads and not in_groups:
-        scales, scale_steps = _scales(x, p.k)
+        scales, scale_steps = _scales(x, p.k, device)
     return _Placed(OperandPlan(name, copy, scales, in_groups, x.widens), ld, steps, scale_steps)
 
 
-def _scales(x: Operand, k: int) -> tuple[ScalePlan, Axes]:
+def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
     """Return where the scales of an operand (.., rows, K) will be, and how far apart those of each matrix."""
     strides = x.scale_strides
     rows, row = x.shape[-2], strides[-2]
-    own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
-    lead = tuple(x.shape[axis] for axis in own)
-    shape, steps = (*lead, rows, k), (*(strides[axis] for axis in own), *strides[-2:])
     if not x.format.block:
         reason = scales_reason(x)
         if reason is None:
-            return ScalePlan(shape, steps, x.format.bits, int(rows > 1 and row == 4)), strides[:-2]
+            return ScalePlan(int(rows > 1 and row == 4)), strides[:-2]
         copy = copy_to_lines(reason, 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
-        apart = spread(copy.target[:-2], own_axes(strides), len(x.shape) - 2)
-        return ScalePlan(shape, steps, x.format.bits, 1, copy=copy), apart
-    merged, _ = merge((*lead, rows), steps[:-1])
+        return ScalePlan(1, copy), spread(copy.target[:-2], own_axes(strides), len(x.shape) - 2)
+    own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
+    lead, steps = tuple(x.shape[axis] for axis in own), tuple(strides[axis] for axis in own)
+    count = math.prod(lead)
+    merged, _ = merge((*lead, rows), (*steps, row))
     together = not lead or (len(merged) <= 1 and rows % SCALE_ROWS == 0)
-    if together:
-        step, matrix = gemm_scale_step(rows * math.prod(lead)), rows * SCALE_ROW_BYTES
-    else:
-        step, matrix = gemm_scale_step(rows), gemm_scale_bytes(rows, k)
-    apart = spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
-    cache_key = "gemm" if not lead else "gemm many" if together else "gemm each"
-    return ScalePlan(shape, steps, x.format.bits, step, True, together, cache_key), apart
+    ordered = rows * count if together else rows  # as one matrix
+    each = gemm_scale_bytes(ordered, k)
+    matrix = rows * SCALE_ROW_BYTES if together else each
+    starts = tuple(
+        (sum(n * step for n, step in zip(index, steps, strict=True)), i * each)
+        for i, index in enumerate(np.ndindex(*(() if together else lead)))
+    )
+    plan = ScalePlan(
+        gemm_scale_step(ordered),
+        blocked=True,
+        cache_key="gemm" if not lead else "gemm many" if together else "gemm each",
+        starts=starts,
+        nbytes=each * len(starts),
+        # A kernel reads whole lines of scales from where its matrix begins: at the end, past the last one's.
+        padding=(ordered - rows) * SCALE_ROW_BYTES if together else 0,
+        order=bind_scale_order(device, (row, strides[-1]), ordered, k, x.format.bits) if rows and k else None,
+    )
+    return plan, spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
 
 
 def _out_copy(p: Problem, kernel: Kernel) -> Copy | None:
@@ -241,7 +254,7 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
     p, kernel, cost = choice.problem, choice.kernel, choice.cost
     assert p.out is not None
     batch = Batch(p.batch)
-    a, b = (_place(p, kernel, side, name) for side, name in enumerate(names))
+    a, b = (_place(p, kernel, side, name, device) for side, name in enumerate(names))
     out_copy = _out_copy(p, kernel)
     out_steps, ldc = p.out.strides[:-2], p.out.pitch
     if out_copy is not None:
@@ -334,7 +347,7 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
         fixed |= {f"{side}_{row}": x.strides[-2], f"{side}_k": x.strides[-1]}
         fixed |= {f"{side}_scale_{row}": scales[-2], f"{side}_scale_block": scales[-1]}
         fixed |= _levels(side, batch.pair(x.strides[:-2])) | _levels(f"{side}_scale", batch.pair(scales[:-2]))
-        where = ScalePlan(x.shape, scales, x.format.bits) if x.scale_strides else None
+        where = ScalePlan() if x.scale_strides else None
         plans.append(OperandPlan(name, None, where, widens=x.widens))
         steps.append(x.strides[:-2])
         scale_steps.append(scales[:-2])
@@ -359,12 +372,12 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
     }
 
 
-def _grouped(choice: Choice, loaded: Function) -> dict[str, Any]:
+def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
     """Plan a launch of a kernel for groups of rows."""
     p, kernel = choice.problem, choice.kernel
     assert p.out is not None
     forward, reads = p.op.ragged == "m", not p.empty
-    a, b = (_place(p, kernel, side, name, reads) for side, name in enumerate(choice.names))
+    a, b = (_place(p, kernel, side, name, device, reads) for side, name in enumerate(choice.names))
     out_copy = _out_copy(p, kernel)
     out = p.out.strides if out_copy is None else out_copy.source
     ldc = p.out.pitch if out_copy is None else p.n

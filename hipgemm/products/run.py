@@ -13,9 +13,9 @@ from ..errors import Reason, UnsupportedError, raise_reasons, told_by
 from ..formats.elements import BLOCK
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.scaled import ScaledArray
-from ..kernels.launch import copy_strided, function, launch, order_scales
+from ..kernels.launch import copy_strided, function, launch
 from ..kernels.manifest import code_object
-from ..kernels.scale_layout import SCALE_ROW_BYTES, gemm_scale_bytes, group_scale_bytes, group_scale_step
+from ..kernels.scale_layout import group_scale_bytes, group_scale_step
 from ..quantize.plan import as_mxfp8
 from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
@@ -426,24 +426,14 @@ def _block_scales(where: ScalePlan, q: ScaledArray, stream: int) -> tuple[hip.Bl
     if found is not None and found[0].ptr:
         found[0].reading(stream)
         return found
-    *lead, rows, k = where.shape
     scale = q.scale
-    count = int(np.prod(lead, dtype=np.int64))
-    if where.together:
-        lead, rows = [], rows * count
-    each = gemm_scale_bytes(rows, k)
-    size = each * (1 if where.together else count)
-    # A kernel reads whole lines of scales from where its matrix begins: at the end, past the last one's.
-    behind = (rows - rows // count) * SCALE_ROW_BYTES if where.together else 0
-    block = hip.allocate(size + behind, scale.device, stream)
-    hip.clear(block.ptr + size, behind, stream)
+    block = hip.allocate(where.nbytes + where.padding, scale.device, stream)
+    hip.clear(block.ptr + where.nbytes, where.padding, stream)
     scale._block.reading(stream)
-    if rows and k:
-        row, along = where.strides[-2:]
-        for i, index in enumerate(np.ndindex(*lead)):
-            source = scale.ptr + sum(n * step for n, step in zip(index, where.strides, strict=False))
-            target = block.ptr + i * each
-            order_scales(scale.device, stream, (source, row, along), target, rows, k, where.bits)
+    if where.order is not None:
+        for source, target in where.starts:
+            where.order.launch(stream, (scale.ptr + source, block.ptr + target))
+            where.order.count()
     found = q._kernel_scales[where.cache_key] = block, block.ptr
     return found
 
