@@ -218,7 +218,7 @@ def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
     each = gemm_scale_bytes(ordered, k)
     matrix = rows * SCALE_ROW_BYTES if together else each
     starts = tuple(
-        (sum(n * step for n, step in zip(index, steps, strict=True)), i * each)
+        (sum(n * step for n, step in zip(index, steps, strict=False)), i * each)
         for i, index in enumerate(np.ndindex(*(() if together else lead)))
     )
     plan = ScalePlan(
