@@ -17,6 +17,7 @@ NAMES = [
     "matmul, out= and bias",
     "matmul, out allocated",
     "matmul, mxfp8, out= given",
+    "grouped_matmul, out= given",
     "quantize_mxfp8",
     "quantize_fp8",
     "dequantize, mxfp8",
