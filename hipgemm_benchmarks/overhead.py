@@ -19,6 +19,7 @@ from hipgemm.array.device_array import DeviceArray, asarray, empty
 from hipgemm.config import environment
 from hipgemm.distributed.sharding import shard, sharded_matmul
 from hipgemm.kernels import launch as _launch
+from hipgemm.kernels.manifest import code_object
 from hipgemm.products.grouped import grouped_matmul
 from hipgemm.products.matmul import matmul
 from hipgemm.quantize.quantizers import dequantize, quantize_fp8, quantize_mxfp8
@@ -222,6 +223,12 @@ def split(call: Call, batch: int = 50, batches: int = 20) -> Split:
     return Split(1e6 * statistics.median(totals), 1e6 * statistics.median(insides))
 
 
+def groups_are_served() -> bool:
+    """Whether the device has kernels for groups of rows."""
+    kernels = code_object(_hip.arch(_hip.current_device())).kernels.values()
+    return any(kernel.op == "grouped_matmul" for kernel in kernels)
+
+
 def from_numpy() -> dict[str, tuple[Call, float]]:
     """Calls on NumPy arrays, (16, 32) @ (32, 64), and the aim for their microseconds of Python."""
     rng = np.random.default_rng(0)
@@ -229,12 +236,15 @@ def from_numpy() -> dict[str, tuple[Call, float]]:
     experts, offsets = np.stack([w, w]), np.array([0, 7, 16], np.int32)
     q, p = quantize_mxfp8(x), quantize_mxfp8(w)
     f, g = quantize_fp8(x), quantize_fp8(w)
-    return {
+    calls: dict[str, tuple[Call, float]] = {
         "matmul, bf16": (lambda: matmul(x, w.T), 40.0),
         "matmul, fp8": (lambda: matmul(f, g.T), 60.0),
         "matmul, mxfp8": (lambda: matmul(q, p.T), 60.0),
         "grouped_matmul, bf16": (lambda: grouped_matmul(x, experts.swapaxes(1, 2), offsets), 60.0),
     }
+    if not groups_are_served():
+        del calls["grouped_matmul, bf16"]
+    return calls
 
 
 def resident() -> dict[str, Call]:
@@ -253,7 +263,7 @@ def resident() -> dict[str, Call]:
     def allocating() -> None:
         kept[:] = [matmul(x, w)]
 
-    return {
+    calls: dict[str, Call] = {
         "matmul, out= given": lambda: matmul(x, w, out),
         "matmul, out= and bias": lambda: matmul(x, w, out, bias=bias),
         "matmul, out allocated": allocating,
@@ -265,6 +275,9 @@ def resident() -> dict[str, Call]:
         "sharded_matmul, split m": lambda: sharded_matmul(rows, whole, split="m"),
         "sharded_matmul, split k": lambda: sharded_matmul(*ranges, split="k"),
     }
+    if not groups_are_served():
+        del calls["grouped_matmul, out= given"]
+    return calls
 
 
 def import_seconds(runs: int = 5) -> float:

@@ -33,12 +33,14 @@ def calls():
     return overhead.resident()
 
 
-def test_the_table_has_these(calls):
-    assert list(calls) == NAMES
+def test_the_table_has_these(calls, matrix_kernels):
+    assert list(calls) == [name for name in NAMES if matrix_kernels or "grouped" not in name]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_steady_state_allocates_nothing(name, calls):
+    if name not in calls:
+        pytest.skip("needs the matrix kernels")
     gc.collect()
     gc.disable()
     try:
