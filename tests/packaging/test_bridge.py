@@ -51,7 +51,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_every_function_that_is_used_is_exported(environment, run_python):
     used = set()
-    for path in (ROOT / "hipgemm").glob("*.py"):
+    for path in (ROOT / "hipgemm").rglob("*.py"):
         used |= set(re.findall(r"(?:\.|[\"'])(i?hip[A-Z]\w+)", path.read_text()))
     used = {name for name in used - NOT_FUNCTIONS if not re.match("hip(Error|MemcpyDevice)", name)}
     names = sorted(RENAMED.get(name, name) for name in used)
