@@ -3,8 +3,8 @@
 #include "kargs.hpp"
 
 // A product with matrix instructions: a tile of C for each workgroup.
-#define PRODUCT(name, operation, Args, a, b, layout, M, N, K, waves_m, waves_n, schedule,          \
-                waves_per_simd)                                                                    \
+#define PRODUCT_KERNEL(name, operation, Args, a, b, layout, M, N, K, waves_m, waves_n, schedule,   \
+                       waves_per_simd)                                                             \
   namespace hipgemm {                                                                              \
   HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                   \
   name(HIPGEMM_PARAMETERS(Args)) {                                                                 \
@@ -14,7 +14,7 @@
   }
 
 // Anything else. It is told the number of threads, the tile of a workgroup and what else a row has.
-#define PASS(name, operation, Args, threads, waves_per_simd, ...)          \
+#define PASS_KERNEL(name, operation, Args, threads, waves_per_simd, ...)   \
   namespace hipgemm {                                                      \
   HIPGEMM_KERNEL(threads, waves_per_simd) name(HIPGEMM_PARAMETERS(Args)) { \
     hipgemm::operation<threads, __VA_ARGS__>(Args{HIPGEMM_NAMES(Args)});   \

@@ -9,8 +9,8 @@ from typing import Any
 
 from archs import Arch
 from tables import (
-    Formats,
-    Instances,
+    FormatTables,
+    KernelTables,
     Pair,
     Pass,
     Product,
@@ -18,7 +18,7 @@ from tables import (
     Serves,
     Tile,
     read_formats,
-    read_instances,
+    read_kernels,
 )
 from toolchain import Toolchain
 
@@ -42,7 +42,7 @@ class Instance:
 def all_instances(tools: Toolchain) -> list[Instance]:
     """All there are."""
     formats = read_formats()
-    listed = read_instances(formats)
+    listed = read_kernels(formats)
     lists = [name for p in listed.products for name in (p.args, p.scaled_args)]
     args = _read_arguments(tools, [*lists, *(row.args for row in listed.passes)])
     return [*_products(listed, formats, args), *(_pass(row, args) for row in listed.passes)]
@@ -57,10 +57,12 @@ def _read_arguments(tools: Toolchain, names: Iterable[str]) -> Arguments:
     return {name: lay_out(pairs) for name, *pairs in rows}
 
 
-def _products(listed: Instances, formats: Formats, args: Arguments) -> Iterator[Instance]:
+def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> Iterator[Instance]:
     """Each operation in all pairs it serves, all of its tiles, all layouts."""
     for product in listed.products:
         for pair in listed.pairs:
+            form = formats.formats[pair.a]
+            block = int(form.block) if isinstance(form, ScaledFormat) else None
             serves = [
                 (row, layout)
                 for row in listed.serves
@@ -69,15 +71,14 @@ def _products(listed: Instances, formats: Formats, args: Arguments) -> Iterator[
             ]
             for size in product.tiles.split():
                 for row, layout in serves:
-                    yield _product(product, pair, listed.tiles[size], row, layout, formats, args)
+                    yield _product(product, pair, listed.tiles[size], row, layout, block, args)
 
 
 def _product(
-    product: Product, pair: Pair, tile: Tile, serves: Serves, layout: str, formats: Formats, args: Arguments
+    product: Product, pair: Pair, tile: Tile, serves: Serves, layout: str, block: int | None, args: Arguments
 ) -> Instance:
-    form = formats.formats[pair.a]
-    scaled, block = isinstance(form, ScaledFormat), int(form.block) if isinstance(form, ScaledFormat) else 0
-    operation, listed = product.operation, product.scaled_args if scaled else product.args
+    operation, scaled = product.operation, block is not None
+    listed = product.scaled_args if scaled else product.args
     size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)
     limit = serves.ring_limit if tile.is_ring else serves.limit
     unit = f"{operation}_{pair.name}_{layout}"
@@ -95,12 +96,12 @@ def _product(
         # Numbers of 16 bytes: K comes in whole chunks, and a K tile is 8 of them.
         "chunk": int(pair.k) // 8,
         # Numbers along K with a scale of their own; 0 where a row or all share one.
-        "block": block,
+        "block": block or 0,
         "limits": {"waves_per_simd": int(tile.waves_per_simd), "valu_salu": int(limit)},
         "args": args[listed],
     }
     fields = (name, operation, listed, pair.a, pair.b, layout, *size, *tile[1:])
-    return Instance(kernel, _row("PRODUCT", *fields), product.header, unit, portable=False)
+    return Instance(kernel, _row("PRODUCT_KERNEL", *fields), product.header, unit, portable=False)
 
 
 def _pass(row: Pass, args: Arguments) -> Instance:
@@ -118,7 +119,7 @@ def _pass(row: Pass, args: Arguments) -> Instance:
     kernel["args"] = args[row.args]
     fields = (row.name, row.operation, row.args, row.threads, row.waves_per_simd, *tile, *more)
     portable = row.architectures == "any"
-    return Instance(kernel, _row("PASS", *fields), row.header, row.operation, portable)
+    return Instance(kernel, _row("PASS_KERNEL", *fields), row.header, row.operation, portable)
 
 
 def _numbers(size: str) -> list[int]:

@@ -142,7 +142,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Formats:
+class FormatTables:
     """What formats.def lists."""
 
     formats: dict[str, Format | ScaledFormat]
@@ -156,16 +156,16 @@ class Formats:
         }
 
 
-def read_formats() -> Formats:
+def read_formats() -> FormatTables:
     """Read formats.def."""
     path = SOURCE / "formats.def"
     table = Table(path.name, path.read_text(), (Format, ScaledFormat, ScaleRule))
     formats: list[Format | ScaledFormat] = [*table.rows(Format), *table.rows(ScaledFormat)]
-    return Formats({row.name: row for row in formats}, {row.name: row for row in table.rows(ScaleRule)})
+    return FormatTables({row.name: row for row in formats}, {row.name: row for row in table.rows(ScaleRule)})
 
 
 @dataclass(frozen=True)
-class Instances:
+class KernelTables:
     """What instances.def lists."""
 
     pairs: list[Pair]
@@ -175,11 +175,11 @@ class Instances:
     passes: list[Pass]
 
 
-def read_instances(formats: Formats, text: str | None = None) -> Instances:
+def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables:
     """Read instances.def, or the `text` of one."""
     path = SOURCE / "instances.def"
     table = Table(path.name, path.read_text() if text is None else text, (Pair, Tile, Product, Serves, Pass))
-    found = Instances(
+    found = KernelTables(
         table.rows(Pair),
         {row.size: row for row in table.rows(Tile)},
         table.rows(Product),

@@ -92,7 +92,7 @@ ROWS = (SOURCE / "instances.def").read_text()
 
 
 def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
-    listed = tables.read_instances(tables.read_formats())
+    listed = tables.read_kernels(tables.read_formats())
     names = {k["name"] for k in MANIFEST["archs"]["gfx950"]["kernels"]}
     wanted = {row.name for row in listed.passes}
     for served in listed.serves:
@@ -126,7 +126,7 @@ WRONG = [
 def test_wrong_rows_are_named(old, new, said):
     assert ROWS.count(old) == 1
     with pytest.raises(BuildError) as error:
-        tables.read_instances(tables.read_formats(), ROWS.replace(old, new))
+        tables.read_kernels(tables.read_formats(), ROWS.replace(old, new))
     assert str(error.value).startswith("instances.def: ")
     assert str(error.value).endswith(said)
 
