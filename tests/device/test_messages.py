@@ -364,7 +364,12 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
 )
 def test_message(call: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind) as caught:
-        call()
+        try:
+            call()
+        except hg.KernelNotFoundError as error:
+            if kind is not hg.KernelNotFoundError:
+                pytest.skip(f"needs the matrix kernels: {error}")
+            raise
     assert type(caught.value) is kind
     pattern = re.escape(text).replace(r"\.\*", ".*")  # for numbers that differ from machine to machine
     assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
