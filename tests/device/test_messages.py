@@ -363,13 +363,10 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     ("call", "kind", "text"), ROWS, ids=[text.split("\n")[0][:70] for _, _, text in ROWS]
 )
 def test_message(call: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind) as caught:
-        try:
-            call()
-        except hg.KernelNotFoundError as error:
-            if kind is not hg.KernelNotFoundError:
-                pytest.skip(f"needs the matrix kernels: {error}")
-            raise
+    with pytest.raises(Exception) as caught:  # noqa: PT011: of which type, is asked below
+        call()
+    if isinstance(caught.value, hg.KernelNotFoundError) and kind is not hg.KernelNotFoundError:
+        pytest.skip(f"needs the matrix kernels: {caught.value}")
     assert type(caught.value) is kind
     pattern = re.escape(text).replace(r"\.\*", ".*")  # for numbers that differ from machine to machine
     assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
