@@ -449,8 +449,6 @@ def _restride(
 ) -> tuple[int, ...] | None:
     """Return the strides of an array in another shape of the same size; None if it takes a copy.
 
-    Examples
-    --------
     >>> _restride((2, 3, 4), (48, 16, 4), (6, 2, 2)), _restride((2, 3), (4, 8), (6,))
     ((16, 8, 4), None)
     """

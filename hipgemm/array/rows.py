@@ -71,8 +71,6 @@ def as_rows(x: DeviceArray, axis: int, stream: int) -> Rows:
 def one_step(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     """Return the one stride that walks through several axes; None if there is none.
 
-    Examples
-    --------
     >>> one_step((2, 3), (24, 8)), one_step((2, 3), (32, 8)), one_step((1, 3), (0, -8)), one_step((), ())
     (8, None, -8, 0)
     """

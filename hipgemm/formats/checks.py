@@ -22,8 +22,6 @@ T = TypeVar("T")
 class Checks:
     """Collects in `found` what is wrong with the arguments of a function, and returns the others as read.
 
-    Examples
-    --------
     >>> checks = Checks("quantize_mxfp8")
     >>> checks.axis(2, 2), checks.flag("hadamard", "no")
     (None, False)

@@ -273,8 +273,6 @@ class ScaledArray:
 def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return the first block of each group of rows, and behind them the number of all blocks.
 
-    Examples
-    --------
     >>> group_blocks(np.array([0, 33, 33, 128]))
     array([0, 2, 2, 5])
     """
@@ -311,8 +309,6 @@ def unpack_along(x: npt.NDArray[np.uint8], axis: int, length: int) -> npt.NDArra
 def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
     """Shape of the scales: one for each block along an axis, or with `block` 0 one for all of it.
 
-    Examples
-    --------
     >>> scale_shape((4, 70), -1, 32), scale_shape((4, 70), -2, 0)
     ((4, 3), (1, 70))
     """

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Strides in bytes of an array whose last axis runs fastest.
 
-    Examples
-    --------
     >>> contiguous_strides((2, 3, 4), 2)
     (24, 8, 2)
     """
@@ -26,8 +24,6 @@ def byte_range(
 ) -> tuple[int, int]:
     """Return the first byte of an array and the one behind its last.
 
-    Examples
-    --------
     >>> byte_range((3, 4), (-8, 2), 2, 100)
     (84, 108)
     """

@@ -140,8 +140,6 @@ def arch(device: int) -> str:
 def read_stream(stream: Any) -> int | Reason:
     """The handle that a stream argument means, 0 for the default stream; or what is wrong with it.
 
-    Examples
-    --------
     >>> print(read_stream(None), read_stream(1), read_stream(2))
     0 0 stream must be one that all threads mean alike; got the per-thread stream (2); make a hipgemm.Stream
     """
