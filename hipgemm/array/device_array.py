@@ -655,7 +655,6 @@ def asarray(
 
 def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) -> ScaledArray:
     """Bring codes and scales to a device, codes in rows that products read in place."""
-    form = QUANTIZED[x.format]
     target = _hip.current_device() if device is None and x.device is None else device
 
     def part(y: Any) -> Any:
@@ -672,16 +671,7 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
         data = data if along is x else data.mT
     amax = None if x.amax is None else part(x.amax)
     offsets = part(x.group_offsets) if isinstance(x.group_offsets, DeviceArray) else x.group_offsets
-    return ScaledArray._make(
-        data,
-        part(x.scale),
-        form,
-        x.axis,
-        x.shape,
-        hadamard=x.hadamard,
-        amax=amax,
-        group_offsets=offsets,
-    )
+    return x._with(data, part(x.scale), amax=amax, group_offsets=offsets)
 
 
 def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:

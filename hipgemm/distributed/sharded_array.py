@@ -411,7 +411,7 @@ def cut(x: Any, axis: int, start: int, stop: int) -> Any:
         scale = sliced(scale, axis, start // form.block, -(-stop // form.block))
     elif scale.shape and not along and scale.shape[axis] == x.shape[axis]:  # else parts share it
         scale = sliced(scale, axis, start, stop)
-    return ScaledArray._make(data, scale, form, x.axis, tuple(shape), hadamard=x.hadamard)
+    return x._with(data, scale, shape=tuple(shape), amax=None)
 
 
 def _plain(x: Part) -> DeviceArray:
