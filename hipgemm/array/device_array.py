@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InterchangeError, Reason, fault, read, sentence
-from ..formats.arrays import Resident, array_hint, is_array
+from ..formats.arrays import Resident, array_hint, is_array, memory_as_array
 from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, QUANTIZED, round_once
 from ..formats.scaled import ScaledArray, packed_data
-from ..formats.strides import byte_range, contiguous_strides, line_pitch
+from ..formats.strides import byte_range, contiguous_strides, line_pitch, restride
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from . import dlpack as _dlpack
@@ -155,7 +155,7 @@ class DeviceArray(Resident):
         (6, 4)
         """
         extents = read_shape("DeviceArray.reshape", shape, self.size)
-        strides = _restride(self.shape, self.strides, extents)
+        strides = restride(self.shape, self.strides, extents)
         if strides is None:
             required = "axes that become one must lie as one in memory"
             got = f"shape {self.shape}, strides {self.strides}"
@@ -199,28 +199,21 @@ class DeviceArray(Resident):
         raise TypeError("DeviceArray: a copy to the host must be asked for; use .get()")
 
     def __getitem__(self, index: Index) -> DeviceArray:
-        shape, strides = [], []
-        address, axis = self.ptr, 0
-        for part in _expand(index, self.ndim):
-            if part is None:
-                shape.append(1)
-                strides.append(0)
-                continue
-            n, stride = self.shape[axis], self.strides[axis]
-            if isinstance(part, slice):
-                start, stop, step = part.indices(n)
-                count = len(range(start, stop, step))
-                shape.append(count)
-                strides.append(stride * step)
-                address += start * stride if count else 0
-            else:
-                if not -n <= part < n:
-                    raise IndexError(
-                        f"DeviceArray: index {part} is out of bounds for axis {axis} of size {n}"
-                    )
-                address += (part % n) * stride
-            axis += 1
-        return self._view(address, tuple(shape), tuple(strides))
+        parts = tuple(map(_basic, index if isinstance(index, tuple) else (index,)))
+        given = sum(part is not None and part is not ... for part in parts)
+        if given > self.ndim:
+            raise fault(IndexError, "DeviceArray", f"at most {self.ndim} indices", given)
+        ellipses = sum(part is ... for part in parts)
+        if ellipses > 1:
+            raise IndexError("DeviceArray: an index can have only one ellipsis")
+        if ellipses == 0:
+            parts += (...,)  # or NumPy would read a single element
+        memory = memory_as_array(self.ptr, self.shape, self.strides, f"|V{self.dtype.itemsize}")
+        try:
+            view = memory[parts]
+        except IndexError as error:
+            raise IndexError(f"DeviceArray: {error}".replace(" with size ", " of size ")) from None
+        return self._view(address_of(view) if view.size else self.ptr, view.shape, view.strides)
 
     def _view(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], padded: bool = False
@@ -418,63 +411,15 @@ class _Export:
         self._block.exports -= 1
 
 
-def _expand(index: Index, ndim: int) -> list[int | slice | None]:
-    """Write out what a basic index leaves out."""
-    parts = index if isinstance(index, tuple) else (index,)
-    given = sum(part is not None and part is not ... for part in parts)
-    if given > ndim:
-        raise fault(IndexError, "DeviceArray", f"at most {ndim} indices", given)
-    rest: list[int | slice | None] = [slice(None)] * (ndim - given)
-    expanded: list[int | slice | None] = []
-    seen = False
-    for part in parts:
-        if part is ...:
-            if seen:
-                raise IndexError("DeviceArray: an index can have only one ellipsis")
-            seen = True
-            expanded += rest
-        elif part is None or isinstance(part, slice):
-            expanded.append(part)
-        else:
-            try:
-                expanded.append(operator.index(part))
-            except TypeError:
-                required = "an index must be an int, a slice, None or ..."
-                raise fault(TypeError, "DeviceArray", required, type(part).__qualname__) from None
-    return expanded if seen else expanded + rest
-
-
-def _restride(
-    shape: tuple[int, ...], strides: tuple[int, ...], extents: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Return the strides of an array in another shape of the same size; None if it takes a copy.
-
-    >>> _restride((2, 3, 4), (48, 16, 4), (6, 2, 2)), _restride((2, 3), (4, 8), (6,))
-    ((16, 8, 4), None)
-    """
-    if 0 in extents:
-        return contiguous_strides(extents, strides[-1] if strides else 1)
-    runs: list[list[int]] = []  # extent and stride of what lies in memory as one, from the last axis on
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 1:
-            continue
-        if runs and stride == runs[-1][0] * runs[-1][1]:
-            runs[-1][0] *= n
-        else:
-            runs.append([n, stride])
-    found: list[int] = []
-    left, step = runs.pop(0) if runs else (1, 0)
-    for n in reversed(extents):
-        if n == 1:
-            found.append(step * left)
-            continue
-        if left == 1 and runs:
-            left, step = runs.pop(0)
-        if left % n:
-            return None
-        found.append(step)
-        left, step = left // n, step * n
-    return tuple(reversed(found))
+def _basic(part: Any) -> Any:
+    """Read a part of an index: one of those that take no copy."""
+    if part is None or part is ... or isinstance(part, slice):
+        return part
+    try:
+        return operator.index(part)
+    except TypeError:
+        required = "an index must be an int, a slice, None or ..."
+        raise fault(TypeError, "DeviceArray", required, type(part).__qualname__) from None
 
 
 # ---- making arrays ---------------------------------------------------------------------------------
@@ -725,21 +670,24 @@ def _take_over(x: Any, stream: int) -> DeviceArray:
     return DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
 
 
-def queue_rows(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
-    """Bring matrices of contiguous rows up without waiting, into rows padded with zeros to 16 bytes.
-
-    They may change at once.
-    """
-    item = x.dtype.itemsize
-    *lead, columns = x.shape
-    rows = math.prod(lead)
-    pitch = line_pitch(columns, item)
+def new_padded(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
+    """Make matrices whose rows begin at 16 bytes and end in zeros: products read them in place."""
+    *lead, columns = shape
+    rows, width, pitch = math.prod(lead), columns * dtype.itemsize, line_pitch(columns, dtype.itemsize)
     block = _hip.allocate(rows * pitch, device, stream)
-    _hip.clear_rows(block.ptr + columns * item, pitch, pitch - columns * item, rows, stream)
-    if columns:
-        queue_upload(x.reshape(rows, columns), block.ptr, stream, pitch)
-    strides = (*contiguous_strides(lead, pitch), item)
-    return DeviceArray(block, block.ptr, x.shape, strides, x.dtype, padded=True)
+    _hip.clear_rows(block.ptr + width, pitch, pitch - width, rows, stream)
+    strides = (*contiguous_strides(lead, pitch), dtype.itemsize)
+    # Without rows there are no zeros behind them either, which the transpose would need.
+    return DeviceArray(block, block.ptr, shape, strides, dtype, padded=rows > 0)
+
+
+def queue_rows(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Bring matrices of contiguous rows up without waiting, into such memory. They may change at once."""
+    made = new_padded(x.shape, x.dtype, device, stream)
+    if x.size:
+        pitch = line_pitch(x.shape[-1], x.dtype.itemsize)
+        queue_upload(x.reshape(-1, x.shape[-1]), made.ptr, stream, pitch)
+    return made
 
 
 def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..formats.elements import Format, format_of
-from ..formats.strides import contiguous_strides
+from ..formats.strides import contiguous_strides, restride
 from ..kernels.launch import copy_strided
 from ..runtime.tally import count_copy
 from .device_array import DeviceArray, new
@@ -54,53 +54,25 @@ class Rows:
         return tuple(shape), tuple(strides), dtype
 
 
-def as_rows(x: DeviceArray, axis: int, stream: int) -> Rows:
-    """View an array as rows along an axis; a copy where no view will do."""
+def as_rows(x: DeviceArray, axis: int, stream: int, function: str = "quantize") -> Rows:
+    """View an array as rows along an axis; a copy, counted for `function`, where no view will do."""
     place = len(x.shape) + axis
     length, stride = x.shape[place], x.strides[place]
     lead = x.shape[:place] + x.shape[place + 1 :]
     steps = x.strides[:place] + x.strides[place + 1 :]
     rows = math.prod(lead)
-    step = one_step(lead, steps)
-    if step is None:
-        count_copy("quantize", "x", "axes cannot be merged")
-        x, step, stride = gather(x, lead, steps, length, stride, stream)
-    return Rows(x, rows, length, step, stride, lead, axis)
-
-
-def one_step(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """Return the one stride that walks through several axes; None if there is none.
-
-    >>> one_step((2, 3), (24, 8)), one_step((2, 3), (32, 8)), one_step((1, 3), (0, -8)), one_step((), ())
-    (8, None, -8, 0)
-    """
-    step: int | None = None
-    extent = 1
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 1:
-            continue
-        if step is None:
-            step = stride
-        elif stride != step * extent:
-            return None
-        extent *= n
-    return step or 0
-
-
-def gather(
-    x: DeviceArray, lead: tuple[int, ...], steps: tuple[int, ...], length: int, stride: int, stream: int
-) -> tuple[DeviceArray, int, int]:
-    """Copy to contiguous rows."""
-    item = x.dtype.itemsize
+    merged = restride(lead, steps, (rows,))
+    if merged is not None:
+        return Rows(x, rows, length, merged[0], stride, lead, axis)
+    count_copy(function, "x", "axes cannot be merged")
+    item, row, inner = x.dtype.itemsize, length * x.dtype.itemsize, lead[-1]
     dense = new((*lead, length), x.dtype, x.device, stream)
     x._block.reading(stream)
-    row = length * item
-    inner = lead[-1]
     for i, index in enumerate(np.ndindex(*lead[:-1])):
         source = x.ptr + sum(n * s for n, s in zip(index, steps[:-1], strict=True))
         target = dense.ptr + i * inner * row
         copy_strided(x.device, stream, item, (source, steps[-1], stride), (target, row, item), inner, length)
-    return dense, row, item
+    return Rows(dense, rows, length, row, item, lead, axis)
 
 
 def storage_axis(x: DeviceArray) -> int:

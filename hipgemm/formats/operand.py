@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Array, Resident
+from .arrays import Array, Resident, memory_as_array
 from .elements import F32, QUANTIZED, Format
 from .scaled import ScaledArray
 from .strides import byte_range
@@ -97,16 +97,9 @@ def overlap(x: Operand, y: Operand) -> bool:
         return True
 
 
-def _phantom(x: Operand) -> npt.NDArray[np.void]:
+def _phantom(x: Operand) -> npt.NDArray[Any]:
     """An array for NumPy to reason about; its bytes are never touched."""
-    interface = {
-        "shape": x.shape,
-        "strides": x.strides,
-        "typestr": f"|V{x.format.itemsize}",
-        "data": (x.address, True),
-        "version": 3,
-    }
-    return np.asarray(type("Phantom", (), {"__array_interface__": interface})())
+    return memory_as_array(x.address, x.shape, x.strides, f"|V{x.format.itemsize}")
 
 
 def overlaps_itself(x: Operand) -> bool:
