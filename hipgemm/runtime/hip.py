@@ -107,25 +107,24 @@ class on_device:
             call("hipSetDevice", self._before)
 
 
+def _described(name: str, kind: str, what: int) -> Any:
+    """Have HIP describe something: hip-python 10 returns the description, 7 fills it in."""
+    try:
+        return call(name, what)
+    except TypeError:
+        found = getattr(runtime().hip, kind)()
+        call(name, found, what)
+        return found
+
+
 def properties(device: int) -> Any:
     """HIP's properties of a device."""
-    hip = runtime().hip
-    try:
-        return call("hipGetDeviceProperties", device)  # hip-python 10 returns them
-    except TypeError:
-        found = hip.hipDeviceProp_t()  # hip-python 7 fills them in
-        call("hipGetDeviceProperties", found, device)
-        return found
+    return _described("hipGetDeviceProperties", "hipDeviceProp_t", device)
 
 
 def device_of(ptr: int) -> int:
     """The device that holds an address."""
-    try:
-        return int(call("hipPointerGetAttributes", ptr).device)  # hip-python 10 returns them
-    except TypeError:
-        found = runtime().hip.hipPointerAttribute_t()  # hip-python 7 fills them in
-        call("hipPointerGetAttributes", found, ptr)
-        return int(found.device)
+    return int(_described("hipPointerGetAttributes", "hipPointerAttribute_t", ptr).device)
 
 
 def arch(device: int) -> str:
@@ -184,25 +183,16 @@ def _unknown_stream(handle: int) -> str:
 after_wait: list[Callable[[], None]] = []  # what looks at things that only a wait brings to light
 
 
+def wait(name: str, *what: Any) -> None:
+    """Call a function of HIP that waits, and raise what only a wait brings to light."""
+    call(name, *what)
+    for look in after_wait:
+        look()
+
+
 def synchronize(stream: int = 0) -> None:
     """Wait for a stream."""
-    call("hipStreamSynchronize", stream)
-    for look in after_wait:
-        look()
-
-
-def synchronize_device() -> None:
-    """Wait for everything on the current device."""
-    call("hipDeviceSynchronize")
-    for look in after_wait:
-        look()
-
-
-def wait_for_event(event: Any) -> None:
-    """Wait for an event."""
-    call("hipEventSynchronize", event)
-    for look in after_wait:
-        look()
+    wait("hipStreamSynchronize", stream)
 
 
 def quiesce(stream: int) -> None:

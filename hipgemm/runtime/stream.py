@@ -150,7 +150,7 @@ class Event:
             For work on the device that failed.
         """
         if self._recorded:
-            _hip.wait_for_event(self._event)
+            _hip.wait("hipEventSynchronize", self._event)
 
     def elapsed(self, end: Event) -> float:
         """Milliseconds from this event to a later one; waits for both.
@@ -208,4 +208,4 @@ def synchronize(device: int | None = None) -> None:
     >>> hg.synchronize()
     """
     with _hip.on_device(_hip.device_number("synchronize", device)):
-        _hip.synchronize_device()
+        _hip.wait("hipDeviceSynchronize")
