@@ -127,8 +127,9 @@ class ShardedArray:
         if comm is None:
             host = copy()[1]
         else:
-            (mine,) = _mpi.agree(function, comm, self.timeout, copy)
-            host = _mpi.all_gather(function, comm, mine, self.axis, self.offsets, self.timeout)
+            ranks = _mpi.Ranks(function, comm, self.timeout)
+            (mine,) = ranks.agree(copy)
+            host = ranks.all_gather(mine, self.axis, self.offsets)
         return np.concatenate(host, axis=self.axis)
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
@@ -201,7 +202,7 @@ def shard(
         made = bring_parts(x, along, offsets, places, comm, timeout)
         return f"{named(x)}, axis {along}, offsets {offsets}", made
 
-    return start()[1] if comm is None else _mpi.agree("shard", comm, timeout, start)
+    return start()[1] if comm is None else _mpi.Ranks("shard", comm, timeout).agree(start)
 
 
 def assemble(
@@ -239,13 +240,13 @@ def assemble(
     ((5, 4), (0, 2, 5))
     """
     function = "assemble"
-    ranks = comm if _mpi.is_communicator(comm) else None
+    ranks = _mpi.Ranks(function, comm, timeout) if _mpi.is_communicator(comm) else None
     listed = [parts] if ranks is not None else list(parts) if isinstance(parts, (list, tuple)) else []
 
     def check() -> tuple[str, int | None]:
         checks = Checks(function)
         checks.seconds(timeout)
-        if ranks is not comm:
+        if ranks is None and comm is not None:
             checks.wrong_type("comm", "an mpi4py communicator or None", comm)
         elif not listed:
             checks.wrong_type("parts", "a list or tuple of one or more arrays", parts)
@@ -260,13 +261,13 @@ def assemble(
         checks.raise_all()
         return f"{next(iter(kinds))}, axis {along}", along
 
-    along = check()[1] if ranks is None else _mpi.agree(function, comm, timeout, check)
+    along = check()[1] if ranks is None else ranks.agree(check)
     shape = list(listed[0].shape)
     offsets: tuple[int, ...] = ()
     if along is not None:
         lengths = [int(x.shape[along]) for x in listed]
-        if comm is not None:
-            lengths = [int(said) for said in _mpi.tell(function, comm, str(lengths[0]).encode(), 20, timeout)]
+        if ranks is not None:
+            lengths = [int(said) for said in ranks.tell(str(lengths[0]).encode(), 20)]
         shape[along] = sum(lengths)
         checks = Checks(function)
         offsets = given_offsets(checks, lengths, len(lengths), listed[0], along, shape[along])

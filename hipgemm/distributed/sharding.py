@@ -158,7 +158,7 @@ def sharded_matmul(
             return text, _RangesOfK(first, second, plan, epilogue, comm, wait)
         return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
 
-    made = start()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, start)
+    made = start()[1] if comm is None else _mpi.Ranks(_FUNCTION, comm, wait).agree(start)
     result = made.add_up() if isinstance(made, _RangesOfK) else made
     return result if given or isinstance(result, np.ndarray) else result.get()
 
@@ -448,7 +448,8 @@ class _RangesOfK:
         if comm is not None:
             unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats that belong to one row
             with _hip.on_device(self.sent.device):
-                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], plan.rows, unit, self.timeout)
+                ranks = _mpi.Ranks(_FUNCTION, comm, self.timeout)
+                ranks.exchange_rows(self.sent, self.planes[0], plan.rows, unit)
         parts = []
         for planes in self.planes:
             with _hip.on_device(planes.device):
