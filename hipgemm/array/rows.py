@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.elements import Format, format_of
 from ..formats.strides import contiguous_strides, restride
 from ..kernels.launch import copy_strided
 from ..runtime.tally import count_copy
@@ -80,13 +79,6 @@ def storage_axis(x: DeviceArray) -> int:
     if x.ndim == 2 and abs(x.strides[0]) < abs(x.strides[1]) and x.shape[0] > 1 and x.shape[1] > 1:
         return -2
     return -1
-
-
-def type_of(x: DeviceArray) -> Format:
-    """Return the format of an array that is known to have one."""
-    form = format_of(x.dtype)
-    assert form is not None
-    return form
 
 
 def round_up(n: int, step: int) -> int:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..array.device_array import DeviceArray, asarray, lend, new
 from ..config import config
 from ..formats.arrays import array_hint, is_array
-from ..formats.elements import BF16, F16, F32, Format, format_of
+from ..formats.elements import BF16, F16, F32, known_format
 from ..formats.faults import INPUTS, OUTPUTS, Faults
 from ..formats.operand import Operand
 from ..formats.scaled import ScaledArray
@@ -407,7 +407,7 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
         ]
         nbytes = sum(x.nbytes for x, along in zip((a, b), cuts, strict=True) if along is not None)
         step = max(1, _PIECE_BYTES * out.shape[axis] // max(nbytes, 1))
-        before: tuple[DeviceArray, npt.NDArray[Any]] | None = None
+        made: list[tuple[DeviceArray, npt.NDArray[Any]]] = []
         with _hip.on_device(device):
             for low in range(first, last, step):
                 high = min(low + step, last)
@@ -418,12 +418,12 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
                     for x, along, there in zip((a, b), cuts, whole, strict=True)
                 )
                 part = epilogue.of(low, high) if plan.split == "n" else epilogue
-                made = _multiply(x, y, None, part), sliced(out, axis, low, high)
-                if before is not None:
-                    before[0].get(before[1])
-                before = made
-            if before is not None:
-                before[0].get(before[1])
+                made.append((_multiply(x, y, None, part), sliced(out, axis, low, high)))
+                if len(made) > 1:
+                    product, there = made.pop(0)
+                    product.get(there)
+            for product, there in made:
+                product.get(there)
 
     on_each(devices, work)
     return out
@@ -493,17 +493,11 @@ def _reduction(
         n=columns,
         batch_inner=1,
         splits=ranges,
-        out_type=_format(dtype),
-        bias_type=_format(bias),
+        out_type=known_format(dtype),
+        bias_type=known_format(bias),
     )
     assert found is not None
     return found
-
-
-def _format(dtype: np.dtype[Any]) -> Format:
-    form = format_of(dtype)
-    assert form is not None
-    return form
 
 
 _SUMS = _Epilogue(F32.dtype, 1.0, None, None)  # of a range of K

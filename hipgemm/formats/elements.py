@@ -140,6 +140,11 @@ def format_of(dtype: npt.DTypeLike) -> Format | None:
         return None
 
 
+def known_format(dtype: np.dtype[Any]) -> Format:
+    """Return the format of an element type that is known to tell one."""
+    return _BY_DTYPE[dtype]
+
+
 def as_unsigned(x: Array) -> Array:
     """View an array as unsigned integers: ml_dtypes arrays have no buffer protocol, and NaNs have bits."""
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))

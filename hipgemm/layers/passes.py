@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 from ..array.device_array import DeviceArray, new, new_padded
-from ..array.rows import as_rows, type_of
-from ..formats.elements import F32, Format
+from ..array.rows import as_rows
+from ..formats.elements import F32, Format, known_format
 from ..kernels.launch import Value, launch_tiles
 from ..runtime import hip as _hip
 from ..runtime.tally import count_call
@@ -19,7 +19,7 @@ def source(x: DeviceArray) -> dict[str, Value]:
     """Return the arguments of a kernel that say how a matrix lies that it reads."""
     (rows, columns), (row, column) = x.shape, x.strides
     where: dict[str, Value] = {"src": x.ptr, "src_row_stride": row, "src_col_stride": column}
-    return where | {"rows": rows, "cols": columns, "in_type": type_of(x)}
+    return where | {"rows": rows, "cols": columns, "in_type": known_format(x.dtype)}
 
 
 def rescale(
@@ -52,7 +52,7 @@ def rescale(
         dst_pitch=out.strides[0] if m > 1 else n * out.dtype.itemsize,
         row_factor=0 if rows is None else rows.ptr,
         col_factor=0 if columns is None else columns.ptr,
-        out_type=type_of(out),
+        out_type=known_format(out.dtype),
         divide=divide,
     )
     count_call(function, "rescale", 0, x.nbytes + out.nbytes)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, lend, new
-from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis, type_of
-from ..formats.elements import BLOCK, F32, QUANTIZED, Format
+from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
+from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
 from ..formats.scaled import ScaledArray, group_blocks
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch, launch_tiles
@@ -23,65 +23,6 @@ from ..runtime.tally import Call, count_call, count_copy, count_launched
 from .amax import AmaxState
 
 Input = npt.NDArray[Any] | DeviceArray
-
-
-def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
-    """Quantize down the columns of each group of rows."""
-    assert form.scale_dtype is not None
-    device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
-    if isinstance(offsets, DeviceArray):
-        resident, blocks = offsets, most_blocks(rows, groups)
-    else:
-        offsets = offsets.astype(np.int32)
-        offsets.flags.writeable = False
-        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
-    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
-    pitch = round_up(max(1, columns), CHUNK_BYTES)
-    # One piece of memory: codes, scales in the order of products, scales.
-    ordered = group_scale_bytes(rows, columns, groups)
-    block = _hip.allocate(rows * pitch + ordered + blocks * columns, device, stream)
-    gemm_scale = block.ptr + rows * pitch
-    scale = gemm_scale + ordered
-    if resident is offsets:
-        _hip.clear(scale, blocks * columns, stream)
-    if rows and columns:
-        x._block.reading(stream)
-        resident._block.reading(stream)
-        kernel = function(device, "quantize_mxfp8_groups")
-        tile_rows, tile_columns = kernel.tile
-        launch(
-            kernel,
-            group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
-            stream,
-            src=x.ptr,
-            data=block.ptr,
-            scale=scale,
-            gemm_scale=gemm_scale,
-            offsets=resident.ptr,
-            status=_notes.slot("quantize_mxfp8"),
-            src_row_stride=x.strides[0],
-            src_col_stride=x.strides[1],
-            data_pitch=pitch,
-            scale_pitch=columns,
-            rows=rows,
-            cols=columns,
-            groups=groups,
-            in_type=type_of(x),
-            element=form,
-            rule=scaling,
-        )
-    made = ScaledArray._make(
-        DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
-        DeviceArray(block, scale, (blocks, columns), (columns, 1), form.scale_dtype),
-        form,
-        -2,
-        x.shape,
-        kernel_scales={"groups": (block, gemm_scale)},
-        group_offsets=offsets,
-    )
-    moved = x.nbytes + made.data.nbytes + made.scale.nbytes
-    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, moved)
-    return made
 
 
 Axes = tuple[int, ...]
@@ -103,7 +44,6 @@ class MxArray:
     pitches: tuple[int, int]
     codes: int  # bytes
     ordered: int
-    nbytes: int
 
     @classmethod
     def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
@@ -126,12 +66,11 @@ class MxArray:
             (pitch, r.rows),
             codes,
             ordered,
-            codes + ordered + r.rows * blocks,
         )
 
     def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
         """Return room for it, and the addresses that the kernel takes."""
-        block = _hip.allocate(self.nbytes, device, stream)
+        block = _hip.allocate(self.codes + self.ordered + _bytes(self.scale), device, stream)
         data = block.ptr
         if self.shape[self.axis] == 0:
             _hip.clear(data, self.codes, stream)
@@ -147,6 +86,64 @@ class MxArray:
             kernel_scales={"gemm": (block, ordered)} if ordered else {},
         )
         return made, (data, scale, ordered)
+
+
+def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
+    """Quantize down the columns of each group of rows."""
+    assert form.scale_dtype is not None
+    device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
+    if isinstance(offsets, DeviceArray):
+        resident, blocks = offsets, most_blocks(rows, groups)
+    else:
+        offsets = offsets.astype(np.int32)
+        offsets.flags.writeable = False
+        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
+    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
+    pitch = round_up(max(1, columns), CHUNK_BYTES)
+    plan = MxArray(
+        form,
+        -2,
+        x.shape,
+        False,
+        ((rows, columns), (pitch, 1), form.dtype),
+        ((blocks, columns), (columns, 1), form.scale_dtype),
+        (pitch, columns),
+        rows * pitch,
+        group_scale_bytes(rows, columns, groups),
+    )
+    made, (data, scale, gemm_scale) = plan.allocate(device, stream)
+    made.group_offsets, made._kernel_scales = offsets, {"groups": (made.data._block, gemm_scale)}
+    if resident is offsets:
+        _hip.clear(scale, blocks * columns, stream)
+    if rows and columns:
+        x._block.reading(stream)
+        resident._block.reading(stream)
+        kernel = function(device, "quantize_mxfp8_groups")
+        tile_rows, tile_columns = kernel.tile
+        launch(
+            kernel,
+            group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
+            stream,
+            src=x.ptr,
+            data=data,
+            scale=scale,
+            gemm_scale=gemm_scale,
+            offsets=resident.ptr,
+            status=_notes.slot("quantize_mxfp8"),
+            src_row_stride=x.strides[0],
+            src_col_stride=x.strides[1],
+            data_pitch=pitch,
+            scale_pitch=columns,
+            rows=rows,
+            cols=columns,
+            groups=groups,
+            in_type=known_format(x.dtype),
+            element=form,
+            rule=scaling,
+        )
+    moved = x.nbytes + made.data.nbytes + made.scale.nbytes
+    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, moved)
+    return made
 
 
 @dataclass(frozen=True)
@@ -215,7 +212,7 @@ def mx_plan(
         col_scale_pitch=column_pitches[1],
         rows=rows,
         cols=columns,
-        in_type=type_of(x),
+        in_type=known_format(x.dtype),
         element=form,
         rule=scaling,
         hadamard=bool(hadamard),
@@ -308,7 +305,7 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
         "rows": rows,
         "cols": columns,
         "amax_step": step,
-        "in_type": type_of(x),
+        "in_type": known_format(x.dtype),
     }
     amax = bind_tiles(device, "amax", rows, columns, ("src", "amax"), **shared)
     varying = ("src", "dst", "amax", "scale", "next", "eps")
