@@ -31,9 +31,12 @@ class Rows:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the original."""
-        shape = list(self.lead)
-        shape.insert(len(shape) + 1 + self.axis, self.length)
-        return tuple(shape)
+        return self._insert(self.lead, self.length)
+
+    def _insert(self, others: tuple[int, ...], own: int) -> tuple[int, ...]:
+        """Put what belongs to the axis among what belongs to the others."""
+        place = len(others) + 1 + self.axis
+        return (*others[:place], own, *others[place:])
 
     @property
     def matrix(self) -> tuple[int, int, int]:
@@ -45,12 +48,8 @@ class Rows:
 
         `stride`: bytes from one of a row to the next, if they are not neighbours.
         """
-        shape = list(self.lead)
-        strides = [n * pitch for n in contiguous_strides(self.lead, 1)]
-        place = len(shape) + 1 + self.axis
-        shape.insert(place, length)
-        strides.insert(place, stride or dtype.itemsize)
-        return tuple(shape), tuple(strides), dtype
+        strides = contiguous_strides(self.lead, pitch)
+        return self._insert(self.lead, length), self._insert(strides, stride or dtype.itemsize), dtype
 
 
 def as_rows(x: DeviceArray, axis: int, stream: int, function: str = "quantize") -> Rows:

@@ -69,12 +69,7 @@ def _exchange(axes: tuple[int, ...]) -> tuple[int, ...]:
 
 def bytes_of(x: Any) -> Operand:
     """Describe an array by its bytes alone; 4-bit numbers on the host as they will be packed."""
-    item = x.dtype.itemsize
-    if isinstance(x, np.ndarray):
-        return Operand(
-            x.shape, x.strides, F32 if item == 4 else _BYTE, int(x.__array_interface__["data"][0]), None
-        )
-    return Operand(x.shape, x.strides, F32 if item == 4 else _BYTE, x.ptr, x.device, x.padded, tight=x.tight)
+    return operand_of(x, F32 if x.dtype.itemsize == 4 else _BYTE)
 
 
 def operand_of(x: Array, form: Format) -> Operand:

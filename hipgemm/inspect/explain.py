@@ -75,13 +75,6 @@ def ask(
     return can_use("matmul", a, b, dtype=None if dtype is None else FORMATS[dtype].dtype, arch=arch)
 
 
-def ask_grouped(rows: int, groups: int, n: int, k: int, form: str, arch: str = "gfx950") -> Support:
-    """Ask about a product of rows in even groups, ``x @ w[g].T``."""
-    x, w = untouched(form, (rows, k), -1), untouched(form, (groups, k, n), -2, True)
-    offsets = np.linspace(0, rows, groups + 1).astype(np.int32)
-    return can_use("grouped_matmul", x, w, offsets, arch=arch)
-
-
 def untouched(form: str, shape: tuple[int, ...], axis: int, turned: bool = False) -> Any:
     """Make matrices without memory, each stored transposed if `turned`; blocked along `axis` if quantized."""
     made = FORMATS.get(form) or QUANTIZED[form]

@@ -39,12 +39,12 @@ def failure(call: str, error: Any) -> HipError:
 
 
 def call(name: str, *args: Any) -> Any:
-    """Call HIP; raise on error, else return what it returned besides the code."""
+    """Call HIP; raise on error, else return what it returned besides the code: one thing, or a tuple."""
     result = getattr(runtime().hip, name)(*args)
     error = result[0]
     if int(error) != _HIP_SUCCESS:
         raise failure(name, error)
-    return result[1] if len(result) > 1 else None
+    return result[1] if len(result) == 2 else result[1:]
 
 
 def get_memory(lost: Callable[[int], None], name: str, nbytes: int, *flags: int) -> tuple[int, int]:
@@ -207,9 +207,7 @@ def alive(stream: int) -> bool:
     CUDA crashes on a stream that is gone, so under the bridge no other library's is touched again.
     """
     rt = runtime()
-    if stream <= _PER_THREAD or stream in rt.streams:
-        return True
-    return rt.kind != "bridge" and exists(stream)
+    return stream <= _PER_THREAD or stream in rt.streams or (rt.kind != "bridge" and exists(stream))
 
 
 def exists(stream: int) -> bool:
@@ -299,17 +297,8 @@ def return_event(event: Any, device: int, timing: bool) -> None:
         rt.idle_events[device, timing].append(event)
 
 
-def event_done(event: Any) -> bool:
-    """Whether an event has come."""
-    return _done("hipEventQuery", event)
-
-
-def stream_done(stream: int) -> bool:
-    """Whether everything on a stream is done."""
-    return _done("hipStreamQuery", stream)
-
-
-def _done(name: str, what: Any) -> bool:
+def done(name: str, what: Any) -> bool:
+    """Whether all is done that a function of HIP is asked about: hipEventQuery or hipStreamQuery."""
     hip = runtime().hip
     error = getattr(hip, name)(what)[0]
     if int(error) == _HIP_SUCCESS:
@@ -478,9 +467,7 @@ class Block:
 def memory_info(device: int) -> tuple[int, int]:
     """Free bytes and all bytes of a device."""
     with on_device(device):
-        error, free, total = runtime().hip.hipMemGetInfo()
-        if int(error) != _HIP_SUCCESS:
-            raise failure("hipMemGetInfo", error)
+        free, total = call("hipMemGetInfo")
         return int(free), int(total)
 
 

@@ -159,7 +159,7 @@ class Staging:
             return None
         done = False
         try:
-            done = _hip.event_done(buffer.event)
+            done = _hip.done("hipEventQuery", buffer.event)
         finally:
             if not done:
                 queue.appendleft(buffer)
