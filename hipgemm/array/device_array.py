@@ -16,15 +16,12 @@ from ..formats.arrays import Resident, array_hint, is_array, memory_as_array
 from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, QUANTIZED, round_once
 from ..formats.scaled import ScaledArray, packed_data
-from ..formats.strides import byte_range, contiguous_strides, line_pitch, restride
+from ..formats.strides import byte_range, contiguous_strides, exchanged, line_pitch, restride
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from . import dlpack as _dlpack
 from .interop import device_kind, is_foreign, look_at, misaligned
-from .transfer import address_of
-from .transfer import download as download
-from .transfer import queue_upload as queue_upload
-from .transfer import upload as upload
+from .transfer import address_of, download, queue_upload, upload
 
 _NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
@@ -126,8 +123,7 @@ class DeviceArray(Resident):
     def mT(self) -> DeviceArray:
         """The array with its last two axes exchanged; no copy."""
         require_axes("DeviceArray.mT", self.ndim)
-        (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
-        return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded)
+        return self._view(self._address, exchanged(self.shape), exchanged(self.strides), self.padded)
 
     def reshape(self, *shape: Any) -> DeviceArray:
         """Return the same elements in another shape; no copy.
@@ -640,10 +636,8 @@ def _from_numpy(x: npt.NDArray[Any], to: np.dtype[Any], device: int, stream: int
     with _hip.on_device(device):
         dense = new(ordered.shape, x.dtype, device, stream)
         upload(ordered, dense.ptr, stream)
-    strides = [0] * x.ndim
-    for place, axis in enumerate(axes):
-        strides[axis] = dense.strides[place]
-    return DeviceArray(dense._block, dense.ptr, x.shape, tuple(strides), x.dtype)
+    strides = tuple(dense.strides[axes.index(axis)] for axis in range(x.ndim))
+    return DeviceArray(dense._block, dense.ptr, x.shape, strides, x.dtype)
 
 
 def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..formats.strides import contiguous_strides, line_pitch
+from ..formats.strides import contiguous_strides, exchanged, line_pitch
 from ..runtime import hip
 from .device_array import DeviceArray
 from .transfer import queue_upload
@@ -50,9 +50,8 @@ class Placement:
     @classmethod
     def contiguous(cls, shape: Axes, dtype: np.dtype[Any], columns: bool = False) -> Placement:
         """Without padding; `columns`: the last two axes are exchanged in memory."""
-        order = (*shape[:-2], *shape[:-3:-1]) if columns else shape
-        strides = contiguous_strides(order, dtype.itemsize)
-        strides = (*strides[:-2], *strides[:-3:-1]) if columns else strides
+        strides = contiguous_strides(exchanged(shape) if columns else shape, dtype.itemsize)
+        strides = exchanged(strides) if columns else strides
         nbytes = math.prod(shape) * dtype.itemsize
         return cls(shape, strides, dtype, 1, nbytes, nbytes, columns, False)
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..array.device_array import DeviceArray, upload
+from ..array.device_array import DeviceArray
+from ..array.transfer import upload
 from ..config import config
 from ..errors import fault
 from ..formats.checks import Checks

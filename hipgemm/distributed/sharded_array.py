@@ -13,6 +13,7 @@ from ..errors import fault
 from ..formats.checks import Checks, require_axes
 from ..formats.elements import QUANTIZED
 from ..formats.scaled import ScaledArray
+from ..formats.strides import exchanged
 from ..runtime import hip as _hip
 from . import mpi as _mpi
 
@@ -93,8 +94,7 @@ class ShardedArray:
         """The array with its last two axes exchanged; no copy."""
         require_axes("ShardedArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis or 0, self.axis)
-        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
-        return self._turned((x.mT for x in self.parts), shape, axis)
+        return self._turned((x.mT for x in self.parts), exchanged(self.shape), axis)
 
     def _turned(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
         return ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)

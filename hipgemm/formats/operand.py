@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .arrays import Array, Resident, memory_as_array
 from .elements import F32, QUANTIZED, Format
 from .scaled import ScaledArray
-from .strides import byte_range
+from .strides import byte_range, exchanged, rows_contiguous
 
 _BYTE = QUANTIZED["fp8_e4m3"]
 
@@ -43,28 +43,21 @@ class Operand:
         """The same with the last two axes exchanged."""
         return replace(
             self,
-            shape=_exchange(self.shape),
-            strides=_exchange(self.strides),
-            scale_strides=_exchange(self.scale_strides),
+            shape=exchanged(self.shape),
+            strides=exchanged(self.strides),
+            scale_strides=exchanged(self.scale_strides),
         )
 
     @property
     def rows_contiguous(self) -> bool:
         """Whether each row is one run of bytes, rows apart by a pitch that cannot overlap them."""
-        rows, columns = self.shape[-2:]
-        row, column = self.strides[-2:]
-        item = self.format.itemsize
-        return (columns <= 1 or column == item) and (rows <= 1 or row >= columns * item)
+        return rows_contiguous(self.shape[-2:], self.strides[-2:], self.format.itemsize)
 
     @property
     def pitch(self) -> int:
         """Elements from one row to the next, for an operand whose rows are contiguous."""
         rows, columns = self.shape[-2:]
         return columns if rows <= 1 else self.strides[-2] // self.format.itemsize
-
-
-def _exchange(axes: tuple[int, ...]) -> tuple[int, ...]:
-    return (*axes[:-2], *axes[:-3:-1])
 
 
 def bytes_of(x: Any) -> Operand:

@@ -12,13 +12,11 @@ import numpy.typing as npt
 
 from ..errors import fault
 from .arrays import Resident as Resident
-from .arrays import array_hint as array_hint
 from .arrays import is_array as is_array
-from .arrays import place_name as place_name
-from .arrays import place_of
+from .arrays import place_name, place_of
 from .checks import Checks, read_shape, require_axes
-from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, pack_fp4, unpack_fp4
-from .elements import fnuz_hint as fnuz_hint
+from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4
+from .strides import exchanged
 
 HADAMARD = 16  # points of the transform
 _U8 = np.dtype(np.uint8)
@@ -164,9 +162,8 @@ class ScaledArray:
         """The array with its last two axes exchanged; no copy."""
         require_axes("ScaledArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis, self.axis)
-        *lead, m, n = self.shape
-        data, scale = _exchanged(self.data), _exchanged(self.scale)
-        return self._with(data, scale, axis, (*lead, n, m), kernel_scales=self._kernel_scales)
+        data, scale, shape = _mt(self.data), _mt(self.scale), exchanged(self.shape)
+        return self._with(data, scale, axis, shape, kernel_scales=self._kernel_scales)
 
     def reshape(self, *shape: Any) -> ScaledArray:
         """Return the same numbers in another shape, to sum over a batch and its rows, say. No copy.
@@ -248,7 +245,7 @@ class ScaledArray:
         raise TypeError("ScaledArray: the numbers must be asked for; use hipgemm.dequantize")
 
 
-def _exchanged(x: Any) -> Any:
+def _mt(x: Any) -> Any:
     """Exchange the last two axes of an array, if it has any; ndarray.mT needs NumPy 2."""
     if not x.shape:
         return x

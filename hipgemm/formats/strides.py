@@ -67,6 +67,11 @@ def byte_range(
     return address + low, address + high + itemsize
 
 
+def exchanged(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Exchange the last two of what belongs to the axes of an array."""
+    return (*axes[:-2], *axes[:-3:-1])
+
+
 def line_pitch(along: int, itemsize: int) -> int:
     """Bytes from line to line of storage made for a kernel: whole pieces of 16, at least one."""
     return max(1, -(-along * itemsize // 16)) * 16

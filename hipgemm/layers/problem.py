@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Reason
-from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, format_of
-from ..formats.faults import OUTPUTS, Faults, dtype_names
+from ..formats.arrays import Resident, is_array, place_name
+from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, dtype_names, fnuz_hint, format_of
+from ..formats.faults import OUTPUTS, Faults
 from ..formats.groups import offset_reasons, same_offsets
 from ..formats.operand import Operand, operand_of
-from ..formats.scaled import HADAMARD, Resident, ScaledArray, fnuz_hint, is_array, place_name
+from ..formats.scaled import HADAMARD, ScaledArray
 from ..formats.strides import contiguous_strides, line_pitch
 from ..products.operation import GROUPED_MATMUL, MATMUL
 from ..products.problem import Problem
