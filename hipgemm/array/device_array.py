@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InterchangeError, Reason, fault, read, sentence
-from ..formats.arrays import Resident, array_hint, is_array, memory_as_array
+from ..formats.arrays import Resident, array_hint, is_array
 from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, QUANTIZED, round_once
 from ..formats.scaled import ScaledArray, packed_data
@@ -195,21 +195,33 @@ class DeviceArray(Resident):
         raise TypeError("DeviceArray: a copy to the host must be asked for; use .get()")
 
     def __getitem__(self, index: Index) -> DeviceArray:
-        parts = tuple(map(_basic, index if isinstance(index, tuple) else (index,)))
+        parts = index if isinstance(index, tuple) else (index,)
         given = sum(part is not None and part is not ... for part in parts)
         if given > self.ndim:
             raise fault(IndexError, "DeviceArray", f"at most {self.ndim} indices", given)
-        ellipses = sum(part is ... for part in parts)
-        if ellipses > 1:
+        ellipses = [i for i, part in enumerate(parts) if part is ...]
+        if len(ellipses) > 1:
             raise IndexError("DeviceArray: an index can have only one ellipsis")
-        if ellipses == 0:
-            parts += (...,)  # or NumPy would read a single element
-        memory = memory_as_array(self.ptr, self.shape, self.strides, f"|V{self.dtype.itemsize}")
-        try:
-            view = memory[parts]
-        except IndexError as error:
-            raise IndexError(f"DeviceArray: {error}".replace(" with size ", " of size ")) from None
-        return self._view(address_of(view) if view.size else self.ptr, view.shape, view.strides)
+        at = ellipses[0] if ellipses else len(parts)
+        rest = (slice(None),) * (self.ndim - given)
+        shape, strides = [], []
+        address, axis = self.ptr, 0
+        for part in (*parts[:at], *rest, *parts[at + 1 :]):
+            if part is None:
+                shape.append(1)
+                strides.append(0)
+                continue
+            n, stride = self.shape[axis], self.strides[axis]
+            if isinstance(part, slice):
+                start, stop, step = part.indices(n)
+                count = len(range(start, stop, step))
+                shape.append(count)
+                strides.append(stride * step)
+                address += start * stride if count else 0
+            else:
+                address += _place(part, axis, n) * stride
+            axis += 1
+        return self._view(address, tuple(shape), tuple(strides))
 
     def _view(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], padded: bool = False
@@ -407,15 +419,16 @@ class _Export:
         self._block.exports -= 1
 
 
-def _basic(part: Any) -> Any:
-    """Read a part of an index: one of those that take no copy."""
-    if part is None or part is ... or isinstance(part, slice):
-        return part
+def _place(i: Any, axis: int, n: int) -> int:
+    """Read an index of one element along an axis of `n`."""
     try:
-        return operator.index(part)
+        i = operator.index(i)
     except TypeError:
         required = "an index must be an int, a slice, None or ..."
-        raise fault(TypeError, "DeviceArray", required, type(part).__qualname__) from None
+        raise fault(TypeError, "DeviceArray", required, type(i).__qualname__) from None
+    if not -n <= i < n:
+        raise IndexError(f"DeviceArray: index {i} is out of bounds for axis {axis} of size {n}")
+    return int(i % n)
 
 
 # ---- making arrays ---------------------------------------------------------------------------------

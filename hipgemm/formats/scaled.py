@@ -155,7 +155,7 @@ class ScaledArray:
         """The array with its axes reversed; no copy."""
         kept = self._kernel_scales if self.ndim <= 2 else {}  # else of other matrices than before
         axis = -1 - self.axis - self.ndim
-        return self._with(self.data.T, self.scale.T, axis, self.shape[::-1], kernel_scales=kept)
+        return self._with(self.data.T, self.scale.T, axis, self.shape[::-1], _kernel_scales=kept)
 
     @property
     def mT(self) -> ScaledArray:
@@ -163,7 +163,7 @@ class ScaledArray:
         require_axes("ScaledArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis, self.axis)
         data, scale, shape = _mt(self.data), _mt(self.scale), exchanged(self.shape)
-        return self._with(data, scale, axis, shape, kernel_scales=self._kernel_scales)
+        return self._with(data, scale, axis, shape, _kernel_scales=self._kernel_scales)
 
     def reshape(self, *shape: Any) -> ScaledArray:
         """Return the same numbers in another shape, to sum over a batch and its rows, say. No copy.
@@ -211,9 +211,13 @@ class ScaledArray:
         **changes: Any,
     ) -> ScaledArray:
         """Return one of other codes and scales, like this one in all else that is not given."""
-        options = {"hadamard": self.hadamard, "amax": self.amax, "group_offsets": self.group_offsets}
-        axis, shape = self.axis if axis is None else axis, self.shape if shape is None else shape
-        return self._make(data, scale, QUANTIZED[self.format], axis, shape, **options | changes)
+        q = ScaledArray.__new__(ScaledArray)
+        q.data, q.scale, q.format, q.hadamard = data, scale, self.format, self.hadamard
+        q.axis, q.shape = self.axis if axis is None else axis, self.shape if shape is None else shape
+        q.amax, q.group_offsets, q._kernel_scales = self.amax, self.group_offsets, {}
+        for name, value in changes.items():
+            setattr(q, name, value)
+        return q
 
     def __deepcopy__(self, memo: Any) -> ScaledArray:
         parts = (deepcopy(x, memo) for x in (self.data, self.scale, self.amax, self.group_offsets))

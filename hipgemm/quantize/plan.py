@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,7 @@ Input = npt.NDArray[Any] | DeviceArray
 Axes = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class MxArray:
+class MxArray(NamedTuple):
     """Codes and scales along one axis, but for their address: one piece of memory.
 
     Codes come first, then scales in the order of products, where there are any, then scales.

@@ -109,9 +109,10 @@ def _add_recent() -> None:
 
 def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:
     """Count an operand that was copied to another layout, of so many bytes."""
+    key = (op, operand, reason)
     with _lock:
-        _counts.copies[op, operand, reason] += 1
-        _counts.copied[op, operand, reason] += size
+        _counts.copies[key] += 1
+        _counts.copied[key] += size
 
 
 def count_refused(op: str, reasons: Iterable[Reason]) -> None:
