@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,70 @@ from .amax import AmaxState
 Input = npt.NDArray[Any] | DeviceArray
 
 
+def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
+    """Quantize down the columns of each group of rows."""
+    assert form.scale_dtype is not None
+    device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
+    if isinstance(offsets, DeviceArray):
+        resident, blocks = offsets, most_blocks(rows, groups)
+    else:
+        offsets = offsets.astype(np.int32)
+        offsets.flags.writeable = False
+        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
+    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
+    pitch = round_up(max(1, columns), CHUNK_BYTES)
+    # One piece of memory: codes, scales in the order of products, scales.
+    ordered = group_scale_bytes(rows, columns, groups)
+    block = _hip.allocate(rows * pitch + ordered + blocks * columns, device, stream)
+    gemm_scale = block.ptr + rows * pitch
+    scale = gemm_scale + ordered
+    if resident is offsets:
+        _hip.clear(scale, blocks * columns, stream)
+    if rows and columns:
+        x._block.reading(stream)
+        resident._block.reading(stream)
+        kernel = function(device, "quantize_mxfp8_groups")
+        tile_rows, tile_columns = kernel.tile
+        launch(
+            kernel,
+            group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
+            stream,
+            src=x.ptr,
+            data=block.ptr,
+            scale=scale,
+            gemm_scale=gemm_scale,
+            offsets=resident.ptr,
+            status=_notes.slot("quantize_mxfp8"),
+            src_row_stride=x.strides[0],
+            src_col_stride=x.strides[1],
+            data_pitch=pitch,
+            scale_pitch=columns,
+            rows=rows,
+            cols=columns,
+            groups=groups,
+            in_type=known_format(x.dtype),
+            element=form,
+            rule=scaling,
+        )
+    made = ScaledArray._make(
+        DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
+        DeviceArray(block, scale, (blocks, columns), (columns, 1), form.scale_dtype),
+        form,
+        -2,
+        x.shape,
+        kernel_scales={"groups": (block, gemm_scale)},
+        group_offsets=offsets,
+    )
+    moved = x.nbytes + made.data.nbytes + made.scale.nbytes
+    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, moved)
+    return made
+
+
 Axes = tuple[int, ...]
 
 
-class MxArray(NamedTuple):
+@dataclass(frozen=True)
+class MxArray:
     """Codes and scales along one axis, but for their address: one piece of memory.
 
     Codes come first, then scales in the order of products, where there are any, then scales.
@@ -43,6 +103,7 @@ class MxArray(NamedTuple):
     pitches: tuple[int, int]
     codes: int  # bytes
     ordered: int
+    nbytes: int
 
     @classmethod
     def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
@@ -65,11 +126,12 @@ class MxArray(NamedTuple):
             (pitch, r.rows),
             codes,
             ordered,
+            codes + ordered + r.rows * blocks,
         )
 
     def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
         """Return room for it, and the addresses that the kernel takes."""
-        block = _hip.allocate(self.codes + self.ordered + _bytes(self.scale), device, stream)
+        block = _hip.allocate(self.nbytes, device, stream)
         data = block.ptr
         if self.shape[self.axis] == 0:
             _hip.clear(data, self.codes, stream)
@@ -85,64 +147,6 @@ class MxArray(NamedTuple):
             kernel_scales={"gemm": (block, ordered)} if ordered else {},
         )
         return made, (data, scale, ordered)
-
-
-def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
-    """Quantize down the columns of each group of rows."""
-    assert form.scale_dtype is not None
-    device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
-    if isinstance(offsets, DeviceArray):
-        resident, blocks = offsets, most_blocks(rows, groups)
-    else:
-        offsets = offsets.astype(np.int32)
-        offsets.flags.writeable = False
-        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
-    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
-    pitch = round_up(max(1, columns), CHUNK_BYTES)
-    plan = MxArray(
-        form,
-        -2,
-        x.shape,
-        False,
-        ((rows, columns), (pitch, 1), form.dtype),
-        ((blocks, columns), (columns, 1), form.scale_dtype),
-        (pitch, columns),
-        rows * pitch,
-        group_scale_bytes(rows, columns, groups),
-    )
-    made, (data, scale, gemm_scale) = plan.allocate(device, stream)
-    made.group_offsets, made._kernel_scales = offsets, {"groups": (made.data._block, gemm_scale)}
-    if resident is offsets:
-        _hip.clear(scale, blocks * columns, stream)
-    if rows and columns:
-        x._block.reading(stream)
-        resident._block.reading(stream)
-        kernel = function(device, "quantize_mxfp8_groups")
-        tile_rows, tile_columns = kernel.tile
-        launch(
-            kernel,
-            group_slots(rows, groups, tile_rows) * -(-columns // tile_columns),
-            stream,
-            src=x.ptr,
-            data=data,
-            scale=scale,
-            gemm_scale=gemm_scale,
-            offsets=resident.ptr,
-            status=_notes.slot("quantize_mxfp8"),
-            src_row_stride=x.strides[0],
-            src_col_stride=x.strides[1],
-            data_pitch=pitch,
-            scale_pitch=columns,
-            rows=rows,
-            cols=columns,
-            groups=groups,
-            in_type=known_format(x.dtype),
-            element=form,
-            rule=scaling,
-        )
-    moved = x.nbytes + made.data.nbytes + made.scale.nbytes
-    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, moved)
-    return made
 
 
 @dataclass(frozen=True)
