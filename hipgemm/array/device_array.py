@@ -20,7 +20,7 @@ from ..formats.strides import byte_range, contiguous_strides, exchanged, line_pi
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from . import dlpack as _dlpack
-from .interop import device_kind, is_foreign, look_at, misaligned
+from .interop import device_kind, is_foreign, misaligned, take_over
 from .transfer import address_of, download, queue_upload, upload
 
 _NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
@@ -595,7 +595,8 @@ def asarray(
         assert to is not None
         return _from_numpy(np.asarray(x), to, _hip.current_device() if target is None else target, handle)
     if not isinstance(x, DeviceArray):
-        x = _take_over(x, handle)
+        block, found = take_over(x, handle)
+        x = DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
     if to is not None and to != x.dtype:
         required = f"dtype must be that of an array on a device, {x.dtype}"
         checks.add(TypeError, "dtype", required, to)
@@ -666,15 +667,6 @@ def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
             writer = x._block.stream()
         _staging.copy_block(block, block.ptr, stream, x._block, low, writer, high - low)
     return DeviceArray(block, block.ptr + x.ptr - low, x.shape, x.strides, x.dtype)
-
-
-def _take_over(x: Any, stream: int) -> DeviceArray:
-    found = look_at(x, stream)
-    low, high = byte_range(found.shape, found.strides, found.dtype.itemsize, found.ptr)
-    # An array without elements may have no address, which would read as freed.
-    start = low or found.dtype.itemsize
-    block = _hip.Block(start, high - low, 0, found.device, found.stream, found.owner)
-    return DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
 
 
 def new_padded(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
