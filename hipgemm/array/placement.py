@@ -21,31 +21,17 @@ _U8 = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an array goes: contiguous lines, each padded with zeros to a pitch.
+    """Where an array goes: contiguous lines, each padded with zeros to a pitch."""
 
-    Attributes
-    ----------
-    shape, strides : tuple of int
-        Of the array on the device, along the axes that it has on the host; 0 for an axis that is broadcast.
-    dtype : numpy.dtype
-        Type of the elements on the device.
-    lines, pitch, width : int
-        How many lines, bytes from line to line, and bytes of one without padding.
-    columns : bool
-        Whether lines run along the last axis but one.
-    offset : int
-        Bytes from the start of the memory.
-    """
-
-    shape: Axes
-    strides: Axes
-    dtype: np.dtype[Any]
+    shape: Axes  # of the array on the device, along the axes that it has on the host
+    strides: Axes  # 0 for an axis that is broadcast
+    dtype: np.dtype[Any]  # of the elements on the device
     lines: int
-    pitch: int
-    width: int
-    columns: bool = False
+    pitch: int  # bytes from line to line
+    width: int  # bytes of one line without padding
+    columns: bool = False  # whether lines run along the last axis but one
     padded: bool = True
-    offset: int = 0
+    offset: int = 0  # bytes from the start of the memory
 
     @classmethod
     def contiguous(cls, shape: Axes, dtype: np.dtype[Any], columns: bool = False) -> Placement:

@@ -17,36 +17,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Format:
-    """A number format.
+    """A number format."""
 
-    Attributes
-    ----------
-    name : str
-        The name used in kernels, messages and tables.
-    dtype : numpy.dtype
-        The element type.
-    mantissa_bits : int
-        Stored mantissa bits.
-    min_exponent : int
-        Exponent of the smallest normal number.
-    maximum : float
-        The largest finite number.
-    bits : int
-        Bits of one element in device memory and in files.
-    scale_dtype : numpy.dtype or None
-        The type of a scale, for formats that carry one.
-    block : int
-        Elements that share one scale along the contraction axis; 0 where a whole row or tensor does.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    mantissa_bits: int
-    min_exponent: int
-    maximum: float
-    bits: int
-    scale_dtype: np.dtype[Any] | None = None
-    block: int = 0
+    name: str  # as in kernels, messages and tables
+    dtype: np.dtype[Any]  # of an element
+    mantissa_bits: int  # those that are stored
+    min_exponent: int  # of the smallest normal number
+    maximum: float  # the largest finite number
+    bits: int  # of one element in device memory and in files
+    scale_dtype: np.dtype[Any] | None = None  # of a scale, for formats that carry one
+    block: int = 0  # elements that share a scale along the contraction axis; 0: a whole row or tensor does
 
     @property
     def itemsize(self) -> int:

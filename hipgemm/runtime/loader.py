@@ -30,27 +30,13 @@ _HIP_SUCCESS = 0
 
 @dataclass
 class Runtime:
-    """The HIP runtime of this process, opened.
+    """The HIP runtime of this process, opened."""
 
-    Attributes
-    ----------
-    kind : str
-        ``"rocm"``, ``"emulator"`` or ``"bridge"``.
-    hip : module
-        hip-python.
-    library : str
-        The library that hip-python uses.
-    devices : int
-        How many devices it reports.
-    bindings : Bindings
-        hip-python's version, and that of HIP which it is made for.
-    """
-
-    kind: str
-    hip: Any
-    library: str
-    devices: int
-    bindings: _rocm.Bindings
+    kind: str  # rocm, emulator or bridge
+    hip: Any  # hip-python, a module
+    library: str  # that hip-python uses
+    devices: int  # how many it reports
+    bindings: _rocm.Bindings  # hip-python's version, and that of HIP which it is made for
     emulator: ctypes.CDLL | None = None
     handle: Any = None  # the library by ctypes
     reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
