@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
 
 from ..errors import RuntimeNotFoundError, sentence
 from ..runtime import hip as _hip
@@ -89,7 +88,7 @@ class EmulatorCounters:
     each: tuple[EmulatorLaunch, ...] = ()
 
     def __str__(self) -> str:
-        found = [(name, value) for name, value in vars(self).items() if name != "each"]
+        found = [(name, getattr(self, name)) for name in _NAMES]
         return "\n".join(f"{name:20} {value:16,}" for name, value in found if value) or "nothing ran"
 
 
@@ -127,7 +126,7 @@ class EmulatorLaunch:
     counters: EmulatorCounters
 
 
-T = TypeVar("T", EmulatorCounters, EmulatorLaunch)
+_NAMES = tuple(field.name for field in fields(EmulatorCounters) if field.name != "each")
 _MOST_KERNEL_NAME = 4096
 
 
@@ -199,18 +198,17 @@ def _read(library: ctypes.CDLL) -> EmulatorCounters:
         found = dict(zip(shape + names, values, strict=True))
         x, y, z = ((found["workgroups_" + axis], found["workgroup_size_" + axis]) for axis in ("x", "y", "z"))
         launches.append(
-            _made(
-                EmulatorLaunch,
-                found,
+            EmulatorLaunch(
                 kernel=kernel.value.decode(errors="replace"),
                 workgroups=(x[0], y[0], z[0]),
                 workgroup_size=(x[1], y[1], z[1]),
-                counters=_made(EmulatorCounters, found),
+                vgprs=found["vgprs"],
+                agprs=found["agprs"],
+                sgprs=found["sgprs"],
+                allocated_vgprs=found["allocated_vgprs"],
+                lds_bytes=found["lds_bytes"],
+                private_bytes=found["private_bytes"],
+                counters=EmulatorCounters(**{name: found[name] for name in _NAMES}),
             )
         )
-    return _made(EmulatorCounters, totals, each=tuple(launches))
-
-
-def _made(kind: type[T], found: dict[str, int], **others: Any) -> T:
-    """Make one of the numbers that the emulator calls as `kind` does, and of others."""
-    return kind(**{x.name: found[x.name] for x in fields(kind) if x.name in found} | others)
+    return EmulatorCounters(**{name: totals[name] for name in _NAMES}, each=tuple(launches))
