@@ -23,26 +23,17 @@ class Setting:
     numbers: bool = True  # whether `config` takes numbers, True and False as well
 
 
-def _runtime(name: str, text: str) -> str | Reason:
-    mode = text.lower() or "auto"
-    return mode if mode in RUNTIMES else _wrong(f"{name} must be one of {', '.join(RUNTIMES)}", mode)
+def _one_of(required: str, known: dict[str, Any]) -> Callable[[str, str], Any]:
+    """Read one of some words."""
+    return lambda name, text: known.get(text.lower(), _wrong(f"{name} must be {required}", text))
 
 
 def _kernel(name: str, text: str) -> str | None:
     return text or None  # which names there are depends on the architecture: checked where one is chosen
 
 
-def _pool(name: str, text: str) -> bool | Reason:
-    known = {"": True, "on": True, "1": True, "off": False, "0": False}
-    return known.get(text.lower(), _wrong(f"{name} must be on or off", text))
-
-
 def _report(name: str, text: str) -> bool:
     return text not in ("", "0")
-
-
-def _gpu_aware(name: str, text: str) -> bool | Reason:
-    return text == "1" if text in ("", "0", "1") else _wrong(f"{name} must be 0 or 1", text)
 
 
 def _bytes(name: str, text: str) -> int | Reason | None:
@@ -60,14 +51,19 @@ def _wrong(required: str, text: str) -> Reason:
     return Reason(ValueError, "setting", sentence(required, repr(text)))
 
 
+_SWITCH = {"": True, "on": True, "1": True, "off": False, "0": False}
 SETTINGS = {
-    "runtime": Setting("HIPGEMM_RUNTIME", _runtime, numbers=False),
+    "runtime": Setting(
+        "HIPGEMM_RUNTIME",
+        _one_of(f"one of {', '.join(RUNTIMES)}", {"": "auto"} | {word: word for word in RUNTIMES}),
+        numbers=False,
+    ),
     "kernel": Setting("HIPGEMM_KERNEL", _kernel, numbers=False),
     "report": Setting("HIPGEMM_REPORT", _report),
-    "pool": Setting("HIPGEMM_POOL", _pool),
+    "pool": Setting("HIPGEMM_POOL", _one_of("on or off", _SWITCH)),
     "memory_limit": Setting("HIPGEMM_MEMORY_LIMIT", _bytes),
     "cache_limit": Setting("HIPGEMM_CACHE_LIMIT", _bytes),
-    "mpi_gpu": Setting("HIPGEMM_MPI_GPU", _gpu_aware),
+    "mpi_gpu": Setting("HIPGEMM_MPI_GPU", _one_of("0 or 1", {"": False, "0": False, "1": True})),
 }
 
 

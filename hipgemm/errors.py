@@ -94,8 +94,6 @@ class Reason:
 def sentence(required: str, got: object, context: str = "") -> str:
     """Write what is required, what was got, and what helps to understand it.
 
-    Examples
-    --------
     >>> sentence("a.ndim must be 2", 1, "a.shape=(4,)")
     'a.ndim must be 2; got 1; a.shape=(4,)'
     """
@@ -105,8 +103,6 @@ def sentence(required: str, got: object, context: str = "") -> str:
 def message(function: str, texts: Sequence[object]) -> str:
     """Write the message of an exception: one fault on its line, several as a list.
 
-    Examples
-    --------
     >>> message("matmul", ["a.ndim must be 2; got 1"])
     'matmul: a.ndim must be 2; got 1'
     """
@@ -131,8 +127,6 @@ def told_by(function: str) -> Iterator[None]:
 def fault(kind: type[E], function: str, required: str, got: object, context: str = "") -> E:
     """Make the exception for a fault that comes alone; where there may be several, `Checks` collects them.
 
-    Examples
-    --------
     >>> fault(ValueError, "matmul", "a.ndim must be 2", 1)
     ValueError('matmul: a.ndim must be 2; got 1')
     """

@@ -14,8 +14,9 @@ from hipgemm.array.device_array import lend
 from hipgemm.errors import RuntimeNotFoundError, sentence
 from hipgemm.formats.elements import BF16, F32, QUANTIZED
 from hipgemm.formats.groups import group_slots
+from hipgemm.inspect.can_use import can_use
 from hipgemm.inspect.counters import emulator_counters
-from hipgemm.inspect.explain import ask, ask_grouped, in_place
+from hipgemm.inspect.explain import ask, in_place, untouched
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel
 from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
@@ -45,7 +46,10 @@ class Shape:
     def ask(self) -> Support:
         """The candidates, and the choice."""
         if self.groups:
-            return ask_grouped(self.m, self.groups, self.n, self.k, self.format)
+            x = untouched(self.format, (self.m, self.k), -1)
+            w = untouched(self.format, (self.groups, self.k, self.n), -2, True)
+            offsets = np.linspace(0, self.m, self.groups + 1).astype(np.int32)  # even groups
+            return can_use("grouped_matmul", x, w, offsets)
         return ask(self.m, self.n, self.k, self.format, self.layout, self.batch)
 
     def __str__(self) -> str:

@@ -16,15 +16,12 @@ from ..formats.arrays import Resident, array_hint, is_array
 from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, QUANTIZED, round_once
 from ..formats.scaled import ScaledArray, packed_data
-from ..formats.strides import byte_range, contiguous_strides, line_pitch
+from ..formats.strides import byte_range, contiguous_strides, exchanged, line_pitch, restride
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from . import dlpack as _dlpack
-from .interop import device_kind, is_foreign, look_at, misaligned
-from .transfer import address_of
-from .transfer import download as download
-from .transfer import queue_upload as queue_upload
-from .transfer import upload as upload
+from .interop import device_kind, is_foreign, misaligned, take_over
+from .transfer import address_of, download, queue_upload, upload
 
 _NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
@@ -126,8 +123,7 @@ class DeviceArray(Resident):
     def mT(self) -> DeviceArray:
         """The array with its last two axes exchanged; no copy."""
         require_axes("DeviceArray.mT", self.ndim)
-        (*shape, m, n), (*strides, sm, sn) = self.shape, self.strides
-        return self._view(self._address, (*shape, n, m), (*strides, sn, sm), self.padded)
+        return self._view(self._address, exchanged(self.shape), exchanged(self.strides), self.padded)
 
     def reshape(self, *shape: Any) -> DeviceArray:
         """Return the same elements in another shape; no copy.
@@ -155,7 +151,7 @@ class DeviceArray(Resident):
         (6, 4)
         """
         extents = read_shape("DeviceArray.reshape", shape, self.size)
-        strides = _restride(self.shape, self.strides, extents)
+        strides = restride(self.shape, self.strides, extents)
         if strides is None:
             required = "axes that become one must lie as one in memory"
             got = f"shape {self.shape}, strides {self.strides}"
@@ -199,9 +195,18 @@ class DeviceArray(Resident):
         raise TypeError("DeviceArray: a copy to the host must be asked for; use .get()")
 
     def __getitem__(self, index: Index) -> DeviceArray:
+        parts = index if isinstance(index, tuple) else (index,)
+        given = sum(part is not None and part is not ... for part in parts)
+        if given > self.ndim:
+            raise fault(IndexError, "DeviceArray", f"at most {self.ndim} indices", given)
+        ellipses = [i for i, part in enumerate(parts) if part is ...]
+        if len(ellipses) > 1:
+            raise IndexError("DeviceArray: an index can have only one ellipsis")
+        at = ellipses[0] if ellipses else len(parts)
+        rest = (slice(None),) * (self.ndim - given)
         shape, strides = [], []
         address, axis = self.ptr, 0
-        for part in _expand(index, self.ndim):
+        for part in (*parts[:at], *rest, *parts[at + 1 :]):
             if part is None:
                 shape.append(1)
                 strides.append(0)
@@ -214,11 +219,7 @@ class DeviceArray(Resident):
                 strides.append(stride * step)
                 address += start * stride if count else 0
             else:
-                if not -n <= part < n:
-                    raise IndexError(
-                        f"DeviceArray: index {part} is out of bounds for axis {axis} of size {n}"
-                    )
-                address += (part % n) * stride
+                address += _place(part, axis, n) * stride
             axis += 1
         return self._view(address, tuple(shape), tuple(strides))
 
@@ -418,65 +419,16 @@ class _Export:
         self._block.exports -= 1
 
 
-def _expand(index: Index, ndim: int) -> list[int | slice | None]:
-    """Write out what a basic index leaves out."""
-    parts = index if isinstance(index, tuple) else (index,)
-    given = sum(part is not None and part is not ... for part in parts)
-    if given > ndim:
-        raise fault(IndexError, "DeviceArray", f"at most {ndim} indices", given)
-    rest: list[int | slice | None] = [slice(None)] * (ndim - given)
-    expanded: list[int | slice | None] = []
-    seen = False
-    for part in parts:
-        if part is ...:
-            if seen:
-                raise IndexError("DeviceArray: an index can have only one ellipsis")
-            seen = True
-            expanded += rest
-        elif part is None or isinstance(part, slice):
-            expanded.append(part)
-        else:
-            try:
-                expanded.append(operator.index(part))
-            except TypeError:
-                required = "an index must be an int, a slice, None or ..."
-                raise fault(TypeError, "DeviceArray", required, type(part).__qualname__) from None
-    return expanded if seen else expanded + rest
-
-
-def _restride(
-    shape: tuple[int, ...], strides: tuple[int, ...], extents: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Return the strides of an array in another shape of the same size; None if it takes a copy.
-
-    Examples
-    --------
-    >>> _restride((2, 3, 4), (48, 16, 4), (6, 2, 2)), _restride((2, 3), (4, 8), (6,))
-    ((16, 8, 4), None)
-    """
-    if 0 in extents:
-        return contiguous_strides(extents, strides[-1] if strides else 1)
-    runs: list[list[int]] = []  # extent and stride of what lies in memory as one, from the last axis on
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 1:
-            continue
-        if runs and stride == runs[-1][0] * runs[-1][1]:
-            runs[-1][0] *= n
-        else:
-            runs.append([n, stride])
-    found: list[int] = []
-    left, step = runs.pop(0) if runs else (1, 0)
-    for n in reversed(extents):
-        if n == 1:
-            found.append(step * left)
-            continue
-        if left == 1 and runs:
-            left, step = runs.pop(0)
-        if left % n:
-            return None
-        found.append(step)
-        left, step = left // n, step * n
-    return tuple(reversed(found))
+def _place(i: Any, axis: int, n: int) -> int:
+    """Read an index of one element along an axis of `n`."""
+    try:
+        i = operator.index(i)
+    except TypeError:
+        required = "an index must be an int, a slice, None or ..."
+        raise fault(TypeError, "DeviceArray", required, type(i).__qualname__) from None
+    if not -n <= i < n:
+        raise IndexError(f"DeviceArray: index {i} is out of bounds for axis {axis} of size {n}")
+    return int(i % n)
 
 
 # ---- making arrays ---------------------------------------------------------------------------------
@@ -643,7 +595,8 @@ def asarray(
         assert to is not None
         return _from_numpy(np.asarray(x), to, _hip.current_device() if target is None else target, handle)
     if not isinstance(x, DeviceArray):
-        x = _take_over(x, handle)
+        block, found = take_over(x, handle)
+        x = DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
     if to is not None and to != x.dtype:
         required = f"dtype must be that of an array on a device, {x.dtype}"
         checks.add(TypeError, "dtype", required, to)
@@ -657,7 +610,6 @@ def asarray(
 
 def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) -> ScaledArray:
     """Bring codes and scales to a device, codes in rows that products read in place."""
-    form = QUANTIZED[x.format]
     target = _hip.current_device() if device is None and x.device is None else device
 
     def part(y: Any) -> Any:
@@ -674,16 +626,7 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
         data = data if along is x else data.mT
     amax = None if x.amax is None else part(x.amax)
     offsets = part(x.group_offsets) if isinstance(x.group_offsets, DeviceArray) else x.group_offsets
-    return ScaledArray._make(
-        data,
-        part(x.scale),
-        form,
-        x.axis,
-        x.shape,
-        hadamard=x.hadamard,
-        amax=amax,
-        group_offsets=offsets,
-    )
+    return x._with(data, part(x.scale), amax=amax, group_offsets=offsets)
 
 
 def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
@@ -707,10 +650,8 @@ def _from_numpy(x: npt.NDArray[Any], to: np.dtype[Any], device: int, stream: int
     with _hip.on_device(device):
         dense = new(ordered.shape, x.dtype, device, stream)
         upload(ordered, dense.ptr, stream)
-    strides = [0] * x.ndim
-    for place, axis in enumerate(axes):
-        strides[axis] = dense.strides[place]
-    return DeviceArray(dense._block, dense.ptr, x.shape, tuple(strides), x.dtype)
+    strides = tuple(dense.strides[axes.index(axis)] for axis in range(x.ndim))
+    return DeviceArray(dense._block, dense.ptr, x.shape, strides, x.dtype)
 
 
 def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
@@ -728,30 +669,24 @@ def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
     return DeviceArray(block, block.ptr + x.ptr - low, x.shape, x.strides, x.dtype)
 
 
-def _take_over(x: Any, stream: int) -> DeviceArray:
-    found = look_at(x, stream)
-    low, high = byte_range(found.shape, found.strides, found.dtype.itemsize, found.ptr)
-    # An array without elements may have no address, which would read as freed.
-    start = low or found.dtype.itemsize
-    block = _hip.Block(start, high - low, 0, found.device, found.stream, found.owner)
-    return DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
+def new_padded(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
+    """Make matrices whose rows begin at 16 bytes and end in zeros: products read them in place."""
+    *lead, columns = shape
+    rows, width, pitch = math.prod(lead), columns * dtype.itemsize, line_pitch(columns, dtype.itemsize)
+    block = _hip.allocate(rows * pitch, device, stream)
+    _hip.clear_rows(block.ptr + width, pitch, pitch - width, rows, stream)
+    strides = (*contiguous_strides(lead, pitch), dtype.itemsize)
+    # Without rows there are no zeros behind them either, which the transpose would need.
+    return DeviceArray(block, block.ptr, shape, strides, dtype, padded=rows > 0)
 
 
 def queue_rows(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
-    """Bring matrices of contiguous rows up without waiting, into rows padded with zeros to 16 bytes.
-
-    They may change at once.
-    """
-    item = x.dtype.itemsize
-    *lead, columns = x.shape
-    rows = math.prod(lead)
-    pitch = line_pitch(columns, item)
-    block = _hip.allocate(rows * pitch, device, stream)
-    _hip.clear_rows(block.ptr + columns * item, pitch, pitch - columns * item, rows, stream)
-    if columns:
-        queue_upload(x.reshape(rows, columns), block.ptr, stream, pitch)
-    strides = (*contiguous_strides(lead, pitch), item)
-    return DeviceArray(block, block.ptr, x.shape, strides, x.dtype, padded=True)
+    """Bring matrices of contiguous rows up without waiting, into such memory. They may change at once."""
+    made = new_padded(x.shape, x.dtype, device, stream)
+    if x.size:
+        pitch = line_pitch(x.shape[-1], x.dtype.itemsize)
+        queue_upload(x.reshape(-1, x.shape[-1]), made.ptr, stream, pitch)
+    return made
 
 
 def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import InterchangeError, fault
+from ..formats.arrays import memory_as_array
 from ..formats.strides import contiguous_strides
 
 CPU, CUDA, ROCM = 1, 2, 10  # kDLCPU, kDLCUDA, kDLROCM
@@ -73,14 +74,6 @@ _rename = _api.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-class _Lent:
-    """Device memory in the guise of an array of NumPy, which keeps this object and never looks inside."""
-
-    def __init__(self, interface: dict[str, Any], owner: object):
-        self.__array_interface__ = interface
-        self._owner = owner
-
-
 def export(
     ptr: int,
     device: int,
@@ -105,14 +98,8 @@ def export(
         raise fault(InterchangeError, "__dlpack__", "strides must be whole elements", tuple(strides))
     # A capsule's destructor runs while the consumer's exception is on its way, which one in Python would
     # destroy. NumPy's are of C and know better: so NumPy makes the capsule, and only what it says changes.
-    interface = {
-        "data": (ptr, False),
-        "shape": tuple(shape),
-        "strides": tuple(strides),
-        "typestr": np.dtype(f"u{dtype.itemsize}").str,
-        "version": 3,
-    }
-    lent = np.asarray(_Lent(interface, owner))
+    unsigned = np.dtype(f"u{dtype.itemsize}").str
+    lent = memory_as_array(ptr, tuple(shape), tuple(strides), unsigned, owner)
     versioned = max_version is not None and max_version[0] >= 1 and _NUMPY_HAS_VERSIONS
     if versioned:
         capsule = lent.__dlpack__(max_version=(1, 0))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import InterchangeError, Reason, fault, read, sentence
 from ..formats.checks import Checks
-from ..formats.strides import contiguous_strides
+from ..formats.strides import byte_range, contiguous_strides
 from ..runtime import hip as _hip
 from . import dlpack as _dlpack
 
@@ -38,7 +38,7 @@ def is_foreign(x: object) -> bool:
     return hasattr(x, "__dlpack_device__") or hasattr(x, "__cuda_array_interface__")
 
 
-def look_at(x: Any, stream: int) -> Foreign:
+def take_over(x: Any, stream: int) -> tuple[_hip.Block, Foreign]:
     """Take over an array for work on `stream`."""
     found = _by_dlpack(x, stream) if hasattr(x, "__dlpack_device__") else _by_interface(x, stream)
     count = _hip.runtime().devices
@@ -48,7 +48,10 @@ def look_at(x: Any, stream: int) -> Foreign:
         raise fault(InterchangeError, "asarray", required, got)
     read("asarray", misaligned(InterchangeError, found.ptr, found.shape, found.strides, found.dtype))
     _hip.require_stream(found.stream, found.device)
-    return found
+    low, high = byte_range(found.shape, found.strides, found.dtype.itemsize, found.ptr)
+    # An array without elements may have no address, which would read as freed.
+    start = low or found.dtype.itemsize
+    return _hip.Block(start, high - low, 0, found.device, found.stream, found.owner), found
 
 
 def misaligned(

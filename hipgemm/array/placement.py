@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..formats.strides import contiguous_strides, line_pitch
+from ..formats.strides import contiguous_strides, exchanged, line_pitch
 from ..runtime import hip
 from .device_array import DeviceArray
 from .transfer import queue_upload
@@ -21,38 +21,23 @@ _U8 = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an array goes: contiguous lines, each padded with zeros to a pitch.
+    """Where an array goes: contiguous lines, each padded with zeros to a pitch."""
 
-    Attributes
-    ----------
-    shape, strides : tuple of int
-        Of the array on the device, along the axes that it has on the host; 0 for an axis that is broadcast.
-    dtype : numpy.dtype
-        Type of the elements on the device.
-    lines, pitch, width : int
-        How many lines, bytes from line to line, and bytes of one without padding.
-    columns : bool
-        Whether lines run along the last axis but one.
-    offset : int
-        Bytes from the start of the memory.
-    """
-
-    shape: Axes
-    strides: Axes
-    dtype: np.dtype[Any]
+    shape: Axes  # of the array on the device, along the axes that it has on the host
+    strides: Axes  # 0 for an axis that is broadcast
+    dtype: np.dtype[Any]  # of the elements on the device
     lines: int
-    pitch: int
-    width: int
-    columns: bool = False
+    pitch: int  # bytes from line to line
+    width: int  # bytes of one line without padding
+    columns: bool = False  # whether lines run along the last axis but one
     padded: bool = True
-    offset: int = 0
+    offset: int = 0  # bytes from the start of the memory
 
     @classmethod
     def contiguous(cls, shape: Axes, dtype: np.dtype[Any], columns: bool = False) -> Placement:
         """Without padding; `columns`: the last two axes are exchanged in memory."""
-        order = (*shape[:-2], *shape[:-3:-1]) if columns else shape
-        strides = contiguous_strides(order, dtype.itemsize)
-        strides = (*strides[:-2], *strides[:-3:-1]) if columns else strides
+        strides = contiguous_strides(exchanged(shape) if columns else shape, dtype.itemsize)
+        strides = exchanged(strides) if columns else strides
         nbytes = math.prod(shape) * dtype.itemsize
         return cls(shape, strides, dtype, 1, nbytes, nbytes, columns, False)
 

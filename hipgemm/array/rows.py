@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..formats.elements import Format, format_of
-from ..formats.strides import contiguous_strides
+from ..formats.strides import contiguous_strides, restride
 from ..kernels.launch import copy_strided
 from ..runtime.tally import count_copy
 from .device_array import DeviceArray, new
@@ -32,9 +31,12 @@ class Rows:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the original."""
-        shape = list(self.lead)
-        shape.insert(len(shape) + 1 + self.axis, self.length)
-        return tuple(shape)
+        return self._insert(self.lead, self.length)
+
+    def _insert(self, others: tuple[int, ...], own: int) -> tuple[int, ...]:
+        """Put what belongs to the axis among what belongs to the others."""
+        place = len(others) + 1 + self.axis
+        return (*others[:place], own, *others[place:])
 
     @property
     def matrix(self) -> tuple[int, int, int]:
@@ -46,63 +48,29 @@ class Rows:
 
         `stride`: bytes from one of a row to the next, if they are not neighbours.
         """
-        shape = list(self.lead)
-        strides = [n * pitch for n in contiguous_strides(self.lead, 1)]
-        place = len(shape) + 1 + self.axis
-        shape.insert(place, length)
-        strides.insert(place, stride or dtype.itemsize)
-        return tuple(shape), tuple(strides), dtype
+        strides = contiguous_strides(self.lead, pitch)
+        return self._insert(self.lead, length), self._insert(strides, stride or dtype.itemsize), dtype
 
 
-def as_rows(x: DeviceArray, axis: int, stream: int) -> Rows:
-    """View an array as rows along an axis; a copy where no view will do."""
+def as_rows(x: DeviceArray, axis: int, stream: int, function: str = "quantize") -> Rows:
+    """View an array as rows along an axis; a copy, counted for `function`, where no view will do."""
     place = len(x.shape) + axis
     length, stride = x.shape[place], x.strides[place]
     lead = x.shape[:place] + x.shape[place + 1 :]
     steps = x.strides[:place] + x.strides[place + 1 :]
     rows = math.prod(lead)
-    step = one_step(lead, steps)
-    if step is None:
-        count_copy("quantize", "x", "axes cannot be merged")
-        x, step, stride = gather(x, lead, steps, length, stride, stream)
-    return Rows(x, rows, length, step, stride, lead, axis)
-
-
-def one_step(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
-    """Return the one stride that walks through several axes; None if there is none.
-
-    Examples
-    --------
-    >>> one_step((2, 3), (24, 8)), one_step((2, 3), (32, 8)), one_step((1, 3), (0, -8)), one_step((), ())
-    (8, None, -8, 0)
-    """
-    step: int | None = None
-    extent = 1
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 1:
-            continue
-        if step is None:
-            step = stride
-        elif stride != step * extent:
-            return None
-        extent *= n
-    return step or 0
-
-
-def gather(
-    x: DeviceArray, lead: tuple[int, ...], steps: tuple[int, ...], length: int, stride: int, stream: int
-) -> tuple[DeviceArray, int, int]:
-    """Copy to contiguous rows."""
-    item = x.dtype.itemsize
+    merged = restride(lead, steps, (rows,))
+    if merged is not None:
+        return Rows(x, rows, length, merged[0], stride, lead, axis)
+    count_copy(function, "x", "axes cannot be merged")
+    item, row, inner = x.dtype.itemsize, length * x.dtype.itemsize, lead[-1]
     dense = new((*lead, length), x.dtype, x.device, stream)
     x._block.reading(stream)
-    row = length * item
-    inner = lead[-1]
     for i, index in enumerate(np.ndindex(*lead[:-1])):
         source = x.ptr + sum(n * s for n, s in zip(index, steps[:-1], strict=True))
         target = dense.ptr + i * inner * row
         copy_strided(x.device, stream, item, (source, steps[-1], stride), (target, row, item), inner, length)
-    return dense, row, item
+    return Rows(dense, rows, length, row, item, lead, axis)
 
 
 def storage_axis(x: DeviceArray) -> int:
@@ -110,13 +78,6 @@ def storage_axis(x: DeviceArray) -> int:
     if x.ndim == 2 and abs(x.strides[0]) < abs(x.strides[1]) and x.shape[0] > 1 and x.shape[1] > 1:
         return -2
     return -1
-
-
-def type_of(x: DeviceArray) -> Format:
-    """Return the format of an array that is known to have one."""
-    form = format_of(x.dtype)
-    assert form is not None
-    return form
 
 
 def round_up(n: int, step: int) -> int:

@@ -29,17 +29,16 @@ def upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
         _hip.synchronize(stream)
 
 
-def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> npt.NDArray[Any]:
-    """Do so without waiting. The array may change at once: what the stream reads is a copy. Returns it."""
+def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
+    """Do so without waiting. The array may change at once: what the stream reads is a copy."""
     if x.size == 0:
-        return x
+        return
     item = x.dtype.itemsize
     if not x.flags.c_contiguous and not rows_contiguous(x.shape, x.strides, item):
         x = np.ascontiguousarray(x)
     rows, width = (x.shape[0], x.shape[1] * item) if x.ndim == 2 else (1, x.nbytes)
     source_pitch = x.strides[0] if x.ndim == 2 and rows > 1 else width
     _staging.send(dst, pitch or width, address_of(x), source_pitch, width, rows, stream)
-    return x
 
 
 def download(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..array.device_array import DeviceArray, upload
+from ..array.device_array import DeviceArray
+from ..array.transfer import upload
 from ..config import config
 from ..errors import fault
 from ..formats.checks import Checks
@@ -56,122 +57,146 @@ def device(comm: Any) -> int:
     return int(state.place % _hip.runtime().devices)
 
 
-def agree(function: str, comm: Any, timeout: float, start: Callable[[], tuple[str, T]]) -> T:
-    """Do on every rank of a communicator what comes before it sends data, and see that all did.
+class Ranks:
+    """The ranks of a communicator during one call of a public function, which waits no longer than told."""
 
-    `start` raises what is wrong, or returns what the call asks for in words, and a result. A fault on one
-    rank is an error on all of them, and so is asking for different things: sizes would not match, or bytes
-    be taken for what they are not.
-    """
-    checks = Checks(function)
-    wait = checks.seconds(timeout)
-    timeout = TIMEOUT if checks.found else wait  # `start` tells, and the other ranks are told
-    _join(function, comm, timeout)
-    failed: Exception | None = None
-    result: Any = None
-    try:
-        text, result = start()
-    except Exception as error:
-        failed, text = error, f"{type(error).__name__}: {error}"
-    text = f"{function} of {text}" if failed is None else text
-    digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
-    try:
-        said = tell(function, comm, bytes([failed is not None]) + digest, 1 + _DIGEST_BYTES, timeout)
-        if not any(one[0] for one in said) and len(set(said)) == 1:
-            return result  # type: ignore[no-any-return]
-        told = tell(function, comm, text.encode(), _TEXT_BYTES, timeout)
-    except TimeoutError as late:
-        raise failed or late from late
-    if failed is not None:
-        raise failed
-    texts = [f"on rank {i} {one.decode(errors='replace')}" for i, one in enumerate(told)]
-    rank = comm.Get_rank()
-    if faulty := [i for i, one in enumerate(said) if one[0]]:
-        raise fault(RuntimeError, function, "the call must be right on all ranks", texts[faulty[0]])
-    other = next(i for i, one in enumerate(said) if one != said[rank])
-    got = f"{texts[rank]}; {texts[other]}"
-    raise fault(ValueError, function, "all ranks must ask for the same", got)
+    def __init__(self, function: str, comm: Any, timeout: Any) -> None:
+        checks = Checks(function)
+        wait = checks.seconds(timeout)
+        self.function, self.comm = function, comm
+        self.timeout = TIMEOUT if checks.found else wait  # `agree` tells, and the other ranks are told
 
+    def agree(self, start: Callable[[], tuple[str, T]]) -> T:
+        """Do on every rank what comes before it sends data, and see that all did.
 
-def all_gather(
-    function: str, comm: Any, part: npt.NDArray[Any], axis: int, offsets: Sequence[int], timeout: float
-) -> list[npt.NDArray[Any]]:
-    """The parts of all ranks, in order."""
-    moved = np.ascontiguousarray(np.moveaxis(part, axis, 0))
-    rest, total = moved.shape[1:], offsets[-1]
-    unit = int(np.prod(rest, dtype=np.int64)) * part.itemsize
-    whole = np.empty((total, *rest), part.dtype)
-    counts = np.diff(offsets).tolist()
-    if unit and total:
-        with _rows_of(_mpi().BYTE, unit) as row:
-            send = [moved.view(np.uint8).reshape(-1), counts[comm.Get_rank()], row]
-            receive = [whole.view(np.uint8).reshape(-1), counts, list(offsets[:-1]), row]
-            _run(function, comm, lambda: comm.Iallgatherv(send, receive), timeout, (moved, whole))
-    parts = np.split(whole, list(offsets[1:-1]))
-    return [np.moveaxis(x, 0, axis) for x in parts]
+        `start` raises what is wrong, or returns what the call asks for in words, and a result. A fault on one
+        rank is an error on all of them, and so is asking for different things: sizes would not match, or
+        bytes be taken for what they are not.
+        """
+        function, comm = self.function, self.comm
+        self._join()
+        failed: Exception | None = None
+        result: Any = None
+        try:
+            text, result = start()
+        except Exception as error:
+            failed, text = error, f"{type(error).__name__}: {error}"
+        text = f"{function} of {text}" if failed is None else text
+        digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+        try:
+            said = self.tell(bytes([failed is not None]) + digest, 1 + _DIGEST_BYTES)
+            if not any(one[0] for one in said) and len(set(said)) == 1:
+                return result  # type: ignore[no-any-return]
+            told = self.tell(text.encode(), _TEXT_BYTES)
+        except TimeoutError as late:
+            raise failed or late from late
+        if failed is not None:
+            raise failed
+        texts = [f"on rank {i} {one.decode(errors='replace')}" for i, one in enumerate(told)]
+        rank = comm.Get_rank()
+        if faulty := [i for i, one in enumerate(said) if one[0]]:
+            raise fault(RuntimeError, function, "the call must be right on all ranks", texts[faulty[0]])
+        other = next(i for i, one in enumerate(said) if one != said[rank])
+        got = f"{texts[rank]}; {texts[other]}"
+        raise fault(ValueError, function, "all ranks must ask for the same", got)
 
+    def all_gather(self, part: npt.NDArray[Any], axis: int, offsets: Sequence[int]) -> list[npt.NDArray[Any]]:
+        """The parts of all ranks, in order."""
+        moved = np.ascontiguousarray(np.moveaxis(part, axis, 0))
+        rest, total = moved.shape[1:], offsets[-1]
+        unit = int(np.prod(rest, dtype=np.int64)) * part.itemsize
+        whole = np.empty((total, *rest), part.dtype)
+        counts = np.diff(offsets).tolist()
+        if unit and total:
+            with _rows_of(_mpi().BYTE, unit) as row:
+                send = [moved.view(np.uint8).reshape(-1), counts[self.comm.Get_rank()], row]
+                receive = [whole.view(np.uint8).reshape(-1), counts, list(offsets[:-1]), row]
+                self._run(lambda: self.comm.Iallgatherv(send, receive), (moved, whole))
+        parts = np.split(whole, list(offsets[1:-1]))
+        return [np.moveaxis(x, 0, axis) for x in parts]
 
-def exchange_rows(
-    function: str,
-    comm: Any,
-    sent: DeviceArray,
-    planes: DeviceArray,
-    rows: Sequence[int],
-    unit: int,
-    timeout: float,
-) -> None:
-    """Send each rank its rows of `sent`, `unit` floats each; receive one plane of this rank's rows from each.
+    def exchange_rows(self, sent: DeviceArray, planes: DeviceArray, rows: Sequence[int], unit: int) -> None:
+        """Send each rank its rows of `sent`, `unit` floats each; receive from each a plane of this rank's.
 
-    Through the host, unless HIPGEMM_MPI_GPU=1 says that the MPI library reads device memory itself.
-    """
-    counts = np.diff(rows).tolist()
-    mine, ranks = counts[comm.Get_rank()], comm.Get_size()
-    if unit == 0 or rows[-1] == 0:
-        return
-    direct = config.mpi_gpu
-    source: Any
-    target: Any
-    if direct:
-        _hip.synchronize(0)
-        source, target = _memory(sent), _memory(planes)
-    else:
-        source = sent.get()
-        target = np.empty((ranks, mine, unit), np.float32)
-    with _rows_of(_mpi().FLOAT, unit) as row:
-        send = [source, counts, list(rows[:-1]), row]
-        receive = [target, [mine] * ranks, [mine * i for i in range(ranks)], row]
-        kept = (source, target, sent, planes)
-        _run(function, comm, lambda: comm.Ialltoallv(send, receive), timeout, kept)
-    if not direct:
-        upload(target.reshape(-1), planes.ptr, 0)
+        Through the host, unless HIPGEMM_MPI_GPU=1 says that the MPI library reads device memory itself.
+        """
+        counts = np.diff(rows).tolist()
+        comm = self.comm
+        mine, ranks = counts[comm.Get_rank()], comm.Get_size()
+        if unit == 0 or rows[-1] == 0:
+            return
+        direct = config.mpi_gpu
+        source: Any
+        target: Any
+        if direct:
+            _hip.synchronize(0)
+            source, target = _memory(sent), _memory(planes)
+        else:
+            source = sent.get()
+            target = np.empty((ranks, mine, unit), np.float32)
+        with _rows_of(_mpi().FLOAT, unit) as row:
+            send = [source, counts, list(rows[:-1]), row]
+            receive = [target, [mine] * ranks, [mine * i for i in range(ranks)], row]
+            kept = (source, target, sent, planes)
+            self._run(lambda: comm.Ialltoallv(send, receive), kept)
+        if not direct:
+            upload(target.reshape(-1), planes.ptr, 0)
 
+    def _join(self) -> None:
+        """Meet a communicator for the first time, on all of its ranks; later, see that it is whole."""
+        global _key
+        mpi, comm, function = _mpi(), self.comm, self.function
+        if comm == mpi.COMM_NULL or comm.Is_inter():
+            got = "MPI.COMM_NULL" if comm == mpi.COMM_NULL else "an intercommunicator"
+            raise fault(ValueError, function, "the communicator must be of one group of ranks", got)
+        if _key is None:
+            _key = mpi.Comm.Create_keyval()
+        state = comm.Get_attr(_key)
+        if state is None:
+            comm.Set_attr(_key, state := _State())
+            name = mpi.Get_processor_name().encode()
+            names = self.tell(name, _NAME_BYTES)
+            state.place = names[: comm.Get_rank()].count(names[comm.Get_rank()])
+        elif state.lost:
+            required, got = "the communicator must be whole", "one on which an earlier exchange did not end"
+            raise fault(TimeoutError, function, required, got)
 
-def _join(function: str, comm: Any, timeout: float) -> None:
-    """Meet a communicator for the first time, on all of its ranks; later, see that it is whole."""
-    global _key
-    mpi = _mpi()
-    if comm == mpi.COMM_NULL or comm.Is_inter():
-        got = "MPI.COMM_NULL" if comm == mpi.COMM_NULL else "an intercommunicator"
-        raise fault(ValueError, function, "the communicator must be of one group of ranks", got)
-    if _key is None:
-        _key = mpi.Comm.Create_keyval()
-    state = comm.Get_attr(_key)
-    if state is None:
-        comm.Set_attr(_key, state := _State())
-        name = mpi.Get_processor_name().encode()
-        names = tell(function, comm, name, _NAME_BYTES, timeout)
-        state.place = names[: comm.Get_rank()].count(names[comm.Get_rank()])
-    elif state.lost:
-        required, got = "the communicator must be whole", "one on which an earlier exchange did not end"
-        raise fault(TimeoutError, function, required, got)
+    def tell(self, text: bytes, size: int) -> list[bytes]:
+        """Return what each rank says, in at most `size` bytes."""
+        own = np.frombuffer(text[:size].ljust(size, b"\0"), np.uint8)
+        every = np.zeros((self.comm.Get_size(), size), np.uint8)
+        self._run(lambda: self.comm.Iallgather(own, every), (own, every))
+        return [row.tobytes().rstrip(b"\0") for row in every]
 
+    def _run(self, start: Callable[[], Any], buffers: Any) -> None:
+        """Start a collective and wait for it, but not for ever.
 
-def tell(function: str, comm: Any, text: bytes, size: int, timeout: float) -> list[bytes]:
-    """Return what each rank says, in at most `size` bytes."""
-    own = np.frombuffer(text[:size].ljust(size, b"\0"), np.uint8)
-    every = np.zeros((comm.Get_size(), size), np.uint8)
-    _run(function, comm, lambda: comm.Iallgather(own, every), timeout, (own, every))
-    return [row.tobytes().rstrip(b"\0") for row in every]
+        One that never ends cannot be taken back: the job is beyond saving, and ends with this process.
+        """
+        began = time.monotonic()
+        pause = 0.0
+        request = None
+        required = f"all {self.comm.Get_size()} ranks must take part"
+        try:
+            request = start()
+            while not request.Test():
+                waited = time.monotonic() - began
+                if waited > self.timeout:
+                    required += f" within {self.timeout:g} s"
+                    got = "no end of the exchange; a rank is lost"
+                    raise fault(TimeoutError, self.function, required, got)
+                if waited < _AT_ONCE:
+                    os.sched_yield()
+                else:
+                    time.sleep(pause := min(pause * 2 or 1e-5, 1e-3))
+        except BaseException as error:  # Ctrl-C, too: MPI may write to the buffers still
+            if not _abandoned:
+                atexit.register(_mpi().COMM_WORLD.Abort, 1)  # MPI_Finalize would wait for the lost rank
+            _abandoned.append((request, buffers))
+            self.comm.Get_attr(_key).lost = True
+            if isinstance(error, _mpi().Exception):
+                raise fault(RuntimeError, self.function, required, str(error).splitlines()[0]) from error
+            raise
 
 
 @contextmanager
@@ -192,34 +217,3 @@ def _memory(x: DeviceArray) -> Any:
 def _mpi() -> Any:
     """The module that communicators come from: it is there, since there is one."""
     return sys.modules["mpi4py.MPI"]
-
-
-def _run(function: str, comm: Any, start: Callable[[], Any], timeout: float, buffers: Any) -> None:
-    """Start a collective and wait for it, but not for ever.
-
-    One that never ends cannot be taken back: the job is beyond saving, and ends with this process.
-    """
-    began = time.monotonic()
-    pause = 0.0
-    request = None
-    required = f"all {comm.Get_size()} ranks must take part"
-    try:
-        request = start()
-        while not request.Test():
-            waited = time.monotonic() - began
-            if waited > timeout:
-                required += f" within {timeout:g} s"
-                got = "no end of the exchange; a rank is lost"
-                raise fault(TimeoutError, function, required, got)
-            if waited < _AT_ONCE:
-                os.sched_yield()
-            else:
-                time.sleep(pause := min(pause * 2 or 1e-5, 1e-3))
-    except BaseException as error:  # Ctrl-C, too: MPI may write to the buffers still
-        if not _abandoned:
-            atexit.register(_mpi().COMM_WORLD.Abort, 1)  # MPI_Finalize would wait for the lost rank
-        _abandoned.append((request, buffers))
-        comm.Get_attr(_key).lost = True
-        if isinstance(error, _mpi().Exception):
-            raise fault(RuntimeError, function, required, str(error).splitlines()[0]) from error
-        raise

@@ -13,6 +13,7 @@ from ..errors import fault
 from ..formats.checks import Checks, require_axes
 from ..formats.elements import QUANTIZED
 from ..formats.scaled import ScaledArray
+from ..formats.strides import exchanged
 from ..runtime import hip as _hip
 from . import mpi as _mpi
 
@@ -93,8 +94,7 @@ class ShardedArray:
         """The array with its last two axes exchanged; no copy."""
         require_axes("ShardedArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis or 0, self.axis)
-        shape = (*self.shape[:-2], self.shape[-1], self.shape[-2])
-        return self._turned((x.mT for x in self.parts), shape, axis)
+        return self._turned((x.mT for x in self.parts), exchanged(self.shape), axis)
 
     def _turned(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
         return ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)
@@ -127,8 +127,9 @@ class ShardedArray:
         if comm is None:
             host = copy()[1]
         else:
-            (mine,) = _mpi.agree(function, comm, self.timeout, copy)
-            host = _mpi.all_gather(function, comm, mine, self.axis, self.offsets, self.timeout)
+            ranks = _mpi.Ranks(function, comm, self.timeout)
+            (mine,) = ranks.agree(copy)
+            host = ranks.all_gather(mine, self.axis, self.offsets)
         return np.concatenate(host, axis=self.axis)
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
@@ -201,7 +202,7 @@ def shard(
         made = bring_parts(x, along, offsets, places, comm, timeout)
         return f"{named(x)}, axis {along}, offsets {offsets}", made
 
-    return start()[1] if comm is None else _mpi.agree("shard", comm, timeout, start)
+    return start()[1] if comm is None else _mpi.Ranks("shard", comm, timeout).agree(start)
 
 
 def assemble(
@@ -239,13 +240,13 @@ def assemble(
     ((5, 4), (0, 2, 5))
     """
     function = "assemble"
-    ranks = comm if _mpi.is_communicator(comm) else None
+    ranks = _mpi.Ranks(function, comm, timeout) if _mpi.is_communicator(comm) else None
     listed = [parts] if ranks is not None else list(parts) if isinstance(parts, (list, tuple)) else []
 
     def check() -> tuple[str, int | None]:
         checks = Checks(function)
         checks.seconds(timeout)
-        if ranks is not comm:
+        if ranks is None and comm is not None:
             checks.wrong_type("comm", "an mpi4py communicator or None", comm)
         elif not listed:
             checks.wrong_type("parts", "a list or tuple of one or more arrays", parts)
@@ -260,13 +261,13 @@ def assemble(
         checks.raise_all()
         return f"{next(iter(kinds))}, axis {along}", along
 
-    along = check()[1] if ranks is None else _mpi.agree(function, comm, timeout, check)
+    along = check()[1] if ranks is None else ranks.agree(check)
     shape = list(listed[0].shape)
     offsets: tuple[int, ...] = ()
     if along is not None:
         lengths = [int(x.shape[along]) for x in listed]
-        if comm is not None:
-            lengths = [int(said) for said in _mpi.tell(function, comm, str(lengths[0]).encode(), 20, timeout)]
+        if ranks is not None:
+            lengths = [int(said) for said in ranks.tell(str(lengths[0]).encode(), 20)]
         shape[along] = sum(lengths)
         checks = Checks(function)
         offsets = given_offsets(checks, lengths, len(lengths), listed[0], along, shape[along])
@@ -411,7 +412,7 @@ def cut(x: Any, axis: int, start: int, stop: int) -> Any:
         scale = sliced(scale, axis, start // form.block, -(-stop // form.block))
     elif scale.shape and not along and scale.shape[axis] == x.shape[axis]:  # else parts share it
         scale = sliced(scale, axis, start, stop)
-    return ScaledArray._make(data, scale, form, x.axis, tuple(shape), hadamard=x.hadamard)
+    return x._with(data, scale, shape=tuple(shape), amax=None)
 
 
 def _plain(x: Part) -> DeviceArray:

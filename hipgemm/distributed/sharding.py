@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..array.device_array import DeviceArray, asarray, lend, new
 from ..config import config
 from ..formats.arrays import array_hint, is_array
-from ..formats.elements import BF16, F16, F32, Format, format_of
+from ..formats.elements import BF16, F16, F32, known_format
 from ..formats.faults import INPUTS, OUTPUTS, Faults
 from ..formats.operand import Operand
 from ..formats.scaled import ScaledArray
@@ -155,11 +155,12 @@ def sharded_matmul(
         if key is not None:
             _plans[key] = plan
         if split == "k" and comm is not None:
-            return text, _RangesOfK(first, second, plan, epilogue, comm, wait)
+            sums = _own_sums(first, second, plan.rows, comm.Get_rank())
+            return text, partial(_exchange_ranks, *sums, plan, epilogue, comm, wait)
         return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
 
-    made = start()[1] if comm is None else _mpi.agree(_FUNCTION, comm, wait, start)
-    result = made.add_up() if isinstance(made, _RangesOfK) else made
+    made = start()[1] if comm is None else _mpi.Ranks(_FUNCTION, comm, wait).agree(start)
+    result = made() if isinstance(made, partial) else made
     return result if given or isinstance(result, np.ndarray) else result.get()
 
 
@@ -379,7 +380,7 @@ def _multiply_parts(
 ) -> ShardedArray:
     """Multiply part by part; with ``k`` between the devices of one process add up the parts, too."""
     if plan.split == "k":
-        return _RangesOfK(a, b, plan, epilogue, comm, timeout).add_up()
+        return _add_up(_exchange_devices(a, b, plan.rows), plan, epilogue, comm, timeout)
     parts, offsets = [], plan.offsets[plan.split == "n"]
     for i, x in enumerate(a.parts):
         at = plan.first + i
@@ -407,7 +408,7 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
         ]
         nbytes = sum(x.nbytes for x, along in zip((a, b), cuts, strict=True) if along is not None)
         step = max(1, _PIECE_BYTES * out.shape[axis] // max(nbytes, 1))
-        before: tuple[DeviceArray, npt.NDArray[Any]] | None = None
+        made: list[tuple[DeviceArray, npt.NDArray[Any]]] = []
         with _hip.on_device(device):
             for low in range(first, last, step):
                 high = min(low + step, last)
@@ -418,45 +419,39 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
                     for x, along, there in zip((a, b), cuts, whole, strict=True)
                 )
                 part = epilogue.of(low, high) if plan.split == "n" else epilogue
-                made = _multiply(x, y, None, part), sliced(out, axis, low, high)
-                if before is not None:
-                    before[0].get(before[1])
-                before = made
-            if before is not None:
-                before[0].get(before[1])
+                made.append((_multiply(x, y, None, part), sliced(out, axis, low, high)))
+                if len(made) > 1:
+                    product, there = made.pop(0)
+                    product.get(there)
+            for product, there in made:
+                product.get(there)
 
     on_each(devices, work)
     return out
 
 
-class _RangesOfK:
-    """Sums over a range of K each, sent to the owners of their rows and added there in order."""
-
-    def __init__(
-        self, a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
-    ):
-        self.plan, self.epilogue, self.comm, self.timeout = plan, epilogue, comm, timeout
-        if comm is None:
-            self.planes = _exchange_devices(a, b, plan.rows)
-        else:
-            self.sent, received = _own_sums(a, b, plan.rows, comm.Get_rank())
-            self.planes = [received]
-
-    def add_up(self) -> ShardedArray:
-        """The product; with a communicator the ranks exchange their sums first."""
-        plan, comm = self.plan, self.comm
-        if comm is not None:
-            unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats that belong to one row
-            with _hip.on_device(self.sent.device):
-                _mpi.exchange_rows(_FUNCTION, comm, self.sent, self.planes[0], plan.rows, unit, self.timeout)
-        parts = []
-        for planes in self.planes:
-            with _hip.on_device(planes.device):
-                parts.append(_add_up(planes, plan.dtype, self.epilogue))
-        return ShardedArray(parts, plan.shape, -2, plan.rows, comm, self.timeout, plan.places)
+def _exchange_ranks(
+    sent: DeviceArray, received: DeviceArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
+) -> ShardedArray:
+    """Send each rank this one's sums for its rows, and add up those of all for ours."""
+    unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats that belong to one row
+    with _hip.on_device(sent.device):
+        _mpi.Ranks(_FUNCTION, comm, timeout).exchange_rows(sent, received, plan.rows, unit)
+    return _add_up([received], plan, epilogue, comm, timeout)
 
 
-def _add_up(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
+def _add_up(
+    planes: list[DeviceArray], plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
+) -> ShardedArray:
+    """Add the ranges of K on each device."""
+    parts = []
+    for each in planes:
+        with _hip.on_device(each.device):
+            parts.append(_add_planes(each, plan.dtype, epilogue))
+    return ShardedArray(parts, plan.shape, -2, plan.rows, comm, timeout, plan.places)
+
+
+def _add_planes(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
     """Add the ranges of K, the first axis, in their order; then what `matmul` does to a sum."""
     device, (ranges, *shape) = planes.device, planes.shape
     out = new(tuple(shape), dtype, device, 0)
@@ -492,17 +487,11 @@ def _reduction(
         n=columns,
         batch_inner=1,
         splits=ranges,
-        out_type=_format(dtype),
-        bias_type=_format(bias),
+        out_type=known_format(dtype),
+        bias_type=known_format(bias),
     )
     assert found is not None
     return found
-
-
-def _format(dtype: np.dtype[Any]) -> Format:
-    form = format_of(dtype)
-    assert form is not None
-    return form
 
 
 _SUMS = _Epilogue(F32.dtype, 1.0, None, None)  # of a range of K

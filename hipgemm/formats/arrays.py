@@ -58,3 +58,19 @@ def place_of(x: object) -> int | None:
 def place_name(device: int | None) -> str:
     """Name a place for a message."""
     return "the host" if device is None else f"device {device}"
+
+
+class _Memory:
+    """Memory in the guise of an array of NumPy."""
+
+    def __init__(self, interface: dict[str, Any], owner: object):
+        self.__array_interface__ = interface
+        self._owner = owner
+
+
+def memory_as_array(
+    ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], type: str, owner: object = None
+) -> npt.NDArray[Any]:
+    """Describe memory of any kind to NumPy, which keeps `owner` and does not look inside by itself."""
+    interface = {"data": (ptr, False), "shape": shape, "strides": strides, "typestr": type, "version": 3}
+    return np.asarray(_Memory(interface, owner))

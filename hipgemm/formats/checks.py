@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from numbers import Real
 from typing import Any, TypeVar
 
@@ -22,8 +22,6 @@ T = TypeVar("T")
 class Checks:
     """Collects in `found` what is wrong with the arguments of a function, and returns the others as read.
 
-    Examples
-    --------
     >>> checks = Checks("quantize_mxfp8")
     >>> checks.axis(2, 2), checks.flag("hadamard", "no")
     (None, False)
@@ -109,12 +107,12 @@ class Checks:
 
     # ---- options ----
 
-    def option(self, name: str, x: object, among: Sequence[str]) -> str | None:
+    def option(self, name: str, x: object, among: Collection[str], code: str = "option") -> str | None:
         """Read one of several names."""
         if isinstance(x, str) and x in among:
             return x
         kind = ValueError if isinstance(x, str) else TypeError
-        self.add(kind, "option", f"{name} must be one of {', '.join(among)}", repr(x))
+        self.add(kind, code, f"{name} must be one of {', '.join(among)}", repr(x))
         return None
 
     def format(self, x: object, among: Sequence[str] = tuple(QUANTIZED)) -> Format | None:

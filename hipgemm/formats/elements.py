@@ -17,36 +17,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Format:
-    """A number format.
+    """A number format."""
 
-    Attributes
-    ----------
-    name : str
-        The name used in kernels, messages and tables.
-    dtype : numpy.dtype
-        The element type.
-    mantissa_bits : int
-        Stored mantissa bits.
-    min_exponent : int
-        Exponent of the smallest normal number.
-    maximum : float
-        The largest finite number.
-    bits : int
-        Bits of one element in device memory and in files.
-    scale_dtype : numpy.dtype or None
-        The type of a scale, for formats that carry one.
-    block : int
-        Elements that share one scale along the contraction axis; 0 where a whole row or tensor does.
-    """
-
-    name: str
-    dtype: np.dtype[Any]
-    mantissa_bits: int
-    min_exponent: int
-    maximum: float
-    bits: int
-    scale_dtype: np.dtype[Any] | None = None
-    block: int = 0
+    name: str  # as in kernels, messages and tables
+    dtype: np.dtype[Any]  # of an element
+    mantissa_bits: int  # those that are stored
+    min_exponent: int  # of the smallest normal number
+    maximum: float  # the largest finite number
+    bits: int  # of one element in device memory and in files
+    scale_dtype: np.dtype[Any] | None = None  # of a scale, for formats that carry one
+    block: int = 0  # elements that share a scale along the contraction axis; 0: a whole row or tensor does
 
     @property
     def itemsize(self) -> int:
@@ -129,8 +109,6 @@ def full_name(name: str) -> str:
 def format_of(dtype: npt.DTypeLike) -> Format | None:
     """Return the format that an element type alone tells, or None.
 
-    Examples
-    --------
     >>> format_of(np.float16).name
     'f16'
     >>> format_of(np.int8) is None
@@ -140,6 +118,11 @@ def format_of(dtype: npt.DTypeLike) -> Format | None:
         return _BY_DTYPE.get(np.dtype(dtype))
     except (TypeError, ValueError, SyntaxError):  # whatever NumPy makes of what is no dtype
         return None
+
+
+def known_format(dtype: np.dtype[Any]) -> Format:
+    """Return the format of an element type that is known to tell one."""
+    return _BY_DTYPE[dtype]
 
 
 def as_unsigned(x: Array) -> Array:
@@ -153,8 +136,6 @@ def round_once(x: npt.NDArray[np.float64], to: Format) -> npt.NDArray[Any]:
     NumPy takes float64 to bfloat16 through float32, which rounds twice. Going to float32 by
     rounding to odd keeps the information that the second rounding needs.
 
-    Examples
-    --------
     >>> x = np.float64(1) + 2.0**-8 + 2.0**-40  # just above the tie between 1 and 1 + 2^-7
     >>> float(np.float64(x).astype(ml_dtypes.bfloat16)), float(round_once(np.asarray(x), BF16))
     (1.0, 1.0078125)
@@ -181,8 +162,6 @@ def cast(x: npt.ArrayLike, to: Format) -> Array:
     NaN stays NaN (0 where the format has none), the sign of zero stays, subnormals stay. An infinity
     stays in e5m2, which has one, and saturates elsewhere.
 
-    Examples
-    --------
     >>> cast([1000, 464, 465, -1000], FP8_E4M3).astype(np.float32)
     array([ 448.,  448.,  448., -448.], dtype=float32)
     >>> cast([-0.0, 2**-9, 2**-10], FP8_E4M3).view(np.uint8)
@@ -211,8 +190,6 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
     - ``"rceil"``: the least e for which amax / 2^e does not exceed the format's maximum
     - ``"even"``: as ``"floor"``, for amax rounded (ties up) to the mantissa bits of the format
 
-    Examples
-    --------
     >>> [int(scale_byte(957, rule, MXFP8_E4M3)) for rule in SCALE_RULES]
     [136, 128, 129, 128]
     """
@@ -236,8 +213,6 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
 def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Return what e8m0 bytes mean: 2^(byte - 127), and NaN for 255.
 
-    Examples
-    --------
     >>> e8m0_value([134, 255]), e8m0_value(0) == 2.0**-127
     (array([128.,  nan], dtype=float32), np.True_)
     """

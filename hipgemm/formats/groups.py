@@ -23,8 +23,6 @@ def offset_reasons(
 
     The values of those on a device are not looked at; `place` is the device that they must be on.
 
-    Examples
-    --------
     >>> print(*offset_reasons(np.array([0, 5, 3]), 8))
     group_offsets must not decrease; got group_offsets[2]=3 after group_offsets[1]=5
     """
@@ -65,8 +63,6 @@ def offset_fault(i: int, offset: int, before: int, rows: int | None) -> str:
 def in_order(offsets: npt.NDArray[Any], rows: int) -> bool:
     """Whether offsets on the host are right, without words for what is wrong.
 
-    Examples
-    --------
     >>> in_order(np.array([0, 3, 3, 8]), 8), in_order(np.array([0, 5, 3]), 8)
     (True, False)
     """
@@ -85,8 +81,6 @@ def same_offsets(x: Any, y: Any) -> bool:
 def straddling(offsets: npt.NDArray[Any]) -> int | None:
     """Return the first offset that is inside a block, where blocks are counted from the first row.
 
-    Examples
-    --------
     >>> straddling(np.array([0, 64, 96])), straddling(np.array([0, 33, 96]))
     (None, 1)
     """
@@ -99,8 +93,6 @@ def group_slots(rows: int, groups: int, slot_rows: int) -> int:
 
     As src_hip/groups.hpp counts them: without knowing the offsets.
 
-    Examples
-    --------
     >>> group_slots(128, 3, 64)
     6
     """
@@ -110,8 +102,6 @@ def group_slots(rows: int, groups: int, slot_rows: int) -> int:
 def most_blocks(rows: int, groups: int) -> int:
     """Return the most blocks that so many rows make in so many groups.
 
-    Examples
-    --------
     >>> most_blocks(3, 8), most_blocks(128, 3)
     (3, 7)
     """

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Array, Resident
+from .arrays import Array, Resident, memory_as_array
 from .elements import F32, QUANTIZED, Format
 from .scaled import ScaledArray
-from .strides import byte_range
+from .strides import byte_range, exchanged, rows_contiguous
 
 _BYTE = QUANTIZED["fp8_e4m3"]
 
@@ -43,18 +43,15 @@ class Operand:
         """The same with the last two axes exchanged."""
         return replace(
             self,
-            shape=_exchange(self.shape),
-            strides=_exchange(self.strides),
-            scale_strides=_exchange(self.scale_strides),
+            shape=exchanged(self.shape),
+            strides=exchanged(self.strides),
+            scale_strides=exchanged(self.scale_strides),
         )
 
     @property
     def rows_contiguous(self) -> bool:
         """Whether each row is one run of bytes, rows apart by a pitch that cannot overlap them."""
-        rows, columns = self.shape[-2:]
-        row, column = self.strides[-2:]
-        item = self.format.itemsize
-        return (columns <= 1 or column == item) and (rows <= 1 or row >= columns * item)
+        return rows_contiguous(self.shape[-2:], self.strides[-2:], self.format.itemsize)
 
     @property
     def pitch(self) -> int:
@@ -63,18 +60,9 @@ class Operand:
         return columns if rows <= 1 else self.strides[-2] // self.format.itemsize
 
 
-def _exchange(axes: tuple[int, ...]) -> tuple[int, ...]:
-    return (*axes[:-2], *axes[:-3:-1])
-
-
 def bytes_of(x: Any) -> Operand:
     """Describe an array by its bytes alone; 4-bit numbers on the host as they will be packed."""
-    item = x.dtype.itemsize
-    if isinstance(x, np.ndarray):
-        return Operand(
-            x.shape, x.strides, F32 if item == 4 else _BYTE, int(x.__array_interface__["data"][0]), None
-        )
-    return Operand(x.shape, x.strides, F32 if item == 4 else _BYTE, x.ptr, x.device, x.padded, tight=x.tight)
+    return operand_of(x, F32 if x.dtype.itemsize == 4 else _BYTE)
 
 
 def operand_of(x: Array, form: Format) -> Operand:
@@ -97,16 +85,9 @@ def overlap(x: Operand, y: Operand) -> bool:
         return True
 
 
-def _phantom(x: Operand) -> npt.NDArray[np.void]:
+def _phantom(x: Operand) -> npt.NDArray[Any]:
     """An array for NumPy to reason about; its bytes are never touched."""
-    interface = {
-        "shape": x.shape,
-        "strides": x.strides,
-        "typestr": f"|V{x.format.itemsize}",
-        "data": (x.address, True),
-        "version": 3,
-    }
-    return np.asarray(type("Phantom", (), {"__array_interface__": interface})())
+    return memory_as_array(x.address, x.shape, x.strides, f"|V{x.format.itemsize}")
 
 
 def overlaps_itself(x: Operand) -> bool:

@@ -12,13 +12,11 @@ import numpy.typing as npt
 
 from ..errors import fault
 from .arrays import Resident as Resident
-from .arrays import array_hint as array_hint
 from .arrays import is_array as is_array
-from .arrays import place_name as place_name
-from .arrays import place_of
+from .arrays import place_name, place_of
 from .checks import Checks, read_shape, require_axes
-from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, pack_fp4, unpack_fp4
-from .elements import fnuz_hint as fnuz_hint
+from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4
+from .strides import exchanged
 
 HADAMARD = 16  # points of the transform
 _U8 = np.dtype(np.uint8)
@@ -155,23 +153,17 @@ class ScaledArray:
     @property
     def T(self) -> ScaledArray:
         """The array with its axes reversed; no copy."""
-        made = self._turned(self.data.T, self.scale.T, -1 - self.axis - self.ndim, self.shape[::-1])
-        if self.ndim > 2:
-            made._kernel_scales = {}  # of other matrices than before
-        return made
+        kept = self._kernel_scales if self.ndim <= 2 else {}  # else of other matrices than before
+        axis = -1 - self.axis - self.ndim
+        return self._with(self.data.T, self.scale.T, axis, self.shape[::-1], _kernel_scales=kept)
 
     @property
     def mT(self) -> ScaledArray:
         """The array with its last two axes exchanged; no copy."""
         require_axes("ScaledArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis, self.axis)
-        *lead, m, n = self.shape
-        data, scale = self.data, self.scale
-        if isinstance(data, np.ndarray):  # ndarray.mT needs NumPy 2
-            turned = data.swapaxes(-1, -2), scale.swapaxes(-1, -2) if scale.ndim else scale
-        else:
-            turned = data.mT, scale.mT if scale.shape else scale
-        return self._turned(*turned, axis, (*lead, n, m))
+        data, scale, shape = _mt(self.data), _mt(self.scale), exchanged(self.shape)
+        return self._with(data, scale, axis, shape, _kernel_scales=self._kernel_scales)
 
     def reshape(self, *shape: Any) -> ScaledArray:
         """Return the same numbers in another shape, to sum over a batch and its rows, say. No copy.
@@ -208,56 +200,43 @@ class ScaledArray:
                 raise fault(ValueError, function, required, got, "or quantize after reshaping")
             scale = self.scale.reshape(*extents[:-1], self.scale.shape[-1])
             data_shape = (*extents[:-1], self.data.shape[-1])
-        made = self._turned(self.data.reshape(data_shape), scale, -1, extents)
-        made._kernel_scales = {}  # of other matrices than before
-        return made
+        return self._with(self.data.reshape(data_shape), scale, -1, extents)
 
-    def _turned(self, data: Any, scale: Any, axis: int, shape: tuple[int, ...]) -> ScaledArray:
-        return self._make(
-            data,
-            scale,
-            QUANTIZED[self.format],
-            axis,
-            shape,
-            hadamard=self.hadamard,
-            amax=self.amax,
-            kernel_scales=self._kernel_scales,
-            group_offsets=self.group_offsets,
-        )
+    def _with(
+        self,
+        data: Any,
+        scale: Any,
+        axis: int | None = None,
+        shape: tuple[int, ...] | None = None,
+        **changes: Any,
+    ) -> ScaledArray:
+        """Return one of other codes and scales, like this one in all else that is not given."""
+        q = ScaledArray.__new__(ScaledArray)
+        q.data, q.scale, q.format, q.hadamard = data, scale, self.format, self.hadamard
+        q.axis, q.shape = self.axis if axis is None else axis, self.shape if shape is None else shape
+        q.amax, q.group_offsets, q._kernel_scales = self.amax, self.group_offsets, {}
+        for name, value in changes.items():
+            setattr(q, name, value)
+        return q
 
     def __deepcopy__(self, memo: Any) -> ScaledArray:
         parts = (deepcopy(x, memo) for x in (self.data, self.scale, self.amax, self.group_offsets))
         data, scale, amax, offsets = parts
-        made = self._turned(data, scale, self.axis, self.shape)
-        made._kernel_scales, made.amax, made.group_offsets = {}, amax, offsets
-        return made
+        return self._with(data, scale, amax=amax, group_offsets=offsets)
 
     def get(self) -> ScaledArray:
         """Copy to the host, where each 4-bit number has a byte of its own."""
         form = QUANTIZED[self.format]
-        data = self.data if isinstance(self.data, np.ndarray) else self.data.get()
-        scale = self.scale if isinstance(self.scale, np.ndarray) else self.scale.get()
-        amax = self.amax if self.amax is None or isinstance(self.amax, np.ndarray) else self.amax.get()
+        data, scale, amax, offsets = map(_on_host, (self.data, self.scale, self.amax, self.group_offsets))
         if data.dtype == _U8:
             data = unpack_along(data, self.axis, self.shape[self.axis])
-        offsets = self.group_offsets
         if offsets is not None:
-            offsets = offsets if isinstance(offsets, np.ndarray) else offsets.get()
             # Scales made without knowing the offsets have room for more.
             used = slice(int(group_blocks(offsets)[-1]))
             scale = scale[used] if self.axis == -2 else scale[:, used]
         if form.block:
             scale = scale.view(form.scale_dtype)
-        return self._make(
-            data,
-            scale,
-            form,
-            self.axis,
-            self.shape,
-            hadamard=self.hadamard,
-            amax=amax,
-            group_offsets=offsets,
-        )
+        return self._with(data, scale, amax=amax, group_offsets=offsets)
 
     def __repr__(self) -> str:
         more = ", hadamard=True" if self.hadamard else ""
@@ -270,11 +249,20 @@ class ScaledArray:
         raise TypeError("ScaledArray: the numbers must be asked for; use hipgemm.dequantize")
 
 
+def _mt(x: Any) -> Any:
+    """Exchange the last two axes of an array, if it has any; ndarray.mT needs NumPy 2."""
+    if not x.shape:
+        return x
+    return x.swapaxes(-1, -2) if isinstance(x, np.ndarray) else x.mT
+
+
+def _on_host(x: Any) -> Any:
+    return x if x is None or isinstance(x, np.ndarray) else x.get()
+
+
 def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Return the first block of each group of rows, and behind them the number of all blocks.
 
-    Examples
-    --------
     >>> group_blocks(np.array([0, 33, 33, 128]))
     array([0, 2, 2, 5])
     """
@@ -311,8 +299,6 @@ def unpack_along(x: npt.NDArray[np.uint8], axis: int, length: int) -> npt.NDArra
 def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
     """Shape of the scales: one for each block along an axis, or with `block` 0 one for all of it.
 
-    Examples
-    --------
     >>> scale_shape((4, 70), -1, 32), scale_shape((4, 70), -2, 0)
     ((4, 3), (1, 70))
     """

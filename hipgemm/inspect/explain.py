@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from ..errors import sentence
 from ..formats.elements import FORMATS, QUANTIZED, full_name
 from ..formats.scaled import ScaledArray, scale_shape
+from ..formats.strides import contiguous_strides, exchanged
 from ..products.choose import Support
 from ..products.cost import RATES, Cost
 from .can_use import can_use
@@ -75,21 +75,13 @@ def ask(
     return can_use("matmul", a, b, dtype=None if dtype is None else FORMATS[dtype].dtype, arch=arch)
 
 
-def ask_grouped(rows: int, groups: int, n: int, k: int, form: str, arch: str = "gfx950") -> Support:
-    """Ask about a product of rows in even groups, ``x @ w[g].T``."""
-    x, w = untouched(form, (rows, k), -1), untouched(form, (groups, k, n), -2, True)
-    offsets = np.linspace(0, rows, groups + 1).astype(np.int32)
-    return can_use("grouped_matmul", x, w, offsets, arch=arch)
-
-
 def untouched(form: str, shape: tuple[int, ...], axis: int, turned: bool = False) -> Any:
     """Make matrices without memory, each stored transposed if `turned`; blocked along `axis` if quantized."""
     made = FORMATS.get(form) or QUANTIZED[form]
     one = np.zeros(1, f"u{made.itemsize}")
-    stored = (*shape[:-2], *shape[:-3:-1]) if turned else shape
-    strides = [made.itemsize * math.prod(stored[i + 1 :]) for i in range(len(stored))]
-    x = np.lib.stride_tricks.as_strided(one, stored, strides).view(made.dtype)
-    x = x.swapaxes(-1, -2) if turned else x
+    strides = contiguous_strides(exchanged(shape) if turned else shape, made.itemsize)
+    strides = exchanged(strides) if turned else strides
+    x = np.lib.stride_tricks.as_strided(one, shape, strides).view(made.dtype)
     if made.scale_dtype is None:
         return x
     scales = scale_shape(shape, axis, made.block) if made.block else ()

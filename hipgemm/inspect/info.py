@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,10 +87,7 @@ def _kinds(names: tuple[str, ...]) -> list[str]:
     >>> _kinds(("gemm_bf16_nt_64x64x64", "gemm_bf16_nt_128x128x64", "amax"))
     ['gemm_bf16 (2)', 'amax']
     """
-    counts: dict[str, int] = {}
-    for name in names:
-        kind = re.sub(r"(_[nt][nt])?_\d+x\d+x\d+$", "", name)
-        counts[kind] = counts.get(kind, 0) + 1
+    counts = Counter(re.sub(r"(_[nt][nt])?_\d+x\d+x\d+$", "", name) for name in names)
     return [kind if count == 1 else f"{kind} ({count})" for kind, count in counts.items()]
 
 

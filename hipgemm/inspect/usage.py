@@ -95,9 +95,8 @@ def usage() -> Usage:
     >>> print(usage())
     hipgemm: nothing ran
     """
-    c = tally.snapshot()
-    served = {name: Served(*row) for name, row in c.served.items()}
-    return Usage(c.kernels, served, c.copies, c.copied, c.slower, c.refused, c.latest, c.refused_calls)
+    counts = tally.snapshot()
+    return Usage(**counts | {"served": {name: Served(*row) for name, row in counts["served"].items()}})
 
 
 def reset_usage() -> None:

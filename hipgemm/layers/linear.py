@@ -99,22 +99,9 @@ def linear(
     >>> saved.bytes
     {'x': 132, 'w': 198, 'w_post_scale': 0}
     """
-    return forward(
-        "linear",
-        LinearSaved,
-        x,
-        w,
-        None,
-        stream,
-        recipe=recipe,
-        bias=bias,
-        w_post_scale=w_post_scale,
-        x_amax=x_amax,
-        w_amax=w_amax,
-        scaling=scaling,
-        hadamard=hadamard,
-        dtype=dtype,
-    )
+    options: dict[str, Any] = {"recipe": recipe, "bias": bias, "w_post_scale": w_post_scale, "dtype": dtype}
+    options |= {"x_amax": x_amax, "w_amax": w_amax, "scaling": scaling, "hadamard": hadamard}
+    return forward("linear", LinearSaved, x, w, None, stream, **options)
 
 
 def linear_backward(
@@ -231,20 +218,9 @@ def grouped_linear(
            [64., 64.],
            [ 0.,  0.]], dtype=float32)
     """
-    return forward(
-        "grouped_linear",
-        GroupedSaved,
-        x,
-        w,
-        group_offsets,
-        stream,
-        recipe=recipe,
-        x_amax=x_amax,
-        w_amax=w_amax,
-        scaling=scaling,
-        hadamard=hadamard,
-        dtype=dtype,
-    )
+    options: dict[str, Any] = {"recipe": recipe, "x_amax": x_amax, "w_amax": w_amax}
+    options |= {"scaling": scaling, "hadamard": hadamard, "dtype": dtype}
+    return forward("grouped_linear", GroupedSaved, x, w, group_offsets, stream, **options)
 
 
 def grouped_linear_backward(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..array.device_array import DeviceArray, asarray, lend, new
-from ..formats.elements import BF16, BLOCK, F32, QUANTIZED
+from ..array.device_array import DeviceArray, asarray, lend, new, new_padded
+from ..formats.elements import BF16, BLOCK, F32
 from ..formats.scaled import ScaledArray
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
-from .passes import as_type, flat, padded, rescale, sum_rows
+from .passes import as_type, flat, rescale, sum_rows
 from .problem import Layer, first, parts
 from .saved import Kept, Saved
 
@@ -46,8 +46,7 @@ class OperandMaker:
             return x
         shape = math.prod(x.shape[:-1]), x.shape[-1]
         data, scale = self.flat(x.data), self.flat(x.scale) if x.scale.shape else x.scale
-        form = QUANTIZED[x.format]
-        return ScaledArray._make(data, scale, form, -1, shape, hadamard=x.hadamard, amax=x.amax)
+        return x._with(data, scale, -1, shape)
 
     def vector(self, x: Any) -> DeviceArray:
         """Return factors on the device."""
@@ -157,7 +156,7 @@ class OperandMaker:
     def scaled(self, dy: DeviceArray, factors: DeviceArray) -> DeviceArray:
         """Return dy times factors of its columns, in float32 if it is to be quantized."""
         to = F32 if self.recipe.formats else BF16
-        out = padded(dy.shape, to.dtype, self.device, self.stream)
+        out = new_padded(dy.shape, to.dtype, self.device, self.stream)
         return rescale(self.function, dy, out, self.stream, columns=factors)
 
     def bias_grad(self, dy: Any, factors: DeviceArray | None) -> DeviceArray:
@@ -185,5 +184,4 @@ def stacked(q: ScaledArray, shape: tuple[int, ...]) -> ScaledArray:
         rows //= count
         return x._view(x._address, (count, rows, columns), (rows * row, row, column), x.padded)
 
-    form = QUANTIZED[q.format]
-    return ScaledArray._make(view(q.data), view(q.scale), form, q.axis, shape, hadamard=q.hadamard)
+    return q._with(view(q.data), view(q.scale), shape=shape)

@@ -5,38 +5,21 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
-import numpy as np
-
-from ..array.device_array import DeviceArray, new
-from ..array.rows import gather, one_step, type_of
-from ..formats.elements import F32, Format
-from ..formats.strides import contiguous_strides, line_pitch
+from ..array.device_array import DeviceArray, new, new_padded
+from ..array.rows import as_rows
+from ..formats.elements import F32, Format, known_format
 from ..kernels.launch import Value, launch_tiles
 from ..runtime import hip as _hip
-from ..runtime.tally import count_call, count_copy
+from ..runtime.tally import count_call
 
 SUM_ROWS = 64  # that one pass makes one of
-
-
-def padded(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
-    """Make matrices whose rows begin at 16 bytes and end in zeros: products read them in place."""
-    *lead, columns = shape
-    rows, width, pitch = math.prod(lead), columns * dtype.itemsize, line_pitch(columns, dtype.itemsize)
-    block = _hip.allocate(rows * pitch, device, stream)
-    _hip.clear_rows(block.ptr + width, pitch, pitch - width, rows, stream)
-    strides = (*contiguous_strides(lead, pitch), dtype.itemsize)
-    # Without rows there are no zeros behind them either, which the transpose would need.
-    return DeviceArray(block, block.ptr, shape, strides, dtype, padded=rows > 0)
 
 
 def source(x: DeviceArray) -> dict[str, Value]:
     """Return the arguments of a kernel that say how a matrix lies that it reads."""
     (rows, columns), (row, column) = x.shape, x.strides
     where: dict[str, Value] = {"src": x.ptr, "src_row_stride": row, "src_col_stride": column}
-    return where | {"rows": rows, "cols": columns, "in_type": type_of(x)}
+    return where | {"rows": rows, "cols": columns, "in_type": known_format(x.dtype)}
 
 
 def rescale(
@@ -69,7 +52,7 @@ def rescale(
         dst_pitch=out.strides[0] if m > 1 else n * out.dtype.itemsize,
         row_factor=0 if rows is None else rows.ptr,
         col_factor=0 if columns is None else columns.ptr,
-        out_type=type_of(out),
+        out_type=known_format(out.dtype),
         divide=divide,
     )
     count_call(function, "rescale", 0, x.nbytes + out.nbytes)
@@ -80,7 +63,7 @@ def as_type(function: str, x: DeviceArray, to: Format, stream: int) -> DeviceArr
     """Return matrices in another type, themselves if they have that already."""
     if x.dtype == to.dtype:
         return x
-    out = padded(x.shape, to.dtype, x.device, stream)
+    out = new_padded(x.shape, to.dtype, x.device, stream)
     rescale(function, flat(function, x, stream), flat(function, out, stream), stream)
     return out
 
@@ -107,9 +90,5 @@ def flat(function: str, x: DeviceArray, stream: int) -> DeviceArray:
     """View (.., K) as a matrix (rows, K); a copy where no view will do."""
     if x.ndim == 2:
         return x
-    (*lead, k), (*steps, step) = x.shape, x.strides
-    pitch = one_step(tuple(lead), tuple(steps))
-    if pitch is None:
-        count_copy(function, "x", "axes cannot be merged")
-        x, pitch, step = gather(x, tuple(lead), tuple(steps), k, step, stream)
-    return DeviceArray(x._block, x.ptr, (math.prod(lead), k), (pitch, step), x.dtype)
+    r = as_rows(x, -1, stream, function)
+    return DeviceArray(r.array._block, r.array.ptr, (r.rows, r.length), (r.row_stride, r.stride), x.dtype)

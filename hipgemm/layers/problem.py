@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Reason
-from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, Format, format_of
-from ..formats.faults import OUTPUTS, Faults, dtype_name, dtype_names
+from ..formats.arrays import Resident, is_array, place_name
+from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, dtype_names, fnuz_hint, format_of
+from ..formats.faults import OUTPUTS, Faults
 from ..formats.groups import offset_reasons, same_offsets
 from ..formats.operand import Operand, operand_of
-from ..formats.scaled import HADAMARD, Resident, ScaledArray, array_hint, fnuz_hint, is_array, place_name
+from ..formats.scaled import HADAMARD, ScaledArray
 from ..formats.strides import contiguous_strides, line_pitch
 from ..products.operation import GROUPED_MATMUL, MATMUL
 from ..products.problem import Problem
@@ -93,8 +94,6 @@ def describe_layer(
 ) -> tuple[Layer | None, list[Reason]]:
     """Describe a call of `linear` or `grouped_linear`: None where faults leave no layer, and every fault.
 
-    Examples
-    --------
     >>> x, w = np.ones((2, 5, 64), np.float32), np.ones((2, 3, 64), np.float32)
     >>> layer, _ = describe_layer("linear", x, w[0], recipe="mxfp8")
     >>> layer.recipe.name, layer.m, layer.n, layer.k
@@ -107,7 +106,7 @@ def describe_layer(
     kind = KINDS[function]
     faults = LayerFaults(RECIPES.get(recipe, ANY) if isinstance(recipe, str) else ANY, kind)
     if faults.recipe is ANY:
-        faults.choice("recipe", "recipe", recipe, ", ".join(RECIPES))
+        faults.option("recipe", recipe, RECIPES, "recipe")
     x_shape, w_shape = faults.operand("x", x, (-1,), kind.x_ndim), faults.operand("w", w, (-1,), kind.w_ndim)
     if x_shape and w_shape and x_shape[-1] != w_shape[-1]:
         x_axis = -1 if kind.x_ndim is None else kind.x_ndim - 1
@@ -137,8 +136,6 @@ def forward_problem(
 ) -> tuple[Any, list[Reason]]:
     """Describe the product of a call of `linear` or `grouped_linear`: what a kernel has to do.
 
-    Examples
-    --------
     >>> x = np.ones((2, 5, 64), np.float32)
     >>> print(forward_problem("linear", x, x[0], recipe="mxfp8")[0])
     (10, 64) @ (64, 5) mxfp8_e4m3 -> bf16
@@ -150,24 +147,11 @@ def forward_problem(
         return None, reasons
     m, n, k, groups = layer.m, layer.n, layer.k, layer.groups
     a, b = prepared(x, (m, k), layer), prepared(w, (n, k) if groups is None else (groups, n, k), layer)
-    dtype, bias = options.get("dtype"), options.get("bias")
-    return product(
-        layer,
-        a,
-        b,
-        BF16 if dtype is None else format_of(dtype) or BF16,
-        col_scale=options.get("w_post_scale") is not None,
-        bias=None if bias is None else format_of(bias.dtype),
-    ), reasons
-
-
-def product(
-    layer: Layer, a: Operand, b: Operand, out: Format, col_scale: bool, bias: Format | None
-) -> Problem:
-    """Return the product of rows a (M, K) and weights b, (N, K) or (G, N, K), as products describe it."""
-    op, groups = (MATMUL, 0) if layer.groups is None else (GROUPED_MATMUL, layer.groups)
-    extents = layer.m, layer.n, layer.k
-    return Problem(op, *extents, a, b, None, out, col_scale=col_scale, bias=bias, groups=groups)
+    dtype = options.get("dtype")
+    out, bias = BF16 if dtype is None else format_of(dtype) or BF16, options.get("bias")
+    op = MATMUL if groups is None else GROUPED_MATMUL
+    scaled, added = options.get("w_post_scale") is not None, None if bias is None else format_of(bias.dtype)
+    return Problem(op, m, n, k, a, b, None, out, col_scale=scaled, bias=added, groups=groups or 0), reasons
 
 
 def prepared(q: Any, shape: Shape, layer: Layer) -> Operand:
@@ -195,8 +179,6 @@ def describe_backward(
 ) -> list[Reason]:
     """Find every fault of a call of the backward pass after `layer`, which kept its `x` and `w`.
 
-    Examples
-    --------
     >>> print(*describe_backward(np.ones((2, 3), np.float32), Layer(RECIPES["fp8"], (2,), 4, 8)))
     dy.shape must be (2, 4), that of y; got (2, 3)
     """
@@ -212,9 +194,8 @@ def describe_backward(
     faults.grad_format(format, dy)
     faults.output_dtype("dtype", dtype)
     faults.output_dtype("dw_dtype", dw_dtype)
-    if shape is not None and (place := place_of(dy)) != layer.device:
-        required = f"dy must be on {place_name(layer.device)} like x and w"
-        faults.add(TypeError, "residency", required, place_name(place))
+    if shape is not None:
+        faults.place("dy", place_of(dy), layer.device, "x and w")
     faults.transforms(dy, *kept)
     return faults.found
 
@@ -247,11 +228,6 @@ class LayerFaults(Faults):
         super().__init__()
         self.recipe, self.kind, self.what = recipe, kind, f"for recipe {recipe.name}"
 
-    def choice(self, name: str, code: str, value: object, among: str, what: str = "one of ") -> None:
-        """Add a fault: a word that is none of those there are, or no word."""
-        error = ValueError if isinstance(value, str) else TypeError
-        self.add(error, code, f"{name} must be {what}{among}", repr(value))
-
     # ---- operands ----
 
     def operand(self, name: str, x: Any, axes: Axes, ndim: int | None = None) -> Shape | None:
@@ -261,13 +237,10 @@ class LayerFaults(Faults):
                 return None
         elif isinstance(x, ScaledArray):
             self._quantized(name, x, axes)
-        elif not is_array(x):
-            required = f"{name} must be a numpy.ndarray, a hipgemm.DeviceArray or a hipgemm.ScaledArray"
-            self.add(TypeError, "type", required, type(x).__qualname__, array_hint(x))
+        elif self.array(name, x, "a numpy.ndarray, a hipgemm.DeviceArray or a hipgemm.ScaledArray") is None:
             return None
-        elif format_of(x.dtype) is None:
-            required = f"{name}.dtype must be {dtype_names(OUTPUTS)}"
-            self.add(TypeError, "dtype", required, dtype_name(x.dtype), fnuz_hint(x.dtype))
+        else:
+            self.dtype(f"{name}.dtype", x.dtype, OUTPUTS, fnuz_hint(x.dtype))
         shape = tuple(first(x).shape)
         if len(shape) >= 2 and ndim in (None, len(shape)):
             return shape
@@ -359,8 +332,7 @@ class LayerFaults(Faults):
             if not float(value) >= 0:
                 self.add(ValueError, "amax", f"{name} must not be negative", value)
         elif is_array(value):
-            if value.dtype != F32.dtype:
-                self.add(TypeError, "dtype", f"{name}.dtype must be float32", dtype_name(value.dtype))
+            self.dtype(f"{name}.dtype", value.dtype, (F32,))
             if value.shape != ():
                 self.add(ValueError, "shape", f"{name}.shape must be ()", value.shape)
         elif not (hasattr(value, "current") and hasattr(value, "step")):
@@ -374,8 +346,8 @@ class LayerFaults(Faults):
         """Check how operands of these shapes are to be quantized to an MX format."""
         if scaling is not None and not self.recipe.scaling:
             self.add(ValueError, "scaling", f"scaling must be None {self.what}", scaling)
-        elif scaling is not None and scaling not in SCALE_RULES:
-            self.choice("scaling", "scaling", scaling, ", ".join(SCALE_RULES))
+        elif scaling is not None:
+            self.option("scaling", scaling, SCALE_RULES, "scaling")
         if hadamard is not None and not isinstance(hadamard, bool):
             self.add(TypeError, "hadamard", "hadamard must be True, False or None", repr(hadamard))
         elif hadamard is not None and not self.recipe.hadamard:
@@ -394,9 +366,10 @@ class LayerFaults(Faults):
             self.add(ValueError, "format", "format must be None for a dy that is quantized already", format)
         elif format is not None and format not in self.recipe.formats:
             among = " or ".join(self.recipe.formats) or "None"
-            self.choice("format", "format", format, f"{among} {self.what}", what="")
+            kind = ValueError if isinstance(format, str) else TypeError
+            self.add(kind, "format", f"format must be {among} {self.what}", repr(format))
 
     def output_dtype(self, name: str, dtype: Any) -> None:
         """Check the type of a result."""
-        if dtype is not None and format_of(dtype) is None:
-            self.add(TypeError, "dtype", f"{name} must be {dtype_names(OUTPUTS)}", dtype_name(dtype))
+        if dtype is not None:
+            self.dtype(name, dtype, OUTPUTS)

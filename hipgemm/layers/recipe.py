@@ -35,8 +35,6 @@ class Recipe:
     def transforms(self, length: int, wanted: bool | None) -> bool:
         """Whether to transform along an axis: where its length allows it, unless the caller decided.
 
-        Examples
-        --------
         >>> mxfp4 = RECIPES["mxfp4"]
         >>> mxfp4.transforms(64, None), mxfp4.transforms(10, None), mxfp4.transforms(64, False)
         (True, False, False)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, lend, new
-from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis, type_of
-from ..formats.elements import BLOCK, F32, QUANTIZED, Format
+from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
+from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
 from ..formats.scaled import ScaledArray, group_blocks
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch, launch_tiles
@@ -66,7 +66,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
             rows=rows,
             cols=columns,
             groups=groups,
-            in_type=type_of(x),
+            in_type=known_format(x.dtype),
             element=form,
             rule=scaling,
         )
@@ -215,7 +215,7 @@ def mx_plan(
         col_scale_pitch=column_pitches[1],
         rows=rows,
         cols=columns,
-        in_type=type_of(x),
+        in_type=known_format(x.dtype),
         element=form,
         rule=scaling,
         hadamard=bool(hadamard),
@@ -308,7 +308,7 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
         "rows": rows,
         "cols": columns,
         "amax_step": step,
-        "in_type": type_of(x),
+        "in_type": known_format(x.dtype),
     }
     amax = bind_tiles(device, "amax", rows, columns, ("src", "amax"), **shared)
     varying = ("src", "dst", "amax", "scale", "next", "eps")

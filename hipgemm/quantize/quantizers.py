@@ -20,6 +20,7 @@ from ..formats.groups import offset_reasons
 from ..formats.scaled import HADAMARD, ScaledArray, scale_shape
 from ..kernels.launch import function as kernel_function
 from ..kernels.launch import launch
+from ..reference import FP8, MXFP8
 from ..runtime import hip as _hip
 from ..runtime.tally import count_call
 from .amax import AmaxState
@@ -28,8 +29,6 @@ from .plan import AmaxPlan, BackPlan, MxPlan, amax_plan, dequantize_codes, mx_pl
 Input = npt.NDArray[Any] | DeviceArray
 Axes = tuple[int] | tuple[int, int]
 How = tuple[str, str, tuple[str, ...], bool]  # the rule of scales, the format, which it may be, Hadamard
-FP8 = ("fp8_e4m3", "fp8_e5m2")
-MXFP8 = ("mxfp8_e4m3", "mxfp8_e5m2")
 MXFP4 = ("mxfp4_e2m1",)
 
 

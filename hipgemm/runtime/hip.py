@@ -39,12 +39,12 @@ def failure(call: str, error: Any) -> HipError:
 
 
 def call(name: str, *args: Any) -> Any:
-    """Call HIP; raise on error, else return what it returned besides the code."""
+    """Call HIP; raise on error, else return what it returned besides the code: one thing, or a tuple."""
     result = getattr(runtime().hip, name)(*args)
     error = result[0]
     if int(error) != _HIP_SUCCESS:
         raise failure(name, error)
-    return result[1] if len(result) > 1 else None
+    return result[1] if len(result) == 2 else result[1:]
 
 
 def get_memory(lost: Callable[[int], None], name: str, nbytes: int, *flags: int) -> tuple[int, int]:
@@ -107,25 +107,24 @@ class on_device:
             call("hipSetDevice", self._before)
 
 
+def _described(name: str, kind: str, what: int) -> Any:
+    """Have HIP describe something: hip-python 10 returns the description, 7 fills it in."""
+    try:
+        return call(name, what)
+    except TypeError:
+        found = getattr(runtime().hip, kind)()
+        call(name, found, what)
+        return found
+
+
 def properties(device: int) -> Any:
     """HIP's properties of a device."""
-    hip = runtime().hip
-    try:
-        return call("hipGetDeviceProperties", device)  # hip-python 10 returns them
-    except TypeError:
-        found = hip.hipDeviceProp_t()  # hip-python 7 fills them in
-        call("hipGetDeviceProperties", found, device)
-        return found
+    return _described("hipGetDeviceProperties", "hipDeviceProp_t", device)
 
 
 def device_of(ptr: int) -> int:
     """The device that holds an address."""
-    try:
-        return int(call("hipPointerGetAttributes", ptr).device)  # hip-python 10 returns them
-    except TypeError:
-        found = runtime().hip.hipPointerAttribute_t()  # hip-python 7 fills them in
-        call("hipPointerGetAttributes", found, ptr)
-        return int(found.device)
+    return int(_described("hipPointerGetAttributes", "hipPointerAttribute_t", ptr).device)
 
 
 def arch(device: int) -> str:
@@ -140,8 +139,6 @@ def arch(device: int) -> str:
 def read_stream(stream: Any) -> int | Reason:
     """The handle that a stream argument means, 0 for the default stream; or what is wrong with it.
 
-    Examples
-    --------
     >>> print(read_stream(None), read_stream(1), read_stream(2))
     0 0 stream must be one that all threads mean alike; got the per-thread stream (2); make a hipgemm.Stream
     """
@@ -186,25 +183,16 @@ def _unknown_stream(handle: int) -> str:
 after_wait: list[Callable[[], None]] = []  # what looks at things that only a wait brings to light
 
 
+def wait(name: str, *what: Any) -> None:
+    """Call a function of HIP that waits, and raise what only a wait brings to light."""
+    call(name, *what)
+    for look in after_wait:
+        look()
+
+
 def synchronize(stream: int = 0) -> None:
     """Wait for a stream."""
-    call("hipStreamSynchronize", stream)
-    for look in after_wait:
-        look()
-
-
-def synchronize_device() -> None:
-    """Wait for everything on the current device."""
-    call("hipDeviceSynchronize")
-    for look in after_wait:
-        look()
-
-
-def wait_for_event(event: Any) -> None:
-    """Wait for an event."""
-    call("hipEventSynchronize", event)
-    for look in after_wait:
-        look()
+    wait("hipStreamSynchronize", stream)
 
 
 def quiesce(stream: int) -> None:
@@ -219,9 +207,7 @@ def alive(stream: int) -> bool:
     CUDA crashes on a stream that is gone, so under the bridge no other library's is touched again.
     """
     rt = runtime()
-    if stream <= _PER_THREAD or stream in rt.streams:
-        return True
-    return rt.kind != "bridge" and exists(stream)
+    return stream <= _PER_THREAD or stream in rt.streams or (rt.kind != "bridge" and exists(stream))
 
 
 def exists(stream: int) -> bool:
@@ -311,17 +297,8 @@ def return_event(event: Any, device: int, timing: bool) -> None:
         rt.idle_events[device, timing].append(event)
 
 
-def event_done(event: Any) -> bool:
-    """Whether an event has come."""
-    return _done("hipEventQuery", event)
-
-
-def stream_done(stream: int) -> bool:
-    """Whether everything on a stream is done."""
-    return _done("hipStreamQuery", stream)
-
-
-def _done(name: str, what: Any) -> bool:
+def done(name: str, what: Any) -> bool:
+    """Whether all is done that a function of HIP is asked about: hipEventQuery or hipStreamQuery."""
     hip = runtime().hip
     error = getattr(hip, name)(what)[0]
     if int(error) == _HIP_SUCCESS:
@@ -490,9 +467,7 @@ class Block:
 def memory_info(device: int) -> tuple[int, int]:
     """Free bytes and all bytes of a device."""
     with on_device(device):
-        error, free, total = runtime().hip.hipMemGetInfo()
-        if int(error) != _HIP_SUCCESS:
-            raise failure("hipMemGetInfo", error)
+        free, total = call("hipMemGetInfo")
         return int(free), int(total)
 
 

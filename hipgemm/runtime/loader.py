@@ -30,27 +30,13 @@ _HIP_SUCCESS = 0
 
 @dataclass
 class Runtime:
-    """The HIP runtime of this process, opened.
+    """The HIP runtime of this process, opened."""
 
-    Attributes
-    ----------
-    kind : str
-        ``"rocm"``, ``"emulator"`` or ``"bridge"``.
-    hip : module
-        hip-python.
-    library : str
-        The library that hip-python uses.
-    devices : int
-        How many devices it reports.
-    bindings : Bindings
-        hip-python's version, and that of HIP which it is made for.
-    """
-
-    kind: str
-    hip: Any
-    library: str
-    devices: int
-    bindings: _rocm.Bindings
+    kind: str  # rocm, emulator or bridge
+    hip: Any  # hip-python, a module
+    library: str  # that hip-python uses
+    devices: int  # how many it reports
+    bindings: _rocm.Bindings  # hip-python's version, and that of HIP which it is made for
     emulator: ctypes.CDLL | None = None
     handle: Any = None  # the library by ctypes
     reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
@@ -122,7 +108,7 @@ def _choose() -> Runtime:
                 f"HIPGEMM_RUNTIME={mode}, but this process has already opened {foreign[0]}; "
                 "use hipgemm before anything else that opens ROCm, or in a process of its own"
             )
-        return _open_emulator(hip) if mode == "emulator" else _open_bridge(hip)
+        return _open_ours(hip, mode)
     try:
         return _open(hip, "rocm", _rocm.attempt(foreign[:1] or _rocm.candidates(), _bindings()))
     except _rocm.UnusableError as why:
@@ -133,7 +119,7 @@ def _choose() -> Runtime:
                 f"ROCm cannot be used: {why}; nor can the emulator take its place, since this process has "
                 "opened that library already"
             ) from None
-        instead = _open_emulator(hip, f"and ROCm cannot be used: {why}")
+        instead = _open_ours(hip, "emulator", f"and ROCm cannot be used: {why}")
         _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)")
         return instead
 
@@ -164,22 +150,14 @@ def _is_version_10(hip: Any) -> bool:
     return str(hip.__name__).startswith("rocm.")
 
 
-def _open_emulator(hip: Any, context: str = "") -> Runtime:
-    if not EMULATOR.exists():
-        raise RuntimeNotFoundError(
-            f"the emulator is not built: {EMULATOR} is missing{', ' + context if context else ''}; "
-            "run: make emulator"
-        )
-    return _open(hip, "emulator", str(EMULATOR))
-
-
-def _open_bridge(hip: Any) -> Runtime:
-    if not BRIDGE.exists():
-        raise RuntimeNotFoundError(
-            f"the bridge is not built: {BRIDGE} is missing; run: make bridge (in a source tree; what is "
-            "installed by pip has none)"
-        )
-    return _open(hip, "bridge", str(BRIDGE))
+def _open_ours(hip: Any, kind: str, context: str = "") -> Runtime:
+    """Open the emulator or the bridge."""
+    library = BRIDGE if kind == "bridge" else EMULATOR
+    if not library.exists():
+        only = " (in a source tree; what is installed by pip has none)" if kind == "bridge" else ""
+        why = f"{library} is missing{', ' + context if context else ''}"
+        raise RuntimeNotFoundError(f"the {kind} is not built: {why}; run: make {kind}{only}")
+    return _open(hip, kind, str(library))
 
 
 def _open(hip: Any, kind: str, library: str) -> Runtime:

@@ -238,7 +238,7 @@ class Pool:
     def _all_done(self, events: list[Any]) -> bool:
         """Whether all events have come; those that have are given back."""
         while events:
-            if not _hip.event_done(events[-1]):
+            if not _hip.done("hipEventQuery", events[-1]):
                 return False
             _hip.return_event(events.pop(), self._device, False)
         return True

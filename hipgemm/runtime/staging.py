@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import HipError
+from ..formats.arrays import memory_as_array
 from . import hip as _hip
 
 PIECE = 4 << 20  # bytes that go at once
@@ -44,7 +45,7 @@ class Buffer:
     def array(self) -> npt.NDArray[np.uint8]:
         """Its bytes, for NumPy."""
         if self._array is None:
-            self._array = np.asarray(_Memory(self.ptr, (1, self.size), self.size))[0]
+            self._array = memory_as_array(self.ptr, (self.size,), (1,), "|u1")
         return self._array
 
     def __del__(self) -> None:
@@ -158,7 +159,7 @@ class Staging:
             return None
         done = False
         try:
-            done = _hip.event_done(buffer.event)
+            done = _hip.done("hipEventQuery", buffer.event)
         finally:
             if not done:
                 queue.appendleft(buffer)
@@ -194,25 +195,12 @@ def _taken(take: Callable[[], T]) -> T | None:
         return None
 
 
-class _Memory:
-    """Bytes at an address, in the guise that NumPy takes."""
-
-    def __init__(self, ptr: int, shape: tuple[int, int], pitch: int):
-        self.__array_interface__ = {
-            "data": (ptr, False),
-            "shape": shape,
-            "strides": (pitch, 1),
-            "typestr": "|u1",
-            "version": 3,
-        }
-
-
 def _copy_on_host(dst: int, dst_pitch: int, src: int, src_pitch: int, rows: int, width: int) -> None:
     if rows == 1:
         ctypes.memmove(dst, src, width)
         return
-    target = np.asarray(_Memory(dst, (rows, width), dst_pitch))
-    np.copyto(target, np.asarray(_Memory(src, (rows, width), src_pitch)))
+    target = memory_as_array(dst, (rows, width), (dst_pitch, 1), "|u1")
+    np.copyto(target, memory_as_array(src, (rows, width), (src_pitch, 1), "|u1"))
 
 
 def pieces(rows: int, width: int) -> Iterator[tuple[int, int, int, int]]:

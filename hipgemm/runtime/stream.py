@@ -59,7 +59,7 @@ class Stream:
     def query(self) -> bool:
         """Whether everything on it is done."""
         with _hip.on_device(self.device):
-            return _hip.stream_done(self._handle)
+            return _hip.done("hipStreamQuery", self._handle)
 
     def record(self, event: Event | None = None) -> Event:
         """Put an event behind what is on the stream by now, a new one by default."""
@@ -139,7 +139,7 @@ class Event:
 
     def query(self) -> bool:
         """Whether it is reached; so is one that was never recorded."""
-        return not self._recorded or _hip.event_done(self._event)
+        return not self._recorded or _hip.done("hipEventQuery", self._event)
 
     def synchronize(self) -> None:
         """Wait until it is reached.
@@ -150,7 +150,7 @@ class Event:
             For work on the device that failed.
         """
         if self._recorded:
-            _hip.wait_for_event(self._event)
+            _hip.wait("hipEventSynchronize", self._event)
 
     def elapsed(self, end: Event) -> float:
         """Milliseconds from this event to a later one; waits for both.
@@ -208,4 +208,4 @@ def synchronize(device: int | None = None) -> None:
     >>> hg.synchronize()
     """
     with _hip.on_device(_hip.device_number("synchronize", device)):
-        _hip.synchronize_device()
+        _hip.wait("hipDeviceSynchronize")

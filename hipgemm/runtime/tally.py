@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import Reason
 
@@ -27,12 +27,12 @@ class Call(NamedTuple):
 class Counts:
     """Counts by kernel, by operand and by reason; `inspect.usage.Usage` explains them."""
 
-    kernels: dict[str, int] = field(default_factory=dict)
-    served: dict[str, list[int]] = field(default_factory=dict)  # calls, flop, moved
-    copies: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    copied: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    slower: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    refused: dict[tuple[str, str], int] = field(default_factory=dict)
+    kernels: Counter[str] = field(default_factory=Counter)
+    served: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # calls, flop, moved
+    copies: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    copied: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    slower: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     latest: dict[tuple[str, str], str] = field(default_factory=dict)
     refused_calls: int = 0
 
@@ -51,21 +51,11 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def snapshot() -> Counts:
-    """Return a copy of the counts."""
+def snapshot() -> dict[str, Any]:
+    """Return a copy of the counts, by name."""
     with _lock:
         _add_recent()
-        c = _counts
-        return Counts(
-            dict(c.kernels),
-            {name: list(row) for name, row in c.served.items()},
-            dict(c.copies),
-            dict(c.copied),
-            dict(c.slower),
-            dict(c.refused),
-            dict(c.latest),
-            c.refused_calls,
-        )
+        return {name: dict(x) if isinstance(x, dict) else x for name, x in vars(_counts).items()}
 
 
 def reset() -> None:
@@ -79,7 +69,7 @@ def reset() -> None:
 def count_kernel(name: str) -> None:
     """Count a launch."""
     with _lock:
-        _counts.kernels[name] = _counts.kernels.get(name, 0) + 1
+        _counts.kernels[name] += 1
 
 
 def count_call(op: str, kernel: str, flop: int, moved: int, slower: str = "") -> None:
@@ -92,13 +82,10 @@ def count_call(op: str, kernel: str, flop: int, moved: int, slower: str = "") ->
 
 
 def _add_calls(calls: int, op: str, kernel: str, flop: int, moved: int, slower: str) -> None:
-    row = _counts.served.setdefault(kernel, [0, 0, 0])
-    row[0] += calls
-    row[1] += calls * flop
-    row[2] += calls * moved
+    before = _counts.served.get(kernel, (0, 0, 0))
+    _counts.served[kernel] = before[0] + calls, before[1] + calls * flop, before[2] + calls * moved
     if slower:
-        key = (op, kernel, slower)
-        _counts.slower[key] = _counts.slower.get(key, 0) + calls
+        _counts.slower[op, kernel, slower] += calls
 
 
 def count_launched(call: Call) -> None:
@@ -116,7 +103,7 @@ def _add_recent() -> None:
         for _ in range(len(_recent)):
             calls.append(_recent.popleft())
     for call, times in Counter(calls).items():
-        _counts.kernels[call.kernel] = _counts.kernels.get(call.kernel, 0) + times
+        _counts.kernels[call.kernel] += times
         _add_calls(times, *call)
 
 
@@ -124,8 +111,8 @@ def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:
     """Count an operand that was copied to another layout, of so many bytes."""
     key = (op, operand, reason)
     with _lock:
-        _counts.copies[key] = _counts.copies.get(key, 0) + 1
-        _counts.copied[key] = _counts.copied.get(key, 0) + size
+        _counts.copies[key] += 1
+        _counts.copied[key] += size
 
 
 def count_refused(op: str, reasons: Iterable[Reason]) -> None:
@@ -133,6 +120,5 @@ def count_refused(op: str, reasons: Iterable[Reason]) -> None:
     with _lock:
         _counts.refused_calls += 1
         for reason in reasons:
-            key = (op, reason.code)
-            _counts.refused[key] = _counts.refused.get(key, 0) + 1
-            _counts.latest[key] = reason.text
+            _counts.refused[op, reason.code] += 1
+            _counts.latest[op, reason.code] = reason.text

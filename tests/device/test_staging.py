@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm.array.device_array import DeviceArray, queue_rows, queue_upload
+from hipgemm.array.device_array import DeviceArray, queue_rows
+from hipgemm.array.transfer import queue_upload
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime import staging as _staging
 
