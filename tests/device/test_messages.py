@@ -363,7 +363,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     ("call", "kind", "text"), ROWS, ids=[text.split("\n")[0][:70] for _, _, text in ROWS]
 )
 def test_message(call: Any, kind: type[Exception], text: str) -> None:
-    with pytest.raises(Exception) as caught:  # noqa: PT011: of which type, is asked below
+    with pytest.raises(Exception) as caught:  # noqa: PT011
         call()
     if isinstance(caught.value, hg.KernelNotFoundError) and kind is not hg.KernelNotFoundError:
         pytest.skip(f"needs the matrix kernels: {caught.value}")
