@@ -37,6 +37,7 @@ struct LaunchContext {
   std::atomic<uint64_t> next_group{0};
   std::atomic<uint64_t> executed{0};
   std::atomic<bool> stop{false};
+  std::atomic<uint32_t> noted{0};  // kinds of notes that this launch has given
   std::mutex fault_mutex;
   std::optional<Fault> fault;
 
