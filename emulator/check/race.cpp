@@ -26,9 +26,12 @@ class SparePool {
     spare_.pop_back();
     return s;
   }
-  void give(std::unique_ptr<Shadows> s) {
+  void give(std::unique_ptr<Shadows> s) noexcept {
     std::lock_guard lock(mutex_);
-    spare_.push_back(std::move(s));
+    try {
+      spare_.push_back(std::move(s));
+    } catch (const std::bad_alloc&) {  // then it goes
+    }
   }
 
  private:

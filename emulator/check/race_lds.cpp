@@ -28,16 +28,18 @@ void LdsShadow::attach(uint32_t bytes, uint32_t waves) {
   bytes_ = (bytes + 15) / 16 * 16;
   waves_ = waves <= 4 ? 4 : waves <= 8 ? 8 : 16;
   if (bytes_ != before || waves_ != waves_before || shift_ != 4) {
-    shift_ = 4;
-    clear();
+    clear(4);
   }
 }
 void LdsShadow::start_group() { atomics_ = false; }
 
-void LdsShadow::clear() {
-  written_.assign(bytes_ >> shift_, 0);
+void LdsShadow::clear() { clear(shift_); }
+void LdsShadow::clear(int shift) {
+  shift_ = 0;  // until all is done: none that is in use
+  written_.assign(bytes_ >> shift, 0);
   value_.assign(bytes_, 0);
-  read_.assign(size_t{bytes_ >> shift_} * waves_, 0);
+  read_.assign(size_t{bytes_ >> shift} * waves_, 0);
+  shift_ = shift;
   atomics_ = false;
 }
 

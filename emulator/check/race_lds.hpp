@@ -45,6 +45,7 @@ class LdsShadow {
   bool quick_dma(const Order& order, uint32_t wave, AccessId id, uint64_t start);
 
  private:
+  void clear(int shift);
   void refine(const AccessPart& part);
   std::optional<Conflict> find(const Order& order, uint32_t wave, const AccessPart& part, bool dma,
                                bool atomic, StoredData stored, std::optional<Conflict>& same) const;

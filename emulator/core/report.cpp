@@ -75,6 +75,14 @@ void LaunchContext::report(FaultKind kind, std::string message) {
   stop.store(true);
 }
 
+void LaunchContext::report_failure(const char* what, const std::exception& error) noexcept {
+  try {
+    report(FaultKind::out_of_resources, std::string(what) + ": " + error.what());
+  } catch (...) {
+    report(FaultKind::out_of_resources, {});
+  }
+}
+
 const Inst* fault(Wave& w, const Inst* i, FaultKind kind, const char* what) {
   const char* why = what ? what : i ? w.launch->program->failure(i) : nullptr;
   const char* title = kind == FaultKind::illegal_instruction ? "illegal instruction: "

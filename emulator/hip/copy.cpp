@@ -86,14 +86,14 @@ void submit(const std::shared_ptr<rt::Stream>& stream, rt::Work work, Wait wait)
     stream->enqueue(std::move(work));
     return;
   }
-  std::optional<Failure> own;
-  work.run = [&own, run = std::move(work.run)]() -> std::optional<Failure> {
-    own = run();
+  const auto own = std::make_shared<std::optional<Failure>>();  // outlives a wait that fails
+  work.run = [own, run = std::move(work.run)]() -> std::optional<Failure> {
+    *own = run();
     return std::nullopt;
   };
   rt::wait(stream->enqueue(std::move(work)));
   throw_report(rt::take_report(*stream));
-  if (own) throw own->error;
+  if (*own) throw(*own)->error;
 }
 
 }  // namespace

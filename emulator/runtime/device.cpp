@@ -16,7 +16,7 @@ struct ThreadState {
     if (is_forked) return;
     for (auto& [id, stream] : streams) {
       try {
-        remove_stream(stream);
+        if (stream) remove_stream(stream);
       } catch (...) {  // a thread that ends has nobody to tell
       }
     }
@@ -68,8 +68,9 @@ void set_current_device(int id) { thread_state.device = device(id).id; }
 std::shared_ptr<Stream> per_thread_stream(Device& device) {
   auto& stream = thread_state.streams[device.id];
   if (!stream) {
-    stream = std::make_shared<Stream>(device, Stream::Kind::per_thread, 0, 0);
-    add_stream(stream);
+    auto made = std::make_shared<Stream>(device, Stream::Kind::per_thread, 0, 0);
+    add_stream(made);
+    stream = std::move(made);
   }
   return stream;
 }
