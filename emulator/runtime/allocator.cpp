@@ -100,9 +100,14 @@ Block Allocator::allocate(const Request& request) {
   reclaim();
   uint64_t& used = used_[request.device];
   const uint64_t total = options().device_bytes;
-  if (request.kind != Kind::pinned && request.bytes > total - used) {
+  const uint64_t left = available_locked(request.device);
+  if (request.kind != Kind::pinned && request.bytes > left) {
+    const char* const why = options().host_bound
+                                ? " free (the host's memory; HIPGEMM_EMULATOR_DEVICE_BYTES sets "
+                                  "another size)"
+                                : " free";
     fail(hipErrorOutOfMemory, request.bytes, " bytes asked of device ", request.device,
-         ", which has ", total - used, " of ", total, " free");
+         ", which has ", left, " of ", total, why);
   }
   Block block;
   block.bytes = request.bytes;
@@ -342,9 +347,18 @@ std::string Allocator::describe_locked(uint64_t address, int device) const {
   return "no allocation near";
 }
 
-uint64_t Allocator::used(int device) const {
+uint64_t Allocator::available(int device) const {
   const std::lock_guard lock(mutex_);
-  return used_[device];
+  return available_locked(device);
+}
+
+// Where devices share the host's memory, what others have taken is gone too.
+uint64_t Allocator::available_locked(int device) const {
+  const uint64_t total = options().device_bytes;
+  if (!options().host_bound) return total - used_[device];
+  uint64_t used = 0;
+  for (const uint64_t bytes : used_) used += bytes;
+  return total - std::min(used, total);
 }
 
 std::vector<Block> Allocator::blocks_of(int device) const {

@@ -61,7 +61,7 @@ class Allocator {
   std::shared_ptr<const emu::AllocationList> snapshot(int device) const;
   std::string describe(uint64_t address, int device) const;
 
-  uint64_t used(int device) const;
+  uint64_t available(int device) const;
   std::vector<Block> blocks_of(int device) const;
 
   bool peer(int device, int owner) const;
@@ -86,6 +86,7 @@ class Allocator {
   void reclaim() noexcept;
   bool bury(const Dead& dead);
   bool visible(const Block& block, int device) const;
+  uint64_t available_locked(int device) const;
   const Block* find_locked(uint64_t address) const;
   std::string describe_locked(uint64_t address, int device) const;
   void changed();
