@@ -76,7 +76,7 @@ EMU_INLINE u32 reverse_bits(u32 x) {
 EMU_INLINE double truncated(double x) {
   const double a = x < 0 ? -x : x;
   if (!(a < 0x1p52)) return x;
-  double r = nearest(a);
+  double r = nearest_positive(a);
   if (r > a) r -= 1;
   return as<double>(as<u64>(r) | (as<u64>(x) & (u64{1} << 63)));
 }
@@ -92,7 +92,7 @@ EMU_INLINE double rounded_up(double x) {
 EMU_INLINE double rounded_even(double x) {
   const double a = x < 0 ? -x : x;
   if (!(a < 0x1p52)) return x;
-  return as<double>(as<u64>(nearest(a)) | (as<u64>(x) & (u64{1} << 63)));
+  return as<double>(as<u64>(nearest_positive(a)) | (as<u64>(x) & (u64{1} << 63)));
 }
 EMU_INLINE double fraction(double x, double below_one) {
   const double f = x - rounded_down(x);

@@ -10,6 +10,7 @@ import asm
 import ml_dtypes
 import numpy as np
 import pytest
+from forms import assembles
 from numpy.typing import NDArray
 
 LDS = 4096
@@ -409,12 +410,22 @@ def operands(text: str, rng: np.random.Generator) -> tuple[bytes, NDArray[np.uin
     return memory.tobytes(), np.concatenate([wild, tame]), data
 
 
+DATA = (*range(8, 16), *range(20, 24))  # the registers of data that go and come
+
+
 @pytest.mark.parametrize("mask", [ALL, PARTIAL], ids=["all", "some"])
-def test_instructions(mask: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("agprs", [False, True], ids=["vgprs", "agprs"])
+def test_instructions(agprs: bool, mask: int, rng: np.random.Generator) -> None:
     rows = {t: m for t, m in instructions().items() if mask == ALL or "_tr_" not in t}
+    shown = {t: asm.with_agprs(t, DATA) if agprs else t for t in rows}
+    rows = {t: m for (t, m), good in zip(rows.items(), assembles(list(shown.values())), strict=True) if good}
+    assert len(rows) > 100
     kernels = {
         f"k{i}": asm.Snippet(
-            BODY.format(text=t, low=hex(mask & 0xFFFFFFFF), high=hex(mask >> 32)), lds=LDS, vgprs=64
+            BODY.format(text=shown[t], low=hex(mask & 0xFFFFFFFF), high=hex(mask >> 32)),
+            lds=LDS,
+            vgprs=96,
+            accum=64,
         )
         for i, t in enumerate(rows)
     }
