@@ -641,10 +641,10 @@ void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
     if (op.src[n] && !op.src[n].is_float()) modifiers |= 1u << (Modifiers::kIntegerAt + n);
   if (op.src[0].kind == 'h') modifiers |= 1u << Modifiers::kBfloatAt;
   i.imm = static_cast<int32_t>(modifiers);
-  i.fn = d.dpp                                         ? run_general<Form::dpp>
-         : d.sdwa                                      ? run_general<Form::sdwa>
+  i.fn = d.dpp                                   ? run_general<Form::dpp>
+         : d.sdwa                                ? run_general<Form::sdwa>
          : any || with_vcc || (i.x & kKeepOther) ? run_general<Form::plain>
-                                                       : run_plain;
+                                                 : run_plain;
 }
 
 void lower_packed(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
