@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <new>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -23,8 +24,8 @@ inline void need(const void* pointer, const char* what) {
   if (!pointer) fail(hipErrorInvalidValue, std::string(what) + " must not be null");
 }
 
-// Remembers an error for hipGetLastError and for the report, and returns it.
-hipError_t record(const char* function, const Error& error);
+// Remembers an error for hipGetLastError and, where there is memory for it, for the report.
+hipError_t record(const char* function, hipError_t code, const char* what) noexcept;
 // Throws unless the driver succeeded. Not ready is an answer, and passes.
 hipError_t check(cuda::Result result);
 
@@ -53,9 +54,11 @@ hipError_t api(const char* function, Body&& body, bool with_context = true) noex
       return body();
     }
   } catch (const Error& error) {
-    return record(function, error);
+    return record(function, error.code, error.message.c_str());
+  } catch (const std::bad_alloc&) {
+    return record(function, hipErrorOutOfMemory, "the host is out of memory");
   } catch (const std::exception& error) {
-    return record(function, {hipErrorUnknown, error.what()});
+    return record(function, hipErrorUnknown, error.what());
   }
 }
 

@@ -32,11 +32,15 @@ namespace bridge {
 
 void fail(hipError_t code, std::string message) { throw Error{code, std::move(message)}; }
 
-hipError_t record(const char* function, const Error& error) {
-  last = error.code;
+hipError_t record(const char* function, hipError_t code, const char* what) noexcept {
+  last = code;
   const std::lock_guard lock(report_mutex);
-  last_report = std::string(function) + ": " + error.message;
-  return error.code;
+  try {
+    last_report = std::string(function) + ": " + what;
+  } catch (const std::bad_alloc&) {  // the code alone must do
+    last_report.clear();
+  }
+  return code;
 }
 
 hipError_t check(cuda::Result result) {
@@ -80,6 +84,10 @@ HIP_API hipError_t hipDrvGetErrorString(hipError_t code, const char** text) {
 // What the CUDA driver said of the last error, for the exception's text.
 HIP_API const char* hipgemm_bridge_last_report() {
   const std::lock_guard lock(report_mutex);
-  returned_report = last_report;
+  try {
+    returned_report = last_report;
+  } catch (const std::bad_alloc&) {
+    returned_report.clear();
+  }
   return returned_report.c_str();
 }

@@ -106,13 +106,17 @@ HIP_API hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned fla
     });
     if (idle != parked.end()) {
       *stream = idle->first;
+      streams[*stream] = wanted;
       parked.erase(idle);
-    } else {
-      cuda::Stream made = nullptr;
-      check(driver().stream_create(&made, flags, priority));
-      *stream = reinterpret_cast<hipStream_t>(made);
+      return;
     }
-    streams[*stream] = wanted;
+    std::map<hipStream_t, StreamInfo> one{{nullptr, wanted}};  // memory first, then the stream
+    auto entry = one.extract(one.begin());
+    cuda::Stream made = nullptr;
+    check(driver().stream_create(&made, flags, priority));
+    entry.key() = *stream = reinterpret_cast<hipStream_t>(made);
+    streams.erase(*stream);
+    streams.insert(std::move(entry));
   });
 }
 HIP_API hipError_t hipStreamCreateWithFlags(hipStream_t* stream, unsigned flags) {
@@ -176,7 +180,12 @@ HIP_API hipError_t hipEventCreateWithFlags(hipEvent_t* event, unsigned flags) {
     check(driver().event_create(&made, flags & kKnownToBoth));
     *event = reinterpret_cast<hipEvent_t>(made);
     const std::lock_guard lock(mutex);
-    events.insert(*event);
+    try {
+      events.insert(*event);
+    } catch (const std::bad_alloc&) {
+      driver().event_destroy(made);
+      throw;
+    }
   });
 }
 HIP_API hipError_t hipEventCreate(hipEvent_t* event) {

@@ -109,7 +109,7 @@ class Sanitizers final : public Observer {
 
   void attach(Workgroup& group) override {
     auto state = std::make_unique<Group>();
-    if (checks_ & kHazard) state->checks.push_back(make_hazard_check());
+    if (checks_ & kHazard) state->checks.push_back(make_hazard_check(checks_ & kAdvice));
     if (checks_ & kBounds) state->checks.push_back(make_bounds_check(context_));
     if (checks_ & kRace) {
       state->checks.push_back(make_barrier_check());

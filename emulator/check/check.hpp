@@ -75,7 +75,7 @@ class Check {
   virtual void launch_ended(Counters&) {}
 };
 
-std::unique_ptr<Check> make_hazard_check();
+std::unique_ptr<Check> make_hazard_check(bool advice);  // of advice: findings, else notes
 std::unique_ptr<Check> make_barrier_check();
 std::unique_ptr<Check> make_bounds_check(const LaunchContext& context);
 std::unique_ptr<Check> make_uninit_check(const LaunchContext& context);

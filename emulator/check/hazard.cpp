@@ -2,10 +2,13 @@
 // hardware does not, and registers used while a load into them is in flight.
 //
 // A wait state is an instruction issued in between; s_nop n counts n + 1. The distances are those
-// of AMD's CDNA4 ISA document and of LLVM's hazard recognizer for gfx950.
+// of AMD's CDNA4 ISA document and of LLVM's hazard recognizer for gfx950. Some of them are kept by
+// the compiler alone: AMD's own gfx950 binaries do without, so that the hardware must wait there by
+// itself. Of these the check says that they are advice.
 #include <algorithm>
 
 #include "check/check.hpp"
+#include "core/notes.hpp"
 
 namespace emu::check {
 namespace {
@@ -61,13 +64,20 @@ int after_result(const Traits& a, const Traits& b) {
   return a.xdl ? a.passes + 3 + extra(a) : a.passes + 2;
 }
 
+// Whether results may be passed on from one to the other: scales make no difference, formats may.
+bool same_operation(const Side& a, const Side& b) {
+  return a.op->opcode == b.op->opcode && a.traits.passes == b.traits.passes;
+}
+
 // D of `a` to C of `b`.
 int after_result_as_c(const Side& a, const Side& b, const Registers& c) {
   const Traits &x = a.traits, &y = b.traits;
   const Registers& d = a.foot.vector_writes.item[0];
-  if (d.first == c.first && d.count == c.count) {
+  const bool same_registers = d.first == c.first && d.count == c.count;
+  if (same_registers) {
     if (x.dgemm && x.passes == 4 && y.dgemm && y.passes == 4) return 4;
-    return x.passes == 2 ? 2 : 0;
+    // Results are passed on within a chain of one opcode only.
+    if (!x.xdl || same_operation(a, b)) return x.passes == 2 ? 2 : 0;
   }
   if (x.dgemm) return y.xdl ? 0 : x.passes == 4 ? 4 : 17;
   if (x.xdl) return x.passes + 1 + extra(x);
@@ -81,6 +91,7 @@ int after_c_read(const Traits& a) { return a.passes - 1; }
 
 class Hazards final : public Check {
  public:
+  explicit Hazards(bool advice) : advice_(advice) {}
   void attach(Workgroup& group) override { states_.resize(group.waves.size()); }
   void wave_started(Wave& w, uint32_t) override {
     auto& s = states_[w.index];
@@ -113,14 +124,24 @@ class Hazards final : public Check {
     return e.by && s.clock - e.at <= kLongest;
   }
 
-  static bool too_close(Wave& w, const Inst* i, const WaveState& s, const Event& e, int needed,
-                        const std::string& what) {
+  // From `enough` wait states on, AMD's own binaries show that hardware does the rest.
+  bool too_close(Wave& w, const Inst* i, const WaveState& s, const Event& e, int needed,
+                 const std::string& what, int enough = kLongest + 1) const {
     if (!e.by || needed <= 0 || gap(s, e) >= static_cast<uint32_t>(needed)) return true;
     const uint32_t kept = gap(s, e);
-    return report(w, i, "hazard",
-                  what + ", with " + std::to_string(kept) + " wait state" + (kept == 1 ? "" : "s") +
-                      " in between where " + std::to_string(needed) +
-                      (needed == 1 ? " is" : " are") + " needed; the other is " + text_of(*e.by));
+    const bool advice = kept >= static_cast<uint32_t>(enough);
+    const std::string text =
+        what + ", with " + std::to_string(kept) + " wait state" + (kept == 1 ? "" : "s") +
+        " in between where " + std::to_string(needed) + (needed == 1 ? " is" : " are") +
+        " needed; the other is " + text_of(*e.by) +
+        (advice ? " (advice: hardware waits by itself)" : " (values may be wrong)");
+    if (!advice || advice_) return report(w, i, "hazard", text);
+    note(w, i, NoteKind::advice, "hazard: " + text);
+    return true;
+  }
+  // Of the wait states behind an XDL MFMA, those that AMD's binaries keep.
+  static int kept_by_amd(const Traits& a) {
+    return a.xdl ? a.passes + 2 : static_cast<int>(kLongest) + 1;
   }
 
   // ---- loads in flight ----
@@ -194,7 +215,8 @@ class Hazards final : public Check {
           const int need =
               as_c ? after_result_as_c(*v.mfma.by, b, r) : after_result(v.mfma.by->traits, t);
           if (!too_close(w, i, s, v.mfma, need,
-                         vector_name(b, k) + " is read after an MFMA has written it"))
+                         vector_name(b, k) + " is read after an MFMA has written it",
+                         t.mfma ? static_cast<int>(kLongest) + 1 : kept_by_amd(v.mfma.by->traits)))
             return false;
         }
         if (!near(s, v.valu) || s.clock - v.valu.at > 4) continue;
@@ -225,7 +247,8 @@ class Hazards final : public Check {
           const Traits& a = v.mfma.by->traits;
           const int need = a.dgemm ? (a.passes == 4 ? 6 : 11) : after_result(a, t);
           if (!too_close(w, i, s, v.mfma, need,
-                         vector_name(b, k) + " is overwritten after an MFMA has written it"))
+                         vector_name(b, k) + " is overwritten after an MFMA has written it",
+                         kept_by_amd(a)))
             return false;
         }
         if (near(s, v.read_c) &&
@@ -269,7 +292,8 @@ class Hazards final : public Check {
             return false;
         }
         if (k == kM0 && near(s, x.salu) && needs_settled_m0(b) &&
-            !too_close(w, i, s, x.salu, 1, "m0 is read after a scalar operation has written it"))
+            !too_close(w, i, s, x.salu, 1, "m0 is read after a scalar operation has written it",
+                       b.shape.to_lds ? 0 : kLongest + 1))
           return false;
       }
     if (near(s, s.exec_valu) && t.vector_alu) {
@@ -345,11 +369,12 @@ class Hazards final : public Check {
     s.clock += t.states;
   }
 
+  const bool advice_;
   std::vector<std::unique_ptr<WaveState>> states_;
 };
 
 }  // namespace
 
-std::unique_ptr<Check> make_hazard_check() { return std::make_unique<Hazards>(); }
+std::unique_ptr<Check> make_hazard_check(bool advice) { return std::make_unique<Hazards>(advice); }
 
 }  // namespace emu::check

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "check/race_global.hpp"
+#include "core/notes.hpp"
 
 namespace emu::check {
 namespace {
@@ -25,9 +26,12 @@ class SparePool {
     spare_.pop_back();
     return s;
   }
-  void give(std::unique_ptr<Shadows> s) {
+  void give(std::unique_ptr<Shadows> s) noexcept {
     std::lock_guard lock(mutex_);
-    spare_.push_back(std::move(s));
+    try {
+      spare_.push_back(std::move(s));
+    } catch (const std::bad_alloc&) {  // then it goes
+    }
   }
 
  private:
@@ -163,13 +167,17 @@ class Races final : public Check {
     Access access;
     find_access(w, side.decoded, side.shape, p, access);
     for (const AccessPart& part : access) {
-      std::optional<Conflict> conflict;
+      std::optional<Conflict> conflict, same;
       if (part.space == Space::lds)
-        conflict =
-            lds_.access(order_, w.index, id, part, side.shape.to_lds, part.loads && part.stores);
+        conflict = lds_.access(order_, w.index, id, part, side.shape.to_lds,
+                               part.loads && part.stores, stored_by(side, part, p), same);
       else if (part.space == Space::global && !is_argument(part))
         conflict = global_.access(order_, w, id, part, atomic);
-      if (conflict) return finding(w, p.inst, part, *conflict);
+      if (conflict) return report(w, p.inst, kName, text_of_conflict(w, part, *conflict));
+      if (same)
+        note(w, p.inst, NoteKind::same_value,
+             std::string(kName) + ": two waves store the same value, in no order: " +
+                 text_of_conflict(w, part, *same));
     }
     return true;
   }
@@ -179,7 +187,14 @@ class Races final : public Check {
     return part.lanes == 1 && part.address[0] - begin < context_.kernarg.size();
   }
 
-  bool finding(Wave& w, const Inst* i, const AccessPart& part, const Conflict& c) {
+  // Of plain LDS stores; the data of others comes from elsewhere, or is not known yet.
+  static StoredData stored_by(const Side& side, const AccessPart& part, const Pending& p) {
+    if (side.op->family != Family::DS || !part.stores || part.loads || side.shape.counter)
+      return {};
+    return {&p, std::string_view(side.op->name).ends_with("_d16_hi")};
+  }
+
+  std::string text_of_conflict(const Wave& w, const AccessPart& part, const Conflict& c) {
     const auto count = [](uint32_t n) {
       return std::to_string(n) + (n == 1 ? " barrier" : " barriers");
     };
@@ -211,7 +226,7 @@ class Races final : public Check {
     else
       text +=
           c.other.barriers < order_.barriers() ? "a barrier, after the wait for it" : "a barrier";
-    return report(w, i, kName, text);
+    return text;
   }
 
   const LaunchContext& context_;

@@ -193,7 +193,11 @@ std::shared_ptr<RaceLaunch> start_race_launch(const LaunchContext& context) {
 
 void GlobalShadow::detach() {
   launch_.reset();
-  for (auto& [number, p] : pages_) spare_.push_back(std::move(p));  // after a fault
+  try {
+    for (auto& [number, p] : pages_)  // after a fault
+      if (p) spare_.push_back(std::move(p));
+  } catch (const std::bad_alloc&) {  // then they go
+  }
   pages_.clear();
   near_.fill(nullptr);
   if (spare_.size() > kSparePages) spare_.resize(kSparePages);
@@ -205,8 +209,9 @@ void GlobalShadow::start_group(uint32_t number) {
 }
 
 GroupPage& GlobalShadow::find_page(uint64_t number) {
-  auto& p = pages_[number];
-  if (!p) {
+  auto it = pages_.find(number);
+  if (it == pages_.end()) {
+    std::unique_ptr<GroupPage> p;
     if (spare_.empty()) {
       p = std::make_unique<GroupPage>();
     } else {
@@ -215,8 +220,9 @@ GroupPage& GlobalShadow::find_page(uint64_t number) {
     }
     p->clear();
     p->number = number;
+    it = pages_.emplace(number, std::move(p)).first;
   }
-  return *(near_[number % near_.size()] = p.get());
+  return *(near_[number % near_.size()] = it->second.get());
 }
 
 std::optional<Conflict> GlobalShadow::access(const Order& order, const Wave& w, AccessId id,

@@ -28,15 +28,18 @@ void LdsShadow::attach(uint32_t bytes, uint32_t waves) {
   bytes_ = (bytes + 15) / 16 * 16;
   waves_ = waves <= 4 ? 4 : waves <= 8 ? 8 : 16;
   if (bytes_ != before || waves_ != waves_before || shift_ != 4) {
-    shift_ = 4;
-    clear();
+    clear(4);
   }
 }
 void LdsShadow::start_group() { atomics_ = false; }
 
-void LdsShadow::clear() {
-  written_.assign(bytes_ >> shift_, 0);
-  read_.assign(size_t{bytes_ >> shift_} * waves_, 0);
+void LdsShadow::clear() { clear(shift_); }
+void LdsShadow::clear(int shift) {
+  shift_ = 0;  // until all is done: none that is in use
+  written_.assign(bytes_ >> shift, 0);
+  value_.assign(bytes_, 0);
+  read_.assign(size_t{bytes_ >> shift} * waves_, 0);
+  shift_ = shift;
   atomics_ = false;
 }
 
@@ -77,8 +80,22 @@ void LdsShadow::units(const AccessPart& part, F f) const {
   }
 }
 
+// f(offset in LDS, byte) for what lane `lane` stores to a unit; false as soon as f says so.
+template <class F>
+bool LdsShadow::each_byte(const AccessPart& part, uint32_t unit, uint32_t lane, StoredData stored,
+                          F f) const {
+  const uint32_t begin = unit << shift_;
+  for (uint32_t at = begin; at < begin + (1u << shift_); ++at) {
+    const uint32_t n = at - static_cast<uint32_t>(part.address[lane]);
+    const uint32_t dword = stored.data->data[part.first_row + n / 4][lane];
+    if (!f(at, static_cast<uint8_t>(dword >> (8 * (n % 4) + (stored.high ? 16 : 0))))) return false;
+  }
+  return true;
+}
+
 std::optional<Conflict> LdsShadow::access(const Order& order, uint32_t wave, AccessId id,
-                                          const AccessPart& part, bool dma, bool atomic) {
+                                          const AccessPart& part, bool dma, bool atomic,
+                                          StoredData stored, std::optional<Conflict>& same) {
   refine(part);
   // A quick look that finds every conflict, and now and then what is none.
   int32_t* const written = written_.data();
@@ -103,11 +120,15 @@ std::optional<Conflict> LdsShadow::access(const Order& order, uint32_t wave, Acc
     });
     suspicious = (above[0] | above[1] | above[2] | above[3]) || latest > upto(order.settled());
     if (suspicious)
-      if (auto conflict = find(order, wave, part, dma, atomic)) return conflict;
+      if (auto conflict = find(order, wave, part, dma, atomic, stored, same)) return conflict;
     if (atomic)
       units(part, [&](uint32_t u, uint32_t l) { read[u * waves + wave] = mine + l; });
     else
       units(part, [&](uint32_t u, uint32_t l) { written[u] = mine + l; });
+    if (stored.data)
+      units(part, [&](uint32_t u, uint32_t l) {
+        each_byte(part, u, l, stored, [&](uint32_t at, uint8_t x) { return value_[at] = x, true; });
+      });
     atomics_ |= atomic;
     return {};
   }
@@ -116,7 +137,7 @@ std::optional<Conflict> LdsShadow::access(const Order& order, uint32_t wave, Acc
     read[u * waves + wave] = mine + static_cast<int32_t>(l);
   });
   suspicious = atomics_ || latest > upto(order.settled());
-  return suspicious ? find(order, wave, part, dma, atomic) : std::nullopt;
+  return suspicious ? find(order, wave, part, dma, atomic, {}, same) : std::nullopt;
 }
 
 bool LdsShadow::quick_read(const Order& order, uint32_t wave, AccessId id, const uint32_t* address,
@@ -178,7 +199,8 @@ bool LdsShadow::quick_dma(const Order& order, uint32_t wave, AccessId id, uint64
 }
 
 std::optional<Conflict> LdsShadow::find(const Order& order, uint32_t wave, const AccessPart& part,
-                                        bool dma, bool atomic) const {
+                                        bool dma, bool atomic, StoredData stored,
+                                        std::optional<Conflict>& same) const {
   std::optional<Conflict> found;
   const auto unordered = [&](uint32_t unit, uint32_t lane, int32_t other, bool stores) {
     const AccessId id = static_cast<uint32_t>(other) >> 6;
@@ -188,9 +210,14 @@ std::optional<Conflict> LdsShadow::find(const Order& order, uint32_t wave, const
     const Counter counter = by_dma ? Counter::vm : Counter::lds;
     const bool ordered = x->wave != wave ? id <= order.before(wave, counter, x->wave)
                                          : by_dma == dma || id <= order.landed(wave, counter);
-    if (!ordered)
-      found = Conflict{*x,    id, static_cast<uint32_t>(other) & 63, lane, uint64_t{unit} << shift_,
-                       stores};
+    if (ordered) return;
+    const Conflict conflict{
+        *x, id, static_cast<uint32_t>(other) & 63, lane, uint64_t{unit} << shift_, stores};
+    const bool both_store = stored.data && stores && !by_dma && !x->atomic && x->wave != wave;
+    const bool equal =
+        both_store && each_byte(part, unit, lane, stored,
+                                [&](uint32_t at, uint8_t b) { return value_[at] == b; });
+    (equal ? same : found) = conflict;
   };
   units(part, [&](uint32_t u, uint32_t l) {
     if (found) return;

@@ -16,6 +16,12 @@ struct Conflict {
   bool other_stores;
 };
 
+// What LDS stores write, beside where. Null data: a DMA or an atomic operation.
+struct StoredData {
+  const Pending* data = nullptr;
+  bool high = false;  // of a short store: the upper half of the register
+};
+
 // LDS is followed in units, as large as the alignment of all accesses so far allows, so that a unit
 // is touched wholly or not at all. Of each unit it is known who wrote it last, and who of each wave
 // read it last. More is not needed: of two writes the second is ordered after the first, or it is a
@@ -27,9 +33,11 @@ class LdsShadow {
   void start_group();
   void clear();
 
-  // `dma`: the stores of a load to LDS.
+  // `dma`: the stores of a load to LDS. Where two waves store the same bytes to one place nothing
+  // goes wrong: that is no conflict, but goes to `same`.
   std::optional<Conflict> access(const Order& order, uint32_t wave, AccessId id,
-                                 const AccessPart& part, bool dma, bool atomic);
+                                 const AccessPart& part, bool dma, bool atomic, StoredData stored,
+                                 std::optional<Conflict>& same);
   // The same for all lanes, reading at `address` + `offset`, or by DMA writing from `start` on, 16
   // bytes each. False if there is more to it: then nothing has been done.
   bool quick_read(const Order& order, uint32_t wave, AccessId id, const uint32_t* address,
@@ -37,9 +45,13 @@ class LdsShadow {
   bool quick_dma(const Order& order, uint32_t wave, AccessId id, uint64_t start);
 
  private:
+  void clear(int shift);
   void refine(const AccessPart& part);
   std::optional<Conflict> find(const Order& order, uint32_t wave, const AccessPart& part, bool dma,
-                               bool atomic) const;
+                               bool atomic, StoredData stored, std::optional<Conflict>& same) const;
+  template <class F>
+  bool each_byte(const AccessPart& part, uint32_t unit, uint32_t lane, StoredData stored,
+                 F f) const;
   template <class F>
   void units(const AccessPart& part, F f) const;
 
@@ -47,6 +59,7 @@ class LdsShadow {
   int shift_ = 4;                 // a unit is 1 << shift_ bytes
   bool atomics_ = false;          // there were some in this workgroup
   std::vector<int32_t> written_;  // access << 6 | lane
+  std::vector<uint8_t> value_;    // where that is an LDS store: the bytes it stores
   std::vector<int32_t> read_;     // the same, [unit][wave]; atomics count as reads
 };
 

@@ -10,8 +10,9 @@ namespace {
 constexpr struct {
   std::string_view name;
   uint32_t bits;
-} kNames[] = {{"race", kRace},     {"uninit", kUninit}, {"bounds", kBounds},
-              {"hazard", kHazard}, {"all", kAllChecks}, {"", 0}};
+} kNames[] = {{"race", kRace},     {"uninit", kUninit},
+              {"bounds", kBounds}, {"hazard", kHazard | kAdvice},
+              {"all", kAllChecks}, {"", 0}};
 
 struct State {
   std::mutex mutex;

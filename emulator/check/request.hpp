@@ -6,7 +6,15 @@
 
 namespace emu::check {
 
-enum : uint32_t { kRace = 1, kUninit = 2, kBounds = 4, kHazard = 8, kAllChecks = 15 };
+// kAdvice: hazards that hardware waits for by itself are findings too, not notes.
+enum : uint32_t {
+  kRace = 1,
+  kUninit = 2,
+  kBounds = 4,
+  kHazard = 8,
+  kAdvice = 16,
+  kAllChecks = kRace | kUninit | kBounds | kHazard,
+};
 
 struct Request {
   uint32_t checks = 0;

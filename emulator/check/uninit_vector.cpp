@@ -290,13 +290,12 @@ class Vector {
       case Op::v_mad_u32_u24:
         return carried(source(0, 0) & source(1, 0) & source(2, 0));
       case Op::v_lshl_add_u32:
-        if (const auto n = constant(1))
-          return carried(shifted_left(source(0, 0), *n & 31) & source(2, 0));
-        return std::nullopt;
+        return carried(shifted(1, [&](uint32_t n) { return shifted_left(source(0, 0), n & 31); }) &
+                       source(2, 0));
       case Op::v_add_lshl_u32:
-        if (const auto n = constant(2))
-          return shifted_left(carried(source(0, 0) & source(1, 0)), *n & 31);
-        return std::nullopt;
+        return shifted(2, [&](uint32_t n) {
+          return shifted_left(carried(source(0, 0) & source(1, 0)), n & 31);
+        });
       case Op::v_bfi_b32:
         return bitwise(0xca);
       case Op::v_bitop3_b32:
@@ -328,19 +327,17 @@ class Vector {
             [&](int l) { return value(2, l); });
       }
       case Op::v_lshlrev_b32:
-        if (const auto n = constant(0)) return shifted_left(source(1, 0), *n & 31);
-        return std::nullopt;
+        return shifted(0, [&](uint32_t n) { return shifted_left(source(1, 0), n & 31); });
       case Op::v_lshrrev_b32:
       case Op::v_ashrrev_i32:
-        if (const auto n = constant(0))
-          return shifted_right(source(1, 0), *n & 31, d_.op == Op::v_ashrrev_i32);
-        return std::nullopt;
+        return shifted(0, [&](uint32_t n) {
+          return shifted_right(source(1, 0), n & 31, d_.op == Op::v_ashrrev_i32);
+        });
       case Op::v_lshl_or_b32:
-        if (const auto n = constant(1))
-          return logic(
-              shifted_left(source(0, 0), *n & 31), source(2, 0), 255,
-              [&](int l) { return value(0, l) << (*n & 31); }, [&](int l) { return value(2, l); });
-        return std::nullopt;
+        return logic(
+            shifted(1, [&](uint32_t n) { return shifted_left(source(0, 0), n & 31); }),
+            source(2, 0), 255, [&](int l) { return value(0, l) << (value(1, l) & 31); },
+            [&](int l) { return value(2, l); });
       case Op::v_bfe_u32:
         if (const auto n = constant(1))
           if (const auto width = constant(2)) {
@@ -352,12 +349,11 @@ class Vector {
         return std::nullopt;
       case Op::v_alignbit_b32:
       case Op::v_alignbyte_b32:
-        if (const auto n = constant(2))
-          return aligned(d_.op == Op::v_alignbit_b32 ? *n & 31 : (*n & 3) * 8);
-        return std::nullopt;
+        return shifted(2, [&](uint32_t n) {
+          return aligned(d_.op == Op::v_alignbit_b32 ? n & 31 : (n & 3) * 8);
+        });
       case Op::v_perm_b32:
-        if (const auto n = constant(2)) return permuted(*n);
-        return std::nullopt;
+        return chosen(2, [&](uint32_t n) { return permuted(n); }) & raw(2, 0);
       case Op::v_cndmask_b32:
         return selected();
       default:
@@ -462,6 +458,27 @@ class Vector {
     }
     return r;
   }
+  // What f says for the value of source n, which each lane may have its own of. Of lanes whose
+  // value is not known as a whole this is a guess: the caller takes out what depends on it.
+  template <class F>
+  Planes chosen(int n, F f) const {
+    if (const auto c = constant(n)) return f(*c);
+    if (!is_vector(d_.src[n]) || !plain(n)) return Planes::lanes(good_lanes());
+    Planes r, of_last;
+    std::optional<uint32_t> last;
+    for (uint64_t lanes = exec_; lanes; lanes &= lanes - 1) {
+      const int l = __builtin_ctzll(lanes);
+      const uint32_t x = value(n, l);
+      if (last != x) last = x, of_last = f(x);
+      r = r.blend(of_last, uint64_t{1} << l);
+    }
+    return r;
+  }
+  // The same for a number of bits, which its low byte holds.
+  template <class F>
+  Planes shifted(int n, F f) const {
+    return chosen(n, f) & Planes::lanes(plain(n) ? raw(n, 0).byte[0] : ~uint64_t{0});
+  }
   Planes aligned(uint32_t n) const {
     const Planes high = source(0, 0), low = source(1, 0);
     Planes r;
@@ -536,9 +553,14 @@ class Vector {
       // Odd rows of the first change places with the even rows before them of the second.
       const int row = d_.op == Op::v_permlane16_swap_b32 ? 16 : 32;
       const uint64_t even = row == 16 ? 0x0000ffff0000ffff : 0x00000000ffffffff, odd = even << row;
+      // From an inactive lane comes its value with fi, a known zero with bound_ctrl, else nothing.
+      const uint64_t from = d_.imm ? ~uint64_t{0} : exec_;
+      const uint64_t zeros = d_.bound_ctrl ? ~from : 0;
+      const uint64_t up = exec_ & odd & (from | zeros) << row;
+      const uint64_t down = exec_ & even & (from | zeros) >> row;
       for (int k = 0; k < 4; ++k) {
-        u_.vector[x].byte[k] = (a.byte[k] & even) | ((b.byte[k] & even) << row);
-        u_.vector[y].byte[k] = (b.byte[k] & odd) | ((a.byte[k] & odd) >> row);
+        u_.vector[x].byte[k] = (a.byte[k] & ~up) | (up & ((b.byte[k] & from) | zeros) << row);
+        u_.vector[y].byte[k] = (b.byte[k] & ~down) | (down & ((a.byte[k] & from) | zeros) >> row);
       }
     }
     u_.vector_origin[x] = u_.vector_origin[y] = origin_;

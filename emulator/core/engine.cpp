@@ -23,6 +23,7 @@ constexpr uint32_t kPoison = 0xffbaffba;
 template <class T>
 void reserve(Buffer<T>& buffer, size_t& size, size_t needed) {
   if (needed <= size) return;
+  size = 0;
   const size_t bytes = (needed * sizeof(T) + 4095) / 4096 * 4096;
   buffer.reset(static_cast<T*>(std::aligned_alloc(4096, bytes)));
   if (!buffer) throw std::bad_alloc();
@@ -49,7 +50,8 @@ void Engine::prepare(LaunchContext& context) {
   while (waves_.size() < n) {
     void* p = std::aligned_alloc(4096, (sizeof(Wave) + 4095) / 4096 * 4096);
     if (!p) throw std::bad_alloc();
-    waves_.emplace_back(new (p) Wave);
+    Buffer<Wave> wave(new (p) Wave);
+    waves_.push_back(std::move(wave));
   }
   group_.waves.clear();
   group_.lds = lds_.get();
@@ -217,17 +219,26 @@ void Engine::run_group(LaunchContext& context) {
 }
 
 void Engine::work(LaunchContext& context, Counters& counters) {
+  try {
+    run_groups(context, counters);
+  } catch (...) {
+    runs_.drain([](const Inst*, const Inst*, uint64_t) {});
+    throw;
+  }
+}
+
+void Engine::run_groups(LaunchContext& context, Counters& counters) {
   const auto& grid = context.launch.workgroups;
   const uint64_t groups = uint64_t{grid[0]} * grid[1] * grid[2];
-  bool ready = false;
+  const bool hurries = context.until != Execution::Time::max();
   while (!context.stop.load(std::memory_order_relaxed)) {
     const uint64_t number = context.next_group.fetch_add(1, std::memory_order_relaxed);
     if (number >= groups) break;
-    if (!ready) prepare(context), ready = true;
     start_group(context, nth_workgroup(context.options, number, groups));
     run_group(context);
     ++counters.workgroups;
     counters.waves += group_.waves.size();
+    if (hurries && std::chrono::steady_clock::now() >= context.until) break;
   }
   runs_.drain([&](const Inst* first, const Inst* last, uint64_t times) {
     context.program->tally(first, last, times, counters);
@@ -240,26 +251,33 @@ namespace {
 class Lent {
  public:
   Lent() {
-    std::lock_guard lock(mutex());
-    if (pool().empty()) pool().push_back(std::make_unique<Engine>());
-    engine_ = std::move(pool().back());
-    pool().pop_back();
+    Pool& p = pool();
+    std::lock_guard lock(p.mutex);
+    if (p.idle.empty()) {
+      p.idle.reserve(p.engines + 1);  // so that giving it back needs no memory
+      p.idle.push_back(std::make_unique<Engine>());
+      ++p.engines;
+    }
+    engine_ = std::move(p.idle.back());
+    p.idle.pop_back();
   }
   ~Lent() {
-    std::lock_guard lock(mutex());
-    pool().push_back(std::move(engine_));
+    Pool& p = pool();
+    std::lock_guard lock(p.mutex);
+    p.idle.push_back(std::move(engine_));
   }
   Lent(const Lent&) = delete;
   Engine* operator->() const { return engine_.get(); }
 
  private:
+  struct Pool {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Engine>> idle;
+    size_t engines = 0;
+  };
   // Never destroyed: a launch may still run while the process exits.
-  static std::mutex& mutex() {
-    static auto& m = *new std::mutex;
-    return m;
-  }
-  static std::vector<std::unique_ptr<Engine>>& pool() {
-    static auto& p = *new std::vector<std::unique_ptr<Engine>>;
+  static Pool& pool() {
+    static auto& p = *new Pool;
     return p;
   }
   std::unique_ptr<Engine> engine_;
@@ -318,53 +336,121 @@ void fill_packet(LaunchContext& c) {
 
 }  // namespace
 
-std::optional<Fault> run(const Launch& launch, Counters& counters) {
-  const auto start = std::chrono::steady_clock::now();
-  ++counters.launches;
-  if (auto refused = refuse(launch)) return refused;
-  LaunchContext context(launch);
-  try {
-    const Options& options = context.options = read_options();
-    std::string error = options.error;
-    if (error.empty()) context.observer = make_observer(context, error);
-    if (!error.empty()) return Fault{FaultKind::launch_failure, error};
-    context.program = program_of(*launch.kernel, context.observer != nullptr);
-    context.allocations = launch.memory->snapshot();
-    // Firmware that preloads arguments skips the code that loads them otherwise.
-    const bool preloads = launch.kernel->descriptor.kernarg_preload & 127;
-    context.entry = context.program->at(launch.kernel->entry + (preloads ? 256 : 0));
-    context.lds_bytes =
-        (launch.kernel->descriptor.group_segment_bytes + launch.dynamic_lds_bytes + 3) / 4 * 4;
-    const auto& s = launch.workgroup_size;
-    context.waves_per_group = (s[0] * s[1] * s[2] + kLanes - 1) / kLanes;
-    copy_arguments(context);
-    fill_packet(context);
+struct Execution::State {
+  // What one of the host threads has.
+  struct Worker {
+    std::optional<Lent> engine;
+    Counters counters;
+  };
 
-    const auto& grid = launch.workgroups;
-    const uint64_t groups = uint64_t{grid[0]} * grid[1] * grid[2];
-    const auto threads = static_cast<size_t>(std::min<uint64_t>(options.threads, groups));
-    std::vector<Counters> parts(threads);
-    const auto body = [&](size_t t) {
-      try {
-        const Lent engine;
-        engine->work(context, parts[t]);
-      } catch (const std::exception& e) {
-        context.report(FaultKind::out_of_resources, std::string("host memory: ") + e.what());
-      }
-    };
-    std::vector<std::thread> helpers;
-    for (size_t t = 1; t < threads; ++t) helpers.emplace_back(body, t);
-    if (threads) body(0);
-    for (auto& h : helpers) h.join();
-    for (const Counters& p : parts) counters += p;
-    if (context.observer) context.observer->launch_ended(counters);
-  } catch (const std::exception& e) {
-    context.report(FaultKind::out_of_resources, std::string("host resources: ") + e.what());
+  LaunchContext context;
+  Counters counters;
+  std::vector<Worker> workers;
+  bool begun = false, over = false;
+
+  explicit State(const Launch& launch) : context(launch) {}
+
+  void begin();
+  void work(size_t worker) noexcept;
+  void work_on_all();
+  bool all_taken() const {
+    const auto& grid = context.launch.workgroups;
+    return context.next_group.load() >= uint64_t{grid[0]} * grid[1] * grid[2];
   }
-  counters.nanoseconds += static_cast<uint64_t>(
+};
+
+void Execution::State::begin() {
+  begun = true;
+  const Launch& launch = context.launch;
+  ++counters.launches;
+  if (auto refused = refuse(launch)) {
+    context.report(refused->kind, std::move(refused->message));
+    return;
+  }
+  const Options& options = context.options = read_options();
+  std::string error = options.error;
+  if (error.empty()) context.observer = make_observer(context, error);
+  if (!error.empty()) {
+    context.report(FaultKind::launch_failure, std::move(error));
+    return;
+  }
+  context.program = program_of(*launch.kernel, context.observer != nullptr);
+  context.allocations = launch.memory->snapshot();
+  // Firmware that preloads arguments skips the code that loads them otherwise.
+  const bool preloads = launch.kernel->descriptor.kernarg_preload & 127;
+  context.entry = context.program->at(launch.kernel->entry + (preloads ? 256 : 0));
+  context.lds_bytes =
+      (launch.kernel->descriptor.group_segment_bytes + launch.dynamic_lds_bytes + 3) / 4 * 4;
+  const auto& s = launch.workgroup_size;
+  context.waves_per_group = (s[0] * s[1] * s[2] + kLanes - 1) / kLanes;
+  copy_arguments(context);
+  fill_packet(context);
+  const auto& grid = launch.workgroups;
+  const uint64_t groups = uint64_t{grid[0]} * grid[1] * grid[2];
+  workers = std::vector<Worker>(static_cast<size_t>(std::min<uint64_t>(options.threads, groups)));
+}
+
+void Execution::State::work(size_t worker) noexcept {
+  Worker& w = workers[worker];
+  try {
+    if (all_taken()) return;
+    if (!w.engine) {
+      w.engine.emplace();
+      (*w.engine)->prepare(context);
+    }
+    (*w.engine)->work(context, w.counters);
+  } catch (const std::exception& error) {
+    context.report_failure("host memory", error);
+  }
+}
+
+void Execution::State::work_on_all() {
+  // Whatever happens, the helpers that have started end first.
+  struct Helpers {
+    std::vector<std::thread> threads;
+    ~Helpers() {
+      for (std::thread& t : threads) t.join();
+    }
+  } helpers;
+  try {
+    helpers.threads.reserve(workers.size());
+    for (size_t t = 1; t < workers.size(); ++t)
+      helpers.threads.emplace_back([this, t] { work(t); });
+  } catch (const std::exception& error) {
+    context.report_failure("host threads", error);
+    return;
+  }
+  if (!workers.empty()) work(0);
+}
+
+Execution::Execution(const Launch& launch) : state_(std::make_unique<State>(launch)) {}
+Execution::~Execution() = default;
+
+bool Execution::go_on(Time until) {
+  State& s = *state_;
+  if (s.over) return true;
+  const auto start = std::chrono::steady_clock::now();
+  s.context.until = until;
+  try {
+    if (!s.begun) s.begin();
+    if (!s.context.stop) s.work_on_all();
+    s.over = s.context.stop || s.all_taken();
+    if (s.over) {
+      for (const State::Worker& w : s.workers) s.counters += w.counters;
+      if (s.context.observer) s.context.observer->launch_ended(s.counters);
+      s.workers.clear();  // engines go back
+    }
+  } catch (const std::exception& error) {
+    s.context.report_failure("host memory", error);
+    s.over = true;
+  }
+  s.counters.nanoseconds += static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
           .count());
-  return context.fault;
+  return s.over;
 }
+
+const std::optional<Fault>& Execution::fault() const { return state_->context.fault; }
+const Counters& Execution::counters() const { return state_->counters; }
 
 }  // namespace emu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -64,9 +65,25 @@ struct Fault {
   std::string message;
 };
 
-// Runs the whole grid, workgroups spread over host threads (HIPGEMM_EMULATOR_THREADS, default:
-// all cores). Thread-safe. Never throws and never lets a signal escape for bad device code.
-std::optional<Fault> run(const Launch& launch, Counters& counters);
+// A launch on its way: workgroups spread over host threads (HIPGEMM_EMULATOR_THREADS, default: all
+// cores). `launch` must outlive it. Never lets a signal escape for bad device code.
+class Execution {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  explicit Execution(const Launch& launch);  // throws std::bad_alloc
+  ~Execution();
+  // Runs workgroups until there are none left, or until that time, but for those begun by then.
+  // True once the launch is over; until then it may go on at any time, on any thread. Never throws.
+  bool go_on(Time until);
+
+  const std::optional<Fault>& fault() const;  // once it is over
+  const Counters& counters() const;
+
+ private:
+  struct State;
+  const std::unique_ptr<State> state_;
+};
 
 // The CPU level whose instruction semantics are in use: v2, v3, v4, or base off x86-64.
 const char* cpu_level();

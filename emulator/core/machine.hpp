@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,11 +39,16 @@ struct LaunchContext {
   std::atomic<uint64_t> next_group{0};
   std::atomic<uint64_t> executed{0};
   std::atomic<bool> stop{false};
+  std::atomic<uint32_t> noted{0};  // kinds of notes that this launch has given
   std::mutex fault_mutex;
   std::optional<Fault> fault;
 
+  std::chrono::steady_clock::time_point until;  // no workgroup begins later
+
   explicit LaunchContext(const Launch& l) : launch(l) {}
   void report(FaultKind kind, std::string message);
+  // The same where memory may have run out: without the text if there is none for it.
+  void report_failure(const char* what, const std::exception& error) noexcept;
 };
 
 struct AlignedFree {
@@ -61,11 +68,13 @@ struct Workgroup {
 // What a host thread keeps between workgroups and launches.
 class Engine {
  public:
-  // Runs workgroups of the launch until there are none left.
+  // Runs workgroups of the launch until there are none left, or its time is over.
   void work(LaunchContext& context, Counters& counters);
+  // Makes ready for a launch.
+  void prepare(LaunchContext& context);
 
  private:
-  void prepare(LaunchContext& context);
+  void run_groups(LaunchContext& context, Counters& counters);
   void start_group(LaunchContext& context, uint64_t number);
   void start_wave(LaunchContext& context, Wave& w, uint32_t index);
   void run_group(LaunchContext& context);

@@ -19,15 +19,18 @@ struct Indexed {
 
   const std::vector<Inst>& under(uint32_t m0) {
     const std::lock_guard lock(mutex);
-    const auto [it, fresh] = variants.try_emplace(m0);
-    if (fresh) {
+    auto it = variants.find(m0);
+    if (it == variants.end()) {
       Decoded d = decoded;
+      // VGPRs and AGPRs alike. One that leaves its file is no register: lowering refuses it.
       const auto shift = [&](Operand& o, bool chosen) {
-        if (chosen && o >= kVgpr && o < kAgpr) o = static_cast<Operand>(o + (m0 & 0xff));
+        if (!chosen || o < kVgpr || o == kNoOperand) return;
+        const uint32_t moved = o + (m0 & 0xff), end = o < kAgpr ? kAgpr : kAgpr + 256;
+        o = moved < end ? static_cast<Operand>(moved) : kNoOperand;
       };
       for (int n = 0; n < 3; ++n) shift(d.src[n], m0 >> (12 + n) & 1);
       shift(d.dst, m0 >> 15 & 1);
-      it->second = program.lower_alone(d);
+      it = variants.emplace(m0, program.lower_alone(d)).first;
     }
     return it->second;
   }

@@ -279,12 +279,19 @@ void Program::lower_from(uint64_t start) {
       emit(i);
     }
   }
-  for (auto [address, index] : starts) entry_[address] = &batch->code[index];
+  std::unordered_map<uint64_t, const Inst*> fresh;
+  for (auto [address, index] : starts) fresh[address] = &batch->code[index];
   for (auto [index, address] : fixups) {
-    auto it = entry_.find(address);
-    batch->code[index].target = it != entry_.end() ? it->second : stray(address);
+    const auto here = fresh.find(address), there = entry_.find(address);
+    batch->code[index].target = here != fresh.end()     ? here->second
+                                : there != entry_.end() ? there->second
+                                                        : stray(address);
   }
+  // From here on nothing fails: code is either reached and whole, or not there.
+  batches_.reserve(batches_.size() + 1);
+  entry_.reserve(entry_.size() + fresh.size());
   batches_.push_back(std::move(batch));
+  entry_.merge(fresh);
 }
 
 std::vector<Inst> Program::lower_alone(const Decoded& d) {

@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <deque>
 
+#include "core/environment.hpp"
 #include "core/machine.hpp"
+#include "core/notes.hpp"
 
 namespace emu {
 namespace {
@@ -37,12 +40,47 @@ std::string place(const Wave& w, const Inst* i) {
   return text;
 }
 
+// The notes of all launches, the latest kept.
+struct Notes {
+  std::mutex mutex;
+  std::deque<std::string> kept;
+  uint64_t dropped = 0;
+};
+Notes& notes() {
+  static Notes& n = *new Notes;
+  return n;
+}
+constexpr size_t kKeptNotes = 1024;
+
 }  // namespace
+
+void note(Wave& w, const Inst* i, NoteKind kind, const std::string& what) {
+  const uint32_t bit = 1u << static_cast<uint32_t>(kind);
+  if (w.launch->noted.fetch_or(bit) & bit) return;
+  std::string text = what + "; " + place(w, i);
+  static const bool verbose = [] {
+    const auto value = variable("HIPGEMM_EMULATOR_VERBOSE");
+    return !value.empty() && value != "0";
+  }();
+  if (verbose) std::fprintf(stderr, "hipgemm emulator: note: %s\n", text.c_str());
+  Notes& n = notes();
+  std::lock_guard lock(n.mutex);
+  n.kept.push_back(std::move(text));
+  if (n.kept.size() > kKeptNotes) n.kept.pop_front(), ++n.dropped;
+}
 
 void LaunchContext::report(FaultKind kind, std::string message) {
   std::lock_guard lock(fault_mutex);
   if (!fault) fault = Fault{kind, std::move(message)};
   stop.store(true);
+}
+
+void LaunchContext::report_failure(const char* what, const std::exception& error) noexcept {
+  try {
+    report(FaultKind::out_of_resources, std::string(what) + ": " + error.what());
+  } catch (...) {
+    report(FaultKind::out_of_resources, {});
+  }
 }
 
 const Inst* fault(Wave& w, const Inst* i, FaultKind kind, const char* what) {
@@ -98,3 +136,15 @@ const Inst* jump_to(Wave& w, const Inst*, uint64_t address) {
 }
 
 }  // namespace emu
+
+// Fills `text` with the note of that number, counted from 0 in this process. 0 if there is none, or
+// it is not among the latest 1024.
+extern "C" __attribute__((visibility("default"))) int hipgemm_emulator_note(uint64_t number,
+                                                                            char* text,
+                                                                            size_t bytes) {
+  emu::Notes& n = emu::notes();
+  std::lock_guard lock(n.mutex);
+  if (number < n.dropped || number - n.dropped >= n.kept.size()) return 0;
+  if (text && bytes) std::snprintf(text, bytes, "%s", n.kept[number - n.dropped].c_str());
+  return 1;
+}

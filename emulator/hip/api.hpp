@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 #include <type_traits>
 
 #include "hip/hip_types.hpp"
@@ -32,13 +33,25 @@ hipError_t api(const char* name, Body&& body) noexcept {
       return body();
     }
   } catch (const rt::Error& error) {
-    return rt::record_error(error.code, std::string(name) + ": " + error.message);
+    return rt::record_error(error.code, name, error.message.c_str());
   } catch (const std::bad_alloc&) {
-    return rt::record_error(hipErrorOutOfMemory, std::string(name) + ": the host is out of memory");
+    return rt::record_error(hipErrorOutOfMemory, name, "the host is out of memory");
+  } catch (const std::system_error& error) {  // a thread that cannot start
+    return rt::record_error(hipErrorOutOfMemory, name, error.what());
   } catch (const std::exception& error) {
-    return rt::record_error(hipErrorUnknown, std::string(name) + ": " + error.what());
+    return rt::record_error(hipErrorUnknown, name, error.what());
   } catch (...) {
-    return rt::record_error(hipErrorUnknown, name);
+    return rt::record_error(hipErrorUnknown, name, "");
+  }
+}
+
+// Runs the body of a function that has no error code to give: `otherwise` if it cannot be done.
+template <class T, class Body>
+T plain(T otherwise, Body&& body) noexcept {
+  try {
+    return body();
+  } catch (...) {
+    return otherwise;
   }
 }
 

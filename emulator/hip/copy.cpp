@@ -10,6 +10,9 @@ namespace {
 using rt::Block;
 using rt::Failure;
 
+// Larger copies from pageable memory than this one run to their end at the call.
+constexpr size_t kMostStaged = size_t{64} << 20;
+
 // Bytes from the first to the last that the region covers.
 uint64_t extent(const Region& region, const CopyShape& shape, const char* what) {
   unsigned __int128 total = shape.width;
@@ -83,14 +86,14 @@ void submit(const std::shared_ptr<rt::Stream>& stream, rt::Work work, Wait wait)
     stream->enqueue(std::move(work));
     return;
   }
-  std::optional<Failure> own;
-  work.run = [&own, run = std::move(work.run)]() -> std::optional<Failure> {
-    own = run();
+  const auto own = std::make_shared<std::optional<Failure>>();  // outlives a wait that fails
+  work.run = [own, run = std::move(work.run)]() -> std::optional<Failure> {
+    *own = run();
     return std::nullopt;
   };
   rt::wait(stream->enqueue(std::move(work)));
   throw_report(rt::take_report(*stream));
-  if (own) throw own->error;
+  if (*own) throw(*own)->error;
 }
 
 }  // namespace
@@ -111,6 +114,28 @@ void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, Cop
     const bool both = kind == hipMemcpyDeviceToDevice || kind == hipMemcpyDeviceToDeviceNoCU;
     if (both || kind == hipMemcpyHostToDevice) need_device(to_block, to.address, "dst");
     if (both || kind == hipMemcpyDeviceToHost) need_device(from_block, from.address, "src");
+    // Copies from and to the caller's pageable memory are done with it when the call returns: what
+    // is read from it is read now, if it is not too much to keep, and what is written to it is
+    // waited for.
+    std::shared_ptr<std::vector<uint8_t>> staged;
+    if (wait == Wait::no && !to_block) wait = Wait::yes;
+    if (wait == Wait::no && !from_block) {
+      const size_t row_bytes = shape.width * shape.rows;
+      if (row_bytes * shape.layers > kMostStaged) {
+        wait = Wait::yes;
+      } else {
+        staged = std::make_shared<std::vector<uint8_t>>(row_bytes * shape.layers);
+        const Region to_staged{address_of(staged->data()), shape.width, row_bytes};
+        for (size_t layer = 0; layer < shape.layers; ++layer) {
+          if (!copy_layer(to_staged.address + layer * row_bytes, true,
+                          from.address + layer * from.layer_pitch, false, to_staged, from, shape)) {
+            fail(hipErrorInvalidValue, "host memory of the copy is not accessible: src ",
+                 rt::hex(from.address), " (", from_bytes, " bytes)");
+          }
+        }
+        from = to_staged;
+      }
+    }
     rt::Work work;
     work.run = [=, device = &stream->device]() -> std::optional<Failure> {
       const auto keep_mapped = device->memory.snapshot();
@@ -122,8 +147,8 @@ void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, Cop
       }
       for (size_t layer = 0; layer < shape.layers; ++layer) {
         if (!copy_layer(to.address + layer * to.layer_pitch, is_ours(to_block),
-                        from.address + layer * from.layer_pitch, is_ours(from_block), to, from,
-                        shape)) {
+                        from.address + layer * from.layer_pitch, staged || is_ours(from_block), to,
+                        from, shape)) {
           return Failure{
               {hipErrorInvalidValue, rt::text("host memory of the copy is not accessible: dst ",
                                               rt::hex(to.address), " (", to_bytes, " bytes), src ",

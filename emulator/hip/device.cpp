@@ -17,8 +17,8 @@ using rt::runtime;
 
 int count() { return static_cast<int>(runtime().devices.size()); }
 
-// Device n sits on bus n+1 of PCI domain 0.
-int bus(int id) { return id + 1; }
+// Device n sits on bus n+1 of PCI domain 0, whatever number visibility gives it.
+int bus(int id) { return device(id).physical + 1; }
 
 std::string pci_text(int id) {
   char buffer[32];
@@ -28,9 +28,7 @@ std::string pci_text(int id) {
 
 hipUUID uuid(int id) {
   hipUUID result;
-  char buffer[32];
-  std::snprintf(buffer, sizeof buffer, "hipgemm-emu-%04x", static_cast<unsigned>(id));
-  std::memcpy(result.bytes, buffer, sizeof result.bytes);
+  std::memcpy(result.bytes, rt::uuid_of(device(id).physical).data(), sizeof result.bytes);
   return result;
 }
 

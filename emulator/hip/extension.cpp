@@ -2,7 +2,7 @@
 #include <cstring>
 #include <vector>
 
-#include "hip/api.hpp"
+#include "hip/event.hpp"
 
 namespace {
 
@@ -48,12 +48,16 @@ HIP_API const char* hipgemm_emulator_counter_meaning(const char* counter) {
 // Totals of all launches that have run since the last reset. Fills `n` of them and returns how many
 // there are.
 HIP_API int hipgemm_emulator_counters(uint64_t* out, int n) {
-  std::vector<uint64_t> values;
-  append(values, rt::runtime().launches.totals());
-  return give(values, out, n);
+  return hip::plain(0, [&] {
+    std::vector<uint64_t> values;
+    append(values, rt::runtime().launches.totals());
+    return give(values, out, n);
+  });
 }
 
-HIP_API void hipgemm_emulator_reset_counters() { rt::runtime().launches.reset(); }
+HIP_API void hipgemm_emulator_reset_counters() {
+  hip::plain(0, [] { return rt::runtime().launches.reset(), 0; });
+}
 
 // The names of what hipgemm_emulator_launch tells before the counters.
 HIP_API const char* hipgemm_emulator_launch_names() { return kLaunchFields; }
@@ -64,21 +68,57 @@ HIP_API const char* hipgemm_emulator_launch_names() { return kLaunchFields; }
 // 1024.
 HIP_API int hipgemm_emulator_launch(uint64_t number, char* kernel, size_t kernel_bytes,
                                     uint64_t* out, int n) {
-  const auto record = rt::runtime().launches.launch(number);
-  if (!record) return 0;
-  if (kernel && kernel_bytes) {
-    const size_t length = std::min(record->kernel.size(), kernel_bytes - 1);
-    std::memcpy(kernel, record->kernel.data(), length);
-    kernel[length] = 0;
-  }
-  std::vector<uint64_t> values;
-  values.insert(values.end(), record->workgroups.begin(), record->workgroups.end());
-  values.insert(values.end(), record->workgroup_size.begin(), record->workgroup_size.end());
-  values.insert(values.end(),
-                {record->registers.vgprs, record->registers.agprs, record->registers.sgprs,
-                 record->allocated_vgprs, record->lds_bytes, record->private_bytes});
-  append(values, record->counters);
-  return give(values, out, n);
+  return hip::plain(0, [&] {
+    const auto record = rt::runtime().launches.launch(number);
+    if (!record) return 0;
+    if (kernel && kernel_bytes) {
+      const size_t length = std::min(record->kernel.size(), kernel_bytes - 1);
+      std::memcpy(kernel, record->kernel.data(), length);
+      kernel[length] = 0;
+    }
+    std::vector<uint64_t> values;
+    values.insert(values.end(), record->workgroups.begin(), record->workgroups.end());
+    values.insert(values.end(), record->workgroup_size.begin(), record->workgroup_size.end());
+    values.insert(values.end(),
+                  {record->registers.vgprs, record->registers.agprs, record->registers.sgprs,
+                   record->allocated_vgprs, record->lds_bytes, record->private_bytes});
+    append(values, record->counters);
+    return give(values, out, n);
+  });
 }
 
-HIP_API const char* hipgemm_emulator_cpu() { return emu::cpu_level(); }
+HIP_API const char* hipgemm_emulator_cpu() {
+  return hip::plain("", [] { return emu::cpu_level(); });
+}
+
+// Waits for a stream, or for all work of the current device, for at most so many milliseconds:
+// hipErrorNotReady if it is not done by then. Work is only put off between workgroups, and goes on
+// at the next call that waits. For hosts that have signals to look after.
+HIP_API hipError_t hipgemm_emulator_wait_stream(hipStream_t handle, unsigned milliseconds) {
+  return hip::api("hipgemm_emulator_wait_stream", [&] {
+    const auto stream = hip::stream_of(handle);
+    const rt::Deadline until(milliseconds);
+    if (!rt::wait_until_deadline(stream->tail())) return hipErrorNotReady;
+    hip::throw_report(rt::take_report(*stream));
+    return hipSuccess;
+  });
+}
+HIP_API hipError_t hipgemm_emulator_wait_event(hipEvent_t handle, unsigned milliseconds) {
+  return hip::api("hipgemm_emulator_wait_event", [&] {
+    const auto record = hip::event_of(handle)->last();
+    if (!record) return hipSuccess;
+    const rt::Deadline until(milliseconds);
+    if (!rt::wait_until_deadline(record->marker)) return hipErrorNotReady;
+    hip::throw_report(rt::take_report(*record->marker.stream));
+    return hipSuccess;
+  });
+}
+HIP_API hipError_t hipgemm_emulator_wait_device(unsigned milliseconds) {
+  return hip::api("hipgemm_emulator_wait_device", [&] {
+    rt::Device& device = rt::current_device();
+    const rt::Deadline until(milliseconds);
+    if (!rt::drain_until_deadline(device)) return hipErrorNotReady;
+    hip::throw_report(rt::drain_and_report(device));
+    return hipSuccess;
+  });
+}

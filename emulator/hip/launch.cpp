@@ -48,6 +48,8 @@ struct Dispatch {
   std::shared_ptr<rt::Module> module;  // keeps the code loaded
   Shape shape;
   Kernarg kernarg;
+  emu::Launch launch;
+  std::unique_ptr<emu::Execution> execution;  // since it has begun
 };
 
 std::string shape_text(const uint32_t (&size)[3]) {
@@ -187,8 +189,8 @@ hipError_t fault_code(emu::FaultKind kind) {
   return hipErrorLaunchFailure;
 }
 
-std::optional<Failure> run(const Dispatch& dispatch, const rt::Device& device) {
-  emu::Launch launch;
+std::optional<Failure> run(Dispatch& dispatch, const rt::Device& device) {
+  emu::Launch& launch = dispatch.launch;
   launch.kernel = &dispatch.function->kernel;
   for (int i = 0; i < 3; ++i) {
     launch.workgroups[i] = dispatch.shape.grid[i];
@@ -198,10 +200,12 @@ std::optional<Failure> run(const Dispatch& dispatch, const rt::Device& device) {
   launch.kernarg = dispatch.kernarg.span();
   launch.memory = &device.memory;
   launch.device = device.id;
-  emu::Counters counters;
-  const std::optional<emu::Fault> fault = emu::run(launch, counters);
+  if (!dispatch.execution) dispatch.execution = std::make_unique<emu::Execution>(launch);
+  if (!dispatch.execution->go_on(rt::deadline())) return Failure{{}, false, true};
   const loader::KernelInfo& info = dispatch.function->info;
-  rt::runtime().launches.add(launch, {info.vgprs, info.agprs, info.sgprs}, counters);
+  rt::runtime().launches.add(launch, {info.vgprs, info.agprs, info.sgprs},
+                             dispatch.execution->counters());
+  const std::optional<emu::Fault>& fault = dispatch.execution->fault();
   if (!fault) return std::nullopt;
   return Failure{{fault_code(fault->kind), fault->message}, true};
 }
@@ -219,7 +223,7 @@ void launch(const void* handle, const Shape& shape, hipStream_t stream_handle, v
   }
   check_shape(function->info, shape);
   auto dispatch = std::make_shared<Dispatch>(
-      Dispatch{function, module, shape, Kernarg(function->info.kernarg_bytes)});
+      Dispatch{function, module, shape, Kernarg(function->info.kernarg_bytes), {}, nullptr});
   copy_arguments(function->info, params, extra, dispatch->kernarg);
   add_hidden_arguments(function->info, shape, dispatch->kernarg);
   stream->enqueue({[dispatch, &device = stream->device] { return run(*dispatch, device); }, {}});

@@ -212,7 +212,7 @@ HIP_API hipError_t hipHostGetFlags(unsigned* flags, void* pointer) {
 HIP_API hipError_t hipMemGetInfo(size_t* available, size_t* total) {
   return api("hipMemGetInfo", [&] {
     const int device = rt::current_device().id;
-    if (available) *available = rt::options().device_bytes - runtime().allocator.used(device);
+    if (available) *available = runtime().allocator.available(device);
     if (total) *total = rt::options().device_bytes;
   });
 }

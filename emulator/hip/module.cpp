@@ -65,8 +65,14 @@ hipModule_t load(loader::Bytes image) {
     module->functions[function->kernel.name] = std::move(function);
   }
   module->variables = std::move(object.variables);
-  for (const auto& [name, function] : module->functions) runtime().functions.add(function);
-  return reinterpret_cast<hipModule_t>(runtime().modules.add(std::move(module)));
+  try {
+    for (const auto& [name, function] : module->functions) runtime().functions.add(function);
+    return reinterpret_cast<hipModule_t>(runtime().modules.add(module));
+  } catch (...) {
+    for (const auto& [name, function] : module->functions)
+      runtime().functions.remove(function.get());
+    throw;
+  }
 }
 
 std::shared_ptr<rt::Module> module_of(hipModule_t handle) {
@@ -185,11 +191,11 @@ HIP_API hipError_t hipModuleLoadFatBinary(hipModule_t* module, const void* image
 
 HIP_API hipError_t hipModuleUnload(hipModule_t handle) {
   return api("hipModuleUnload", [&] {
+    rt::drain(*runtime().devices[module_of(handle)->device]);
     const auto module = runtime().modules.remove(handle);
     if (!module) fail(hipErrorInvalidHandle, "module ", rt::hex(handle), " does not exist");
     for (const auto& [name, function] : module->functions)
       runtime().functions.remove(function.get());
-    rt::drain(*runtime().devices[module->device]);
   });
 }
 
@@ -263,8 +269,10 @@ HIP_API hipError_t hipFuncSetSharedMemConfig(const void* function, int) {
 }
 
 HIP_API const char* hipKernelNameRef(hipFunction_t function) {
-  const auto kernel = runtime().functions.get(function);
-  return kernel ? kernel->kernel.name.c_str() : nullptr;
+  return hip::plain<const char*>(nullptr, [&] {
+    const auto kernel = runtime().functions.get(function);
+    return kernel ? kernel->kernel.name.c_str() : nullptr;
+  });
 }
 HIP_API const char* hipKernelNameRefByPtr(const void* function, hipStream_t) {
   return hipKernelNameRef(reinterpret_cast<hipFunction_t>(const_cast<void*>(function)));

@@ -39,8 +39,14 @@ void create(hipStream_t* handle, unsigned flags, int priority) {
   const auto kind =
       flags & hipStreamNonBlocking ? Stream::Kind::non_blocking : Stream::Kind::blocking;
   auto stream = std::make_shared<Stream>(rt::current_device(), kind, flags, priority);
-  rt::add_stream(stream);
-  *handle = reinterpret_cast<hipStream_t>(runtime().streams.add(std::move(stream)));
+  Stream* const added = runtime().streams.add(stream);
+  try {
+    rt::add_stream(stream);
+  } catch (...) {
+    runtime().streams.remove(added);
+    throw;
+  }
+  *handle = reinterpret_cast<hipStream_t>(added);
 }
 
 }  // namespace
@@ -75,8 +81,11 @@ HIP_API hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
 
 HIP_API hipError_t hipStreamDestroy(hipStream_t handle) {
   return api("hipStreamDestroy", [&] {
-    auto stream = runtime().streams.remove(handle);
+    auto stream = runtime().streams.get(handle);
     if (!stream) fail(hipErrorInvalidHandle, "stream ", rt::hex(handle), " does not exist");
+    stream->close();
+    if (!runtime().streams.remove(handle))
+      fail(hipErrorInvalidHandle, "stream ", rt::hex(handle), " does not exist");
     rt::remove_stream(stream);
   });
 }

@@ -34,6 +34,8 @@ EMU_INLINE T to_integer(double x) {
 
 // Nearest integer of |x| < 2^51.
 EMU_INLINE double nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
+// The same for 0 <= x < 2^52.
+EMU_INLINE double nearest_positive(double x) { return (x + 0x1p52) - 0x1p52; }
 
 EMU_INLINE int16_t to_snorm(float x) {
   const float c = x < -1 ? -1.f : x > 1 ? 1.f : x;

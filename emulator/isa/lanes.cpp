@@ -35,6 +35,10 @@ struct Modifiers {
   EMU_MEMBER bool op_sel_hi(int n) const { return bits >> (kOpSelHiAt + n) & 1; }
   EMU_MEMBER bool neg_hi(int n) const { return bits >> (kNegHiAt + n) & 1; }
   EMU_MEMBER uint32_t extra() const { return bits >> kExtraAt; }  // slot of the DPP or SDWA word
+  // Where there is no op_sel_hi and neg_hi: sources that are no floats, and that they are bfloats.
+  static constexpr int kIntegerAt = kOpSelHiAt, kBfloatAt = kNegHiAt;
+  EMU_MEMBER bool integer(int n) const { return bits >> (kIntegerAt + n) & 1; }
+  EMU_MEMBER bool bfloat() const { return bits >> kBfloatAt & 1; }
 };
 
 // The second dword of a DPP or SDWA form; bit 31 of the word before it tells them apart.
@@ -74,13 +78,14 @@ EMU_INLINE uint32_t rounding_of(uint32_t mode, bool single) {
   return single ? mode & 3 : mode >> 2 & 3;
 }
 
-void flush_row(uint32_t* row, bool half, bool wide) {
+// `exponent` is the mask of 16-bit formats.
+void flush_row(uint32_t* row, bool half, bool wide, uint32_t exponent = 0x7c00) {
   if (wide) {
     for (int l = 0; l < kLanes; ++l)
       if ((row[l + kLanes] & 0x7ff00000) == 0) row[l] = 0, row[l + kLanes] &= 0x80000000;
   } else if (half) {
     for (int l = 0; l < kLanes; ++l)
-      if ((row[l] & 0x7c00) == 0) row[l] &= 0xffff8000;
+      if ((row[l] & exponent) == 0) row[l] &= 0xffff8000;
   } else {
     for (int l = 0; l < kLanes; ++l)
       if ((row[l] & 0x7f800000) == 0) row[l] &= 0x80000000;
@@ -270,9 +275,10 @@ const Inst* run_general(Wave& w, const Inst* i) {
       }
       row = mine[0];
     }
-    if (!usual && (flags & kFloatSources) && !(denormals_of(w.mode, !half && !wide) & 1)) {
+    if (!usual && (flags & kFloatSources) && !m.integer(n) &&
+        !(denormals_of(w.mode, !half && !wide) & 1)) {
       if (row != mine[0]) std::memcpy(mine, row, wide ? sizeof mine : sizeof mine[0]);
-      flush_row(mine[0], half, wide);
+      flush_row(mine[0], half, wide, m.bfloat() ? 0x7f80 : 0x7c00);
       row = mine[0];
     }
     rows.src[n] = row;
@@ -343,13 +349,15 @@ const Inst* run_plain(Wave& w, const Inst* i) {
 
 // Two 16-bit elements per register: op_sel and op_sel_hi pick a half for each, neg and neg_hi flip
 // signs. Dot products share it: both halves of two sources, the third a plain number.
-template <bool kDot>
+template <bool kDot, Form kForm = Form::plain>
 const Inst* run_packed(Wave& w, const Inst* i) {
   alignas(64) Row buffer[3][2];
   alignas(64) Row result;
   const Modifiers m{static_cast<uint32_t>(i->imm)};
   const bool is_float = i->x & kFloatSources;
   const bool usual = default_mode(w);
+  const Extra extra{kForm == Form::plain ? 0 : w.s[m.extra()]};
+  uint64_t writes = w.exec();
   Rows rows;
   rows.mode = w.mode;
   rows.control = i->y;
@@ -360,6 +368,14 @@ const Inst* run_packed(Wave& w, const Inst* i) {
   for (int n = 0; n < 3; ++n) {
     Row& mine = buffer[n][0];
     const uint32_t* row = source_row(w, i, n, at[n], buffer[n]);
+    if constexpr (kForm == Form::dpp)
+      if (n == 0) writes = apply_dpp(extra, w.exec(), row, false, buffer[0]);
+    if constexpr (kForm == Form::sdwa)
+      if (n < 2) {
+        const int base = 16 + 8 * n;
+        select_part(row, mine, extra.field(base + 2, base), extra.field(base + 3, base + 3));
+        row = mine;
+      }
     if (!kDot || n < 2) {
       const uint32_t low = m.op_sel(n) ? 16 : 0, high = m.op_sel_hi(n) ? 16 : 0;
       const uint32_t flip = (m.neg(n) ? 0x8000u : 0) | (m.neg_hi(n) ? 0x80000000u : 0);
@@ -394,8 +410,10 @@ const Inst* run_packed(Wave& w, const Inst* i) {
       for (int l = 0; l < kLanes; ++l) result[l] = halves[0][l] | halves[1][l] << 16;
     }
   }
-  if (kDot && is_float && m.clamp()) apply_output(result, m, w.mode, false, false);
-  blend(w.reg(i->d), result, w.exec());
+  if (kDot && is_float && (m.clamp() || m.omod())) apply_output(result, m, w.mode, false, false);
+  if constexpr (kForm == Form::sdwa)
+    insert_part(result, w.reg(i->d), extra.field(10, 8), extra.field(12, 11));
+  blend(w.reg(i->d), result, writes);
   return i + 1;
 }
 
@@ -500,6 +518,14 @@ uint32_t modifier_bits(const Decoded& d) {
          d.neg_hi << Modifiers::kNegHiAt;
 }
 
+// Slot of the second dword of a DPP or SDWA form; 0 of another.
+uint32_t extra_word(Lowering& l, const Decoded& d) {
+  if (!d.dpp && !d.sdwa) return 0;
+  const uint32_t slot = l.constant(d.words[1]);
+  if (slot >= 1u << (32 - Modifiers::kExtraAt)) l.fail("too many constants");
+  return slot;
+}
+
 // Sources and destination. Sources come in the order of the lambda's parameters; a mask operand
 // (v_cndmask, v_addc) is the third; the destination, where it is read, the last.
 void lower_operands(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
@@ -584,6 +610,8 @@ void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   uint32_t modifiers = modifier_bits(d);
   const bool control = op_sel_is_control(d.op);
   if (control) {
+    if ((d.op_sel & 1) && op.src[0].bits == 16 && op.src[0].elements == 1)
+      return l.fail("the upper half as the source of this conversion is not emulated");
     i.y = d.op_sel;
     modifiers &= ~(15u << Modifiers::kOpSelAt);
     if ((d.abs || d.neg) && op.src[0].elements > 1)
@@ -603,30 +631,33 @@ void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
     return l.fail("integer saturation is not emulated here");
   // With saturation in the loop, the clamp bit is done with.
   if (d.clamp && s.handler != nullptr) modifiers &= ~(1u << Modifiers::kClampAt);
-  uint32_t slot = 0;
-  if (d.dpp || d.sdwa) {
-    slot = l.constant(d.words[1]);
-    if (slot >= 1u << (32 - Modifiers::kExtraAt)) return l.fail("too many constants");
-  }
   // op_sel picks halves of 16-bit sources only; the high selects are VOP3P's.
   for (int n = 0; n < 3; ++n)
     if (op.src[n].bits != 16) modifiers &= ~(1u << (Modifiers::kOpSelAt + n));
   modifiers &= ~(63u << Modifiers::kOpSelHiAt);
-  if (d.dpp || d.sdwa) modifiers |= slot << Modifiers::kExtraAt;
+  modifiers |= extra_word(l, d) << Modifiers::kExtraAt;
+  const bool any = modifiers != 0;
+  for (int n = 0; n < 3; ++n)
+    if (op.src[n] && !op.src[n].is_float()) modifiers |= 1u << (Modifiers::kIntegerAt + n);
+  if (op.src[0].kind == 'h') modifiers |= 1u << Modifiers::kBfloatAt;
   i.imm = static_cast<int32_t>(modifiers);
-  i.fn = d.dpp                                         ? run_general<Form::dpp>
-         : d.sdwa                                      ? run_general<Form::sdwa>
-         : modifiers || with_vcc || (i.x & kKeepOther) ? run_general<Form::plain>
-                                                       : run_plain;
+  i.fn = d.dpp                                   ? run_general<Form::dpp>
+         : d.sdwa                                ? run_general<Form::sdwa>
+         : any || with_vcc || (i.x & kKeepOther) ? run_general<Form::plain>
+                                                 : run_plain;
 }
 
 void lower_packed(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   lower_operands(l, d, s, i);
   if (d.format != Family::VOP3P) {  // v_pk_fmac_f16: no selects
-    if (d.dpp || d.sdwa || d.abs || d.neg || d.omod)
-      return l.fail("this form of v_pk_fmac_f16 is not emulated");
-    i.imm = static_cast<int32_t>(modifier_bits(d) | 7u << Modifiers::kOpSelHiAt);
+    if (d.abs || d.neg || d.omod) return l.fail("this form of v_pk_fmac_f16 is not emulated");
+    i.imm = static_cast<int32_t>(modifier_bits(d) | 7u << Modifiers::kOpSelHiAt |
+                                 extra_word(l, d) << Modifiers::kExtraAt);
     i.x |= kFloatSources;
+    if (d.dpp || d.sdwa) {
+      i.fn = d.dpp ? run_packed<false, Form::dpp> : run_packed<false, Form::sdwa>;
+      return;
+    }
   } else {
     i.imm = static_cast<int32_t>(modifier_bits(d));
     if (info(d.op).src[0].is_float())
@@ -653,16 +684,16 @@ void lower_dot(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
     return l.fail("modifiers of a dot product");
   uint32_t modifiers = modifier_bits(d);
   if (d.format != Family::VOP3P) {  // v_dot2c: abs is neg_hi
-    if (d.dpp || d.omod) return l.fail("this form of a dot product is not emulated");
     modifiers = (modifiers & ~7u) | 7u << Modifiers::kOpSelHiAt |
-                static_cast<uint32_t>(d.abs) << Modifiers::kNegHiAt;
+                static_cast<uint32_t>(d.abs) << Modifiers::kNegHiAt |
+                extra_word(l, d) << Modifiers::kExtraAt;
   }
   i.x &= ~kFloatSources;
   if (is_float) i.x |= kFloatSources;
   i.y = info(d.op).src[0].kind == 'h';
   if (d.clamp && s.handler != nullptr) modifiers &= ~(1u << Modifiers::kClampAt);
   i.imm = static_cast<int32_t>(modifiers);
-  i.fn = run_packed<true>;
+  i.fn = d.dpp ? run_packed<true, Form::dpp> : run_packed<true>;
 }
 
 void lower_mix(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {

@@ -33,8 +33,7 @@ void lower_two_registers(Lowering& l, const Decoded& d, const Semantic& s, Inst&
   i.fn = s.handler;
   i.a = l.vector(d.src[0]);
   i.d = l.vector(d.dst);
-  i.imm = d.imm || d.bound_ctrl;
-  if (i.imm) l.fail("bound_ctrl and fi of permlane swaps are not emulated");
+  i.imm = d.imm | d.bound_ctrl << 1;  // of the permlane swaps: fi, bound_ctrl
 }
 
 const Inst* swap(Wave& w, const Inst* i) {
@@ -48,16 +47,20 @@ const Inst* swap(Wave& w, const Inst* i) {
 }
 
 // Rows of kRow lanes: the upper row of each pair in vdst changes places with the lower one in src.
+// An active lane whose partner is inactive gets the partner's value with fi, else 0 with
+// bound_ctrl, else it keeps its own, as in DPP.
 template <int kRow>
 const Inst* permlane_swap(Wave& w, const Inst* i) {
   uint32_t *const a = w.reg(i->a), *const d = w.reg(i->d);
   const u64 exec = w.exec();
+  const bool fetches = i->imm & 1, zero = i->imm & 2;
   for (int l = 0; l < kLanes; ++l) {
     if (l & kRow) continue;
     const bool low = exec >> l & 1, high = exec >> (l + kRow) & 1;
-    const uint32_t from_d = d[l + kRow], from_a = a[l];
-    if (low) a[l] = from_d;
-    if (high) d[l + kRow] = from_a;
+    const uint32_t from_d = high || fetches ? d[l + kRow] : 0;
+    const uint32_t from_a = low || fetches ? a[l] : 0;
+    if (low && (high || fetches || zero)) a[l] = from_d;
+    if (high && (low || fetches || zero)) d[l + kRow] = from_a;
   }
   return i + 1;
 }
@@ -73,7 +76,7 @@ EMU_INLINE u32 reverse_bits(u32 x) {
 EMU_INLINE double truncated(double x) {
   const double a = x < 0 ? -x : x;
   if (!(a < 0x1p52)) return x;
-  double r = nearest(a);
+  double r = nearest_positive(a);
   if (r > a) r -= 1;
   return as<double>(as<u64>(r) | (as<u64>(x) & (u64{1} << 63)));
 }
@@ -89,7 +92,7 @@ EMU_INLINE double rounded_up(double x) {
 EMU_INLINE double rounded_even(double x) {
   const double a = x < 0 ? -x : x;
   if (!(a < 0x1p52)) return x;
-  return as<double>(as<u64>(nearest(a)) | (as<u64>(x) & (u64{1} << 63)));
+  return as<double>(as<u64>(nearest_positive(a)) | (as<u64>(x) & (u64{1} << 63)));
 }
 EMU_INLINE double fraction(double x, double below_one) {
   const double f = x - rounded_down(x);

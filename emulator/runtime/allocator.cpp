@@ -64,7 +64,12 @@ void Allocator::map_large(Block& block) {
     fail(hipErrorOutOfMemory, "the host has no room for ", block.bytes, " bytes");
   }
   if (align == kHugePage) madvise(reinterpret_cast<void*>(block.base), body, MADV_HUGEPAGE);
-  ours_[block.map_base] = block.map_base + block.map_bytes;
+  try {
+    ours_[block.map_base] = block.map_base + block.map_bytes;
+  } catch (...) {
+    munmap(reinterpret_cast<void*>(block.map_base), block.map_bytes);
+    throw;
+  }
 }
 
 void Allocator::map_small(Block& block) {
@@ -76,9 +81,15 @@ void Allocator::map_small(Block& block) {
     return;
   }
   if (slab_end_ - slab_at_ < size + 2 * kAlign) {
-    slab_at_ = map_pages(kSlab, PROT_READ | PROT_WRITE);
-    slab_end_ = slab_at_ + kSlab;
-    ours_[slab_at_] = slab_end_;
+    const uint64_t slab = map_pages(kSlab, PROT_READ | PROT_WRITE);
+    try {
+      ours_[slab] = slab + kSlab;
+    } catch (...) {
+      munmap(reinterpret_cast<void*>(slab), kSlab);
+      throw;
+    }
+    slab_at_ = slab;
+    slab_end_ = slab + kSlab;
   }
   block.base = slab_at_ + kAlign;
   slab_at_ = block.base + size;
@@ -89,9 +100,14 @@ Block Allocator::allocate(const Request& request) {
   reclaim();
   uint64_t& used = used_[request.device];
   const uint64_t total = options().device_bytes;
-  if (request.kind != Kind::pinned && request.bytes > total - used) {
+  const uint64_t left = available_locked(request.device);
+  if (request.kind != Kind::pinned && request.bytes > left) {
+    const char* const why = options().host_bound
+                                ? " free (the host's memory; HIPGEMM_EMULATOR_DEVICE_BYTES sets "
+                                  "another size)"
+                                : " free";
     fail(hipErrorOutOfMemory, request.bytes, " bytes asked of device ", request.device,
-         ", which has ", total - used, " of ", total, " free");
+         ", which has ", left, " of ", total, why);
   }
   Block block;
   block.bytes = request.bytes;
@@ -100,18 +116,27 @@ Block Allocator::allocate(const Request& request) {
   block.managed = request.managed;
   block.flags = request.flags;
   block.pool = request.pool;
+  block.serial = next_serial_++;
   const bool small = request.kind != Kind::code && request.bytes <= kSmall;
+  std::list<Dead> spare(1);
   small ? map_small(block) : map_large(block);
+  try {
+    // The host writes to managed memory without telling.
+    if (block.kind == Kind::device && !block.managed) {
+      emu::definedness::fresh(block.base, block.bytes);
+    }
+    live_[block.base] = block;
+  } catch (...) {
+    emu::definedness::gone(block.base);
+    spare.front() = {block, 0};
+    dead_.splice(dead_.end(), spare);
+    throw;
+  }
+  spare_.splice(spare_.end(), spare);
   if (request.kind != Kind::code && request.bytes <= kPoisonLimit) {
     std::memset(reinterpret_cast<void*>(block.base), kPoison, block.bytes);
   }
-  block.serial = next_serial_++;
   if (request.kind != Kind::pinned) used += block.bytes;
-  live_[block.base] = block;
-  // The host writes to managed memory without telling.
-  if (block.kind == Kind::device && !block.managed) {
-    emu::definedness::fresh(block.base, block.bytes);
-  }
   changed();
   return block;
 }
@@ -137,46 +162,56 @@ void Allocator::free(uint64_t base) {
   emu::definedness::gone(base);
   live_.erase(it);
   if (block.kind != Kind::pinned) used_[block.device] -= block.bytes;
-  freed_.push_back({block.base, block.bytes, block.serial, block.device});
-  if (freed_.size() > kHistory) freed_.pop_front();
-  Dead dead{block, {}};
-  for (const auto& list : published_) {
-    if (!list.expired()) dead.readers.push_back(list);
-  }
   changed();
-  dead_.push_back(std::move(dead));
+  spare_.front() = {block, snapshots_given_};
+  dead_.splice(dead_.end(), spare_, spare_.begin());
+  try {
+    freed_.push_back({block.base, block.bytes, block.serial, block.device});
+    if (freed_.size() > kHistory) freed_.pop_front();
+  } catch (const std::bad_alloc&) {  // a report knows less
+  }
   reclaim();
 }
 
 // A launch that took its snapshot before the free may still read and write the block, so its pages
-// go away only when those snapshots are gone.
-void Allocator::reclaim() {
-  std::deque<Dead> waiting;
-  for (Dead& dead : dead_) {
-    const bool in_use = std::any_of(dead.readers.begin(), dead.readers.end(),
-                                    [](const auto& list) { return !list.expired(); });
-    if (in_use) {
-      waiting.push_back(std::move(dead));
-      continue;
-    }
-    const Block& block = dead.block;
-    if (!block.map_bytes) {
-      std::memset(reinterpret_cast<void*>(block.base), kPoison, block.bytes);
-      rested_[round_up(block.bytes, kAlign)].push_back(block.base);
-      continue;
-    }
-    // Drops the pages but keeps the addresses, so that a use after free meets no other data.
-    mmap(reinterpret_cast<void*>(block.map_base), block.map_bytes, PROT_NONE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    quarantine_.emplace_back(block.map_base, block.map_bytes);
-    if (quarantine_.size() > kQuarantine) {
-      const auto [old, bytes] = quarantine_.front();
-      quarantine_.pop_front();
-      munmap(reinterpret_cast<void*>(old), bytes);
-      ours_.erase(old);
-    }
+// go away only when those snapshots are gone. What there is no memory for is left for the next
+// time.
+void Allocator::reclaim() noexcept {
+  uint64_t oldest = UINT64_MAX;  // snapshot in use
+  for (const Published& p : published_) {
+    if (!p.list.expired()) oldest = std::min(oldest, p.number);
   }
-  dead_ = std::move(waiting);
+  for (auto it = dead_.begin(); it != dead_.end();) {
+    bool buried = false;
+    try {
+      buried = it->snapshots < oldest && bury(*it);
+    } catch (const std::bad_alloc&) {
+    }
+    it = buried ? dead_.erase(it) : std::next(it);
+  }
+}
+
+bool Allocator::bury(const Dead& dead) {
+  const Block& block = dead.block;
+  if (!block.map_bytes) {
+    rested_[round_up(block.bytes, kAlign)].push_back(block.base);
+    std::memset(reinterpret_cast<void*>(block.base), kPoison, block.bytes);
+    return true;
+  }
+  quarantine_.emplace_back(block.map_base, block.map_bytes);
+  // Drops the pages but keeps the addresses, so that a use after free meets no other data.
+  if (mmap(reinterpret_cast<void*>(block.map_base), block.map_bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    quarantine_.pop_back();
+    return false;
+  }
+  if (quarantine_.size() > kQuarantine) {
+    const auto [old, bytes] = quarantine_.front();
+    quarantine_.pop_front();
+    munmap(reinterpret_cast<void*>(old), bytes);
+    ours_.erase(old);
+  }
+  return true;
 }
 
 Block Allocator::register_host(uint64_t base, uint64_t bytes, int device, unsigned flags) {
@@ -265,9 +300,9 @@ std::shared_ptr<const emu::AllocationList> Allocator::snapshot(int device) const
     for (const auto& [base, block] : live_) {
       if (block.bytes && visible(block, device)) list->push_back(block);
     }
+    std::erase_if(published_, [](const Published& old) { return old.list.expired(); });
+    published_.push_back({list, ++snapshots_given_});
     cached = std::move(list);
-    std::erase_if(published_, [](const auto& old) { return old.expired(); });
-    published_.push_back(cached);
   }
   return cached;
 }
@@ -312,9 +347,18 @@ std::string Allocator::describe_locked(uint64_t address, int device) const {
   return "no allocation near";
 }
 
-uint64_t Allocator::used(int device) const {
+uint64_t Allocator::available(int device) const {
   const std::lock_guard lock(mutex_);
-  return used_[device];
+  return available_locked(device);
+}
+
+// Where devices share the host's memory, what others have taken is gone too.
+uint64_t Allocator::available_locked(int device) const {
+  const uint64_t total = options().device_bytes;
+  if (!options().host_bound) return total - used_[device];
+  uint64_t used = 0;
+  for (const uint64_t bytes : used_) used += bytes;
+  return total - std::min(used, total);
 }
 
 std::vector<Block> Allocator::blocks_of(int device) const {

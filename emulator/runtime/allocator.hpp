@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,7 +61,7 @@ class Allocator {
   std::shared_ptr<const emu::AllocationList> snapshot(int device) const;
   std::string describe(uint64_t address, int device) const;
 
-  uint64_t used(int device) const;
+  uint64_t available(int device) const;
   std::vector<Block> blocks_of(int device) const;
 
   bool peer(int device, int owner) const;
@@ -73,13 +74,19 @@ class Allocator {
   };
   struct Dead {  // waits until no launch can still touch it
     Block block;
-    std::vector<std::weak_ptr<const emu::AllocationList>> readers;
+    uint64_t snapshots = 0;  // that had been given out by then
+  };
+  struct Published {
+    std::weak_ptr<const emu::AllocationList> list;
+    uint64_t number;
   };
 
   void map_large(Block& block);
   void map_small(Block& block);
-  void reclaim();
+  void reclaim() noexcept;
+  bool bury(const Dead& dead);
   bool visible(const Block& block, int device) const;
+  uint64_t available_locked(int device) const;
   const Block* find_locked(uint64_t address) const;
   std::string describe_locked(uint64_t address, int device) const;
   void changed();
@@ -88,7 +95,8 @@ class Allocator {
   std::map<uint64_t, Block> live_;
   std::map<uint64_t, uint64_t> ours_;  // every range mapped by us, guard pages included: base, end
   std::deque<Freed> freed_;            // newest last
-  std::deque<Dead> dead_;
+  std::list<Dead> dead_;
+  std::list<Dead> spare_;  // one for each block of ours, so that freeing it needs no memory
   std::deque<std::pair<uint64_t, uint64_t>> quarantine_;  // reserved, no access: base, bytes
   uint64_t next_serial_ = 1;
   std::array<uint64_t, kMaxDevices> used_{};
@@ -99,7 +107,8 @@ class Allocator {
   std::unordered_map<uint64_t, std::deque<uint64_t>> rested_;
 
   mutable std::array<std::shared_ptr<const emu::AllocationList>, kMaxDevices> snapshots_;
-  mutable std::vector<std::weak_ptr<const emu::AllocationList>> published_;
+  mutable std::vector<Published> published_;
+  mutable uint64_t snapshots_given_ = 0;
 };
 
 // What one device sees.

@@ -16,7 +16,7 @@ struct ThreadState {
     if (is_forked) return;
     for (auto& [id, stream] : streams) {
       try {
-        remove_stream(stream);
+        if (stream) remove_stream(stream);
       } catch (...) {  // a thread that ends has nobody to tell
       }
     }
@@ -26,15 +26,20 @@ thread_local ThreadState thread_state;
 
 }  // namespace
 
-Device::Device(int id, const Allocator& allocator)
-    : id(id), memory(allocator, id), default_pool(std::make_shared<Pool>()), pool(default_pool) {
+Device::Device(int id, int physical, const Allocator& allocator)
+    : id(id),
+      physical(physical),
+      memory(allocator, id),
+      default_pool(std::make_shared<Pool>()),
+      pool(default_pool) {
   default_pool->device = id;
   queues.null = std::make_shared<Stream>(*this, Stream::Kind::null, 0, 0);
 }
 
 Runtime::Runtime() {
-  for (int id = 0; id < options().devices; ++id) {
-    devices.push_back(std::make_unique<Device>(id, allocator));
+  for (const int physical : options().devices) {
+    const auto id = static_cast<int>(devices.size());
+    devices.push_back(std::make_unique<Device>(id, physical, allocator));
     pools.add(devices.back()->default_pool);
   }
 }
@@ -53,8 +58,11 @@ bool forked() { return is_forked; }
 
 Device& device(int id) {
   Runtime& all = runtime();
-  if (all.devices.empty())
-    fail(hipErrorNoDevice, "there is no device (HIPGEMM_EMULATOR_DEVICES=0)");
+  if (all.devices.empty()) {
+    const std::string& hidden_by = options().hidden_by;
+    fail(hipErrorNoDevice, "there is no device (",
+         hidden_by.empty() ? "HIPGEMM_EMULATOR_DEVICES=0" : hidden_by, ")");
+  }
   if (id < 0 || id >= static_cast<int>(all.devices.size())) {
     fail(hipErrorInvalidDevice, "device must be in 0..", all.devices.size() - 1, "; got ", id);
   }
@@ -68,8 +76,9 @@ void set_current_device(int id) { thread_state.device = device(id).id; }
 std::shared_ptr<Stream> per_thread_stream(Device& device) {
   auto& stream = thread_state.streams[device.id];
   if (!stream) {
-    stream = std::make_shared<Stream>(device, Stream::Kind::per_thread, 0, 0);
-    add_stream(stream);
+    auto made = std::make_shared<Stream>(device, Stream::Kind::per_thread, 0, 0);
+    add_stream(made);
+    stream = std::move(made);
   }
   return stream;
 }

@@ -23,9 +23,10 @@ struct Pool {
 };
 
 struct Device {
-  Device(int id, const Allocator& allocator);
+  Device(int id, int physical, const Allocator& allocator);
 
   const int id;
+  const int physical;  // its number where none is hidden: what bus and UUID go by
   const DeviceMemory memory;
   Queues queues;
   std::atomic<unsigned> flags{0};

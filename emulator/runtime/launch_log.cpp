@@ -4,6 +4,10 @@ namespace rt {
 
 void LaunchLog::add(const emu::Launch& launch, const Registers& registers,
                     const emu::Counters& counters) {
+  {
+    const std::lock_guard lock(mutex_);
+    totals_ += counters;
+  }
   const emu::KernelDescriptor& d = launch.kernel->descriptor;
   LaunchRecord r;
   r.kernel = launch.kernel->name;
@@ -15,7 +19,6 @@ void LaunchLog::add(const emu::Launch& launch, const Registers& registers,
   r.private_bytes = d.private_segment_bytes;
   r.counters = counters;
   const std::lock_guard lock(mutex_);
-  totals_ += counters;
   kept_.push_back(std::move(r));
   if (kept_.size() > kKept) kept_.pop_front(), ++dropped_;
 }

@@ -3,18 +3,30 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace rt {
 
+constexpr uint64_t kMostBytes = uint64_t{288} << 30;
+
 struct Options {
-  int devices = 1;                              // HIPGEMM_EMULATOR_DEVICES
-  uint64_t device_bytes = uint64_t{288} << 30;  // HIPGEMM_EMULATOR_DEVICE_BYTES: HBM of each
-  std::string arch = "gfx950";                  // HIPGEMM_EMULATOR_ARCH
-  bool late = true;                             // HIPGEMM_EMULATOR_ASYNC=late|eager
-  bool verbose = false;                         // HIPGEMM_EMULATOR_VERBOSE
-  std::string error;                            // what is wrong with one of these; "" if nothing is
+  // HIPGEMM_EMULATOR_DEVICES of them, and which of these are visible, in the order of their
+  // numbers.
+  std::vector<int> devices{0};
+  std::string hidden_by;  // why there are fewer than that: variable and value
+  // HIPGEMM_EMULATOR_DEVICE_BYTES: memory of each. By default what the host can give at the start,
+  // if that is less than an MI355X has.
+  uint64_t device_bytes = kMostBytes;
+  bool host_bound = false;      // device_bytes is the host's, shared by all devices
+  std::string arch = "gfx950";  // HIPGEMM_EMULATOR_ARCH
+  bool late = true;             // HIPGEMM_EMULATOR_ASYNC=late|eager
+  bool verbose = false;         // HIPGEMM_EMULATOR_VERBOSE
+  std::string error;            // what is wrong with one of these; "" if nothing is
 };
 
 const Options& options();
+
+// The identity of a device, as hipDeviceGetUuid gives it: 16 characters.
+std::string uuid_of(int physical);
 
 }  // namespace rt

@@ -47,10 +47,10 @@ const char* error_name(hipError_t code) {
   return nullptr;
 }
 
-hipError_t record_error(hipError_t code, const std::string& report) noexcept {
+hipError_t record_error(hipError_t code, const char* function, const char* what) noexcept {
   thread_state.error = code;
   try {
-    thread_state.report = printable(report);
+    thread_state.report = printable(std::string(function) + (*what ? ": " : "") + what);
     if (options().verbose) std::fprintf(stderr, "hipgemm emulator: %s\n", last_report());
   } catch (...) {  // out of memory for the text: the code alone must do
     thread_state.report.clear();

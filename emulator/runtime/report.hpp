@@ -31,9 +31,10 @@ std::string hex(uint64_t value);
 inline std::string hex(const void* pointer) { return hex(reinterpret_cast<uint64_t>(pointer)); }
 const char* error_name(hipError_t code);
 
-// Remembers an error as this thread's last one (hipGetLastError) with its report, and prints the
-// report when HIPGEMM_EMULATOR_VERBOSE is set. Returns the code.
-hipError_t record_error(hipError_t code, const std::string& report) noexcept;
+// Remembers an error of an API function as this thread's last one (hipGetLastError), with a report
+// of both where there is memory for it, and prints the report when HIPGEMM_EMULATOR_VERBOSE is set.
+// Returns the code.
+hipError_t record_error(hipError_t code, const char* function, const char* what) noexcept;
 hipError_t last_error(bool reset) noexcept;
 // Of this thread's last failed call; valid until the thread's next failing call. "" if none.
 const char* last_report() noexcept;

@@ -1,9 +1,12 @@
 #include "runtime/stream.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <new>
+#include <system_error>
 #include <thread>
-#include <unordered_map>
+#include <utility>
 
 #include "runtime/device.hpp"
 #include "runtime/options.hpp"
@@ -13,8 +16,8 @@ namespace rt {
 // What a thread lost and has not been told, for each device; guarded by the lock of the queues. It
 // makes sure that a thread hears of its own failure even if another one synchronized first.
 struct Mailbox {
-  std::unordered_map<Device*, Report> reports;
-  std::unordered_map<Device*, Report> told;  // the last; what it took with it is known to be lost
+  std::array<Report, kMaxDevices> reports;  // by device
+  std::array<Report, kMaxDevices> told;     // the last; what it took with it is known to be lost
 };
 
 namespace {
@@ -41,6 +44,8 @@ thread_local bool in_host_function = false;
 constexpr int kMaxDepth = 32;
 thread_local int wait_depth = 0;
 
+thread_local Deadline::Time thread_deadline = Deadline::Time::max();
+
 template <class Each>
 void for_each_stream(Queues& queues, Each&& each) {
   each(*queues.null);
@@ -55,6 +60,13 @@ std::vector<std::shared_ptr<Stream>> all_streams(Device& device) {
 }
 
 }  // namespace
+
+Deadline::Deadline(unsigned milliseconds) : outer_(thread_deadline) {
+  thread_deadline =
+      std::min(outer_, std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds));
+}
+Deadline::~Deadline() { thread_deadline = outer_; }
+Deadline::Time deadline() { return thread_deadline; }
 
 Stream::Stream(Device& device, Kind kind, unsigned flags, int priority)
     : device(device), kind(kind), flags(flags), priority(priority), id(next_id++) {
@@ -76,10 +88,17 @@ Marker Stream::enqueue(Work work) {
   } else if (kind != Kind::non_blocking) {
     follow(device.queues.null);
   }
-  queue_.push_back({std::move(work), device.queues.epoch, own_mailbox()});
+  auto report = std::make_shared<Error>();
+  if (released_ > last_) start_worker();  // first: without it nothing is queued
+  queue_.push_back({std::move(work), device.queues.epoch, own_mailbox(), std::move(report)});
   ++last_;
-  if (released_ >= last_) start_worker();
-  if (queue_.size() > kLongQueue) release(last_ - kLongQueue / 2);
+  changed_.notify_all();
+  if (queue_.size() > kLongQueue) {
+    try {
+      release(last_ - kLongQueue / 2);
+    } catch (const std::exception&) {  // it runs when somebody waits
+    }
+  }
   return {shared_from_this(), last_};
 }
 
@@ -90,8 +109,9 @@ Marker Stream::tail() {
 
 void Stream::release(uint64_t ticket) {
   if (released_ >= ticket) return;
-  released_ = ticket;
   start_worker();
+  released_ = ticket;
+  changed_.notify_all();
 }
 
 void Stream::start_worker() {
@@ -100,7 +120,6 @@ void Stream::start_worker() {
     std::thread([self = shared_from_this()] { self->loop(); }).detach();
     has_worker_ = true;
   }
-  changed_.notify_all();
 }
 
 void Stream::loop() {
@@ -113,44 +132,64 @@ void Stream::loop() {
   }
 }
 
-void Stream::run_oldest(std::unique_lock<std::mutex>& lock) {
-  Item item = std::move(queue_.front());
-  queue_.pop_front();
-  running_ = true;
-  const Report report = run(item, lock);
-  if (report) {
-    if (!report_ && report != device.queues.last_fault) report_ = report;
-    if (item.owner->told[&device] != report) item.owner->reports.try_emplace(&device, report);
+// What f returns, or the failure that stands for what it throws.
+template <class F>
+std::optional<Failure> attempt(F&& f) noexcept {
+  try {
+    return f();
+  } catch (Error& error) {
+    return Failure{std::move(error)};
+  } catch (const std::bad_alloc&) {
+    return Failure{{hipErrorOutOfMemory, "no host memory"}};  // short, so that it needs none
+  } catch (const std::system_error&) {
+    return Failure{{hipErrorOutOfMemory, "no host thread"}};
+  } catch (...) {
+    return Failure{{hipErrorUnknown, {}}};
   }
-  running_ = false;
-  ++done_;
-  changed_.notify_all();
 }
 
-// Runs one item with the lock released. What went wrong, if anything.
-Report Stream::run(Item& item, std::unique_lock<std::mutex>& lock) {
+// Runs one item with the lock released. False if the deadline came before its end: it stays.
+bool Stream::run_oldest(std::unique_lock<std::mutex>& lock) noexcept {
+  Item& item = queue_.front();  // does not move when others are queued behind it
   Queues& queues = device.queues;
+  running_ = true;
   lock.unlock();
-  for (const Marker& marker : item.work.after) wait(marker);
+  std::optional<Failure> failure = attempt([&]() -> std::optional<Failure> {
+    for (const Marker& marker : item.work.after)
+      if (!wait_until_deadline(marker)) return Failure{{}, false, true};
+    return std::nullopt;
+  });
   lock.lock();
   Report report;
-  if (!item.work.always) {
+  if (!failure && !item.work.always) {
     report = queues.fault ? queues.fault : item.epoch != queues.epoch ? queues.last_fault : nullptr;
   }
   lock.unlock();
-  std::optional<Failure> failure;
-  try {
-    if (!report) failure = item.work.run();
-  } catch (const std::exception& error) {
-    failure = Failure{{hipErrorUnknown, error.what()}};
+  if (!failure && !report) failure = attempt(item.work.run);
+  if (failure && failure->unfinished) {
+    lock.lock();
+    running_ = false;
+    changed_.notify_all();
+    return false;
   }
   item.work = {};  // what it holds (memory snapshots, modules) goes before anyone is told
   lock.lock();
   if (failure) {
-    report = std::make_shared<const Error>(std::move(failure->error));
+    *item.report = std::move(failure->error);
+    report = item.report;
     if (failure->fatal && !queues.fault) queues.fault = report;
   }
-  return report;
+  if (report) {
+    if (!report_ && report != queues.last_fault) report_ = report;
+    Mailbox& mail = *item.owner;
+    if (mail.told[device.id] != report && !mail.reports[device.id])
+      mail.reports[device.id] = report;
+  }
+  queue_.pop_front();
+  running_ = false;
+  ++done_;
+  changed_.notify_all();
+  return true;
 }
 
 void Stream::close() {
@@ -161,24 +200,48 @@ void Stream::close() {
   changed_.notify_all();
 }
 
-void wait(const Marker& marker) {
-  if (!marker.stream) return;
+bool wait_until_deadline(const Marker& marker) {
+  if (!marker.stream) return true;
   if (in_host_function) {
     fail(hipErrorIllegalState, "a host function in a stream must not call what waits for streams");
   }
   Stream& stream = *marker.stream;
   std::unique_lock lock(lock_of_queues());
+  const auto in_time = [] {
+    return thread_deadline == Deadline::Time::max() ||
+           std::chrono::steady_clock::now() < thread_deadline;
+  };
   while (stream.done_ < marker.ticket) {
     if (!stream.running_ && wait_depth < kMaxDepth) {
       ++wait_depth;
       stream.run_oldest(lock);
       --wait_depth;
-    } else {
-      stream.release(marker.ticket);
-      const uint64_t seen = stream.done_;
-      stream.changed_.wait(lock, [&] { return stream.done_ != seen; });
+      if (stream.done_ < marker.ticket && !in_time()) return false;
+      continue;
     }
+    try {
+      stream.release(marker.ticket);
+    } catch (const std::exception&) {  // whoever runs it now may run the rest too
+      if (wait_depth >= kMaxDepth) throw;
+    }
+    const uint64_t seen = stream.done_;
+    const auto changed = [&] {
+      return stream.done_ != seen || (!stream.running_ && wait_depth < kMaxDepth);
+    };
+    if (thread_deadline == Deadline::Time::max())
+      stream.changed_.wait(lock, changed);
+    else if (!stream.changed_.wait_until(lock, thread_deadline, changed))
+      return false;
   }
+  return true;
+}
+
+void wait(const Marker& marker) {
+  struct Restore {
+    const Deadline::Time outer;
+    ~Restore() { thread_deadline = outer; }
+  } const restore{std::exchange(thread_deadline, Deadline::Time::max())};
+  wait_until_deadline(marker);
 }
 
 bool poll(const Marker& marker) {
@@ -196,12 +259,12 @@ Report peek_report(Stream& stream) {
 Report take_report(Stream& stream) {
   const std::lock_guard lock(lock_of_queues());
   Queues& queues = stream.device.queues;
-  auto& mail = own_mailbox()->reports;
-  const auto own = mail.find(&stream.device);
-  const Report report = own != mail.end() ? own->second : stream.report_;
+  Mailbox& mail = *own_mailbox();
+  Report& own = mail.reports[stream.device.id];
+  const Report report = own ? own : stream.report_;
   if (!report) return nullptr;
-  if (own != mail.end()) mail.erase(own);
-  own_mailbox()->told[&stream.device] = report;
+  own.reset();
+  mail.told[stream.device.id] = report;
   for_each_stream(queues, [&](Stream& other) {
     if (other.report_ == report) other.report_.reset();
   });
@@ -224,6 +287,12 @@ void remove_stream(const std::shared_ptr<Stream>& stream) {
   Queues& queues = stream->device.queues;
   if (!queues.null->report_) queues.null->report_ = stream->report_;
   queues.streams.erase(stream);
+}
+
+bool drain_until_deadline(Device& device) {
+  for (const auto& stream : all_streams(device))
+    if (!wait_until_deadline(stream->tail())) return false;
+  return true;
 }
 
 void drain(Device& device) {

@@ -9,6 +9,7 @@
 // thread that lost work; after the first report the device works again.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -30,8 +31,23 @@ using Report = std::shared_ptr<const Error>;
 
 struct Failure {
   Error error;
-  bool fatal = false;  // takes the device's other queued work with it
+  bool fatal = false;       // takes the device's other queued work with it
+  bool unfinished = false;  // none: the deadline has come, and the work goes on at its next run
 };
+
+// The time by which the calling thread wants to be back, whatever it waits for: work that can be
+// put off is, but for blocking calls. Nests.
+class Deadline {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  explicit Deadline(unsigned milliseconds);
+  ~Deadline();
+  Deadline(const Deadline&) = delete;
+
+ private:
+  const Time outer_;
+};
+Deadline::Time deadline();
 
 // A place in a stream's queue: reached when everything up to it has run.
 struct Marker {
@@ -62,7 +78,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const uint64_t id;
 
  private:
-  friend void wait(const Marker& marker);
+  friend bool wait_until_deadline(const Marker& marker);
   friend bool poll(const Marker& marker);
   friend Report take_report(Stream& stream);
   friend Report peek_report(Stream& stream);
@@ -73,12 +89,12 @@ class Stream : public std::enable_shared_from_this<Stream> {
     Work work;
     uint64_t epoch;
     std::shared_ptr<struct Mailbox> owner;  // of the thread that queued it
+    std::shared_ptr<Error> report;          // made at the start, so that telling needs no memory
   };
 
   void release(uint64_t ticket);
   void start_worker();
-  void run_oldest(std::unique_lock<std::mutex>& lock);
-  Report run(Item& item, std::unique_lock<std::mutex>& lock);
+  bool run_oldest(std::unique_lock<std::mutex>& lock) noexcept;
   void loop();
 
   std::deque<Item> queue_;  // guarded, like all below, by the one lock of the queues
@@ -99,6 +115,9 @@ struct Queues {
 
 // Waits until the marker is reached, and lets everything run that this takes.
 void wait(const Marker& marker);
+// The same, but no longer than to the thread's deadline: false if the marker is not reached by
+// then.
+bool wait_until_deadline(const Marker& marker);
 // Whether it is reached; lets everything run that this takes, but does not wait.
 bool poll(const Marker& marker);
 
@@ -112,6 +131,7 @@ void add_stream(const std::shared_ptr<Stream>& stream);
 void remove_stream(const std::shared_ptr<Stream>& stream);
 
 void drain(Device& device);  // waits for all of its streams; tells nothing
+bool drain_until_deadline(Device& device);
 Report drain_and_report(Device& device);
 bool idle(Device& device);
 

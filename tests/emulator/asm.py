@@ -17,10 +17,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,7 +127,10 @@ def _assemble(text: str) -> bytes:
             object_,
         )
         _zig("ld.lld", "-shared", object_, "-o", linked)
-        return Path(linked).read_bytes()
+        image = Path(linked).read_bytes()
+    if record := os.environ.get("HIPGEMM_RECORD_SNIPPETS"):  # for forms.py
+        (Path(record) / f"{hash(text) & (1 << 64) - 1:016x}.s").write_text(text)
+    return image
 
 
 def assemble(kernels: Mapping[str, Snippet]) -> bytes:
@@ -137,6 +141,19 @@ def assemble(kernels: Mapping[str, Snippet]) -> bytes:
         f'.amdgcn_target "amdgcn-amd-amdhsa--gfx950"\n{body}\n.amdgpu_metadata\n---\namdhsa.version: [1, 2]\n'
         f"amdhsa.target: amdgcn-amd-amdhsa--gfx950\namdhsa.kernels:{metadata}...\n.end_amdgpu_metadata\n"
     )
+
+
+def with_agprs(text: str, registers: Sequence[int]) -> str:
+    """An instruction with these VGPRs taken from and brought back to AGPRs of the same numbers."""
+    names = "|".join(map(str, registers))
+    text = re.sub(rf"\bv({names})\b", r"a\1", text)
+    text = re.sub(rf"\bv\[({names}):", r"a[\1:", text)
+    before = ["s_mov_b64 s[40:41], exec", "s_mov_b64 exec, -1"]
+    before += [f"v_accvgpr_write_b32 a{n}, v{n}" for n in registers]
+    before.append("s_mov_b64 exec, s[40:41]")
+    after = [f"v_accvgpr_read_b32 v{n}, a{n}" for n in registers]
+    wait = "s_waitcnt vmcnt(0) lgkmcnt(0)\ns_mov_b64 exec, -1"
+    return "\n".join([*before, text, wait, *after])
 
 
 @functools.cache

@@ -6,6 +6,7 @@ answers with the report, "" if the run was clean.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,6 +46,15 @@ class Snippets:
             except asm.LaunchError as error:
                 return error.report
         return ""
+
+
+def note_texts() -> list[str]:
+    """All notes of this process: what checks have to say that ends no launch."""
+    text = ctypes.create_string_buffer(4096)
+    said: list[str] = []
+    while asm.library().hipgemm_emulator_note(ctypes.c_uint64(len(said)), text, ctypes.c_size_t(4096)):
+        said.append(text.value.decode())
+    return said
 
 
 def nops(states: int) -> str:

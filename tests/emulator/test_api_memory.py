@@ -103,12 +103,47 @@ assert free_bytes() == 1 << 20
     assert done.returncode == 0, done.stderr
 
 
-def test_huge_allocations_are_lazy() -> None:
-    size = 100 << 30
-    with Memory(size) as memory:
-        last = np.array([7], np.uint8)
-        check(hip.hipMemcpy(memory.address + size - 1, last, 1, kind(H2D)))
-        assert memory.get(np.uint8, size - 2).tolist() == [0, 7]
+def test_devices_have_what_the_host_can_give(run_python: Callable[..., Any]) -> None:
+    """All devices share it, and the error says whose memory it is."""
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_api_memory import *
+free, total = check(hip.hipMemGetInfo())
+host = {{line.split(":")[0]: int(line.split()[1]) << 10 for line in open("/proc/meminfo") if "kB" in line}}
+assert free == total == check(hip.hipDeviceTotalMem(1))
+if total < 288 << 30:
+    assert total <= host["MemTotal"]
+    quarter = check(hip.hipMalloc(total // 4))
+    check(hip.hipSetDevice(1))
+    assert free_bytes() == total - total // 4
+    pointer = void_p()
+    assert lib.hipMalloc(ctypes.byref(pointer), size_t(total)) == OUT_OF_MEMORY
+    assert f"which has {{total - total // 4}} of {{total}} free (the host's memory" in report(), report()
+    assert "HIPGEMM_EMULATOR_DEVICE_BYTES" in report()
+    check(hip.hipFree(quarter))
+    assert free_bytes() == total
+"""
+    options = {
+        "HIPGEMM_EMULATOR_DEVICES": "2",
+        "HIPGEMM_EMULATOR_DEVICE_BYTES": "",
+        "HIPGEMM_RUNTIME": "emulator",
+    }
+    done = run_python(code, **options)
+    assert done.returncode == 0, done.stderr
+
+
+def test_huge_allocations_are_lazy(run_python: Callable[..., Any]) -> None:
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_api_memory import *
+size = 100 << 30
+with Memory(size) as memory:
+    last = np.array([7], np.uint8)
+    check(hip.hipMemcpy(memory.address + size - 1, last, 1, kind(H2D)))
+    assert memory.get(np.uint8, size - 2).tolist() == [0, 7]
+"""
+    done = run_python(code, HIPGEMM_EMULATOR_DEVICE_BYTES=str(288 << 30), HIPGEMM_RUNTIME="emulator")
+    assert done.returncode == 0, done.stderr
 
 
 def test_frees_of_what_is_not_allocated() -> None:

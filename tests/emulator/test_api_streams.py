@@ -91,9 +91,8 @@ def poll(stream: Any) -> None:
 
 
 @late_only
-@pytest.mark.parametrize("pageable", [True, False])
-def test_copies_use_the_host_buffer_late(pageable: bool) -> None:
-    pointer, host = (None, np.zeros(4, np.int32)) if pageable else pinned(16)
+def test_copies_use_a_pinned_buffer_late() -> None:
+    pointer, host = pinned(16)
     with Memory(16, np.zeros(4, np.int32)) as memory, streams(0) as (stream,):
         host[:] = 1
         check(hip.hipMemcpyAsync(memory.pointer, host, 16, kind(H2D), stream))
@@ -107,8 +106,44 @@ def test_copies_use_the_host_buffer_late(pageable: bool) -> None:
         assert host.tolist() == [0] * 4
         check(hip.hipStreamSynchronize(stream))
         assert host.tolist() == [2] * 4
-    if pointer is not None:
-        check(hip.hipHostFree(pointer))
+    check(hip.hipHostFree(pointer))
+
+
+@pytest.mark.parametrize("mode", ["late", "eager"])
+@pytest.mark.parametrize("rows", [1, 3, 5 << 20], ids=["one", "three", "too_much_to_keep"])
+def test_copies_are_done_with_a_pageable_buffer_at_return(mode: str, rows: int, run_python: Any) -> None:
+    """What is read from it is read at the call; what is written to it is there at return."""
+    body = f"""
+rows = {rows}
+before = np.arange(rows * 6, dtype=np.int32).reshape(rows, 6)
+host, back = before.copy(), np.zeros((rows, 6), np.int32)
+with Memory(rows * 16, np.zeros(rows * 4, np.int32)) as memory, streams(0) as (stream,):
+    check(hip.hipMemcpy2DAsync(memory.pointer, 16, host, 24, 16, rows, kind(H2D), stream))
+    host[:] = -1
+    check(hip.hipMemcpy2DAsync(back, 24, memory.pointer, 16, 16, rows, kind(D2H), stream))
+    assert (back[:, :4] == before[:, :4]).all() and not back[:, 4:].any()
+    check(hip.hipMemcpyAsync(memory.pointer, host, 16, kind(H2D), stream))
+    host[:] = 7
+    check(hip.hipStreamSynchronize(stream))
+    assert memory.get()[:4].tolist() == [-1] * 4
+    other = np.zeros(4, np.int32)
+    check(hip.hipMemcpyAsync(other, host, 16, kind(0), stream))
+    assert other.tolist() == [7] * 4
+print("done")
+"""
+    assert run_here(run_python, body, HIPGEMM_EMULATOR_ASYNC=mode).strip() == "done"
+
+
+@late_only
+def test_the_device_side_of_a_pageable_copy_is_late() -> None:
+    host = np.ones(4, np.int32)
+    with Memory(16, np.zeros(4, np.int32)) as memory, streams(NON_BLOCKING, NON_BLOCKING) as (a, b):
+        check(hip.hipMemcpyAsync(memory.pointer, host, 16, kind(H2D), a))
+        seen = np.full(4, 5, np.int32)
+        check(hip.hipMemcpyAsync(seen, memory.pointer, 16, kind(D2H), b))  # nothing has waited for a
+        assert seen.tolist() == [0] * 4
+        check(hip.hipStreamSynchronize(a))
+        assert memory.get().tolist() == [1] * 4
 
 
 def test_eager_starts_at_once(run_python: Any) -> None:
@@ -332,39 +367,44 @@ def test_each_kind_of_wait_reports(kernel: Kernel, how: str) -> None:
 
 def test_work_lost_behind_the_one_waited_for_is_no_news(kernel: Kernel) -> None:
     """A fault is told once, though some of the work that went with it is dropped only later."""
-    host = np.zeros(1, np.int32)
+    pointer, host = pinned(4)
+    host[:] = 0
     with Memory(4, np.ones(1, np.int32)) as memory, streams(0) as (stream,), events(2) as (first, second):
         for _ in range(3):
             launch(kernel("store"), memory.address + 400, i32(1), stream=stream)
             check(hip.hipEventRecord(first, stream))
-            check(hip.hipMemcpyAsync(host, memory.pointer, 4, kind(D2H), stream))
+            check(hip.hipMemcpyAsync(pointer, memory.pointer, 4, kind(D2H), stream))
             check(hip.hipEventRecord(second, stream))
             with fails(ILLEGAL_ADDRESS, "kernel store"):
                 check(hip.hipEventSynchronize(first))
             check(hip.hipEventSynchronize(second))
             check(hip.hipStreamSynchronize(stream))
             assert host[0] == 0
-        check(hip.hipMemcpyAsync(host, memory.pointer, 4, kind(D2H), stream))
+        check(hip.hipMemcpyAsync(pointer, memory.pointer, 4, kind(D2H), stream))
         check(hip.hipStreamSynchronize(stream))
         assert host[0] == 1
+    check(hip.hipHostFree(pointer))
 
 
 def test_memory_freed_before_a_copy_runs() -> None:
-    host = np.zeros(1, np.int32)
+    pointer, _ = pinned(4)
     with streams(NON_BLOCKING) as (stream,):
         memory = check(hip.hipMallocAsync(4, stream))
         check(hip.hipFreeAsync(memory, stream))
-        check(hip.hipMemcpyAsync(host, memory, 4, kind(D2H), stream))
+        check(hip.hipMemcpyAsync(pointer, memory, 4, kind(D2H), stream))
         with fails(ILLEGAL_ADDRESS, "freed allocation #"):
             check(hip.hipStreamSynchronize(stream))
+    check(hip.hipHostFree(pointer))
 
 
 def test_a_failed_copy_leaves_the_device_alone(kernel: Kernel) -> None:
     with Memory(4, np.zeros(1, np.int32)) as memory, streams(0) as (stream,):
-        check(hip.hipMemcpyAsync(memory.pointer, 64, 4, kind(H2D), stream))
         launch(kernel("add_one"), memory.address, stream=stream)
         with pytest.raises(Failed, match="not accessible"):
-            check(hip.hipStreamSynchronize(stream))
+            check(hip.hipMemcpyAsync(memory.pointer, 64, 4, kind(H2D), stream))
+        with pytest.raises(Failed, match="not accessible"):
+            check(hip.hipMemcpyAsync(64, memory.pointer, 4, kind(D2H), stream))
+        check(hip.hipStreamSynchronize(stream))
         assert memory.get()[0] == 1
 
 

@@ -136,8 +136,18 @@ KERNEL matrix(u32* out, const u32* in, u32 n) {
     c = __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(bf16x8, c), b, c, 0, 0, 0);
   }
   f16x4 e = __builtin_bit_cast(f16x4, v.xy), f = __builtin_bit_cast(f16x4, v.zw);
-  c = __builtin_amdgcn_mfma_f32_4x4x4f16(e, f, c, 0, 0, 0);
-  out[ME] = __builtin_bit_cast(u32, c.x + c.w + d.s0 + d.sf);
+  f32x4 g = __builtin_amdgcn_mfma_f32_4x4x4f16(e, f, f32x4{}, 0, 0, 0);
+  out[ME] = __builtin_bit_cast(u32, c.x + c.w + d.s0 + d.sf + g.x);
+}
+// Two opcodes on one accumulator: compilers up to clang 22 leave out the wait states in between.
+KERNEL two_opcodes(u32* out, const u32* in, u32 n) {
+  typedef _Float16 f16x8 __attribute__((ext_vector_type(8)));
+  f16x8 a = __builtin_bit_cast(f16x8, *(const u32x4*)(in + 4 * (ME & 63)));
+  f16x4 b = __builtin_bit_cast(f16x4, *(const unsigned long long*)(in + 2 * (ME & 63)));
+  f32x4 c = {};
+  c = __builtin_amdgcn_mfma_f32_16x16x32_f16(a, a, c, 0, 0, 0);
+  c = __builtin_amdgcn_mfma_f32_16x16x16f16(b, b, c, 0, 0, 0);
+  out[ME] = __builtin_bit_cast(u32, c.x + c.w);
 }
 // Faults that the checks must find in compiled code.
 KERNEL bad_uninit(u32* out, const u32* in, u32 n) {
@@ -224,5 +234,8 @@ def test_planted(compiled: Path, run_python: RunPython) -> None:
     found = run(run_python, compiled, ["bad_uninit"], "uninit")
     assert "uninit: lane 62 stores an undefined value" in found["bad_uninit"], found
     assert "LDS at 0x3fc, which nothing has written" in found["bad_uninit"]
+    found = run(run_python, compiled, ["two_opcodes"], "all")
+    assert "read after an MFMA has written it" in found["two_opcodes"], found
+    assert "v_mfma_f32_16x16x32_f16" in found["two_opcodes"]
     found = run(run_python, compiled, ["bad_barrier"], "race")
     assert "race: barrier divergence: lane " in found["bad_barrier"], found

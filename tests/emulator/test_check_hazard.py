@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asm
 import pytest
-from checked import Snippets, nops
+from checked import Snippets, nops, note_texts
 
 # Buffer descriptors in s[8:11] without any record: accesses are out of range, whatever the address.
 NO_RECORDS = "s_mov_b64 s[8:9], 0\ns_mov_b32 s10, 0\ns_mov_b32 s11, 0x20000\n"
@@ -56,6 +56,36 @@ RULES: dict[str, tuple[str, str, int, str, str]] = {
         "v4 is read",
         "",
     ),
+    # Results pass without a wait between MFMAs of one opcode only.
+    "other_opcode_2": (
+        "v_mfma_f32_4x4x4_16b_f16 v[0:3], v[4:5], v[8:9], v[0:3]",
+        "v_mfma_f32_16x16x16_f16 v[20:23], v[12:13], v[8:9], v[0:3]",
+        3,
+        "v0 is read after an MFMA",
+        "",
+    ),
+    "other_opcode_4": (
+        "v_mfma_f32_16x16x32_f16 v[0:3], v[4:7], v[8:11], v[0:3]",
+        "v_mfma_f32_16x16x16_f16 v[0:3], v[4:5], v[8:9], v[0:3]",
+        6,
+        "v0 is read after an MFMA",
+        "",
+    ),
+    "other_opcode_8": (
+        XDL8,
+        "v_mfma_f32_32x32x16_f16 v[0:15], v[32:35], v[36:39], v[0:15]",
+        10,
+        "v0 is read after an MFMA",
+        "",
+    ),
+    "other_opcode_agpr": (
+        "v_mfma_f32_16x16x32_f16 a[0:3], v[4:7], v[8:11], a[0:3]",
+        "v_mfma_f32_16x16x32_bf16 a[0:3], v[4:7], v[8:11], a[0:3]",
+        6,
+        "a0 is read after an MFMA",
+        "",
+    ),
+    "other_rate": (SCALED16, SCALED8, 18, "v0 is read after an MFMA", ""),
     "xdl8_valu": (XDL8, "v_mov_b32 v20, v15", 12, "v15 is read after an MFMA", ""),
     "xdl16_valu": (SCALED16, "v_mov_b32 v20, v15", 20, "v15 is read after an MFMA", ""),
     "xdl16_c_overlap": (
@@ -269,6 +299,31 @@ def test_in_flight(name: str) -> None:
     report = KERNELS.report(f"flight_{name}_bad", "hazard")
     assert all(part in report for part in ("hazard: ", FLIGHTS[name][2], "the load is 0x")), report
     assert KERNELS.report(f"flight_{name}_good", "hazard") == ""
+
+
+# Kernels of AMD for gfx950 keep fewer wait states here than the compiler would; from how many on, if so.
+ADVICE = {"xdl4_valu": 6, "xdl4_lds": 6, "xdl4_overwrite": 6, "xdl8_valu": 10, "xdl16_valu": 18, "m0_dma": 0}
+ADVICE |= {"xdl4_agpr": 6, "fp4_valu": 10}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_advice_or_wrong_values(name: str) -> None:
+    """A finding says which it is; under `all` advice is a note, and ends no launch."""
+    need = RULES[name][2]
+    kernel = f"{name}_{need - 1}"
+    advice = ADVICE.get(name, need) < need
+    report = KERNELS.report(kernel, "hazard")
+    assert ("(advice: hardware waits by itself)" if advice else "(values may be wrong)") in report
+    before = len(note_texts())
+    report = KERNELS.report(kernel, "all")
+    said = [n for n in note_texts()[before:] if "hazard: " in n]
+    if advice:
+        assert "hazard" not in report
+        assert len(said) == 1, said
+        assert f"kernel {kernel} at 0x" in said[0], said
+    else:
+        assert "hazard: " in report or "uninit: " in report or "bounds: " in report, report
+        assert not said
 
 
 def test_across_a_loop() -> None:

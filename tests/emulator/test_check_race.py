@@ -7,7 +7,7 @@ import itertools
 import asm
 import numpy as np
 import pytest
-from checked import Snippets
+from checked import Snippets, note_texts
 
 # s8 is the wave's number, and SCC whether it is 0.
 WAVE = "v_readfirstlane_b32 s8, v0\ns_lshr_b32 s8, s8, 6\ns_cmp_eq_u32 s8, 0\n"
@@ -129,9 +129,32 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
     ),
     "read_read": ("ds_read_b32 v4, v1\n" + WAIT, 1, []),
     "write_write": (
-        "ds_write_b32 v1, v3\n" + WAIT,
+        "ds_write_b32 v1, v0\n" + WAIT,
         1,
         ["is written by lane 0", "was written by wave 0 lane 0"],
+    ),
+    # The same bytes by both waves; one word of many differs; then what is no plain store.
+    "same_word": ("ds_write_b32 v1, v3\n" + WAIT, 1, []),
+    "same_halves": ("ds_write_b16 v1, v3\nds_write_b8_d16_hi v1, v3 offset:2\n" + WAIT, 1, []),
+    "same_wide": (
+        "v_lshlrev_b32 v2, 2, v1\nds_write2_b64 v2, v[4:5], v[6:7] offset1:1\n" + WAIT,
+        1,
+        [],
+    ),
+    "same_but_one_byte": (
+        "v_mov_b32 v4, 0\n" + wave0("v_mov_b32 v4, 0x10000\n") + "ds_write_b32 v1, v4\n" + WAIT,
+        1,
+        ["is written by lane 0", "was written by wave 0 lane 0"],
+    ),
+    "other_half": (
+        "v_mov_b32 v4, 5\n" + wave0("ds_write_b16 v1, v4\n", "ds_write_b16_d16_hi v1, v4\n") + WAIT,
+        1,
+        ["ds_write_b16_d16_hi"],
+    ),
+    "same_by_dma": (
+        wave0("ds_write_b128 v2, v[4:7]\n", "s_mov_b32 m0, 0\ns_nop 0\n" + DMA) + WAIT,
+        1,
+        ["buffer_load_dwordx4"],
     ),
     # Half of the waves one barrier ahead: the count is what matters.
     "lagging": (
@@ -305,6 +328,19 @@ def test_race(name: str, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(part in report for part in says), report
     else:
         assert report == ""
+
+
+@pytest.mark.parametrize("name", ["same_word", "same_halves", "same_wide"])
+def test_the_same_value_is_a_note(name: str) -> None:
+    before = len(note_texts())
+    assert KERNELS.report(name, "race", np.zeros(2048, np.uint32), block=128) == ""
+    (said,) = note_texts()[before:]
+    parts = [
+        "race: two waves store the same value, in no order: LDS at 0x",
+        "ds_write",
+        f"kernel {name} at 0x",
+    ]
+    assert all(part in said for part in [*parts, "workgroup (0,0,0) wave 1"]), said
 
 
 def test_only_under_race() -> None:

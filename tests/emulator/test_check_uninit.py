@@ -217,6 +217,31 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         "s_cbranch_scc1 .Ly2\n.Ly2:",
         "a branch depends on an undefined scc. It comes from v5",
     ),
+    # Selectors and shifts that each lane has its own of, known in part or in the lanes that count.
+    "permuted_by_lanes": (
+        f"v_cvt_pk_fp8_f32 v9, v2, v2\nv_mov_b32 v8, 0x02000100\nv_perm_b32 v5, v0, v9, v8\n{STORE}",
+        "v_cvt_pk_fp8_f32 v9, v2, v2\nv_and_b32 v8, 1, v0\nv_or_b32 v8, 0x04000100, v8\n"
+        f"v_perm_b32 v5, v0, v9, v8\n{STORE}",
+        "lane 0 stores",
+    ),
+    "permuted_by_unknown": (
+        f"v_mov_b32_sdwa v8, v2 dst_sel:WORD_0 dst_unused:UNUSED_PRESERVE src0_sel:DWORD\n"
+        f"v_perm_b32 v5, v0, v2, v8\n{STORE}",
+        "v_mov_b32_sdwa v8, v2 dst_sel:WORD_0 dst_unused:UNUSED_PRESERVE src0_sel:DWORD\n"
+        "v_perm_b32 v5, v0, v2, v8\nglobal_store_short v1, v5, s[4:5]",
+        "lane 0 stores",
+    ),
+    "shifted_by_lanes": (
+        f"v_cvt_pk_fp8_f32 v9, v2, v2\nv_mov_b32 v8, 8\nv_lshlrev_b32 v5, v8, v9\n{STORE}",
+        "v_cvt_pk_fp8_f32 v9, v2, v2\nv_and_b32 v8, 1, v0\nv_lshl_add_u32 v8, v8, 2, 16\n"
+        f"v_lshlrev_b32 v5, v8, v9\n{STORE}",
+        "lane 0 stores",
+    ),
+    "aligned_by_lanes": (
+        f"v_mov_b32 v8, 17\nv_alignbit_b32 v5, v9, v2, v8\n{STORE}",
+        f"v_mov_b32 v8, 0\nv_alignbit_b32 v5, v9, v2, v8\n{STORE}",
+        "lane 0 stores",
+    ),
     "writelane": (
         f"s_mov_b64 exec, 2\nv_writelane_b32 v5, 7, 0\n{STORE}",
         f"s_mov_b64 exec, 1\nv_writelane_b32 v5, 7, 0\n{STORE}",
@@ -237,6 +262,20 @@ PAIRS: dict[str, tuple[str, str, str]] = {
     "swap": (
         f"v_mov_b32 v9, 0\ns_nop 1\nv_permlane32_swap_b32 v5, v9\n{STORE}",
         f"v_mov_b32 v9, 0\ns_nop 1\nv_permlane32_swap_b32 v5, v9\ns_mov_b32 exec_lo, 0\n{STORE}",
+        "lane 0 stores",
+    ),
+    # Under a partial EXEC: lanes 32 and on are off, so that lane 0's partner is.
+    "swap_fetches": (
+        "s_mov_b32 exec_hi, 0\nv_mov_b32 v9, 0\ns_nop 4\n"
+        f"v_permlane32_swap_b32_e64 v5, v9 fi:1\nv_mov_b32 v5, v9\n{STORE}",
+        "v_mov_b32 v5, 0\ns_mov_b32 exec_hi, 0\nv_mov_b32 v9, 0\ns_nop 4\n"
+        f"v_permlane32_swap_b32_e64 v5, v9 fi:1\nv_mov_b32 v5, v9\n{STORE}",
+        "lane 0 stores",
+    ),
+    "swap_zero": (
+        f"s_mov_b32 exec_hi, 0\ns_nop 4\nv_permlane32_swap_b32_e64 v5, v9\nv_mov_b32 v5, v9\n{STORE}",
+        "s_mov_b32 exec_hi, 0\ns_nop 4\n"
+        f"v_permlane32_swap_b32_e64 v5, v9 bound_ctrl:1\nv_mov_b32 v5, v9\n{STORE}",
         "lane 0 stores",
     ),
     "bpermute": (

@@ -10,6 +10,7 @@ import asm
 import ml_dtypes
 import numpy as np
 import pytest
+from forms import assembles
 from numpy.typing import NDArray
 
 LDS = 4096
@@ -196,12 +197,12 @@ def counted(sign: int) -> Model:
     return model
 
 
-def exchanged2(size: int, unit: int) -> Model:
+def exchanged2(size: int, unit: int, second: int = 100) -> Model:
     def model(m: Machine) -> None:
         before = bytearray(m.lds)
-        load2(size, unit, 100 * unit)(m)
+        load2(size, unit, second * unit)(m)
         m.lds[:] = before
-        store2(size, unit, 100 * unit)(m)
+        store2(size, unit, second * unit)(m)
 
     return model
 
@@ -279,6 +280,8 @@ def instructions() -> dict[str, Model]:
         "ds_wrxchg_rtn_b64 v[20:21], v2, v[8:9] offset:8": atomic(lambda m, a, b: a, "Q", True),
         "ds_wrxchg2_rtn_b32 v[20:21], v4, v8, v12 offset0:1 offset1:100": exchanged2(4, 4),
         "ds_wrxchg2_rtn_b64 v[20:23], v4, v[8:9], v[12:13] offset0:1 offset1:100": exchanged2(8, 8),
+        "ds_wrxchg2st64_rtn_b32 v[20:21], v4, v8, v12 offset0:1 offset1:5": exchanged2(4, 256, 5),
+        "ds_wrxchg2st64_rtn_b64 v[20:23], v4, v[8:9], v[12:13] offset0:1 offset1:3": exchanged2(8, 512, 3),
         "ds_condxchg32_rtn_b64 v[20:21], v4, v[8:9] offset:8": conditionally_exchanged,
         "ds_wrap_rtn_b32 v20, v2, v8, v12 offset:8": atomic(
             lambda m, a, b: m - a if m >= a else m + b, "I", True
@@ -323,9 +326,11 @@ def instructions() -> dict[str, Model]:
             "min": lambda m, a, b: float(fminimum(m, a)),
             "max": lambda m, a, b: float(fmaximum(m, a)),
             "add": lambda m, a, b, wide=wide: float(wide(m) + wide(a)),
+            "cmpst": lambda m, a, b: b if m == a else m,  # zeros of both signs are equal
         }.items():
-            rows[f"ds_{name}_f{bits} v4, {registers[0]} offset:8"] = atomic(f, real, False)
-            rows[f"ds_{name}_rtn_f{bits} {out}, v4, {registers[0]} offset:8"] = atomic(f, real, True)
+            data = ", ".join(registers[: 2 if name == "cmpst" else 1])
+            rows[f"ds_{name}_f{bits} v4, {data} offset:8"] = atomic(f, real, False)
+            rows[f"ds_{name}_rtn_f{bits} {out}, v4, {data} offset:8"] = atomic(f, real, True)
     for name, dtype in (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)):
         rows[f"ds_pk_add_{name} v4, v8 offset:8"] = atomic(half_sum(dtype), "I", False)
         rows[f"ds_pk_add_rtn_{name} v20, v4, v8 offset:8"] = atomic(half_sum(dtype), "I", True)
@@ -402,19 +407,29 @@ def operands(text: str, rng: np.random.Generator) -> tuple[bytes, NDArray[np.uin
         memory = rng.standard_normal(LDS // 2).astype(dtype).view(np.uint32)
         data = rng.standard_normal((2, 64, 8)).astype(dtype).view(np.uint32)
     if "cmpst" in text:  # half of the comparisons hit
-        words = 2 if "b64" in text else 1
+        words = 2 if "b64" in text or "f64" in text else 1
         for lane in range(0, 64, 2):
             at = tame[lane] // 4 + 2
             data[0, lane, :words] = memory[at : at + words]
     return memory.tobytes(), np.concatenate([wild, tame]), data
 
 
+DATA = (*range(8, 16), *range(20, 24))  # the registers of data that go and come
+
+
 @pytest.mark.parametrize("mask", [ALL, PARTIAL], ids=["all", "some"])
-def test_instructions(mask: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("agprs", [False, True], ids=["vgprs", "agprs"])
+def test_instructions(agprs: bool, mask: int, rng: np.random.Generator) -> None:
     rows = {t: m for t, m in instructions().items() if mask == ALL or "_tr_" not in t}
+    shown = {t: asm.with_agprs(t, DATA) if agprs else t for t in rows}
+    rows = {t: m for (t, m), good in zip(rows.items(), assembles(list(shown.values())), strict=True) if good}
+    assert len(rows) > 100
     kernels = {
         f"k{i}": asm.Snippet(
-            BODY.format(text=t, low=hex(mask & 0xFFFFFFFF), high=hex(mask >> 32)), lds=LDS, vgprs=64
+            BODY.format(text=shown[t], low=hex(mask & 0xFFFFFFFF), high=hex(mask >> 32)),
+            lds=LDS,
+            vgprs=96,
+            accum=64,
         )
         for i, t in enumerate(rows)
     }

@@ -9,6 +9,7 @@ import asm
 import ml_dtypes
 import numpy as np
 import pytest
+from forms import assembles
 from numpy.typing import NDArray
 from test_isa_lds import ALL, INTEGER, MARK, PARTIAL, Rows, extend, fmaximum, fminimum, half_sum
 
@@ -320,12 +321,20 @@ def operands(text: str, rng: np.random.Generator) -> tuple[NDArray[np.uint8], Ro
     return memory.view(np.uint8), np.stack([offset, index]).astype(np.uint32), data
 
 
+DATA = (*range(8, 12), *range(20, 24))  # the registers of data that go and come
+
+
 @pytest.mark.parametrize("mask", [ALL, PARTIAL], ids=["all", "some"])
-def test_instructions(mask: int, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("agprs", [False, True], ids=["vgprs", "agprs"])
+def test_instructions(agprs: bool, mask: int, rng: np.random.Generator) -> None:
     rows = instructions()
+    shown = {t: asm.with_agprs(t, DATA) if agprs else t for t in rows}
+    rows = {t: m for (t, m), good in zip(rows.items(), assembles(list(shown.values())), strict=True) if good}
+    assert len(rows) > 100
+    low, high = hex(mask & 0xFFFFFFFF), hex(mask >> 32)
     kernels = {
         f"k{i}": asm.Snippet(
-            BODY.format(text=t, low=hex(mask & 0xFFFFFFFF), high=hex(mask >> 32), base=BASE, records=RECORDS)
+            BODY.format(text=shown[t], low=low, high=high, base=BASE, records=RECORDS), accum=64
         )
         for i, t in enumerate(rows)
     }

@@ -115,3 +115,45 @@ def test_vgprs_reach_into_the_agprs() -> None:
     assert (got == LANES + 3).all()
     with pytest.raises(asm.LaunchError, match="beyond the kernel's allocation"):
         run("v_mov_b32 v128, 0", accum=64)
+
+
+def test_index_of_accumulation_registers() -> None:
+    """AGPRs are indexed as VGPRs are, as sources and as destinations."""
+    got = asm.run(
+        asm.Snippet(
+            BEGIN
+            + "\n".join(f"v_accvgpr_write_b32 a{n}, v{10 + n}" for n in range(8))
+            + """
+        s_mov_b32 s8, 2
+        s_set_gpr_idx_on s8, gpr_idx(SRC0)
+        v_accvgpr_read_b32 v2, a0
+        v_accvgpr_mov_b32 a9, a1
+        s_set_gpr_idx_mode gpr_idx(DST)
+        v_accvgpr_write_b32 a10, v17
+        s_set_gpr_idx_mode gpr_idx(SRC0,DST)
+        v_accvgpr_mov_b32 a12, a4
+        s_set_gpr_idx_off
+        v_accvgpr_read_b32 v3, a9
+        v_accvgpr_read_b32 v4, a12
+        v_accvgpr_read_b32 v5, a14
+        v_lshl_add_u32 v2, v3, 8, v2
+        v_lshlrev_b32 v4, 16, v4
+        v_lshlrev_b32 v5, 24, v5
+        v_or3_b32 v2, v2, v4, v5
+    """
+            + STORE,
+            vgprs=96,
+            accum=64,
+        ),
+        ZEROS,
+    )[0]
+    want = (LANES + 2) + (LANES + 3 << 8) + ((LANES + 7 & 255) << 16) + ((LANES + 6 & 255) << 24)
+    assert (got == want.astype(np.uint32)).all()
+
+
+@pytest.mark.parametrize("name", ["v_mov_b32 v2, v250", "v_accvgpr_read_b32 v2, a250"])
+def test_index_does_not_leave_its_file(name: str) -> None:
+    """v250 and ten more is no AGPR."""
+    body = BEGIN + f"s_mov_b32 s8, 10\ns_set_gpr_idx_on s8, gpr_idx(SRC0)\n{name}\ns_set_gpr_idx_off" + STORE
+    with pytest.raises(asm.LaunchError, match="M0 indexes beyond the vector registers"):
+        asm.run(asm.Snippet(body, vgprs=512, accum=256), ZEROS)

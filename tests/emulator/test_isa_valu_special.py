@@ -171,6 +171,34 @@ def test_two_registers(rng: np.random.Generator) -> None:
             assert_bits(case.result, want[which], case)
 
 
+EXEC = 0x8001_F00F_1234_7FFE
+
+
+@pytest.mark.parametrize("row", [16, 32])
+def test_swaps_under_a_partial_exec(row: int, rng: np.random.Generator) -> None:
+    """A lane that is off keeps its value. One that is on, with a partner that is off: fi takes the partner's
+    value, bound_ctrl a zero, else it keeps its own."""
+    on = np.array([EXEC >> (n % 64) & 1 for n in range(SAMPLES)], bool)
+    lane = np.arange(SAMPLES)
+    upper = lane // row % 2 == 1
+    partner = np.where(upper, lane - row, lane + row)
+    setup = f"s_mov_b32 exec_lo, {EXEC & 0xFFFFFFFF:#x}\ns_mov_b32 exec_hi, {EXEC >> 32:#x}"
+    forms = [(fi, bound, which) for fi in (0, 1) for bound in (0, 1) for which in (0, 1)]
+    cases = []
+    for fi, bound, which in forms:
+        text = f"v_permlane{row}_swap_b32_e64 {{d}}, {{a}}" + " bound_ctrl:1" * bound + " fi:1" * fi
+        teardown = "s_mov_b64 exec, -1" + ("\nv_mov_b32 {d}, {a}" if which else "")
+        sources = [random_rows(B32, rng)]
+        cases.append(Case(text, sources, random_rows(B32, rng), setup=setup, teardown=teardown))
+    launch(cases)
+    for (fi, bound, which), case in zip(forms, cases, strict=True):
+        d, a = case.old[0], case.sources[0][0]
+        mine, other, moves = (a, d, ~upper) if which else (d, a, upper)
+        taken = np.where(on[partner] | bool(fi), other[partner], 0)
+        writes = on & moves & (on[partner] | bool(fi) | bool(bound))
+        assert_bits(case.result, np.where(writes, taken, mine)[np.newaxis], case)
+
+
 def test_lanes(rng: np.random.Generator) -> None:
     value = random_rows(B32, rng)
     cases = [

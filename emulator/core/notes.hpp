@@ -1,0 +1,16 @@
+// What the checks have to say that ends no launch: kept for hipgemm_emulator_note().
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/wave.hpp"
+
+namespace emu {
+
+enum class NoteKind : uint32_t { advice, same_value, count };
+
+// Says something about instruction `i` of the wave; the first of its kind in each launch is kept.
+void note(Wave& w, const Inst* i, NoteKind kind, const std::string& what);
+
+}  // namespace emu
