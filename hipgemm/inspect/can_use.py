@@ -13,22 +13,24 @@ from ..kernels.manifest import code_object
 from ..layers.linear import grouped_linear, linear
 from ..layers.problem import forward_problem
 from ..products.choose import Support, choices
-from ..products.problem import (
-    Described,
-    Problem,
-    describe_grouped_matmul,
-    describe_grouped_wgrad,
-    describe_matmul,
-)
+from ..products.grouped import grouped_matmul, grouped_wgrad
+from ..products.matmul import matmul
+from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
+from ..products.problem import Described, Problem, describe
 from ..products.run import kept_choices
 from ..runtime.hip import read_stream
 
-# What has the arguments of each operation, and what describes its product (of layers the forward one).
-_DESCRIBE: dict[str, tuple[Callable[..., Any], Callable[..., Described]]] = {
-    "matmul": (describe_matmul, describe_matmul),
+
+def _product(op: Operation, **given: Any) -> Described:
+    return describe(op, Arguments.named(op, given))
+
+
+# What each operation is called by, and what describes its product (of layers the forward one).
+_OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Described]]] = {
+    "matmul": (matmul, partial(_product, MATMUL)),
     "linear": (linear, partial(forward_problem, "linear")),
-    "grouped_matmul": (describe_grouped_matmul, describe_grouped_matmul),
-    "grouped_wgrad": (describe_grouped_wgrad, describe_grouped_wgrad),
+    "grouped_matmul": (grouped_matmul, partial(_product, GROUPED_MATMUL)),
+    "grouped_wgrad": (grouped_wgrad, partial(_product, GROUPED_WGRAD)),
     "grouped_linear": (grouped_linear, partial(forward_problem, "grouped_linear")),
 }
 
@@ -59,20 +61,20 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     >>> bool(answer), answer.reasons[0].code
     (False, 'dtype')
     """
-    if not isinstance(op, str) or op not in _DESCRIBE:
-        raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(_DESCRIBE), repr(op))}")
+    if not isinstance(op, str) or op not in _OPERATIONS:
+        raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(_OPERATIONS), repr(op))}")
     if not isinstance(arch, str):
         raise TypeError(f"can_use: {sentence('arch must be a name such as gfx950', repr(arch))}")
-    function, describe = _DESCRIBE[op]
+    function, described = _OPERATIONS[op]
     stream = read_stream(kwargs.pop("stream", None))
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        given = inspect.signature(function).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
-    widened = _widened(bound.args[:2])
-    if not isinstance(stream, Reason) and (known := kept_choices(op, bound.arguments, arch)) is not None:
+    widened = _widened(list(given.values())[:2])
+    if not isinstance(stream, Reason) and (known := kept_choices(op, given, arch)) is not None:
         return Support.of(*known, _named(known[0], widened))
-    problem, reasons = describe(*args, **kwargs)
+    problem, reasons = described(**given)
     if isinstance(stream, Reason):
         reasons = [stream, *reasons]
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
@@ -86,7 +88,7 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     return Support(None, tuple(reasons)) if reasons else Support.of(problem, found, _named(problem, widened))
 
 
-def _widened(operands: tuple[Any, ...]) -> list[bool]:
+def _widened(operands: list[Any]) -> list[bool]:
     """Operands of 4 bits that are not yet kept as 8-bit ones."""
     return [isinstance(q, ScaledArray) and "mxfp8" not in q._kernel_scales for q in operands]
 

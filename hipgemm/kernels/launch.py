@@ -36,8 +36,6 @@ _MAX_EXTENT, _MAX_THREADS = 2**31, 2**32 - 1  # kernels count in 4 bytes, HIP a 
 def pack_format(args: Sequence[Argument]) -> str:
     """Return the `struct` format that puts each argument at its offset.
 
-    Examples
-    --------
     >>> pack_format((Argument("m", "u32", 0, 4), Argument("c", "ptr", 8, 8)))
     '<I4xQ'
     """

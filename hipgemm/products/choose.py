@@ -182,31 +182,15 @@ def _broken(p: Problem, kernel: Kernel, constraints: Iterable[Constraint]) -> li
 
 @dataclass(frozen=True)
 class Choice:
-    """A way to compute a product.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        What computes it.
-    problem : Problem
-        What it computes: the product as it is launched, transposed where `swapped`.
-    copies : tuple of (str, str)
-        Operands and scales that it cannot take as they are, and why.
-    cost : Cost
-        The estimate, which says also into how many parts K is cut.
-    copy_clocks : float
-        The estimate for the copies.
-    why : tuple of Reason
-        Why no faster kernel does, where the plain one does.
-    """
+    """A way to compute a product."""
 
     kernel: Kernel
-    problem: Problem
+    problem: Problem  # the product as it is launched, transposed where `swapped`
     swapped: bool
-    copies: tuple[tuple[str, str], ...]
-    cost: Cost
-    copy_clocks: float = 0.0
-    why: tuple[Reason, ...] = ()
+    copies: tuple[tuple[str, str], ...]  # operands and scales that it cannot take as they are, and why
+    cost: Cost  # the estimate, which says also into how many parts K is cut
+    copy_clocks: float = 0.0  # the estimate for the copies
+    why: tuple[Reason, ...] = ()  # why no faster kernel does, where the plain one does
 
     @property
     def names(self) -> tuple[str, str]:
@@ -364,12 +348,6 @@ def _served(
     required = f"a gemm kernel for {plain[0].arch} must be built" if plain else "a gemm kernel must be built"
     what = "the plain one only" if plain else "none"
     return [], [Reason(UnsupportedError, "kernel", sentence(required, what))]
-
-
-def select(p: Problem, kernels: Iterable[Kernel]) -> tuple[Choice | None, list[Reason]]:
-    """Return the best way to compute a product; or every reason why there is none."""
-    found, reasons = choices(p, kernels)
-    return (found[0] if found else None), reasons
 
 
 # ---- the answer of can_use -------------------------------------------------------------------------

@@ -101,34 +101,18 @@ _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # parts of K worth a look
 
 @dataclass(frozen=True)
 class Product:
-    """What decides about time: `batches` products (M, K) @ (K, N).
-
-    Attributes
-    ----------
-    m, n, k : int
-        Extents; K in numbers.
-    batches : int
-        How many products.
-    a_matrices, b_matrices : int, optional
-        How many different operands there are: 1 for one that all share. `batches` unless given.
-    out_bytes : int
-        Bytes of a number of the result.
-    a_bits, b_bits : int
-        Bits of a number of the operands, for a kernel that takes any.
-    splittable : bool
-        Whether K may be cut into parts.
-    """
+    """What decides about time: `batches` products (M, K) @ (K, N)."""
 
     m: int
     n: int
     k: int
     batches: int = 1
-    a_matrices: int = 0
+    a_matrices: int = 0  # how many different operands there are: 1 for one that all share; 0: `batches`
     b_matrices: int = 0
-    out_bytes: int = 2
-    a_bits: int = 16
+    out_bytes: int = 2  # of an element of the result
+    a_bits: int = 16  # of an element of the operands, for a kernel that takes any
     b_bits: int = 16
-    splittable: bool = True
+    splittable: bool = True  # whether K may be cut into parts
 
 
 class Term(NamedTuple):
@@ -211,8 +195,6 @@ class Totals(NamedTuple):
 def estimate(x: Product, kernel: Kernel) -> Cost:
     """Estimate a kernel's time for a product, with as many parts of K as are best.
 
-    Examples
-    --------
     >>> kernel = Kernel("k", "gemm", "gfx950", 256, (64, 64, 64), (), "bf16", "bf16", "nt")
     >>> one, many = (estimate(Product(m, 4096, 4096), kernel) for m in (1, 4096))
     >>> one.splits > 1, many.splits

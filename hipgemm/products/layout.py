@@ -153,8 +153,6 @@ def _scale_strides(x: Operand) -> Axes:
 def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axes]]:
     """Join neighbouring axes wherever one stride walks through both, in every array at once.
 
-    Examples
-    --------
     >>> merge((2, 3, 1), (24, 8, 4), (0, 0, 0))
     ((6,), [(8,), (0,)])
     >>> merge((2, 3), (24, 8), (0, 8))

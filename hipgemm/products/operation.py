@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A kind of matrix product.
+    """A kind of matrix product."""
 
-    Attributes
-    ----------
-    name : str
-        The public function.
-    operands : tuple of str
-        What that calls its operands.
-    kernels : str
-        `Kernel.op` of the kernels that serve it, but for ``"scaled_"``.
-    ragged : str
-        The extent that groups of rows cut: ``"m"``, ``"k"``, or none.
-    k_axes : tuple of int
-        The axes of the arguments that the product sums over.
-    k_name, out_name : str
-        What messages call that extent, and the shape of the result.
-    ndims : tuple of int, optional
-        How many axes the arguments have; two or more, which broadcast, unless given.
-    plain : bool
-        Whether a kernel that takes any format and any strides may serve it.
-    """
-
-    name: str
-    operands: tuple[str, str]
-    kernels: str
-    ragged: Literal["", "m", "k"]
-    k_axes: tuple[int, int]
-    k_name: str = "K"
-    out_name: str = "(M, N)"
-    ndims: tuple[int, int] | None = None
-    plain: bool = False
+    name: str  # the public function
+    operands: tuple[str, str]  # what that calls its operands
+    kernels: str  # `Kernel.op` of the kernels that serve it, but for "scaled_"
+    ragged: Literal["", "m", "k"]  # the extent that groups of rows cut
+    k_axes: tuple[int, int]  # the axes of the arguments that the product sums over
+    k_name: str = "K"  # what messages call that extent
+    out_name: str = "(M, N)"  # and the shape of the result
+    ndims: tuple[int, int] | None = None  # axes of the arguments; None: two or more, which broadcast
+    plain: bool = False  # whether a kernel that takes any format and any strides may serve it
 
 
 MATMUL = Operation("matmul", ("a", "b"), "gemm", "", (-1, -2), plain=True)
@@ -61,3 +42,12 @@ class Arguments(NamedTuple):
     offsets: Any = None
     recipe: Any = None
     accumulate: Any = False
+
+    @classmethod
+    def named(cls, op: Operation, given: Mapping[str, Any]) -> Arguments:
+        """Those of a call, by the names that the public function has for them."""
+        first, second = op.operands
+        rest = {
+            name: x for name, x in given.items() if name not in (first, second, "group_offsets", "stream")
+        }
+        return cls(given[first], given[second], offsets=given.get("group_offsets"), **rest)

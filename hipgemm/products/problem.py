@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import Reason
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, format_of
@@ -16,7 +15,8 @@ from ..formats.groups import offset_reasons, same_offsets, straddling
 from ..formats.operand import Operand, Shaped, bytes_of, operand_of
 from ..formats.scaled import Resident, ScaledArray, is_array
 from ..formats.strides import line_pitch
-from .operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
+from .operation import GROUPED_MATMUL as GROUPED_MATMUL
+from .operation import MATMUL, Arguments, Operation
 
 Described = tuple["Problem | None", list[Reason]]
 RECIPES = ("bf16", "mxfp8")  # of grouped_wgrad
@@ -91,7 +91,15 @@ class Problem:
 
 
 def describe(op: Operation, call: Arguments) -> Described:
-    """Describe one call: the problem, None where faults leave nothing to describe, and every fault."""
+    """Describe one call: the problem, None where faults leave nothing to describe, and every fault.
+
+    >>> import ml_dtypes
+    >>> x, w = np.zeros((5, 8), ml_dtypes.bfloat16), np.zeros((2, 8, 3), ml_dtypes.bfloat16)
+    >>> print(describe(GROUPED_MATMUL, Arguments(x, w, offsets=np.array([0, 2, 5])))[0])
+    (5, 8) @ (2, 8, 3) bf16 -> bf16
+    >>> print(*describe(MATMUL, Arguments(x, x))[1])
+    a.shape[1] (K) must equal b.shape[0] (K); got 8 and 5; a.shape=(5, 8), b.shape=(5, 8)
+    """
     a, b, out = call.a, call.b, call.out
     first, second = op.operands
     faults = _ProductFaults()
@@ -153,72 +161,6 @@ def describe(op: Operation, call: Arguments) -> Described:
         (k_last(given[0]), given[1].transposed),
     )
     return problem, faults.found
-
-
-def describe_matmul(
-    a: object,
-    b: object,
-    /,
-    out: object = None,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    alpha: object = 1.0,
-    col_scale: object = None,
-    bias: object = None,
-) -> Described:
-    """Describe one call of `matmul`.
-
-    Examples
-    --------
-    >>> import ml_dtypes
-    >>> x = np.zeros((2, 8), ml_dtypes.bfloat16)
-    >>> print(describe_matmul(x, x.T)[0])
-    (2, 8) @ (8, 2) bf16 -> bf16
-    >>> print(*describe_matmul(x, x)[1])
-    a.shape[1] (K) must equal b.shape[0] (K); got 8 and 2; a.shape=(2, 8), b.shape=(2, 8)
-    """
-    return describe(MATMUL, Arguments(a, b, out, dtype, alpha, col_scale, bias))
-
-
-def describe_grouped_matmul(
-    x: object, w: object, group_offsets: object, /, out: object = None, *, dtype: npt.DTypeLike | None = None
-) -> Described:
-    """Describe one call of `grouped_matmul`.
-
-    Examples
-    --------
-    >>> import ml_dtypes
-    >>> x, w = np.zeros((5, 8), ml_dtypes.bfloat16), np.zeros((2, 8, 3), ml_dtypes.bfloat16)
-    >>> print(describe_grouped_matmul(x, w, np.array([0, 2, 5]))[0])
-    (5, 8) @ (2, 8, 3) bf16 -> bf16
-    >>> print(*describe_grouped_matmul(x, w, np.array([0, 2, 6]))[1])
-    group_offsets must be at most 5, the number of rows; got group_offsets[2]=6
-    """
-    return describe(GROUPED_MATMUL, Arguments(x, w, out, dtype, offsets=group_offsets))
-
-
-def describe_grouped_wgrad(
-    dy: object,
-    x: object,
-    group_offsets: object,
-    /,
-    out: object = None,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    recipe: object = None,
-    accumulate: object = False,
-) -> Described:
-    """Describe one call of `grouped_wgrad`.
-
-    Examples
-    --------
-    >>> import ml_dtypes
-    >>> dy, x = np.zeros((5, 3), ml_dtypes.bfloat16), np.zeros((5, 8), ml_dtypes.bfloat16)
-    >>> print(describe_grouped_wgrad(dy, x, np.array([0, 2, 5]))[0])
-    (5, 3).T @ (5, 8) in 2 groups bf16 -> bf16
-    """
-    call = Arguments(dy, x, out, dtype, offsets=group_offsets, recipe=recipe, accumulate=accumulate)
-    return describe(GROUPED_WGRAD, call)
 
 
 @dataclass(frozen=True)

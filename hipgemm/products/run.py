@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray, lend
+from ..array.transfer import address_of
 from ..config import config
-from ..errors import Reason, UnsupportedError, raise_reasons, told_by
+from ..errors import UnsupportedError, raise_reasons, told_by
 from ..formats.elements import BLOCK
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.scaled import ScaledArray
@@ -159,19 +160,13 @@ def kept_choices(op: str, arguments: dict[str, Any], arch: str) -> tuple[Problem
     return found[0].problem, found[0].choices
 
 
-def planned(op: Operation, call: Arguments) -> tuple[Problem | None, list[Reason]]:
-    """Describe a call, and make faults of the caller's be raised; the problem, and what has no kernel."""
-    problem, reasons = describe(op, call)
-    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
-        raise_reasons(op.name, reasons)  # before any device is opened
-    return problem, reasons
-
-
 def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan | None]:
     """Make a plan for a call, or raise what stands against it; the same checks as `can_use`."""
     if type(call.offsets) is DeviceArray and type(call.a) is not DeviceArray and _on_host(call.a):
         call = call._replace(offsets=call.offsets.get())  # to be checked here
-    problem, reasons = planned(op, call)
+    problem, reasons = describe(op, call)
+    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
+        raise_reasons(op.name, reasons)  # before any device is opened
     assert problem is not None
     device = hip.current_device() if problem.device is None else problem.device
     try:
@@ -202,9 +197,7 @@ def _on_host(x: Any) -> bool:
 def _address(x: Any) -> int:
     if type(x) is DeviceArray:
         return x._address
-    if type(x) is ScaledArray:
-        return _address(x.data)
-    return int(x.__array_interface__["data"][0])
+    return _address(x.data) if type(x) is ScaledArray else address_of(x)
 
 
 def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) -> bool:

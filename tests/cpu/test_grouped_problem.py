@@ -3,12 +3,12 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from describing import describe_grouped_matmul, describe_grouped_wgrad
 
 import hipgemm as hg
 from hipgemm import reference
 from hipgemm.kernels.manifest import load_manifest
 from hipgemm.products.choose import choices, workgroups
-from hipgemm.products.problem import describe_grouped_matmul, describe_grouped_wgrad
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 KERNELS = list(load_manifest()["gfx950"].kernels.values())

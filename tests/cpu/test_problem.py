@@ -5,12 +5,12 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
+from describing import describe_matmul
 
 from hipgemm import reference
 from hipgemm.formats.operand import Operand, overlap
 from hipgemm.formats.scaled import Resident, ScaledArray
 from hipgemm.formats.strides import byte_range
-from hipgemm.products.problem import describe_matmul
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
