@@ -171,7 +171,7 @@ def emulator_counters(*, reset: bool = False, addresses: bool | None = None) -> 
         raise RuntimeNotFoundError(f"emulator_counters: {text}; set HIPGEMM_RUNTIME=emulator")
     for device in range(rt.devices):
         with _hip.on_device(device):
-            _hip.call("hipDeviceSynchronize")
+            _hip.block("hipDeviceSynchronize")
     found = _read(library)
     if reset:
         library.hipgemm_emulator_reset_counters()

@@ -17,6 +17,12 @@ __all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # what i
 
 _HIP_SUCCESS = 0
 _NOT_READY = 600
+_SLICE = 50  # milliseconds that the emulator works before signal handlers may run
+_BOUNDED_WAITS = {
+    "hipStreamSynchronize": "hipgemm_emulator_wait_stream",
+    "hipEventSynchronize": "hipgemm_emulator_wait_event",
+    "hipDeviceSynchronize": "hipgemm_emulator_wait_device",
+}
 _PEER_ACCESS_ALREADY_ENABLED = 704
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
@@ -183,9 +189,23 @@ def _unknown_stream(handle: int) -> str:
 after_wait: list[Callable[[], None]] = []  # what looks at things that only a wait brings to light
 
 
+def block(name: str, *what: Any) -> None:
+    """Call a function of HIP that waits. On the emulator, which works meanwhile, signals are handled soon."""
+    rt = runtime()
+    if rt.emulator is None:
+        call(name, *what)
+        return
+    function = getattr(rt.handle, _BOUNDED_WAITS[name])
+    handles = [ctypes.c_void_p(int(x)) for x in what]
+    while (code := function(*handles, _SLICE)) == _NOT_READY:
+        pass  # between two bytecodes Python runs signal handlers
+    if code:
+        raise failure(name, code)
+
+
 def wait(name: str, *what: Any) -> None:
-    """Call a function of HIP that waits, and raise what only a wait brings to light."""
-    call(name, *what)
+    """Wait, and raise what only a wait brings to light."""
+    block(name, *what)
     for look in after_wait:
         look()
 
@@ -242,7 +262,7 @@ def require_stream(stream: int, device: int) -> None:
 def wait_for(waiting: int, stream: int) -> None:
     """Order what comes next on one stream behind what is on another, both of the current device."""
     if not (alive(stream) and alive(waiting)):
-        call("hipDeviceSynchronize")
+        block("hipDeviceSynchronize")
         return
     event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
     try:
@@ -443,7 +463,7 @@ class Block:
     def stream(self) -> int:
         """The stream to read on without more ado: that of the last write, if it exists still."""
         if not alive(self.writer):
-            call("hipDeviceSynchronize")
+            block("hipDeviceSynchronize")
             self.writer = 0
         return self.writer
 

@@ -214,7 +214,7 @@ class Pool:
             gone = [other for other in self._free if other != stream and not _hip.alive(other)]
             if not gone:
                 return None
-            _hip.call("hipDeviceSynchronize")
+            _hip.block("hipDeviceSynchronize")
         mine = self._free.setdefault(stream, {})
         for other in gone:
             for other_size, pointers in self._free.pop(other, {}).items():
@@ -228,7 +228,7 @@ class Pool:
             with _hip.on_device(self._device):
                 for stream in streams:
                     if not _hip.alive(stream):
-                        _hip.call("hipDeviceSynchronize")
+                        _hip.block("hipDeviceSynchronize")
                         continue
                     events.append(_hip.borrow_event(self._device, False))
                     _hip.call("hipEventRecord", events[-1], stream)

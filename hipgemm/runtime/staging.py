@@ -85,7 +85,7 @@ class Staging:
             if earliest is None:
                 continue
             try:
-                _hip.call("hipEventSynchronize", earliest.event)
+                _hip.block("hipEventSynchronize", earliest.event)
             finally:
                 self.give_back(earliest)
 
@@ -266,7 +266,7 @@ def fetch(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: 
 
     def finish() -> None:
         buffer, to, count, each = coming[0]
-        _hip.call("hipEventSynchronize", buffer.event)
+        _hip.block("hipEventSynchronize", buffer.event)
         _copy_on_host(to, dst_pitch, buffer.ptr, each, count, each)
         staging.give_back(coming.popleft()[0])
 

@@ -278,3 +278,28 @@ def test_interrupted_calls_leave_a_usable_process() -> None:
     finally:
         child.kill()
     assert out.split("\n")[0] == "interrupted 10", error
+
+
+@pytest.mark.emulator("a product that takes long, and says whether it is done")
+def test_a_long_product_answers_ctrl_c(run_python: Run) -> None:
+    """Before it ends: the stream is still at work. The next call is right."""
+    done = run_python(
+        HEAD
+        + """
+a = np.ones((3072, 3072), BF16)
+hg.matmul(a[:64], a[:64].T)  # all is loaded
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+try:
+    hg.matmul(a, a)
+    print("too quick")
+except KeyboardInterrupt:
+    print("at work" if int(_hip.runtime().hip.hipStreamQuery(None)[0]) == 600 else "done")
+assert (hg.matmul(a[:64, :32], a[:32]).astype(F32) == 32).all()
+print(hg.memory_stats().used)
+"""
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:2] == ["at work", "0"]
