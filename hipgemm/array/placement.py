@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..formats.strides import contiguous_strides, exchanged, line_pitch
+from ..formats.strides import contiguous_strides, line_pitch
 from ..runtime import hip
 from .device_array import DeviceArray
 from .transfer import queue_upload
@@ -34,11 +34,12 @@ class Placement:
     offset: int = 0  # bytes from the start of the memory
 
     @classmethod
-    def contiguous(cls, shape: Axes, dtype: np.dtype[Any], columns: bool = False) -> Placement:
-        """Without padding; `columns`: the last two axes are exchanged in memory."""
-        strides = contiguous_strides(exchanged(shape) if columns else shape, dtype.itemsize)
-        strides = exchanged(strides) if columns else strides
-        nbytes = math.prod(shape) * dtype.itemsize
+    def contiguous(
+        cls, shape: Axes, dtype: np.dtype[Any], strides: Axes | None = None, columns: bool = False
+    ) -> Placement:
+        """Without padding; `strides`, if the axes are in another order or one entry of them serves all."""
+        strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
+        nbytes = dtype.itemsize * math.prod(n for n, step in zip(shape, strides, strict=True) if step)
         return cls(shape, strides, dtype, 1, nbytes, nbytes, columns, False)
 
     @classmethod

@@ -18,6 +18,7 @@ from ..array.transfer import download
 from ..formats.elements import QUANTIZED
 from ..formats.operand import Operand
 from ..formats.scaled import ScaledArray, packed_data
+from ..formats.strides import exchanged
 from ..runtime import hip, staging, tally
 from .layout import host_copies, is_column_major, uploaded
 from .operation import Arguments
@@ -162,9 +163,12 @@ def _operand(x: Any, given: Operand, k: int, k_axis: int) -> list[Placement | No
     ndim = len(data.shape)
     shape, strides = data.shape, there.strides[-ndim:]
     if k_axis == -2:
-        strides, columns = (*strides[:-2], *strides[:-3:-1]), not columns
+        strides, columns = exchanged(strides), not columns
     placed = Placement.in_lines(shape, strides, data.dtype, columns)
     if scale is None:
         return [placed, None]
-    along_k = k_axis == -1 or x.group_offsets is not None or len(scale.shape) < 2
-    return [placed, Placement.contiguous(scale.shape, scale.dtype, columns=not along_k)]
+    if len(scale.shape) < 2 or x.group_offsets is not None:
+        return [placed, Placement.contiguous(scale.shape, scale.dtype)]
+    steps = there.scale_strides[-len(scale.shape) :]
+    steps = exchanged(steps) if k_axis == -2 else steps
+    return [placed, Placement.contiguous(scale.shape, scale.dtype, steps, columns=k_axis == -2)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
+from hipgemm import reference
 from hipgemm.kernels import launch as _launch
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, exact_grid
@@ -305,3 +306,26 @@ def test_more_than_a_launch_can_count(shape):
     for function, call in calls.items():
         with pytest.raises(hg.UnsupportedError, match=f"^{function}: x must have at most 2147483648 rows"):
             call()
+
+
+@pytest.mark.matrix
+def test_scales_that_one_byte_serves_many_of(rng):
+    """From the host: scales of one column for all, of one matrix for all, reversed."""
+    x, w = (np.exp2(rng.integers(-2, 3, shape)).astype(F32) for shape in ((40, 96), (3, 70, 96)))
+    q, p = reference.quantize_mxfp8(x), reference.quantize_mxfp8(w)
+    base = rng.integers(120, 134, (3, 70, 3)).astype(np.uint8).view(p.scale.dtype)
+    offsets = np.array([0, 7, 21, 40], np.int32)
+    for scale in (
+        np.broadcast_to(base[:, :1], base.shape),
+        np.broadcast_to(base[:1], base.shape),
+        np.broadcast_to(base[..., :1], base.shape),
+        base[:, ::-1, ::-1],
+    ):
+        r = hg.ScaledArray(p.data, scale, p.format)
+        out = hg.grouped_matmul(q, r.mT, offsets, dtype=F32)
+        for g in range(3):
+            rows = slice(offsets[g], offsets[g + 1])
+            part = hg.ScaledArray(q.data[rows], q.scale[rows], q.format)
+            one = hg.ScaledArray(p.data[g], scale[g], p.format)
+            assert_gemm_close(out[rows], part, one.T)
+            assert_gemm_close(hg.matmul(part, one.T, dtype=F32), part, one.T)
