@@ -27,12 +27,14 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources alone: nothing built, nothing git ignores."""
+    """A copy of the sources; of what was built only units of kernels, named by all that they depend on."""
     copy = tmp_path_factory.mktemp("tree") / "hipgemm"
     ignored = shutil.ignore_patterns(
         ".git", ".venv*", "build", "dist", "__pycache__", ".*_cache", "*.so", "*.co", "manifest.json"
     )
     shutil.copytree(ROOT, copy, ignore=ignored)
+    if (built := ROOT / "build" / "kernels").is_dir():
+        shutil.copytree(built, copy / "build" / "kernels")
     return copy
 
 
