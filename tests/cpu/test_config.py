@@ -3,6 +3,7 @@
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -235,14 +236,14 @@ def test_the_first_use_of_a_device_fixes_some(run_python: Run) -> None:
     ]
 
 
-def test_a_runtime_that_was_not_found_fixes_nothing(run_python: Run) -> None:
+def test_a_runtime_that_was_not_found_fixes_nothing(run_python: Run, tmp_path: Path) -> None:
     code = (
         "import hipgemm as hg\n"
         "try: hg.zeros(1, 'f4')\n"
         "except hg.RuntimeNotFoundError: hg.config(runtime='emulator')\n"
         "print(hg.zeros(1, 'f4').get())"
     )
-    done = run_python(code, HIPGEMM_RUNTIME="bridge")
+    done = run_python(code, HIPGEMM_RUNTIME="rocm", ROCM_PATH=str(tmp_path))
     assert done.stdout.strip() == "[0.]", done.stderr
 
 
