@@ -207,7 +207,7 @@ import os, signal, sys, threading, time
 sys.path.insert(0, "tests/emulator")
 from test_bounded_waits import *
 it = Launches()
-for _ in range(20): it.launch()
+for _ in range(400): it.launch()  # seconds of work
 sent = []
 def send():
     sent.append(time.perf_counter())
