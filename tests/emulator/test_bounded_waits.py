@@ -207,6 +207,7 @@ import os, signal, sys, threading, time
 sys.path.insert(0, "tests/emulator")
 from test_bounded_waits import *
 it = Launches()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a shell
 for _ in range(400): it.launch()  # seconds of work
 sent = []
 def send():
