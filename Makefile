@@ -40,8 +40,9 @@ MANIFEST := hipgemm/kernels/manifest.json
 kernels: $(MANIFEST)
 	@$(BUILD_PYTHON) tools/kernels.py --table
 
+KERNEL_SOURCES := $(wildcard src_hip/* src_hip/*/*)
 KERNEL_TOOLS := $(addprefix tools/,archs.py code_object.py figures.py instances.py kernels.py probe.py tables.py toolchain.py units.py)
-$(MANIFEST): $(KERNEL_TOOLS) $(wildcard src_hip/*) | $(READY)
+$(MANIFEST): $(KERNEL_TOOLS) $(KERNEL_SOURCES) | $(READY)
 	$(BUILD_PYTHON) tools/kernels.py
 
 # ---- emulator ------------------------------------------------------------------------------------
@@ -107,7 +108,7 @@ BRIDGE := hipgemm/_bridge/libamdhip64.so
 BRIDGE_KERNELS := hipgemm/kernels/bridge.json
 bridge: $(BRIDGE) $(BRIDGE_KERNELS)
 
-$(BRIDGE_KERNELS): $(wildcard tools/*.py) $(wildcard src_hip/*) | $(READY)
+$(BRIDGE_KERNELS): $(wildcard tools/*.py) $(KERNEL_SOURCES) | $(READY)
 	$(BUILD_PYTHON) tools/ptx.py
 
 $(BRIDGE): $(wildcard bridge/*) emulator/hip/hip_types.hpp emulator/hip/errors.def | $(READY)

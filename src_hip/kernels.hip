@@ -1,6 +1,6 @@
 // Kernels, from rows that tools/instances.py makes of instances.def. HIPGEMM_INSTANCES names a file
 // with rows that are compiled together, behind the headers with their functions (tools/units.py).
-#include "kargs.hpp"
+#include "common/kargs.hpp"
 
 // A product with matrix instructions: a tile of C for each workgroup.
 #define PRODUCT_KERNEL(name, operation, Args, a, b, layout, M, N, K, waves_m, waves_n, schedule,   \

@@ -1,6 +1,6 @@
 // Every builtin that the kernels use, for a compiler that is not the pinned one (tools/probe.py):
 // in a second it shows what that one lacks. Nothing launches it.
-#include "memory.hpp"
+#include "common/memory.hpp"
 
 namespace hipgemm {
 

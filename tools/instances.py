@@ -51,7 +51,8 @@ def all_instances(tools: Toolchain) -> list[Instance]:
 def _read_arguments(tools: Toolchain, names: Iterable[str]) -> Arguments:
     lists = "".join(f'["{name}" HIPGEMM_{name}(ROW)]\n' for name in dict.fromkeys(names))
     expanded = tools.preprocess(
-        f'#define HIPGEMM_LISTS_ONLY\n#include "kargs.hpp"\n#define ROW(type, name) , [#type, #name]\n{lists}'
+        '#define HIPGEMM_LISTS_ONLY\n#include "common/kargs.hpp"\n'
+        f"#define ROW(type, name) , [#type, #name]\n{lists}"
     )
     rows = [json.loads(line) for line in expanded.splitlines() if line.strip()]
     return {name: lay_out(pairs) for name, *pairs in rows}
@@ -155,7 +156,7 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
 def instances_for(tools: Toolchain, arch: Arch) -> list[Instance]:
     """The kernels that an architecture builds."""
     chosen = [found for found in all_instances(tools) if arch.matrix or found.portable]
-    if not arch.matrix:  # there the compiler weighs registers itself: src_hip/hip_device.hpp
+    if not arch.matrix:  # there the compiler weighs registers itself: src_hip/common/hip_device.hpp
         for instance in chosen:
             del instance.kernel["limits"]
     return chosen

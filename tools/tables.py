@@ -1,4 +1,4 @@
-"""The rows of src_hip/formats.def and src_hip/instances.def, which say what their fields mean."""
+"""The rows of src_hip/common/formats.def and src_hip/instances.def, which say what their fields mean."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class FormatTables:
 
 def read_formats() -> FormatTables:
     """Read formats.def."""
-    path = SOURCE / "formats.def"
+    path = SOURCE / "common" / "formats.def"
     table = Table(path.name, path.read_text(), (Format, ScaledFormat, ScaleRule))
     formats: list[Format | ScaledFormat] = [*table.rows(Format), *table.rows(ScaledFormat)]
     return FormatTables({row.name: row for row in formats}, {row.name: row for row in table.rows(ScaleRule)})

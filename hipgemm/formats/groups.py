@@ -91,7 +91,7 @@ def straddling(offsets: npt.NDArray[Any]) -> int | None:
 def group_slots(rows: int, groups: int, slot_rows: int) -> int:
     """Return how many slots of so many rows cover all groups and the rest, wherever these begin.
 
-    As src_hip/groups.hpp counts them: without knowing the offsets.
+    As src_hip/common/groups.hpp counts them: without knowing the offsets.
 
     >>> group_slots(128, 3, 64)
     6

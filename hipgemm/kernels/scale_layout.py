@@ -1,4 +1,4 @@
-"""The order in which matrix kernels read MX scales: src_hip/scale_layout.hpp has the same arithmetic."""
+"""The order in which matrix kernels read MX scales, as in src_hip/common/scale_layout.hpp."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ RATES = {
     "launch": LAUNCH,
 }
 
-RUN, GROUP_ROWS = 64, 8  # tiles that an XCD takes together, and rows of them: src_hip/order.hpp
+RUN, GROUP_ROWS = 64, 8  # tiles that an XCD takes together, and rows of them: src_hip/gemm/order.hpp
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # parts of K worth a look
 
 

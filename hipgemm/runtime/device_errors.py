@@ -11,7 +11,7 @@ from ..formats.groups import offset_fault
 from . import hip as _hip
 
 # Who leaves notes, each in a place of its own: that of the first wrong offset counted from 1, its value, the
-# one before it, and the number of rows. OffsetFault of src_hip/groups.hpp.
+# one before it, and the number of rows. OffsetFault of src_hip/common/groups.hpp.
 FUNCTIONS = ("grouped_matmul", "grouped_wgrad", "quantize_mxfp8")
 _WORDS = 4
 

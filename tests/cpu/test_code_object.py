@@ -363,9 +363,9 @@ def headers(tmp_path_factory):
     source = folder / "host.cpp"
     source.write_text(
         """
-        #include "order.hpp"
-        #include "scale_layout.hpp"
-        #include "swizzle.hpp"
+        #include "common/scale_layout.hpp"
+        #include "common/swizzle.hpp"
+        #include "gemm/order.hpp"
         using namespace hipgemm;
         extern "C" void order(u32 tiles_m, u32 tiles_n, u32* out) {
           for (u32 i = 0; i < tiles_m * tiles_n; i++) {

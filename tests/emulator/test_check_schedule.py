@@ -103,11 +103,11 @@ def compile_alone(tools: Toolchain, folder: Path, kernel: str, replacements: lis
     alone = [instance for instance in all_instances(tools) if instance.kernel["name"] == kernel]
     assert alone
     (folder / "one.def").write_text(unit_source(alone))
-    schedule = (sources / "schedule.hpp").read_text()
+    schedule = (sources / "gemm" / "schedule.hpp").read_text()
     for old, new in replacements:
         assert schedule.count(old) == 1, f"schedule.hpp has changed: {old}"
         schedule = schedule.replace(old, new)
-    (sources / "schedule.hpp").write_text(schedule)
+    (sources / "gemm" / "schedule.hpp").write_text(schedule)
     assembly, object_, linked = (folder / f"k.{end}" for end in ("s", "o", "co"))
     flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="one.def"')
     tools.compile(sources / "kernels.hip", "gfx950", assembly, *flags)

@@ -1,0 +1,27 @@
+// Memory by address.
+#pragma once
+
+#include "common/hip_device.hpp"
+#include "common/types.hpp"
+
+namespace hipgemm {
+
+using LdsByte = __attribute__((address_space(3))) u8;
+
+inline constexpr u32 kWaveLanes = 64;  // at most: RDNA's waves have half of it
+
+template <class E>
+using Global = __attribute__((address_space(1))) E;
+template <class E>
+HIPGEMM_DEVICE Global<E>* global(u64 address) {
+  return reinterpret_cast<Global<E>*>(address);
+}
+
+// A value that all threads share.
+HIPGEMM_DEVICE f32 load_scalar(const void* p) { return *(Constant<f32>*)p; }
+
+// An offset no buffer reaches: loads there give 0, stores are dropped. A tile spans less than 2^31
+// bytes (the host sees to that), so a tile-relative offset may even be added without wrapping.
+inline constexpr u32 kOutOfRange = 0x80000000u;
+
+}  // namespace hipgemm

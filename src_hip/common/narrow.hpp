@@ -1,0 +1,216 @@
+// Casts between float32 and the formats of 8 and 4 bits, and the rules for block scales.
+#pragma once
+
+#include "common/hip_device.hpp"
+#include "common/join_lanes.hpp"
+#include "common/small_float.hpp"
+#include "common/types.hpp"
+
+namespace hipgemm {
+
+// A thread takes values that follow each other, whose codes are 8 bytes. Neighbours take a block,
+// which shares a scale.
+inline constexpr u32 kBlockValues = 32;
+template <class Element>
+inline constexpr u32 kValuesOf = 64 / Element::kBits;
+template <u32 kValues>
+using Values = f32x4[kValues / 4];
+using Codes = u32x2;
+
+// pack() rounds to nearest even. Where kSaturates is false it must not get more than kMax.
+struct E4m3 {
+  static constexpr u32 kBits = 8, kMantissaBits = 3, kMaxExponent = 8;
+  static constexpr f32 kMax = 448.0f;
+#if HIPGEMM_NARROW_CASTS
+  static constexpr bool kSaturates = false;
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) {
+    const u32 low = __builtin_amdgcn_cvt_pk_fp8_f32(x.x, x.y, 0, false);
+    return __builtin_amdgcn_cvt_pk_fp8_f32(x.z, x.w, low, true);
+  }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) {
+    const f32x2 low = __builtin_amdgcn_cvt_pk_f32_fp8(x, false);
+    const f32x2 high = __builtin_amdgcn_cvt_pk_f32_fp8(x, true);
+    return {low.x, low.y, high.x, high.y};
+  }
+#else
+#if HIPGEMM_PAIR_CASTS
+  static constexpr bool kSaturates = true;
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) {
+    return pair_to_e4m3(x.x, x.y) | pair_to_e4m3(x.z, x.w) << 16;
+  }
+#else
+  static constexpr bool kSaturates = false;
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE4m3>(x); }
+#endif
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE4m3>(x); }
+#endif
+};
+
+struct E5m2 {
+  static constexpr u32 kBits = 8, kMantissaBits = 2, kMaxExponent = 15;
+  static constexpr f32 kMax = 57344.0f;
+#if HIPGEMM_NARROW_CASTS
+  static constexpr bool kSaturates = false;
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) {
+    const u32 low = __builtin_amdgcn_cvt_pk_bf8_f32(x.x, x.y, 0, false);
+    return __builtin_amdgcn_cvt_pk_bf8_f32(x.z, x.w, low, true);
+  }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) {
+    const f32x2 low = __builtin_amdgcn_cvt_pk_f32_bf8(x, false);
+    const f32x2 high = __builtin_amdgcn_cvt_pk_f32_bf8(x, true);
+    return {low.x, low.y, high.x, high.y};
+  }
+#else
+#if HIPGEMM_PAIR_CASTS
+  static constexpr bool kSaturates = true;
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) {
+    return pair_to_e5m2(x.x, x.y) | pair_to_e5m2(x.z, x.w) << 16;
+  }
+#else
+  static constexpr bool kSaturates = false;
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE5m2>(x); }
+#endif
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE5m2>(x); }
+#endif
+};
+
+// The first number is the low half of a byte.
+struct E2m1 {
+  static constexpr u32 kBits = 4, kMantissaBits = 1, kMaxExponent = 2;
+  static constexpr f32 kMax = 6.0f;
+#if HIPGEMM_NARROW_CASTS
+  static constexpr bool kSaturates = false;
+  static HIPGEMM_DEVICE u32 pack(f32x4 low, f32x4 high) {
+    u32 word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(0, low.x, low.y, 1.0f, 0);
+    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, low.z, low.w, 1.0f, 1);
+    word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, high.x, high.y, 1.0f, 2);
+    return __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(word, high.z, high.w, 1.0f, 3);
+  }
+  static HIPGEMM_DEVICE void unpack(u32 x, f32x4& low, f32x4& high) {
+    const f32x2 a = __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(x, 1.0f, 0);
+    const f32x2 b = __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(x, 1.0f, 1);
+    const f32x2 c = __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(x, 1.0f, 2);
+    const f32x2 d = __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(x, 1.0f, 3);
+    low = {a.x, a.y, b.x, b.y};
+    high = {c.x, c.y, d.x, d.y};
+  }
+#else
+  static HIPGEMM_DEVICE void unpack(u32 x, f32x4& low, f32x4& high) {
+    low = unpack_codes<FromE2m1>(x);
+    high = unpack_codes<FromE2m1>(x >> 16);
+  }
+#endif
+};
+
+#define SCALED_FORMAT(name, code, bits, element, block) \
+  static_assert(element::kBits == (bits) && ((block) == 0 || (block) == kBlockValues), "");
+#include "common/formats.def"
+
+// Codes of values, each times `up`.
+template <class Element, u32 kValues>
+HIPGEMM_DEVICE Codes pack(const Values<kValues>& x, f32 up = 1.0f) {
+  static_assert(kValues == kValuesOf<Element>, "");
+  if constexpr (Element::kBits == 4 && !HIPGEMM_NARROW_CASTS) {
+    return {pack_e2m1(x[0], x[1], up), pack_e2m1(x[2], x[3], up)};
+  } else {
+    const auto scaled = [&](u32 i) HIPGEMM_INLINE {
+      f32x4 four = x[i] * f32x4(up);
+      if constexpr (!Element::kSaturates)
+        for (u32 e = 0; e < 4; e++) four[e] = clamped(four[e], -Element::kMax, Element::kMax);
+      return four;
+    };
+    if constexpr (Element::kBits == 4)
+      return {Element::pack(scaled(0), scaled(1)), Element::pack(scaled(2), scaled(3))};
+    else
+      return {Element::pack(scaled(0)), Element::pack(scaled(1))};
+  }
+}
+
+template <class Element, u32 kValues>
+HIPGEMM_DEVICE void unpack(Codes codes, Values<kValues>& out) {
+  static_assert(kValues == kValuesOf<Element>, "");
+  if constexpr (Element::kBits == 4) {
+    Element::unpack(codes.x, out[0], out[1]);
+    Element::unpack(codes.y, out[2], out[3]);
+  } else {
+    out[0] = Element::unpack(codes.x);
+    out[1] = Element::unpack(codes.y);
+  }
+}
+
+inline constexpr u32 kInfinity = 0x7f800000u;
+
+// The greatest magnitude, as bits: NaN above infinity above all numbers.
+template <u32 kValues>
+HIPGEMM_DEVICE u32 greatest(const Values<kValues>& x) {
+  u32 most = 0;
+  for (f32x4 four : x)
+    for (u32 e = 0; e < 4; e++) most = greater_magnitude(most, four[e]);
+  return most;
+}
+
+enum class ScaleRule : u32 {
+#define SCALE_RULE(name, code) name = code,
+#include "common/formats.def"
+};
+
+// The scale byte of a block from the bits of its greatest magnitude, which is finite. Exponents are
+// taken from the bits: a subnormal counts as 2^-127, and is clamped to that anyway.
+template <class Element>
+HIPGEMM_DEVICE u32 scale_byte(u32 most, ScaleRule rule) {
+  constexpr u32 kFraction = (1u << 23) - 1;
+  constexpr u32 kTop = __builtin_bit_cast(u32, Element::kMax) & kFraction;
+  if (most == 0) return Element::kBits == 4 ? 127 : 0;
+  const u32 rounded = rule == ScaleRule::even ? most + (1u << (22 - Element::kMantissaBits)) : most;
+  int byte = static_cast<int>(rounded >> 23);
+  if (rule != ScaleRule::unit) byte -= Element::kMaxExponent;
+  if (rule == ScaleRule::rceil) byte += (most & kFraction) > kTop;
+  return byte < 0 ? 0 : byte > 254 ? 254 : byte;
+}
+
+// 2^(byte - 127); not for the byte of NaN.
+HIPGEMM_DEVICE f32 power_of_two(u32 byte) {
+  return __builtin_bit_cast(f32, byte == 0 ? 1u << 22 : byte << 23);
+}
+
+inline constexpr u32 kNanScale = 255;
+
+// A block's scale byte, and what its values are multiplied by. A NaN or an infinity among them
+// makes all of it NaN.
+struct BlockScale {
+  u32 byte;
+  f32 up;
+
+  template <class Element>
+  static HIPGEMM_DEVICE BlockScale of(u32 most, ScaleRule rule) {
+    if (most >= kInfinity) return {kNanScale, __builtin_nanf("")};
+    const u32 byte = scale_byte<Element>(most, rule);
+    return {byte, power_of_two(254 - byte)};
+  }
+};
+template <class Element, u32 kValues>
+HIPGEMM_DEVICE Codes quantize_by(f32 up, const Values<kValues>& x) {
+  const Codes codes = pack<Element, kValues>(x, up);
+  return up == up ? codes : Codes(Element::kBits == 4 ? 0 : 0x7f7f7f7f);
+}
+
+// Sylvester's 16-point Walsh-Hadamard transform but for its factor, with which it is orthonormal
+// and its own inverse.
+inline constexpr f32 kHadamardFactor = 0.25f;
+HIPGEMM_DEVICE void hadamard_sums(Values<16>& x) {
+#pragma unroll
+  for (u32 stride = 1; stride < 16; stride *= 2)
+#pragma unroll
+    for (u32 i = 0; i < 16; i++) {
+      if (i & stride) continue;
+      const u32 j = i + stride;
+      const f32 a = x[i / 4][i % 4], b = x[j / 4][j % 4];
+      x[i / 4][i % 4] = a + b;
+      x[j / 4][j % 4] = a - b;
+    }
+}
+HIPGEMM_DEVICE void scale_values(Values<16>& x, f32 factor) {
+  for (f32x4& four : x) four *= f32x4(factor);
+}
+
+}  // namespace hipgemm

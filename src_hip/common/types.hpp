@@ -1,0 +1,62 @@
+// Scalar and vector types, and the codes the host passes for element types.
+#pragma once
+
+#include "common/hip_device.hpp"
+
+namespace hipgemm {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+using f32 = float;
+
+#if defined(__clang__)
+using bf16 = __bf16;
+using f16 = _Float16;
+template <class E, int N>
+using Vector = E __attribute__((ext_vector_type(N)));
+using u32x2 = Vector<u32, 2>;
+using u32x4 = Vector<u32, 4>;
+using i32x8 = Vector<int, 8>;
+using f32x2 = Vector<f32, 2>;
+using f32x4 = Vector<f32, 4>;
+using bf16x2 = Vector<bf16, 2>;
+using bf16x8 = Vector<bf16, 8>;
+using f16x2 = Vector<f16, 2>;
+using f16x8 = Vector<f16, 8>;
+#endif
+
+HIPGEMM_BOTH constexpr u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+HIPGEMM_BOTH constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+
+#if defined(__clang__)
+template <class T, T... kValues>
+struct IntegerSequence {};
+
+// f.operator()<0>(), .. <N - 1>(): a loop for instructions whose operands must be constants.
+template <u32 N, class F>
+HIPGEMM_BOTH void unrolled(F f) {
+  [&]<u32... i>(IntegerSequence<u32, i...>) HIPGEMM_INLINE {
+    (f.template operator()<i>(), ...);
+  }(__make_integer_seq<IntegerSequence, u32, N>());
+}
+#endif
+
+// Formats by the codes that kernels are passed. Those of an argument out_type, in_type or bias_type
+// have no scales.
+enum class Format : u32 {
+#define FORMAT(name, code, ...) name = code,
+#define SCALED_FORMAT(name, code, ...) name = code,
+#include "common/formats.def"
+};
+
+// Numbers of fewer bits, as the matrix instruction numbers them.
+enum class Narrow : u32 { E4m3 = 0, E5m2 = 1, E2m1 = 4 };
+
+// How an operand's numbers are scaled: not at all, by floats (one, or one per row), or by blocks of
+// K.
+enum class Scaling { none, floats, blocks };
+
+}  // namespace hipgemm

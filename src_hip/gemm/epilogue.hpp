@@ -1,0 +1,261 @@
+// From accumulators to C: scale, add the bias, round once, store what lies inside C.
+#pragma once
+
+#include "common/element.hpp"
+#include "common/kargs.hpp"
+#include "common/memory.hpp"
+#include "common/types.hpp"
+#include "gemm/tile.hpp"
+#include "gemm/work.hpp"
+
+namespace hipgemm {
+
+template <class T, class Args>
+class Epilogue {
+ public:
+  HIPGEMM_DEVICE Epilogue(const Args& args, const Work<T>& work, const Place<T>& place)
+      : args_(args),
+        work_(work),
+        area_(work.area),
+        place_(place),
+        lane_column_(SideB<T>::lane_column(place)) {}
+
+  HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
+    scale(acc);
+    switch (static_cast<Format>(args_.out_type)) {
+      case Format::bf16:
+        finish<OutBf16, FromBf16>(acc);
+        break;
+      case Format::f16:
+        finish<OutF16, FromF16>(acc);
+        break;
+      case Format::f32:
+        finish<OutF32, FromF32>(acc);
+        break;
+      default:
+        break;
+    }
+  }
+
+ private:
+  // A quad of the lane's columns: fragment q of the wave, over both parts.
+  static constexpr u32 kQuads = T::kLaneColumns / 4;
+
+  // The column of the tile at which a quad of the lane begins.
+  HIPGEMM_DEVICE u32 column_of(u32 quad) const {
+    return lane_column_ + SideB<T>::quad_column(quad);
+  }
+
+  // f(row of the tile, the lane's accumulators of that row, quad by quad).
+  template <class F>
+  HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) {
+    for (u32 part = 0; part < T::kParts; part++)
+      for (u32 i = 0; i < T::A::kFragments; i++) {
+        const u32 row =
+            SideA<T>::tile_row(part, (place_.wave_m * T::A::kFragments + i) * kFragmentRows +
+                                         place_.lane % kFragmentRows);
+        f(row, [&](u32 quad) -> f32x4& {
+          return acc.at[part][quad / T::B::kFragments][i][quad % T::B::kFragments];
+        });
+      }
+  }
+
+  HIPGEMM_DEVICE void scale(Accumulators<T>& acc) {
+    const f32 alpha = args_.alpha_ptr ? load_scalar(args_.alpha_ptr) : args_.alpha;
+    f32x4 scale[kQuads], bias[kQuads];
+    load_col_scale(scale);
+    load_bias(bias);
+    if constexpr (T::kScaling == Scaling::floats)
+      if (work_.a_scale) scale_operands(acc);
+    for_each_row(acc, [&](u32, auto at) {
+      for (u32 q = 0; q < kQuads; q++)
+        at(q) = __builtin_elementwise_fma(at(q) * f32x4(alpha), scale[q], bias[q]);
+    });
+  }
+
+  // The scales of A and B themselves, by their product.
+  HIPGEMM_DEVICE void scale_operands(Accumulators<T>& acc) {
+    const Buffer rows = scales_from(work_.a_scale, args_.a_scale_step, area_.row, area_.rows);
+    const Buffer columns =
+        scales_from(work_.b_scale, args_.b_scale_step, area_.column, area_.columns);
+    f32x4 column[kQuads];
+    for (u32 q = 0; q < kQuads; q++)
+      for (u32 e = 0; e < 4; e++)
+        column[q][e] = load_scale(columns, (column_of(q) + e) * args_.b_scale_step);
+    for_each_row(acc, [&](u32 row, auto at) {
+      const f32 scale = load_scale(rows, row * args_.a_scale_step);
+      for (u32 q = 0; q < kQuads; q++) at(q) *= f32x4(scale) * column[q];
+    });
+  }
+  // One float (step 0), or one for each row of the tile.
+  static HIPGEMM_DEVICE Buffer scales_from(u64 scales, u32 step, u32 first, u32 rows) {
+    return make_buffer(scales + static_cast<u64>(first) * step * 4, step ? rows * 4 : 4);
+  }
+  static HIPGEMM_DEVICE f32 load_scale(Buffer from, u32 at) {
+    return __builtin_bit_cast(f32, __builtin_amdgcn_raw_buffer_load_b32(from, at * 4, 0, 0));
+  }
+
+  HIPGEMM_DEVICE void load_col_scale(f32x4 (&out)[kQuads]) {
+    if (!args_.col_scale) {
+      for (f32x4& x : out) x = f32x4(1.0f);
+      return;
+    }
+    const Buffer from =
+        make_buffer(reinterpret_cast<u64>(args_.col_scale) + static_cast<u64>(area_.column) * 4,
+                    area_.columns * 4);
+    for (u32 q = 0; q < kQuads; q++)
+      out[q] = __builtin_bit_cast(
+          f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, column_of(q) * 4, 0, 0));
+  }
+
+  HIPGEMM_DEVICE void load_bias(f32x4 (&out)[kQuads]) {
+    if (!args_.bias) {
+      for (f32x4& x : out) x = f32x4(-0.0f);  // x + -0.0 is x, even for -0.0
+      return;
+    }
+    const auto type = static_cast<Format>(args_.bias_type);
+    const u32 bytes = type == Format::f32 ? 4 : 2;
+    const Buffer from =
+        make_buffer(reinterpret_cast<u64>(args_.bias) + static_cast<u64>(area_.column) * bytes,
+                    area_.columns * bytes);
+    if (type == Format::f32) {
+      for (u32 q = 0; q < kQuads; q++)
+        out[q] = __builtin_bit_cast(
+            f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, column_of(q) * 4, 0, 0));
+      return;
+    }
+    // Two-byte elements may begin anywhere, and wider loads need whole dwords.
+    for (u32 q = 0; q < kQuads; q++)
+      for (u32 e = 0; e < 4; e++) {
+        const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(from, (column_of(q) + e) * 2, 0, 0);
+        out[q][e] = type == Format::bf16 ? __builtin_bit_cast(f32, static_cast<u32>(bits) << 16)
+                                         : static_cast<f32>(__builtin_bit_cast(f16, bits));
+      }
+  }
+
+  template <class Out, class From>
+  HIPGEMM_DEVICE void finish(Accumulators<T>& acc) {
+    if (work_.accumulate)  // false at compile time, but for the walk that sets it
+      store<Out, AddTo<From>>(acc);
+    else
+      store<Out, Overwrite>(acc);
+  }
+
+  // What C holds is left, or added to.
+  struct Overwrite {
+    static constexpr bool kReads = false;
+  };
+  template <class From>
+  struct AddTo {
+    static constexpr bool kReads = true;
+    using Bits = typename From::Bits;
+    static HIPGEMM_DEVICE f32 widen(u32 bits) { return From::widen(bits); }
+  };
+
+  template <class Out, class Onto>
+  HIPGEMM_DEVICE void store(Accumulators<T>& acc) {
+    constexpr u32 kVector = 16 / Out::kBytes;
+    const Buffer to = stored_rows<Out>();
+    for_each_piece<Out, Onto::kReads>(
+        acc,
+        [&](auto at, u32 v, u32 at_byte) {
+          f32x4 quads[kVector / 4];
+          for (u32 q = 0; q < kVector / 4; q++) quads[q] = at(v * (kVector / 4) + q);
+          if constexpr (Onto::kReads) {
+            const auto old =
+                __builtin_bit_cast(Vector<typename Onto::Bits, kVector>,
+                                   __builtin_amdgcn_raw_buffer_load_b128(to, at_byte, 0, 0));
+            for (u32 e = 0; e < kVector; e++) quads[e / 4][e % 4] += Onto::widen(old[e]);
+          }
+          __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(quads), to, at_byte, 0, 0);
+        },
+        [&](auto at, u32 c, u32 at_byte) {
+          const f32x4 quad = at(c / 4);
+          f32 x = quad[c % 4];
+          if constexpr (Out::kBytes == 4) {
+            if constexpr (Onto::kReads)
+              x += Onto::widen(__builtin_amdgcn_raw_buffer_load_b32(to, at_byte, 0, 0));
+            __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(u32, x), to, at_byte, 0, 0);
+          } else {
+            if constexpr (Onto::kReads)
+              x += Onto::widen(__builtin_amdgcn_raw_buffer_load_b16(to, at_byte, 0, 0));
+            __builtin_amdgcn_raw_buffer_store_b16(static_cast<u16>(Out::pack({x, x})), to, at_byte,
+                                                  0, 0);
+          }
+        });
+  }
+
+  // The tile's rows of C that are to be stored. Rows skipped at its top lie before, where offsets
+  // turn negative, which is out of range as well.
+  template <class Out>
+  HIPGEMM_DEVICE Buffer stored_rows() const {
+    const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
+    return make_buffer(
+        work_.c + (area_.row + work_.skipped) * pitch +
+            static_cast<u64>(area_.column) * Out::kBytes,
+        (area_.rows - work_.skipped - 1) * static_cast<u32>(pitch) + area_.columns * Out::kBytes);
+  }
+
+  // The lane's share of C: wide(the row's accumulators, v, offset) for its v-th 16 bytes of a row,
+  // narrow(the same, c, offset) for its c-th column. Wide accesses need addresses of whole dwords,
+  // and all their columns inside C. What they leave goes element by element. Where these are read
+  // as well, there are registers for a few rows at once.
+  template <class Out, bool kReads, class Wide, class Narrow>
+  HIPGEMM_DEVICE void for_each_piece(Accumulators<T>& acc, Wide wide, Narrow narrow) {
+    constexpr u32 kVector = 16 / Out::kBytes;  // elements of one access
+    constexpr u32 kVectors = T::kLaneColumns / kVector;
+    const auto vector_column = [&](u32 v) { return column_of(v * kVector / 4); };
+    const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
+    const u32 row_bytes = static_cast<u32>(pitch);
+    constexpr u32 kRowsAtOnce = 2;
+    u32 rows = 0;
+    const auto next_row = [&] {
+      if (kReads && ++rows % kRowsAtOnce == 0) pin();
+    };
+    const bool aligned = (work_.c % 4 | pitch % 4) == 0;
+    const auto is_wide = [&](u32 v) {
+      return aligned && vector_column(v) + kVector <= area_.columns;
+    };
+    if (aligned) {
+      u32 offset[kVectors];
+      for (u32 v = 0; v < kVectors; v++)
+        offset[v] = is_wide(v) ? vector_column(v) * Out::kBytes : kOutOfRange;
+      for_each_row(acc, [&](u32 row, auto at) {
+        for (u32 v = 0; v < kVectors; v++)
+          wide(at, v, (row - work_.skipped) * row_bytes + offset[v]);
+        next_row();
+      });
+    }
+    if (!aligned || area_.columns % kVector != 0) {
+      u32 offset[T::kLaneColumns];
+      for (u32 c = 0; c < T::kLaneColumns; c++)
+        offset[c] = !is_wide(c / kVector) && column_of(c / 4) + c % 4 < area_.columns
+                        ? (column_of(c / 4) + c % 4) * Out::kBytes
+                        : kOutOfRange;
+      for_each_row(acc, [&](u32 row, auto at) {
+        for (u32 c = 0; c < T::kLaneColumns; c++)
+          narrow(at, c, (row - work_.skipped) * row_bytes + offset[c]);
+        next_row();
+      });
+    }
+  }
+
+  // 16 bytes of a row.
+  template <class Out, u32 N>
+  static HIPGEMM_DEVICE u32x4 pack(const f32x4 (&quads)[N]) {
+    if constexpr (Out::kBytes == 4) {
+      return __builtin_bit_cast(u32x4, quads[0]);
+    } else {
+      const f32x4 low = quads[0], high = quads[1];
+      return {Out::pack(low.xy), Out::pack(low.zw), Out::pack(high.xy), Out::pack(high.zw)};
+    }
+  }
+
+  const Args& args_;
+  const Work<T>& work_;
+  const TileArea<T>& area_;
+  const Place<T>& place_;
+  const u32 lane_column_;
+};
+
+}  // namespace hipgemm

@@ -1,0 +1,326 @@
+// In which order a workgroup fetches, reads and multiplies along K.
+#pragma once
+
+#include "common/types.hpp"
+#include "gemm/dma.hpp"
+#include "gemm/scales.hpp"
+#include "gemm/tile.hpp"
+#include "gemm/traits.hpp"
+
+namespace hipgemm {
+
+// Tiles that follow the current one, as far as its fetches care.
+enum class After { two_or_more, one, none };
+
+// What a schedule works on: the tiles of a range of K, numbered in the order of turns (order.hpp).
+// Only tile 0 may be ragged, so no later one needs masks. The last tile is in stage 1, whatever the
+// number of tiles.
+template <class T>
+struct Pipeline {
+  using A = Reader<T, SideA<T>>;
+  using B = Reader<T, SideB<T>>;
+
+  Fetcher<T, SideA<T>> fetch_a;
+  Fetcher<T, SideB<T>> fetch_b;
+  A read_a;
+  B read_b;
+  ScalesOf<T> scales;
+  LdsByte* blocks;  // this wave's block of stage 0, part 0
+  u32 wave;
+  u32 tiles;
+  u32 first_tile;   // in K
+  u32 first_valid;  // numbers along K that exist of the first tile
+  u32 k_offset;     // of the tile after the current one
+
+  // The tile after the current one becomes the current one.
+  HIPGEMM_DEVICE void next_tile() { k_offset += kRowBytes; }
+
+  HIPGEMM_DEVICE void begin_scales() {
+    if constexpr (T::kScaling == Scaling::blocks) scales.begin(tiles);
+  }
+  // At the start of a tile. A unit of scales is one tile or two, and the last tile ends one.
+  template <After kAfter, u32 kStage>
+  HIPGEMM_DEVICE void turn_scales() {
+    if constexpr (T::kScaling == Scaling::blocks)
+      if constexpr (T::kSteps == kUnitSteps || kStage == 0)
+        scales.template turn<scale_loads(kAfter, kStage) != 0>();
+  }
+  // Loads of scales in a tile: at the start of each unit those of the next.
+  static constexpr u32 scale_loads(After after, u32 stage) {
+    if constexpr (T::kScaling == Scaling::blocks) {
+      const bool next = T::kSteps == kUnitSteps ? after != After::none
+                                                : stage == 0 && after == After::two_or_more;
+      return next ? ScalesOf<T>::kLoads : 0;
+    }
+    return 0;
+  }
+  template <u32 kStage, u32 kPartA, u32 kPartB>
+  HIPGEMM_DEVICE void multiply(Accumulators<T>& acc, const typename A::Fragments& a,
+                               const typename B::Fragments& b) const {
+    if constexpr (T::kScaling == Scaling::blocks)
+      acc.template multiply<kPartA, kPartB, T::kSteps == kUnitSteps ? 0 : kStage>(a, b, scales);
+    else
+      acc.template multiply<kPartA, kPartB>(a, b);
+  }
+
+  HIPGEMM_DEVICE LdsByte* block(u32 stage, u32 part) const {
+    return blocks + stage * T::kStageBytes + part * T::kPartBytes;
+  }
+  template <u32 kPart>
+  HIPGEMM_DEVICE void fetch_first_a(u32 stage) const {
+    fetch_a.template fetch_ragged<kPart>(block(stage, kPart), first_tile, first_valid);
+  }
+  template <u32 kPart>
+  HIPGEMM_DEVICE void fetch_first_b(u32 stage) const {
+    fetch_b.template fetch_ragged<kPart>(block(stage, kPart), first_tile, first_valid);
+  }
+};
+
+// Walks the tiles. The tail is written out rather than guarded: no fetch in the loop needs a
+// condition, and each tile is one basic block, which the compiler must not let MFMAs leave.
+template <class T>
+HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
+  typename T::Schedule::template Run<T> run{p, acc};
+  run.begin();
+  if (p.tiles > 1) {
+    const u32 end = p.k_offset + (p.tiles - 2) * kRowBytes;
+    if (p.tiles % 2 == 1) {
+      run.template tile<After::two_or_more, 1>();
+      p.next_tile();
+    }
+#pragma clang loop unroll(disable)
+    while (p.k_offset < end) {
+      run.template tile<After::two_or_more, 0>();
+      p.next_tile();
+      run.template tile<After::two_or_more, 1>();
+      p.next_tile();
+    }
+    run.template tile<After::one, 0>();
+  }
+  run.template tile<After::none, 1>();
+  run.end();
+}
+
+// Fetch the next tile while multiplying this one. One barrier per tile.
+struct DoubleBuffer {
+  static constexpr u32 kParts = 1, kStages = 2;
+
+  template <class T>
+  struct Run {
+    Pipeline<T>& p;
+    Accumulators<T>& acc;
+
+    HIPGEMM_DEVICE void begin() {
+      p.begin_scales();
+      p.template fetch_first_a<0>(p.tiles % 2);
+      p.template fetch_first_b<0>(p.tiles % 2);
+    }
+
+    template <After kAfter, u32 kStage>
+    HIPGEMM_DEVICE void tile() {
+      // After the barrier this tile has landed from all waves, and all have read the one before.
+      wait_dma<0>();
+      barrier();
+      p.template turn_scales<kAfter, kStage>();
+      if constexpr (kAfter != After::none) {
+        p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+        p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
+        if constexpr (kAfter == After::two_or_more) {
+          p.fetch_a.next();
+          p.fetch_b.next();
+        }
+      }
+      typename Pipeline<T>::A::Fragments a;
+      typename Pipeline<T>::B::Fragments b;
+      p.read_a.template read<kStage, 0>(a);
+      p.read_b.template read<kStage, 0>(b);
+      p.template multiply<kStage, 0, 0>(acc, a, b);
+      if constexpr (kAfter == After::none) acc.template settle<0, 0>();
+      pin();
+    }
+
+    HIPGEMM_DEVICE void end() {}
+  };
+};
+
+// A ring of stages. A product with few rows waits for memory whatever it does, so a workgroup keeps
+// kStages_ - 1 tiles on their way. Where no tile is left to fetch, zeros count as one: every wait
+// is the same.
+template <u32 kStages_>
+struct Ring {
+  static constexpr u32 kParts = 1, kStages = kStages_;
+
+  template <class T>
+  struct Run {
+    Pipeline<T>& p;
+    Accumulators<T>& acc;
+    u32 stage = 0;  // of the current tile
+    u32 k_end = 0;  // k_offset past the last tile
+
+    HIPGEMM_DEVICE void begin() {
+      k_end = p.k_offset + (p.tiles - 1) * kRowBytes;
+      p.begin_scales();
+      p.template fetch_first_a<0>(0);
+      p.template fetch_first_b<0>(0);
+      unrolled<kStages - 2>([&]<u32 i>() { fetch(1 + i, p.k_offset + i * kRowBytes, 0); });
+      p.fetch_a.advance(0, kAhead);
+      p.fetch_b.advance(0, kAhead);
+    }
+
+    template <After kAfter, u32 kStage>
+    HIPGEMM_DEVICE void tile() {
+      // After the barrier this tile has landed from all waves, and all have read the one before,
+      // over which the next fetch goes.
+      wait_dma<(kStages - 2) * (T::A::kDmas + T::B::kDmas)>();
+      barrier();
+      p.template turn_scales<kAfter, kStage>();
+      if constexpr (kAfter != After::none)
+        fetch(stage == 0 ? kStages - 1 : stage - 1, p.k_offset, kAhead);
+      typename Pipeline<T>::A::Fragments a;
+      typename Pipeline<T>::B::Fragments b;
+      p.read_a.template read<0>(stage, a);
+      p.read_b.template read<0>(stage, b);
+      p.template multiply<kStage, 0, 0>(acc, a, b);
+      if constexpr (kAfter == After::none) acc.template settle<0, 0>();
+      pin();
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+
+    // LDS may be another workgroup's after this one's end.
+    HIPGEMM_DEVICE void end() { wait_dma<0>(); }
+
+   private:
+    static constexpr u32 kAhead = (kStages - 2) * kRowBytes;
+
+    // `ahead`: how much further along K than k_offset, as far as the fetchers know.
+    HIPGEMM_DEVICE void fetch(u32 to, u32 k_offset, u32 ahead) {
+      const bool past = k_offset + ahead >= k_end;
+      p.fetch_a.detach_if(past);
+      p.fetch_b.detach_if(past);
+      p.fetch_a.template fetch<0>(p.block(to, 0), k_offset);
+      p.fetch_b.template fetch<0>(p.block(to, 0), k_offset);
+      p.fetch_a.next();
+      p.fetch_b.next();
+    }
+  };
+};
+using Ring4 = Ring<4>;
+
+// Two groups of waves, one of each per SIMD, half a step apart: while one multiplies, the other
+// fetches and reads. A and B come in two parts each and C in four quadrants, so a tile takes four
+// steps, each a memory phase and a compute phase with a barrier after both:
+//
+//   step  fetch               read        multiply
+//   0     B1 of tile s+1      A0 of s     A0 * B0
+//   1     A1 of tile s+1      B1 of s     A0 * B1
+//   2     B0 of tile s+2      A1 of s     A1 * B1
+//   3     A0 of tile s+2      B0 of s+1   A1 * B0
+//
+// Each part is read five steps after its fetch was issued. The wait in between lets the fetches of
+// the last four steps fly on; it comes one barrier before the read, because the reader also needs
+// what the other waves fetched. A fetch follows the last read of what it overwrites by at least
+// three steps: the read's data has then been multiplied and a barrier has passed in every wave,
+// half a step of lag included.
+struct PingPong {
+  static constexpr u32 kParts = 2, kStages = 2;
+
+  template <class T>
+  struct Run {
+    Pipeline<T>& p;
+    Accumulators<T>& acc;
+    typename Pipeline<T>::B::Fragments b0[2] = {};  // B0 of the tile in stage 0, stage 1
+
+    HIPGEMM_DEVICE bool lags() const { return p.wave >= T::kWaves / 2; }
+
+    HIPGEMM_DEVICE void begin() {
+      const u32 stage = p.tiles % 2 == 1 ? 1 : 0;
+      p.begin_scales();
+      p.template fetch_first_b<0>(stage);
+      p.template fetch_first_a<0>(stage);
+      p.template fetch_first_b<1>(stage);
+      p.template fetch_first_a<1>(stage);
+      // Tile 1's first part, or nothing of the same length.
+      Fetcher<T, SideA<T>> next_a = p.fetch_a;
+      Fetcher<T, SideB<T>> next_b = p.fetch_b;
+      next_a.detach_if(p.tiles == 1);
+      next_b.detach_if(p.tiles == 1);
+      next_b.template fetch<0>(p.block(1 - stage, 0), p.k_offset);
+      next_a.template fetch<0>(p.block(1 - stage, 0), p.k_offset);
+      p.fetch_a.advance(0, kRowBytes);
+      p.fetch_b.advance(0, kRowBytes);
+
+      // B0, then A0 of tile 0 have landed.
+      wait_dma<3 * T::A::kDmas + 2 * T::B::kDmas>();
+      barrier();
+      p.read_b.template read<0>(stage, b0[0]);
+      for (u32 f = 0; f < T::B::kFragments; f++)
+        for (u32 step = 0; step < T::kSteps; step++) b0[1][f][step] = b0[0][f][step];
+      wait_dma<2 * T::A::kDmas + 2 * T::B::kDmas>();
+      wait_lds();  // or the compiler carries this wait into the loop
+      barrier();
+      if (lags()) barrier();
+    }
+
+    template <After kAfter, u32 kStage>
+    HIPGEMM_DEVICE void tile() {
+      constexpr bool kNext = kAfter != After::none, kNextButOne = kAfter == After::two_or_more;
+      typename Pipeline<T>::A::Fragments a;
+      typename Pipeline<T>::B::Fragments b1;
+
+      // The fetch of a tile's part 1 is its last: next() follows it.
+      p.template turn_scales<kAfter, kStage>();
+      if constexpr (kNext) p.fetch_b.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      if constexpr (kNextButOne) p.fetch_b.next();
+      p.read_a.template read<kStage, 0>(a);
+      compute<kAfter, kStage, 0, 0, 0>(a, b0[kStage]);
+
+      if constexpr (kNext) p.fetch_a.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      if constexpr (kNextButOne) p.fetch_a.next();
+      p.read_b.template read<kStage, 1>(b1);
+      compute<kAfter, kStage, 1, 0, 1>(a, b1);
+
+      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);
+      p.read_a.template read<kStage, 1>(a);
+      compute<kAfter, kStage, 2, 1, 1>(a, b1);
+
+      if constexpr (kNextButOne) p.fetch_a.template fetch<0>(p.block(kStage, 0), p.k_offset);
+      if constexpr (kNext) p.read_b.template read<1 - kStage, 0>(b0[1 - kStage]);
+      compute<kAfter, kStage, 3, 1, 0>(a, b0[kStage]);
+    }
+
+    HIPGEMM_DEVICE void end() {
+      if (!lags()) barrier();
+    }
+
+   private:
+    template <After kAfter, u32 kStage, int kStep, u32 kPartA, u32 kPartB>
+    HIPGEMM_DEVICE void compute(const typename Pipeline<T>::A::Fragments& a,
+                                const typename Pipeline<T>::B::Fragments& b) {
+      wait_dma<in_flight(kAfter, kStage, kStep)>();
+      barrier();
+      // Priority keeps the compute phase on the matrix pipe and, besides, MFMAs in their phase.
+      __builtin_amdgcn_s_setprio(1);
+      p.template multiply<kStage, kPartA, kPartB>(acc, a, b);
+      if constexpr (kAfter == After::none) acc.template settle<kPartA, kPartB>();
+      __builtin_amdgcn_s_setprio(0);
+      barrier();
+    }
+
+    // DMAs that one wave issues in a step.
+    static constexpr u32 issued(After after, int step) {
+      if (after == After::none || (after == After::one && step >= 2)) return 0;
+      return step % 2 == 0 ? T::B::kDmas : T::A::kDmas;
+    }
+    // And in this step and the three before it, which may lie in the previous tile. Scales are
+    // loaded ahead of step 0's fetch, and the next tile may want them.
+    static constexpr u32 in_flight(After after, u32 stage, int step) {
+      const After before = after == After::none ? After::one : After::two_or_more;
+      u32 sum = step < 3 ? Pipeline<T>::scale_loads(after, stage) : 0;
+      for (int back = 0; back < 4; back++)
+        sum += step >= back ? issued(after, step - back) : issued(before, step - back + 4);
+      return sum;
+    }
+  };
+};
+
+}  // namespace hipgemm

@@ -1,0 +1,68 @@
+// What one workgroup computes, apart from how.
+#pragma once
+
+#include "common/memory.hpp"
+#include "common/types.hpp"
+#include "gemm/order.hpp"
+#include "gemm/tile.hpp"
+
+namespace hipgemm {
+
+// A tile of C = A * B^T over a range of K. A walker, such as dense_work, makes it from the number
+// of the workgroup; the rest of the kernel sees nothing else of where it is.
+template <class T>
+struct Work {
+  TileArea<T> area;
+  u64 a, b, c;           // where the matrices begin
+  u64 a_scale, b_scale;  // and their scales, if any
+  u32 k;                 // of the matrices
+  KRange range;
+  u32 skipped;              // rows at the top of the tile that are not stored
+  bool accumulate = false;  // add to what C holds
+};
+
+// Workgroups of the grid, which the runtime passes behind the arguments.
+HIPGEMM_DEVICE u32 workgroup_count() {
+  return *(const __attribute__((address_space(4))) u32*)__builtin_amdgcn_implicitarg_ptr();
+}
+
+// Places in the grid: tiles, then splits of K, then entries of the batch.
+template <class T, class Args>
+HIPGEMM_DEVICE Work<T> dense_work(const Args& args, u32 workgroup) {
+  const u32 tiles_m = (args.m + T::kM - 1) / T::kM, tiles_n = (args.n + T::kN - 1) / T::kN;
+  const u32 tiles = tiles_m * tiles_n, k_tiles = count_k_tiles(args.k, T::kK);
+  // Divisions are long; a product alone needs none of these.
+  u32 tile = place_of_workgroup(workgroup, workgroup_count()), split = 0, outer = 0, inner = 0;
+  if (tile >= tiles) {
+    const u32 entry = tile / tiles;
+    tile -= entry * tiles;
+    const u32 batch = entry / args.splits;
+    split = entry - batch * args.splits;
+    outer = batch / args.batch_inner;
+    inner = batch - outer * args.batch_inner;
+  }
+  const auto entry = [&](const void* first, i64 outer_bytes, i64 inner_bytes) {
+    return reinterpret_cast<u64>(first) + outer * static_cast<u64>(outer_bytes) +
+           inner * static_cast<u64>(inner_bytes);
+  };
+  Work<T> work{
+      .area = tile_area<T>(tile_of_place(tile, tiles_m, tiles_n), args.m, args.n),
+      .a = entry(args.a, args.a_outer, args.a_inner),
+      .b = entry(args.b, args.b_outer, args.b_inner),
+      .c = entry(args.c, args.c_outer, args.c_inner) + split * static_cast<u64>(args.split_stride),
+      .a_scale = 0,
+      .b_scale = 0,
+      .k = args.k,
+      .range =
+          k_range(k_tiles, split * args.split_tiles,
+                  split + 1 == args.splits ? count_turns(k_tiles) : (split + 1) * args.split_tiles),
+      .skipped = 0,
+  };
+  if constexpr (T::kScaling != Scaling::none) {
+    work.a_scale = entry(args.a_scale, args.a_scale_outer, args.a_scale_inner);
+    work.b_scale = entry(args.b_scale, args.b_scale_outer, args.b_scale_inner);
+  }
+  return work;
+}
+
+}  // namespace hipgemm

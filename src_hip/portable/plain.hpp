@@ -1,0 +1,295 @@
+// The product without matrix instructions: any formats, any strides, any architecture.
+#pragma once
+
+#include "common/element.hpp"
+#include "common/hip_device.hpp"
+#include "common/kargs.hpp"
+#include "common/memory.hpp"
+#include "common/scale_layout.hpp"
+#include "common/small_float.hpp"
+#include "common/types.hpp"
+
+namespace hipgemm {
+
+HIPGEMM_BOTH constexpr Scaling scaling_of(Format format) {
+  return format < Format::fp8_e4m3     ? Scaling::none
+         : format < Format::mxfp8_e4m3 ? Scaling::floats
+                                       : Scaling::blocks;
+}
+#define FORMAT(name, ...) static_assert(scaling_of(Format::name) == Scaling::none, "");
+#define SCALED_FORMAT(name, code, bits, element, block)                                    \
+  static_assert(scaling_of(Format::name) == ((block) ? Scaling::blocks : Scaling::floats), \
+                "codes grow with the scales: formats.def");
+#include "common/formats.def"
+
+// One operand of one product. Strides are bytes; k_stride is from pair to pair for packed numbers.
+struct PlainOperand {
+  Format format;
+  u64 data, scale;
+  i64 row_stride, k_stride, scale_row_stride, scale_block_stride;
+  u32 rows, k;
+};
+
+// A step along K of one operand. It is a block of scales: the sum over a step is what they scale.
+struct PlainTile {
+  static constexpr u32 kRows = 64, kK = kScaleBlock;
+  static constexpr u32 kPitch = kRows + 4;  // whole fours; lanes along K are spread over the banks
+
+  f32 value[kK][kPitch];
+  alignas(16) int exponent[kRows];  // of the scale
+  alignas(16) f32 start[kRows];     // of the sum: NaN where the scale is
+};
+
+// Half of the workgroup's threads load one operand, half the other.
+inline constexpr u32 kPlainThreads = 256, kPlainLoaders = kPlainThreads / 2;
+
+// One thread's way through its operand: some numbers of each step, lanes along the smaller stride.
+class PlainWalk {
+ public:
+  HIPGEMM_DEVICE PlainWalk(const PlainOperand& from, u32 tile_row, PlainTile& to)
+      : from_(from), to_(to), rows_left_(from.rows - tile_row), k_left_(from.k) {
+    along_k_ = magnitude(from.k_stride) <= magnitude(from.row_stride);
+    const u32 thread = thread_index() % kPlainLoaders;
+    row_ = along_k_ ? thread / PlainTile::kK : thread % PlainTile::kRows;
+    k_ = along_k_ ? thread % PlainTile::kK : thread / PlainTile::kRows;
+    const u64 row_stride = from.row_stride, k_stride = from.k_stride;
+    const u32 per_unit = from.format == Format::mxfp4_e2m1 ? 2 : 1;
+    address_ = from.data + (tile_row + row_) * row_stride + k_ / per_unit * k_stride;
+    load_stride_ = along_k_ ? kRowStep * row_stride : kKStep / per_unit * k_stride;
+    step_stride_ = PlainTile::kK / per_unit * k_stride;
+    scale_ = from.scale + (tile_row + thread) * static_cast<u64>(from.scale_row_stride);
+  }
+
+  // The next step into registers; zero outside the operand.
+  HIPGEMM_DEVICE void fetch() {
+    switch (from_.format) {
+      case Format::f32:
+        fetch_as<u32>();
+        break;
+      case Format::bf16:
+      case Format::f16:
+        fetch_as<u16>();
+        break;
+      default:
+        fetch_as<u8>();
+        break;
+    }
+    const u32 thread = thread_index() % kPlainLoaders;
+    if (scaling_of(from_.format) == Scaling::blocks && k_left_ != 0 &&
+        thread < smaller(rows_left_, PlainTile::kRows))
+      scale_byte_ = *global<u8>(scale_);
+    scale_ += from_.scale_block_stride;
+    address_ += step_stride_;
+    k_left_ -= smaller(k_left_, PlainTile::kK);
+  }
+
+  // What was fetched, into LDS.
+  HIPGEMM_DEVICE void put() const {
+    switch (from_.format) {
+      case Format::bf16:
+        put_as<FromBf16>();
+        break;
+      case Format::f16:
+        put_as<FromF16>();
+        break;
+      case Format::f32:
+        put_as<FromF32>();
+        break;
+      case Format::fp8_e4m3:
+      case Format::mxfp8_e4m3:
+        put_as<FromE4m3>();
+        break;
+      case Format::fp8_e5m2:
+      case Format::mxfp8_e5m2:
+        put_as<FromE5m2>();
+        break;
+      case Format::mxfp4_e2m1:
+        put_as<FromE2m1>();
+        break;
+    }
+    const u32 thread = thread_index() % kPlainLoaders;
+    if (thread >= PlainTile::kRows) return;
+    to_.exponent[thread] = static_cast<int>(scale_byte_) - static_cast<int>(kBias);
+    to_.start[thread] = scale_byte_ == kNanByte ? __builtin_nanf("") : 0.0f;
+  }
+
+ private:
+  // Rows, or places along K, between one thread's numbers.
+  static constexpr u32 kRowStep = kPlainLoaders / PlainTile::kK;
+  static constexpr u32 kKStep = kPlainLoaders / PlainTile::kRows;
+  static constexpr u32 kLoads = PlainTile::kRows * PlainTile::kK / kPlainLoaders;
+  static_assert(kKStep % 2 == 0, "a thread takes the same half of all its pairs");
+  static constexpr u32 kNanByte = 255, kBias = 127;
+
+  // How many of the thread's numbers exist.
+  HIPGEMM_DEVICE u32 count() const {
+    if (row_ >= rows_left_ || k_ >= k_left_) return 0;
+    return along_k_ ? (rows_left_ - row_ + kRowStep - 1) / kRowStep
+                    : (k_left_ - k_ + kKStep - 1) / kKStep;
+  }
+
+  template <class Bits>
+  HIPGEMM_DEVICE void fetch_as() {
+    if (rows_left_ >= PlainTile::kRows && k_left_ >= PlainTile::kK)
+      fetch_first<Bits>([](u32) { return true; });
+    else
+      fetch_first<Bits>([exist = count()](u32 i) { return i < exist; });
+  }
+  template <class Bits, class Exists>
+  HIPGEMM_DEVICE void fetch_first(Exists exists) {
+    u64 at = address_;
+#pragma unroll
+    for (u32 i = 0; i < kLoads; i++) {
+      bits_[i] = 0;
+      if (exists(i)) bits_[i] = *global<Bits>(at);
+      at += load_stride_;
+    }
+  }
+
+  template <class From>
+  HIPGEMM_DEVICE void put_as() const {
+    // A pair's second number lies in the high half.
+    const u32 shift = __is_same(From, FromE2m1) ? k_ % 2 * 4 : 0;
+    f32* to = &to_.value[k_][row_];
+    const u32 to_stride = along_k_ ? kRowStep : kKStep * PlainTile::kPitch;
+#pragma unroll
+    for (u32 i = 0; i < kLoads; i++) {
+      *to = From::widen(bits_[i] >> shift);
+      to += to_stride;
+    }
+  }
+
+  static HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
+
+  const PlainOperand& from_;
+  PlainTile& to_;
+  bool along_k_;
+  u32 row_, k_, rows_left_, k_left_;
+  u64 address_, load_stride_, step_stride_, scale_;
+  u32 bits_[kLoads], scale_byte_ = kBias;
+};
+
+// One thread's part of a tile of C: a square.
+class PlainSquare {
+ public:
+  static constexpr u32 kSide = 4;
+  static constexpr u32 kAcross = PlainTile::kRows / kSide;
+  static_assert(kAcross * kAcross == kPlainThreads, "squares cover the tile");
+
+  // One step along K: the sum of its products, then their scales.
+  HIPGEMM_DEVICE void add(const PlainTile& a, const PlainTile& b) {
+    const f32x4 start = four(&b.start[column_]);
+    f32x4 sum[kSide];
+    for (u32 i = 0; i < kSide; i++) sum[i] = f32x4(a.start[row_ + i]) + start;
+#pragma unroll 8
+    for (u32 k = 0; k < PlainTile::kK; k++) {
+      const f32x4 x = four(&a.value[k][row_]), y = four(&b.value[k][column_]);
+      for (u32 i = 0; i < kSide; i++) sum[i] = __builtin_elementwise_fma(f32x4(x[i]), y, sum[i]);
+    }
+    for (u32 i = 0; i < kSide; i++)
+      for (u32 j = 0; j < kSide; j++)
+        sum_[i][j] += times_power_of_two(sum[i][j], a.exponent[row_ + i] + b.exponent[column_ + j]);
+  }
+
+  HIPGEMM_DEVICE void store(const PlainArgs& args, const PlainOperand& a, const PlainOperand& b,
+                            u64 c, u32 tile_row, u32 tile_column) {
+    const u32 row = tile_row + row_, column = tile_column + column_;
+    const u32 rows = smaller(args.m - smaller(row, args.m), kSide);
+    const u32 columns = smaller(args.n - smaller(column, args.n), kSide);
+    const f32 alpha =
+        args.alpha_ptr ? *global<f32>(reinterpret_cast<u64>(args.alpha_ptr)) : args.alpha;
+    const f32x4 row_scale = load_scales(a, row, rows),
+                column_scale = load_scales(b, column, columns);
+    const auto type = static_cast<Format>(args.out_type);
+    const auto bias_type = static_cast<Format>(args.bias_type);
+#pragma unroll
+    for (u32 j = 0; j < kSide; j++) {
+      if (j >= columns) continue;
+      f32 scale = 1.0f, bias = -0.0f;  // x + -0.0 is x, even for -0.0
+      if (args.col_scale) scale = global<f32>(reinterpret_cast<u64>(args.col_scale))[column + j];
+      if (args.bias)
+        bias = load_element(reinterpret_cast<u64>(args.bias) +
+                                static_cast<u64>(column + j) * element_bytes(bias_type),
+                            bias_type);
+#pragma unroll
+      for (u32 i = 0; i < kSide; i++) {
+        if (i >= rows) continue;
+        const f32 x = sum_[i][j] * (row_scale[i] * column_scale[j]) * alpha;
+        store_element(c + (row + i) * static_cast<u64>(args.c_row) +
+                          (column + j) * static_cast<u64>(args.c_col),
+                      type, __builtin_fmaf(x, scale, bias));
+      }
+    }
+  }
+
+ private:
+  static HIPGEMM_DEVICE f32x4 four(const f32* at) { return *reinterpret_cast<const f32x4*>(at); }
+
+  static HIPGEMM_DEVICE f32x4 load_scales(const PlainOperand& of, u32 first, u32 count) {
+    f32x4 scale(1.0f);
+    if (scaling_of(of.format) == Scaling::floats && of.scale)
+#pragma unroll
+      for (u32 i = 0; i < kSide; i++)
+        if (i < count)
+          scale[i] = *global<f32>(of.scale + (first + i) * static_cast<u64>(of.scale_row_stride));
+    return scale;
+  }
+
+  const u32 row_ = thread_index() / kAcross * kSide, column_ = thread_index() % kAcross * kSide;
+  f32x4 sum_[kSide] = {};
+};
+
+struct BatchEntry {
+  u64 outer, inner;
+  HIPGEMM_DEVICE u64 in(const void* p, u64 outer_stride, u64 inner_stride) const {
+    return p ? reinterpret_cast<u64>(p) + outer * outer_stride + inner * inner_stride : 0;
+  }
+};
+
+HIPGEMM_DEVICE PlainOperand operand(const PlainArgs& args, bool is_b, BatchEntry entry) {
+  return {
+      static_cast<Format>(is_b ? args.b_format : args.a_format),
+      entry.in(is_b ? args.b : args.a, is_b ? args.b_outer : args.a_outer,
+               is_b ? args.b_inner : args.a_inner),
+      entry.in(is_b ? args.b_scale : args.a_scale, is_b ? args.b_scale_outer : args.a_scale_outer,
+               is_b ? args.b_scale_inner : args.a_scale_inner),
+      is_b ? args.b_col : args.a_row,
+      is_b ? args.b_k : args.a_k,
+      is_b ? args.b_scale_col : args.a_scale_row,
+      is_b ? args.b_scale_block : args.a_scale_block,
+      is_b ? args.n : args.m,
+      args.k};
+}
+
+// A workgroup makes one tile of C. A grid may have more of them than there are tiles.
+template <u32 kThreads, u32 kM, u32 kN, u32 kK>
+HIPGEMM_DEVICE void plain(const PlainArgs& args) {
+  static_assert(kThreads == kPlainThreads && kM == PlainTile::kRows && kN == PlainTile::kRows &&
+                    kK == PlainTile::kK,
+                "");
+  static __shared__ PlainTile tile_a, tile_b;
+  const bool loads_b = uniform(thread_index() / kPlainLoaders);
+  const u32 down = (args.m + PlainTile::kRows - 1) / PlainTile::kRows;
+  const u32 across = (args.n + PlainTile::kRows - 1) / PlainTile::kRows;
+  const u32 tiles = down * across;
+  const u32 at = workgroup_index();
+  if (at >= tiles * args.batches) return;
+  const u32 batch = at / tiles, tile = at % tiles;
+  const u32 row = tile / across * PlainTile::kRows, column = tile % across * PlainTile::kRows;
+  const BatchEntry entry{batch / args.batch_inner, batch % args.batch_inner};
+  const PlainOperand mine = operand(args, loads_b, entry);
+  PlainWalk walk(mine, loads_b ? column : row, loads_b ? tile_b : tile_a);
+  PlainSquare square;
+  walk.fetch();
+  for (u64 k = 0; k < args.k; k += PlainTile::kK) {
+    walk.put();
+    sync_workgroup();
+    walk.fetch();  // lands while this step is added up
+    square.add(tile_a, tile_b);
+    sync_workgroup();
+  }
+  square.store(args, operand(args, false, entry), operand(args, true, entry),
+               entry.in(args.c, args.c_outer, args.c_inner), row, column);
+}
+
+}  // namespace hipgemm
