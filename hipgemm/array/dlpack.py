@@ -155,8 +155,10 @@ def ask(x: Any, kind: int, stream: int) -> Any:
         stream = 1  # its name there for the default stream; DLPack lets ROCm call it 0
     try:
         return x.__dlpack__(stream=stream, max_version=VERSION)
-    except TypeError:
-        return x.__dlpack__(stream=stream)
+    except TypeError as error:
+        if "max_version" not in str(error):
+            raise  # the producer's own
+    return x.__dlpack__(stream=stream)
 
 
 def take(capsule: Any) -> Imported:

@@ -140,3 +140,41 @@ def test_numpy_can_take_host_memory_s_layout():
     found = _dlpack.take(x.__dlpack__())
     assert (found.device_type, found.shape, found.strides) == (1, (2, 3), (12, 4))
     assert found.ptr == x.__array_interface__["data"][0]
+
+
+class Producer:
+    """Of arrays that lend nothing: each call is noted, and fails as `says` tells."""
+
+    def __init__(self, says):
+        self.says, self.calls = says, []
+
+    def __dlpack__(self, **how):
+        self.calls.append(sorted(how))
+        raise TypeError(self.says)
+
+
+def test_a_producer_s_own_type_error_is_told_at_once():
+    producer = Producer("this array lends nothing")
+    with pytest.raises(TypeError, match=r"^this array lends nothing$") as caught:
+        _dlpack.ask(producer, _dlpack.ROCM, 0)
+    assert producer.calls == [["max_version", "stream"]]
+    assert caught.value.__context__ is None
+
+
+def test_a_producer_that_knows_no_versions_is_asked_without():
+    class Old:
+        def __dlpack__(self, stream):
+            return stream
+
+    assert _dlpack.ask(Old(), _dlpack.ROCM, 7) == 7
+
+    class Wrapped:  # whose signature says nothing
+        def __dlpack__(self, **how):
+            return Old().__dlpack__(**how)
+
+    assert _dlpack.ask(Wrapped(), _dlpack.CUDA, 0) == 1
+    producer = Producer("got an unexpected keyword argument 'max_version'")
+    with pytest.raises(TypeError) as caught:
+        _dlpack.ask(producer, _dlpack.ROCM, 0)
+    assert producer.calls == [["max_version", "stream"], ["stream"]]
+    assert caught.value.__context__ is None

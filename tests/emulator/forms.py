@@ -270,7 +270,8 @@ def of_results(row: Row, rng: np.random.Generator) -> Iterator[Variant]:
 
             def scaled(rows: Rows, factor: float = factor) -> Rows:
                 x = typed(t, rows)
-                return to_rows(t, (x * x.dtype.type(factor)).astype(x.dtype))
+                with np.errstate(all="ignore"):
+                    return to_rows(t, (x * x.dtype.type(factor)).astype(x.dtype))
 
             yield Variant(row, text, case, case.sources, scaled)
     elif row.sources and row.sources[0].kind in ("f", "bf") and t.kind in ("i", "u"):
