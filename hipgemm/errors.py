@@ -1,4 +1,4 @@
-"""Exceptions, reasons, and the one way messages are written."""
+"""Exceptions, reasons, and the form of error messages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ E = TypeVar("E", bound=Exception)
 
 
 class UnsupportedError(NotImplementedError):
-    """A well-formed call that no kernel serves.
+    """A valid call that no kernel supports.
 
     Parameters
     ----------
     message : str
-        What was asked for and why it cannot be done.
+        What was requested and why it is not supported.
     reasons : sequence of Reason
-        Every obstacle, not only the first.
+        Every reason, not only the first.
     """
 
     def __init__(self, message: str, reasons: Sequence[Reason] = ()):
@@ -39,7 +39,7 @@ class HipError(RuntimeError):
     name : str
         Its name, for example ``hipErrorIllegalAddress``.
     report : str
-        What the runtime has to say about it: on the emulator the kernel, instruction and address.
+        Details from the runtime. The emulator gives the kernel, instruction and address.
     """
 
     def __init__(self, call: str, code: int, name: str, report: str = ""):
@@ -63,24 +63,24 @@ class RuntimeFallbackWarning(RuntimeWarning):
 
 
 class InterchangeError(BufferError, AttributeError):
-    """An array has no form in the interchange protocol asked for.
+    """An array cannot be represented in the requested interchange protocol.
 
-    It is an AttributeError too, so that ``hasattr(x, "__cuda_array_interface__")`` says no.
+    It is also an AttributeError, so that ``hasattr(x, "__cuda_array_interface__")`` is False.
     """
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One obstacle: what is required and what was got.
+    """One reason why a call fails: what is required, and what was given.
 
     Attributes
     ----------
     kind : type
-        TypeError, ValueError, UnsupportedError or another exception: what the call raises.
+        The exception that the call raises: TypeError, ValueError, UnsupportedError or another.
     code : str
-        A short stable word to count by, such as ``"shape"``.
+        A short stable identifier, such as ``"shape"``, for counting.
     text : str
-        The sentence, without the function's name.
+        The message, without the function's name.
     """
 
     kind: type[Exception]
@@ -91,17 +91,17 @@ class Reason:
         return self.text
 
 
-def sentence(required: str, got: object, context: str = "") -> str:
-    """Write what is required, what was got, and what helps to understand it.
+def requirement(required: str, got: object, context: str = "") -> str:
+    """Format a message: what is required, what was given, and optional context.
 
-    >>> sentence("a.ndim must be 2", 1, "a.shape=(4,)")
+    >>> requirement("a.ndim must be 2", 1, "a.shape=(4,)")
     'a.ndim must be 2; got 1; a.shape=(4,)'
     """
     return f"{required}; got {got}" + (f"; {context}" if context else "")
 
 
 def message(function: str, texts: Sequence[object]) -> str:
-    """Write the message of an exception: one fault on its line, several as a list.
+    """Format the message of an exception: one fault on the same line, several as a list.
 
     >>> message("matmul", ["a.ndim must be 2; got 1"])
     'matmul: a.ndim must be 2; got 1'
@@ -112,32 +112,32 @@ def message(function: str, texts: Sequence[object]) -> str:
 
 
 @contextmanager
-def told_by(function: str) -> Iterator[None]:
-    """Let what is said of missing kernels, or of sizes they do not take, begin with the function called."""
+def error_context(function: str) -> Iterator[None]:
+    """Prefix errors about missing kernels or unsupported sizes with the name of the called function."""
     try:
         yield
     except KernelNotFoundError as error:
         raise KernelNotFoundError(message(function, [error])) from error.__cause__
     except UnsupportedError as error:
-        if error.reasons:  # these were told as they should be
+        if error.reasons:  # its message has the prefix
             raise
         raise UnsupportedError(message(function, [error])) from None
 
 
 def fault(kind: type[E], function: str, required: str, got: object, context: str = "") -> E:
-    """Make the exception for a fault that comes alone; where there may be several, `Checks` collects them.
+    """Make the exception for a single fault. `Checks` collects several.
 
     >>> fault(ValueError, "matmul", "a.ndim must be 2", 1)
     ValueError('matmul: a.ndim must be 2; got 1')
     """
-    return kind(message(function, [sentence(required, got, context)]))
+    return kind(message(function, [requirement(required, got, context)]))
 
 
 def raise_reasons(function: str, reasons: Sequence[Reason]) -> None:
-    """Raise what `reasons` call for, if there are any.
+    """Raise the exception for `reasons`, if there are any.
 
-    The caller's mistakes come first: a TypeError, else a ValueError, and only a well-formed call is
-    an UnsupportedError. Whichever is raised lists all of them.
+    A TypeError takes precedence over a ValueError, and both over an UnsupportedError. Whichever is
+    raised lists all reasons.
     """
     if not reasons:
         return
@@ -149,8 +149,8 @@ def raise_reasons(function: str, reasons: Sequence[Reason]) -> None:
     raise UnsupportedError(text, reasons)
 
 
-def read(function: str, x: T | Reason) -> T:
-    """Return what was read, or raise what is wrong with it."""
+def value_or_raise(function: str, x: T | Reason) -> T:
+    """Return a parsed value; if it is a reason instead, raise it."""
     if isinstance(x, Reason):
         raise_reasons(function, [x])
     assert not isinstance(x, Reason)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hipgemm.array.device_array import lend
-from hipgemm.errors import RuntimeNotFoundError, sentence
+from hipgemm.errors import RuntimeNotFoundError, requirement
 from hipgemm.formats.elements import BF16, F32, QUANTIZED
 from hipgemm.formats.groups import group_slots
 from hipgemm.inspect.can_use import can_use
@@ -318,7 +318,7 @@ def agreement(first: Sequence[float], second: Sequence[float]) -> float:
 def run(shapes: Sequence[Shape] = SHAPES + GROUPED) -> int:
     """Print the table; return 0."""
     if _hip.runtime().emulator is None:
-        text = sentence("the runtime must be the emulator", _hip.runtime().kind)
+        text = requirement("the runtime must be the emulator", _hip.runtime().kind)
         raise RuntimeNotFoundError(f"explain --check: {text}; set HIPGEMM_RUNTIME=emulator")
     print("\n".join(_HEAD))
     worst, regrets = dict.fromkeys(("matrix", "lds", "l2", "memory"), 0.0), []

@@ -11,7 +11,7 @@ import numpy as np
 
 from hipgemm.array.device_array import asarray, empty
 from hipgemm.config import config
-from hipgemm.errors import sentence
+from hipgemm.errors import requirement
 from hipgemm.formats.scaled import ScaledArray
 from hipgemm.inspect.counters import EmulatorCounters, emulator_counters
 from hipgemm.inspect.info import info
@@ -63,13 +63,13 @@ def _sizes(text: str) -> list[int]:
     try:
         return [_count(part) for part in text.split(",")]
     except (ValueError, argparse.ArgumentTypeError):
-        fault = sentence("must be positive numbers such as 256,512", repr(text))
+        fault = requirement("must be positive numbers such as 256,512", repr(text))
         raise argparse.ArgumentTypeError(fault) from None
 
 
 def _count(text: str) -> int:
     if not text.strip().isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(sentence("must be a positive number", repr(text)))
+        raise argparse.ArgumentTypeError(requirement("must be a positive number", repr(text)))
     return int(text)
 
 
@@ -79,7 +79,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < 1e6:
-        raise argparse.ArgumentTypeError(sentence("must be a number of seconds", repr(text)))
+        raise argparse.ArgumentTypeError(requirement("must be a number of seconds", repr(text)))
     return value
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from hipgemm import reference, testing
 from hipgemm.array.device_array import asarray, empty
-from hipgemm.errors import UnsupportedError, sentence
+from hipgemm.errors import UnsupportedError, requirement
 from hipgemm.formats.elements import FORMATS, QUANTIZED, full_name
 from hipgemm.inspect.info import info
 from hipgemm.inspect.usage import reset_usage, usage
@@ -150,20 +150,20 @@ def run(args: argparse.Namespace) -> int:
     """Time, print, write."""
     for file in (args.csv, args.json, args.plot):
         if file and not file.parent.is_dir():
-            raise SystemExit(f"bench: {sentence('files must go into a folder that exists', str(file))}")
+            raise SystemExit(f"bench: {requirement('files must go into a folder that exists', str(file))}")
     if args.plot and args.plot.suffix not in (".png", ".pdf", ".svg"):
-        raise SystemExit(f"bench: {sentence('--plot must end in .png, .pdf or .svg', str(args.plot))}")
+        raise SystemExit(f"bench: {requirement('--plot must end in .png, .pdf or .svg', str(args.plot))}")
     formats = FORMATS_OF[args.op]
     args.format = args.format or formats[0]
     if args.format not in formats:
         required = f"--format of {args.op} must be {', '.join(formats)}"
-        raise SystemExit(f"bench: {sentence(required, args.format)}")
+        raise SystemExit(f"bench: {requirement(required, args.format)}")
     cases = list(_cases(args))
     if args.calls is None:
         args.calls = 3 if _emulated() else 20
     if args.calls < 1 or args.groups < 1:
         required = "--calls and --groups must be positive"
-        raise SystemExit(f"bench: {sentence(required, f'{args.calls} and {args.groups}')}")
+        raise SystemExit(f"bench: {requirement(required, f'{args.calls} and {args.groups}')}")
     about = _about()
     rows: list[Row] = []
     for case in _progress(cases):
@@ -202,14 +202,14 @@ def _cases(args: argparse.Namespace) -> Iterable[Case]:
             parts.insert(1, parts[1])
         if len(parts) != 3:
             required = f"--shapes must be MxNxK or a set ({', '.join(SHAPE_SETS)})"
-            raise SystemExit(f"bench: {sentence(required, repr(text))}")
+            raise SystemExit(f"bench: {requirement(required, repr(text))}")
         m, n, k = map(_number, parts)
         yield Case(args.op, args.format, text, m, n, k, groups)
 
 
 def _number(text: str) -> int:
     if not text.strip().isdecimal() or int(text) == 0:
-        raise SystemExit(f"bench: {sentence('sizes must be positive numbers', repr(text))}")
+        raise SystemExit(f"bench: {requirement('sizes must be positive numbers', repr(text))}")
     return int(text)
 
 

@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InterchangeError, Reason, fault, read, sentence
+from ..errors import InterchangeError, Reason, fault, requirement, value_or_raise
 from ..formats.arrays import Resident, array_hint, is_array
 from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, QUANTIZED, round_once
@@ -249,7 +249,7 @@ class DeviceArray(Resident):
         >>> hg.zeros((2, 3), np.float32).view(np.uint8)
         DeviceArray(shape=(2, 12), dtype=uint8, device=0)
         """
-        to, item = read("DeviceArray.view", read_dtype(dtype)), self.dtype.itemsize
+        to, item = value_or_raise("DeviceArray.view", read_dtype(dtype)), self.dtype.itemsize
         shape, strides = self.shape, self.strides
         if to.itemsize != item:
             if not shape or (shape[-1] != 1 and strides[-1] != item):
@@ -260,7 +260,7 @@ class DeviceArray(Resident):
                 required = f"the last axis must be a multiple of {to.itemsize} bytes"
                 raise fault(ValueError, "DeviceArray.view", required, shape[-1] * item)
             shape, strides = (*shape[:-1], count), (*strides[:-1], to.itemsize)
-        read("DeviceArray.view", misaligned(ValueError, self.ptr, shape, strides, to))
+        value_or_raise("DeviceArray.view", misaligned(ValueError, self.ptr, shape, strides, to))
         return DeviceArray(self._block, self.ptr, shape, strides, to, self.readonly)
 
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
@@ -350,7 +350,7 @@ class DeviceArray(Resident):
         if wait:
             with _hip.on_device(self.device):
                 # The consumer may write, unless it is told not to.
-                (lent._block.reading if self.readonly else lent._block.writing)(handle)
+                (lent._block.begin_read if self.readonly else lent._block.begin_write)(handle)
         return _dlpack.export(
             lent.ptr,
             self.device,
@@ -388,7 +388,7 @@ class DeviceArray(Resident):
             raise fault(InterchangeError, "__cuda_array_interface__", required, self.dtype, advice)
         stream = self._block.stream()
         with _hip.on_device(self.device):
-            self._block.writing(stream)  # which is then behind all that reads, too
+            self._block.begin_write(stream)  # which is then behind all that reads, too
         return {
             "shape": self.shape,
             "strides": None
@@ -484,8 +484,8 @@ def _make(
     if any(n < 0 for n in extents):
         checks.add(ValueError, "shape", "shape must not be negative", extents)
     to = checks.take(read_dtype(dtype), BF16.dtype)
-    number = checks.take(_hip.read_device(device), 0)
-    checks.take(_hip.known_stream(stream), 0)
+    number = checks.take(_hip.parse_device(device), 0)
+    checks.take(_hip.existing_stream(stream), 0)
     checks.raise_all()
     return new(extents, to, number, _hip.stream_handle(function, stream))
 
@@ -562,8 +562,8 @@ def asarray(
     DeviceArray(shape=(8, 4), dtype=bfloat16, device=0)
     """
     checks = Checks("asarray")
-    checks.take(_hip.known_stream(stream), 0)
-    target = None if device is None else checks.take(_hip.read_device(device), 0)
+    checks.take(_hip.existing_stream(stream), 0)
+    target = None if device is None else checks.take(_hip.parse_device(device), 0)
     to = None
     if isinstance(x, ScaledArray):
         if dtype is not None:
@@ -634,10 +634,12 @@ def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
     try:
         found = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
-        return Reason(TypeError, "dtype", sentence("dtype must be a dtype or the name of one", repr(dtype)))
+        return Reason(
+            TypeError, "dtype", requirement("dtype must be a dtype or the name of one", repr(dtype))
+        )
     if found.hasobject or found.itemsize == 0 or not found.isnative:
         required = "dtype must be a plain type in native byte order"
-        return Reason(TypeError, "dtype", sentence(required, found))
+        return Reason(TypeError, "dtype", requirement(required, found))
     return found
 
 
@@ -660,7 +662,7 @@ def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
     block = _hip.allocate(high - low, device, stream)
     if device == x.device:
         with _hip.on_device(device):
-            x._block.reading(stream)
+            x._block.begin_read(stream)
             _hip.copy("DeviceToDevice", block.ptr, low, high - low, stream)
     else:
         with _hip.on_device(x.device):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InterchangeError, Reason, fault, read, sentence
+from ..errors import InterchangeError, Reason, fault, requirement, value_or_raise
 from ..formats.checks import Checks
 from ..formats.strides import byte_range, contiguous_strides
 from ..runtime import hip as _hip
@@ -46,7 +46,9 @@ def take_over(x: Any, stream: int) -> tuple[_hip.Block, Foreign]:
         required = f"the array must be in the memory of device 0 to {count - 1}"
         got = f"address {found.ptr:#x}, device {found.device}"
         raise fault(InterchangeError, "asarray", required, got)
-    read("asarray", misaligned(InterchangeError, found.ptr, found.shape, found.strides, found.dtype))
+    value_or_raise(
+        "asarray", misaligned(InterchangeError, found.ptr, found.shape, found.strides, found.dtype)
+    )
     _hip.require_stream(found.stream, found.device)
     low, high = byte_range(found.shape, found.strides, found.dtype.itemsize, found.ptr)
     # An array without elements may have no address, which would read as freed.
@@ -63,7 +65,7 @@ def misaligned(
     if 0 in shape or not any(at % word for at in (ptr, *steps)):
         return None
     required = f"numbers of {dtype} must lie at multiples of {word} bytes"
-    return Reason(kind, "alignment", sentence(required, f"address {ptr:#x}, strides {strides}"))
+    return Reason(kind, "alignment", requirement(required, f"address {ptr:#x}, strides {strides}"))
 
 
 def _by_dlpack(x: Any, stream: int) -> Foreign:

@@ -65,7 +65,7 @@ def as_rows(x: DeviceArray, axis: int, stream: int, function: str = "quantize") 
     count_copy(function, "x", "axes cannot be merged")
     item, row, inner = x.dtype.itemsize, length * x.dtype.itemsize, lead[-1]
     dense = new((*lead, length), x.dtype, x.device, stream)
-    x._block.reading(stream)
+    x._block.begin_read(stream)
     for i, index in enumerate(np.ndindex(*lead[:-1])):
         source = x.ptr + sum(n * s for n, s in zip(index, steps[:-1], strict=True))
         target = dense.ptr + i * inner * row

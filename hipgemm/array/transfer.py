@@ -38,7 +38,7 @@ def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> 
         x = np.ascontiguousarray(x)
     rows, width = (x.shape[0], x.shape[1] * item) if x.ndim == 2 else (1, x.nbytes)
     source_pitch = x.strides[0] if x.ndim == 2 and rows > 1 else width
-    _staging.send(dst, pitch or width, address_of(x), source_pitch, width, rows, stream)
+    _staging.upload(dst, pitch or width, address_of(x), source_pitch, width, rows, stream)
 
 
 def download(
@@ -47,13 +47,13 @@ def download(
     """Copy an array of any layout into a NumPy array of any layout, and wait for it."""
     item = out.dtype.itemsize
     if strides == contiguous_strides(shape, item) and out.flags.c_contiguous:
-        _staging.fetch(address_of(out), out.nbytes, ptr, out.nbytes, out.nbytes, 1, stream)
+        _staging.download(address_of(out), out.nbytes, ptr, out.nbytes, out.nbytes, 1, stream)
         return
     if rows_contiguous(shape, strides, item) and rows_contiguous(shape, out.strides, item):
         rows, columns = shape
         width = columns * item
         host, device = (s[0] if rows > 1 else width for s in (out.strides, strides))
-        _staging.fetch(address_of(out), host, ptr, device, width, rows, stream)
+        _staging.download(address_of(out), host, ptr, device, width, rows, stream)
         return
     low, high = byte_range(shape, strides, item, ptr)
     if high - low > max(_SPAN, 4 * out.nbytes):  # far apart: part by part
@@ -65,7 +65,7 @@ def download(
         return
     # Any other layout: fetch every byte that it spans, and let NumPy pick.
     span = np.empty(high - low, np.uint8)
-    _staging.fetch(address_of(span), span.nbytes, low, span.nbytes, span.nbytes, 1, stream)
+    _staging.download(address_of(span), span.nbytes, low, span.nbytes, span.nbytes, 1, stream)
     plain = np.dtype((np.void, item))  # NumPy has no name for some of ml_dtypes, and here needs one
     first = span[ptr - low : ptr - low + item].view(plain)
     out.view(plain)[...] = np.lib.stride_tricks.as_strided(first, shape, strides)

@@ -558,10 +558,10 @@ def _copies(device: int) -> _Copies:
 def _send(source: DeviceArray, target: DeviceArray) -> None:
     """Queue a copy to another device, behind the product that makes the source."""
     leaving, arriving = _copies(source.device).leaving, _copies(target.device).arriving
-    source._block.reading(int(leaving))
+    source._block.begin_read(int(leaving))
     target._block.readers.add(int(arriving))  # should it be dropped before all have arrived
     ends = (target.ptr, target.device, int(arriving)), (source.ptr, source.device, int(leaving))
-    _staging.between(*ends[0], *ends[1], source.nbytes)
+    _staging.copy_between_devices(*ends[0], *ends[1], source.nbytes)
 
 
 def _own_sums(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Reason, fault, raise_reasons, sentence
+from ..errors import Reason, fault, raise_reasons, requirement
 from .arrays import Array, array_hint, is_array, place_name
 from .elements import F32, QUANTIZED, Format, dtype_name, dtype_names, format_of
 
@@ -43,7 +43,7 @@ class Checks:
 
     def add(self, kind: type[Exception], code: str, required: str, got: object, context: str = "") -> None:
         """Add a fault: what is required, what came, and what helps."""
-        self.found.append(Reason(kind, code, sentence(required, got, context)))
+        self.found.append(Reason(kind, code, requirement(required, got, context)))
 
     def take(self, x: T | Reason, otherwise: T) -> T:
         """Return what was read; where a reason came instead, add that and return something else."""

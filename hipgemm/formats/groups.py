@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Reason, sentence
+from ..errors import Reason, requirement
 from .arrays import Resident
 from .checks import Checks
 from .elements import BLOCK
@@ -52,11 +52,11 @@ def offset_fault(i: int, offset: int, before: int, rows: int | None) -> str:
     """Say what is wrong with one offset behind another, if anything is."""
     got = f"group_offsets[{i}]={offset}"
     if i == 0 and offset != 0:
-        return sentence("group_offsets[0] must be 0", offset)
+        return requirement("group_offsets[0] must be 0", offset)
     if offset < before:
-        return sentence("group_offsets must not decrease", f"{got} after group_offsets[{i - 1}]={before}")
+        return requirement("group_offsets must not decrease", f"{got} after group_offsets[{i - 1}]={before}")
     if rows is not None and offset > rows:
-        return sentence(f"group_offsets must be at most {rows}, the number of rows", got)
+        return requirement(f"group_offsets must be at most {rows}, the number of rows", got)
     return ""
 
 

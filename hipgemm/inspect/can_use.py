@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ..errors import KernelNotFoundError, Reason, UnsupportedError, sentence
+from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement
 from ..formats.scaled import ScaledArray
 from ..kernels.manifest import code_object
 from ..layers.linear import grouped_linear, linear
@@ -18,7 +18,7 @@ from ..products.matmul import matmul
 from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
 from ..products.problem import Described, Problem, describe
 from ..products.run import kept_choices
-from ..runtime.hip import read_stream
+from ..runtime.hip import parse_stream
 
 
 def _product(op: Operation, **given: Any) -> Described:
@@ -62,11 +62,11 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     (False, 'dtype')
     """
     if not isinstance(op, str) or op not in _OPERATIONS:
-        raise ValueError(f"can_use: {sentence('op must be ' + ' or '.join(_OPERATIONS), repr(op))}")
+        raise ValueError(f"can_use: {requirement('op must be ' + ' or '.join(_OPERATIONS), repr(op))}")
     if not isinstance(arch, str):
-        raise TypeError(f"can_use: {sentence('arch must be a name such as gfx950', repr(arch))}")
+        raise TypeError(f"can_use: {requirement('arch must be a name such as gfx950', repr(arch))}")
     function, described = _OPERATIONS[op]
-    stream = read_stream(kwargs.pop("stream", None))
+    stream = parse_stream(kwargs.pop("stream", None))
     try:
         given = inspect.signature(function).bind(*args, **kwargs).arguments
     except TypeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, fields
 
-from ..errors import RuntimeNotFoundError, sentence
+from ..errors import RuntimeNotFoundError, requirement
 from ..runtime import hip as _hip
 
 
@@ -167,7 +167,7 @@ def emulator_counters(*, reset: bool = False, addresses: bool | None = None) -> 
     rt = _hip.runtime()
     library = rt.emulator
     if library is None:
-        text = sentence("the runtime must be the emulator", rt.kind, f"library {rt.library}")
+        text = requirement("the runtime must be the emulator", rt.kind, f"library {rt.library}")
         raise RuntimeNotFoundError(f"emulator_counters: {text}; set HIPGEMM_RUNTIME=emulator")
     for device in range(rt.devices):
         with _hip.on_device(device):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import sentence
+from ..errors import requirement
 from ..formats.elements import FORMATS, QUANTIZED, full_name
 from ..formats.scaled import ScaledArray, scale_shape
 from ..formats.strides import contiguous_strides, exchanged
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     extents = (args.M, args.N, args.K)
     if any(n is None or n < 0 for n in extents) or args.batch < 0:
         print(
-            "error: " + sentence("explain takes M, N and K, numbers of at least 0", f"{extents}"),
+            "error: " + requirement("explain takes M, N and K, numbers of at least 0", f"{extents}"),
             file=sys.stderr,
         )
         return 2

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from ..errors import KernelNotFoundError, UnsupportedError, sentence
+from ..errors import KernelNotFoundError, UnsupportedError, requirement
 from ..formats.elements import Format
 from ..runtime import hip, tally
 from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
@@ -267,7 +267,7 @@ def _tiles(kernel: Function, rows: int, columns: int) -> int:
     if max(rows, columns) > _MAX_EXTENT or tiles > most:
         required = f"x must have at most {_MAX_EXTENT} rows and columns, and {most} tiles"
         tile = f"a tile has {tile_rows} rows and {tile_columns} columns"
-        raise UnsupportedError(sentence(required, f"{rows} x {columns} for the kernel", tile))
+        raise UnsupportedError(requirement(required, f"{rows} x {columns} for the kernel", tile))
     return tiles
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, new
-from ..errors import raise_reasons, told_by
+from ..errors import error_context, raise_reasons
 from ..formats.elements import BF16, F32
 from ..formats.scaled import ScaledArray
 from ..products.grouped import grouped_matmul, grouped_wgrad
@@ -288,7 +288,7 @@ def forward(
     _hip.require_stream(stream, device)
     x_amax, w_amax, dtype = options["x_amax"], options["w_amax"], options["dtype"]
     bias, factors = options.get("bias"), options.get("w_post_scale")
-    with told_by(function), _hip.on_device(device):
+    with error_context(function), _hip.on_device(device):
         make = OperandMaker(function, layer, device, stream)
         (x, x_kept), (w, w_kept) = make.forward(make.matrix(x), make.upload(w), x_amax, w_amax)
         factors = None if factors is None else make.vector(factors)
@@ -315,7 +315,7 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
     device = saved.x.device
     assert device is not None
     _hip.require_stream(stream, device)
-    with told_by(function), _hip.on_device(device):
+    with error_context(function), _hip.on_device(device):
         make = OperandMaker(function, layer, device, stream)
         dy = make.matrix(dy)
         g = dy if factors is None or not isinstance(dy, DeviceArray) else make.scaled(dy, factors)

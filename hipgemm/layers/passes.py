@@ -38,8 +38,8 @@ def rescale(
     """
     for read in (x, rows, columns):
         if read is not None:
-            read._block.reading(stream)
-    out._block.writing(stream)
+            read._block.begin_read(stream)
+    out._block.begin_write(stream)
     m, n = x.shape
     launch_tiles(
         x.device,
@@ -79,7 +79,7 @@ def sum_rows(function: str, x: DeviceArray, stream: int) -> DeviceArray:
         left = -(-rows // SUM_ROWS)
         sums = new((left, columns), F32.dtype, x.device, stream)
         count_call(function, "sum_rows", 0, x.nbytes + sums.nbytes)
-        x._block.reading(stream)
+        x._block.begin_read(stream)
         launch_tiles(x.device, "sum_rows", rows, columns, stream, **source(x), dst=sums.ptr)
         x, rows = sums, left
         if rows == 1:

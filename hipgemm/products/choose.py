@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..config import config
-from ..errors import Reason, UnsupportedError, sentence
+from ..errors import Reason, UnsupportedError, requirement
 from ..formats.groups import group_slots
 from ..formats.operand import Operand
 from ..formats.strides import line_pitch
@@ -171,7 +171,7 @@ def _broken(p: Problem, kernel: Kernel, constraints: Iterable[Constraint]) -> li
     if p.empty and not p.op.ragged:
         return []  # nothing to compute, so nothing to demand
     return [
-        (c, Reason(UnsupportedError, c.code, sentence(*found)))
+        (c, Reason(UnsupportedError, c.code, requirement(*found)))
         for c in constraints
         if (found := c.broken(p, kernel)) is not None
     ]
@@ -316,7 +316,7 @@ def _wrong_name(p: Problem, forced: str, fast: Sequence[Kernel]) -> Reason:
     fitting = [k.name for k in fast if (k.a, k.b) == _formats(p)] or [k.name for k in fast]
     required = f"HIPGEMM_KERNEL must be {'plain or ' if p.op.plain else ''}a kernel for {p.op.name}"
     known = f"those for {' and '.join(_formats(p))}: {', '.join(fitting) or 'none'}"
-    return Reason(ValueError, "kernel", sentence(required, forced, known))
+    return Reason(ValueError, "kernel", requirement(required, forced, known))
 
 
 def _formats(p: Problem) -> tuple[str, str]:
@@ -337,17 +337,17 @@ def _served(
     if known:
         required = f"{' and '.join(p.op.operands)} must be {' or '.join(known)}"
         got = " and ".join(_formats(p))
-        return [], [Reason(UnsupportedError, "format", sentence(required, got, forced))]
+        return [], [Reason(UnsupportedError, "format", requirement(required, got, forced))]
     if p.op.ragged:
         built = load_manifest().items()
         able = [arch for arch, made in built if any(serves(k, p) for k in made.kernels.values())]
         required = f"the GPU must be one with kernels for groups of rows, {' or '.join(able) or 'none'}"
         got = kernels[0].arch if kernels else "none"
-        return [], [Reason(UnsupportedError, "kernel", sentence(required, got))]
+        return [], [Reason(UnsupportedError, "kernel", requirement(required, got))]
     plain = [k for k in kernels if k.op == PLAIN]
     required = f"a gemm kernel for {plain[0].arch} must be built" if plain else "a gemm kernel must be built"
     what = "the plain one only" if plain else "none"
-    return [], [Reason(UnsupportedError, "kernel", sentence(required, what))]
+    return [], [Reason(UnsupportedError, "kernel", requirement(required, what))]
 
 
 # ---- the answer of can_use -------------------------------------------------------------------------

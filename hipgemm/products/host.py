@@ -79,7 +79,7 @@ class HostPlan:
         base = block.ptr
         pairs = list(zip(sources, self.places, strict=True))
         there = [x if place is None else place.array(block, base) for x, place in pairs]
-        with staging.borrowed(plan.device, self.total, stream) as buffer:
+        with staging.acquired(plan.device, self.total, stream) as buffer:
             memory = buffer.array
             for x, place in pairs:
                 if place is not None:

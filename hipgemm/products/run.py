@@ -10,7 +10,7 @@ import numpy as np
 from ..array.device_array import DeviceArray, lend
 from ..array.transfer import address_of
 from ..config import config
-from ..errors import UnsupportedError, raise_reasons, told_by
+from ..errors import UnsupportedError, error_context, raise_reasons
 from ..formats.elements import BLOCK
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.scaled import ScaledArray
@@ -170,14 +170,14 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
     assert problem is not None
     device = hip.current_device() if problem.device is None else problem.device
     try:
-        with told_by(op.name):
+        with error_context(op.name):
             kernels = code_object(hip.arch(device)).kernels.values()
         found, unsupported = choices(problem, kernels)
         raise_reasons(op.name, reasons + unsupported)
     except UnsupportedError as error:
         tally.count_refused(op.name, error.reasons)
         raise
-    with told_by(op.name):
+    with error_context(op.name):
         plan = build(problem, found, device)
     there = host.plan(problem, call) if problem.device is None else None
     if len(plans) >= _MAX_PLANS:
@@ -273,9 +273,9 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
     scales: tuple[int, ...] = ()
     if plan.in_place:
         if first._block.writer != stream:
-            first._block.reading(stream)
+            first._block.begin_read(stream)
         if second._block.writer != stream:
-            second._block.reading(stream)
+            second._block.begin_read(stream)
         first_ptr, second_ptr = first.ptr, second.ptr
     else:
         first_ptr, first_scales = _read(plan, plan.first, first, offsets, stream, temporaries)
@@ -283,20 +283,20 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
         scales = first_scales + second_scales
     device = plan.device
     if plan.op.ragged:
-        offsets._block.reading(stream)
+        offsets._block.begin_read(stream)
         vectors: tuple[Any, ...] = (offsets.ptr, *scales)
     else:
         if type(alpha) is float:
             alpha_ptr = 0
         else:
-            alpha._block.reading(stream)
+            alpha._block.begin_read(stream)
             alpha_ptr, alpha = alpha.ptr, 1.0
         scale_ptr = 0 if col_scale is None else _read_vector(col_scale, device, stream, temporaries)
         bias_ptr = 0 if bias is None else _read_vector(bias, device, stream, temporaries)
         vectors = alpha_ptr, scale_ptr, bias_ptr
     block = out._block
     if block.writer != stream or block.readers:
-        block.writing(stream)
+        block.begin_write(stream)
     out_ptr = out.ptr
     if plan.out_copy is not None:
         result = hip.allocate(plan.out_copy.nbytes, device, stream)
@@ -356,7 +356,7 @@ def _read(
             tally.count_copy(plan.op.name, side.name, "4 bits beside 8")
         x = as_mxfp8(x, stream)
     stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
-    stored._block.reading(stream)
+    stored._block.begin_read(stream)
     ptr = stored.ptr
     if side.copy is not None:
         tally.count_copy(plan.op.name, side.name, side.copy.reason, side.copy.nbytes)
@@ -406,7 +406,7 @@ def _read_scales(
         block, ptr = _block_scales(where, q, stream)
         temporaries.append(block)  # another thread may put its own in the place where this one is kept
         return ptr
-    scale._block.reading(stream)
+    scale._block.begin_read(stream)
     if where.copy is None:
         return int(scale.ptr)
     tally.count_copy(plan.op.name, f"{side.name}.scale", where.copy.reason, where.copy.nbytes)
@@ -417,12 +417,12 @@ def _block_scales(where: ScalePlan, q: ScaledArray, stream: int) -> tuple[hip.Bl
     """Return the scales in the order that kernels read, made at the first product and kept; their address."""
     found: tuple[hip.Block, int] | None = q._kernel_scales.get(where.cache_key)
     if found is not None and found[0].ptr:
-        found[0].reading(stream)
+        found[0].begin_read(stream)
         return found
     scale = q.scale
     block = hip.allocate(where.nbytes + where.padding, scale.device, stream)
     hip.clear(block.ptr + where.nbytes, where.padding, stream)
-    scale._block.reading(stream)
+    scale._block.begin_read(stream)
     if where.order is not None:
         for source, target in where.starts:
             where.order.launch(stream, (scale.ptr + source, block.ptr + target))
@@ -437,14 +437,14 @@ def _group_scales(
     """Return where the kernel finds MX scales down the columns of groups of rows."""
     kept: tuple[hip.Block, int] | None = q._kernel_scales.get("groups")
     if kept is not None and kept[0].ptr:
-        kept[0].reading(stream)
+        kept[0].begin_read(stream)
         temporaries.append(kept[0])
         return kept[1]
     rows, columns = q.shape
     scale = q.scale
     block = hip.allocate(group_scale_bytes(rows, columns, plan.groups), scale.device, stream)
     temporaries.append(block)
-    scale._block.reading(stream)
+    scale._block.begin_read(stream)
     kernel = function(scale.device, "mx_group_scale")
     words = 4 * group_scale_step(columns) // 2
     launch(
@@ -470,7 +470,7 @@ def _group_scales(
 def _read_vector(x: Any, device: int, stream: int, temporaries: list[hip.Block]) -> int:
     """Return where the kernel finds an epilogue vector; one on the host is uploaded without waiting."""
     if type(x) is DeviceArray:
-        x._block.reading(stream)
+        x._block.begin_read(stream)
         return x.ptr
     made = lend(x, device, stream)
     temporaries.append(made._block)

@@ -48,7 +48,7 @@ class AmaxState:
     def __init__(self, value: float | None = None, *, device: int | None = None):
         checks = Checks("AmaxState")
         number = None if value is None else checks.magnitude("value", value, "a number or None")
-        device = checks.take(_hip.read_device(device), 0)
+        device = checks.take(_hip.parse_device(device), 0)
         checks.raise_all()
         self._primed = number is not None
         if number is None:
@@ -76,14 +76,14 @@ class AmaxState:
         handle = _hip.stream_handle("AmaxState.step", stream)
         values = self._values
         with _hip.on_device(values.device):
-            values._block.writing(handle)
+            values._block.begin_write(handle)
             _hip.copy("DeviceToDevice", values.ptr, values.ptr + 4, 4, handle)
             _hip.clear(values.ptr + 4, 4, handle)
 
     def _take(self, own: int, stream: int) -> None:
         """Take in a tensor's own greatest magnitude, just written on `stream`; the first serves at once."""
         values = self._values
-        values._block.writing(stream)
+        values._block.begin_write(stream)
         if not self._primed:
             _hip.copy("DeviceToDevice", values.ptr, own, 4, stream)
             self._primed = True

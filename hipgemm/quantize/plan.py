@@ -45,8 +45,8 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
     if resident is offsets:
         _hip.clear(scale, blocks * columns, stream)
     if rows and columns:
-        x._block.reading(stream)
-        resident._block.reading(stream)
+        x._block.begin_read(stream)
+        resident._block.begin_read(stream)
         kernel = function(device, "quantize_mxfp8_groups")
         tile_rows, tile_columns = kernel.tile
         launch(
@@ -167,7 +167,7 @@ class MxPlan:
         if len(self.outputs) == 2:
             other, across = self.outputs[1].allocate(device, stream)
             made = along, other
-        x._block.reading(stream)
+        x._block.begin_read(stream)
         if self.launch is None:
             count_call(*self.served)
         else:
@@ -255,7 +255,7 @@ class AmaxPlan:
         own = data + self.codes
         scale = own + self.count * item
         _hip.clear(own, self.count * item, stream)
-        x._block.reading(stream)
+        x._block.begin_read(stream)
         source, target = x.ptr, data
         temporaries = []
         if self.spare:
@@ -322,7 +322,7 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
 def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:
     """Return where `count` float32 lie side by side; one given number serves all."""
     x = amax if isinstance(amax, DeviceArray) else lend(amax, device, stream)
-    x._block.reading(stream)
+    x._block.begin_read(stream)
     item = F32.itemsize
     if axis is None:
         return x._block, x.ptr
@@ -351,8 +351,8 @@ class BackPlan:
         """Dequantize on the current device."""
         data, scale = q.data, q.scale
         out = _hip.allocate(self.nbytes, data.device, stream)
-        data._block.reading(stream)
-        scale._block.reading(stream)
+        data._block.begin_read(stream)
+        scale._block.begin_read(stream)
         self.launch.launch(stream, (data.ptr, scale.ptr, out.ptr))
         count_launched(self.served)
         return DeviceArray(out, out.ptr, *self.result)
@@ -373,14 +373,14 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     result = DeviceArray(out, out.ptr, *layout)
     if nbytes == 0:
         return result, None
-    data.array._block.reading(stream)
+    data.array._block.begin_read(stream)
     temporaries, ptr, pitch = _chunks("dequantize", data, stream)
     if form.block:
         scale = as_rows(q.scale, q.axis, stream)
-        scale.array._block.reading(stream)
+        scale.array._block.begin_read(stream)
         scales = scale.matrix
     elif q.scale.shape == ():
-        q.scale._block.reading(stream)
+        q.scale._block.begin_read(stream)
         scales = (q.scale.ptr, 0, 0)
     else:
         shape = tuple(1 if i == len(q.shape) + axis else n for i, n in enumerate(q.shape))
@@ -458,7 +458,7 @@ def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
         pitch = round_up(max(1, length), CHUNK_BYTES)
         block = _hip.allocate(source.rows * pitch, device, stream)
         if source.rows and length:
-            source.array._block.reading(stream)
+            source.array._block.begin_read(stream)
             temporaries, ptr, from_pitch = _chunks("matmul", source, stream)
             rows = source.rows
             launch_tiles(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import reference
 from ..array.device_array import DeviceArray, asarray, new
 from ..array.rows import as_rows, storage_axis
-from ..errors import told_by
+from ..errors import error_context
 from ..formats import elements as formats
 from ..formats.arrays import array_hint, is_array
 from ..formats.checks import Checks
@@ -97,7 +97,7 @@ def quantize_fp8(
     along = None if axis is None else checks.axis(axis, ndim)
     number = checks.magnitude("eps", eps)
     given = _read_amax(checks, amax, x, along, axis)
-    checks.take(_hip.known_stream(stream), 0)
+    checks.take(_hip.existing_stream(stream), 0)
     checks.raise_all()
     assert form is not None
     assert number is not None
@@ -356,13 +356,13 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     if not isinstance(q, ScaledArray):
         checks.wrong_type("q", "a ScaledArray", q)
     to = checks.dtype("dtype", dtype, tuple(FORMATS.values()))
-    checks.take(_hip.known_stream(stream), 0)
+    checks.take(_hip.existing_stream(stream), 0)
     checks.raise_all()
     assert to is not None
     if q.device is None:
         return reference.dequantize(q, dtype=to.dtype)
     handle = _hip.stream_handle(function, stream)
-    with told_by(function), _hip.on_device(q.device):
+    with error_context(function), _hip.on_device(q.device):
         made, plan = dequantize_codes(q, handle, to)
         count_call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes)
     _keep(key, plan)
@@ -407,15 +407,15 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
             checks.add(TypeError, "dtype", f"scale.dtype must be {MXFP4_E2M1.scale_dtype}", array.dtype)
         if len(array.shape) != 2:
             checks.add(ValueError, "shape", "scale.ndim must be 2", f"scale.shape={array.shape}")
-    checks.take(_hip.known_stream(stream), 0)
+    checks.take(_hip.existing_stream(stream), 0)
     checks.raise_all()
     if not isinstance(scale, DeviceArray):
         return formats.pack_mx_scales(scale)
     handle = _hip.stream_handle(function, stream)
     rows, blocks = scale.shape
-    with told_by(function), _hip.on_device(scale.device):
+    with error_context(function), _hip.on_device(scale.device):
         packed = new((-(-blocks // 4), rows), np.dtype(np.uint32), scale.device, handle)
-        scale._block.reading(handle)
+        scale._block.begin_read(handle)
         if packed.size:
             kernel = kernel_function(scale.device, function)
             workgroups = -(-packed.size // kernel.tile[0])
@@ -465,7 +465,7 @@ def _check_mx(
             if x.shape[axis] % HADAMARD:
                 required = f"x.shape[{axis}] must be a multiple of {HADAMARD} for the Hadamard transform"
                 checks.add(ValueError, "hadamard", required, x.shape[axis], "pass hadamard=False")
-    checks.take(_hip.known_stream(stream), 0)
+    checks.take(_hip.existing_stream(stream), 0)
     return checks, form or MXFP4_E2M1, tuple(found)
 
 
@@ -538,10 +538,10 @@ def _on_device(
     """Run on the device of `x`; NumPy arrays go to `device` or the current one, and results come back."""
     handle = _hip.stream_handle(function, stream)
     if isinstance(x, DeviceArray):
-        with told_by(function), _hip.on_device(x.device):
+        with error_context(function), _hip.on_device(x.device):
             return work(x, handle)
     resident = asarray(x, device=device, stream=stream)
-    with told_by(function), _hip.on_device(resident.device):
+    with error_context(function), _hip.on_device(resident.device):
         made = work(resident, handle)
         return tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
 

@@ -1,1 +1,1 @@
-"""Which HIP library, devices, streams, memory."""
+"""The HIP runtime: library selection, devices, streams, memory."""

@@ -1,4 +1,4 @@
-"""HIP as the rest of the package uses it: errors, streams, devices, launches, copies, memory."""
+"""The HIP functions that the package uses: errors, streams, devices, launches, copies, memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..errors import HipError, Reason, fault, read, sentence
+from ..errors import HipError, Reason, fault, requirement, value_or_raise
 from . import loader as _runtime
 from .loader import EMULATOR, Runtime, launch_extra, opened, runtime
 
-__all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # what is handed on
+__all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # re-exported
 
 _HIP_SUCCESS = 0
 _NOT_READY = 600
-_SLICE = 50  # milliseconds that the emulator works before signal handlers may run
+_SLICE_MS = 50  # the emulator returns from a wait this often, so that signal handlers run
 _BOUNDED_WAITS = {
     "hipStreamSynchronize": "hipgemm_emulator_wait_stream",
     "hipEventSynchronize": "hipgemm_emulator_wait_event",
@@ -26,14 +26,14 @@ _BOUNDED_WAITS = {
 _PEER_ACCESS_ALREADY_ENABLED = 704
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
-_PER_THREAD = 2  # HIP's name for each thread's own stream; 0 and 1 are the default one
+_PER_THREAD = 2  # hipStreamPerThread; 0 and 1 (hipStreamLegacy) are the default stream
 
 
 # ---- errors ----------------------------------------------------------------------------------------
 
 
 def failure(call: str, error: Any) -> HipError:
-    """Make the exception for an error code, and clear it so that nobody else stumbles over it."""
+    """Make the exception for an error code, and clear HIP's last error."""
     rt = runtime()
     report = rt.report()
     with suppress(Exception):
@@ -45,7 +45,7 @@ def failure(call: str, error: Any) -> HipError:
 
 
 def call(name: str, *args: Any) -> Any:
-    """Call HIP; raise on error, else return what it returned besides the code: one thing, or a tuple."""
+    """Call HIP and raise on error; return its results without the error code: one value or a tuple."""
     result = getattr(runtime().hip, name)(*args)
     error = result[0]
     if int(error) != _HIP_SUCCESS:
@@ -53,19 +53,19 @@ def call(name: str, *args: Any) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-def get_memory(lost: Callable[[int], None], name: str, nbytes: int, *flags: int) -> tuple[int, int]:
-    """Call an allocating function of HIP: the error code, and the address.
+def allocate_raw(on_interrupt: Callable[[int], None], name: str, nbytes: int, *flags: int) -> tuple[int, int]:
+    """Call an allocation function of HIP; return the error code and the address.
 
-    Ctrl-C during the call is raised after it, where the address would be lost; `lost` gets it then.
-    hip-python runs code of Python before it returns, so it is left out.
+    A signal handler that raises runs after the call, and the address would be lost: it is passed to
+    `on_interrupt`. hip-python is bypassed because it runs Python code before it returns.
     """
     function, pointer = getattr(runtime().handle, name), ctypes.c_void_p()
-    place, size = ctypes.byref(pointer), ctypes.c_size_t(nbytes)
+    result, size = ctypes.byref(pointer), ctypes.c_size_t(nbytes)
     try:
-        error = function(place, size, *flags)
+        error = function(result, size, *flags)
     except BaseException:
         if pointer.value:
-            lost(pointer.value)
+            on_interrupt(pointer.value)
         raise
     return error, pointer.value or 0
 
@@ -78,25 +78,25 @@ def current_device() -> int:
     return 0 if runtime().devices == 1 else int(call("hipGetDevice"))
 
 
-def read_device(device: Any) -> int | Reason:
-    """The number of a device argument, None for the current one; or what is wrong with it."""
+def parse_device(device: Any) -> int | Reason:
+    """Parse a device argument, None for the current device; return a reason if it is invalid."""
     if device is None:
         return current_device()
     if isinstance(device, bool) or not hasattr(device, "__index__"):
-        return Reason(TypeError, "device", sentence("device must be an int", type(device).__qualname__))
+        return Reason(TypeError, "device", requirement("device must be an int", type(device).__qualname__))
     number, count = operator.index(device), runtime().devices
     if not 0 <= number < count:
-        return Reason(ValueError, "device", sentence(f"device must be 0 to {count - 1}", number))
+        return Reason(ValueError, "device", requirement(f"device must be 0 to {count - 1}", number))
     return number
 
 
 def device_number(function: str, device: Any) -> int:
-    """Read a device argument."""
-    return read(function, read_device(device))
+    """Parse a device argument; raise if it is invalid."""
+    return value_or_raise(function, parse_device(device))
 
 
 class on_device:
-    """Make a device current, and the former one again afterwards: a context manager."""
+    """A context manager that makes a device current and then restores the previous one."""
 
     __slots__ = ("_before", "_device")
 
@@ -113,8 +113,8 @@ class on_device:
             call("hipSetDevice", self._before)
 
 
-def _described(name: str, kind: str, what: int) -> Any:
-    """Have HIP describe something: hip-python 10 returns the description, 7 fills it in."""
+def _query_struct(name: str, kind: str, what: int) -> Any:
+    """Call a HIP function that fills a struct: hip-python 10 returns it, 7 takes it as an argument."""
     try:
         return call(name, what)
     except TypeError:
@@ -125,12 +125,12 @@ def _described(name: str, kind: str, what: int) -> Any:
 
 def properties(device: int) -> Any:
     """HIP's properties of a device."""
-    return _described("hipGetDeviceProperties", "hipDeviceProp_t", device)
+    return _query_struct("hipGetDeviceProperties", "hipDeviceProp_t", device)
 
 
 def device_of(ptr: int) -> int:
     """The device that holds an address."""
-    return int(_described("hipPointerGetAttributes", "hipPointerAttribute_t", ptr).device)
+    return int(_query_struct("hipPointerGetAttributes", "hipPointerAttribute_t", ptr).device)
 
 
 def arch(device: int) -> str:
@@ -142,11 +142,11 @@ def arch(device: int) -> str:
     return known[device]
 
 
-def read_stream(stream: Any) -> int | Reason:
-    """The handle that a stream argument means, 0 for the default stream; or what is wrong with it.
+def parse_stream(stream: Any) -> int | Reason:
+    """Parse a stream argument into a handle, 0 for the default stream; return a reason if it is invalid.
 
-    >>> print(read_stream(None), read_stream(1), read_stream(2))
-    0 0 stream must be one that all threads mean alike; got the per-thread stream (2); make a hipgemm.Stream
+    >>> print(parse_stream(None), parse_stream(1), parse_stream(2))
+    0 0 stream must be the same for all threads; got the per-thread stream (2); create a hipgemm.Stream
     """
     if stream is None:
         return 0
@@ -156,58 +156,58 @@ def read_stream(stream: Any) -> int | Reason:
         handle = -1
     if handle < 0:
         required = "stream must be None, a stream handle, or convertible to one by int()"
-        return Reason(TypeError, "stream", sentence(required, repr(stream)))
+        return Reason(TypeError, "stream", requirement(required, repr(stream)))
     if handle == _PER_THREAD:
-        required, got = "stream must be one that all threads mean alike", f"the per-thread stream ({handle})"
-        return Reason(ValueError, "stream", sentence(required, got, "make a hipgemm.Stream"))
+        required, got = "stream must be the same for all threads", f"the per-thread stream ({handle})"
+        return Reason(ValueError, "stream", requirement(required, got, "create a hipgemm.Stream"))
     return handle if handle > _PER_THREAD else 0
 
 
-_asking = threading.local()  # which function was given a stream last, by thread
+_caller = threading.local()  # the function that last got a stream argument, for messages
 
 
-def known_stream(stream: Any) -> int | Reason:
-    """Do so, and see that HIP knows the stream."""
-    handle = read_stream(stream)
+def existing_stream(stream: Any) -> int | Reason:
+    """Parse a stream argument, and check that the stream exists."""
+    handle = parse_stream(stream)
     if isinstance(handle, Reason) or handle in _streams or exists(handle):
         return handle
     return Reason(ValueError, "stream", _unknown_stream(handle))
 
 
 def stream_handle(function: str, stream: Any) -> int:
-    """Read a stream argument: None, an int, or anything with int()."""
+    """Parse a stream argument: None, an int, or an object with ``__int__``. Raise if it is invalid."""
     if stream is None:
         return 0
-    _asking.function = function
-    return read(function, known_stream(stream))
+    _caller.function = function
+    return value_or_raise(function, existing_stream(stream))
 
 
 def _unknown_stream(handle: int) -> str:
-    return sentence("stream must be one that exists", f"the unknown handle {handle:#x}", "was it destroyed?")
+    return requirement("stream must exist", f"the unknown handle {handle:#x}", "was it destroyed?")
 
 
-after_wait: list[Callable[[], None]] = []  # what looks at things that only a wait brings to light
+after_wait_hooks: list[Callable[[], None]] = []  # raise errors that kernels reported
 
 
 def block(name: str, *what: Any) -> None:
-    """Call a function of HIP that waits. On the emulator, which works meanwhile, signals are handled soon."""
+    """Call a blocking HIP function. On the emulator, signal handlers run during the wait."""
     rt = runtime()
     if rt.emulator is None:
         call(name, *what)
         return
     function = getattr(rt.handle, _BOUNDED_WAITS[name])
     handles = [ctypes.c_void_p(int(x)) for x in what]
-    while (code := function(*handles, _SLICE)) == _NOT_READY:
+    while (code := function(*handles, _SLICE_MS)) == _NOT_READY:
         pass  # between two bytecodes Python runs signal handlers
     if code:
         raise failure(name, code)
 
 
 def wait(name: str, *what: Any) -> None:
-    """Wait, and raise what only a wait brings to light."""
+    """Wait, and raise deferred device errors."""
     block(name, *what)
-    for look in after_wait:
-        look()
+    for hook in after_wait_hooks:
+        hook()
 
 
 def synchronize(stream: int = 0) -> None:
@@ -216,22 +216,22 @@ def synchronize(stream: int = 0) -> None:
 
 
 def quiesce(stream: int) -> None:
-    """Wait for a stream while another error is on its way: that one is the one to tell."""
+    """Wait for a stream while another exception is being raised, and suppress errors of the wait."""
     with suppress(HipError):
         synchronize(stream)
 
 
 def alive(stream: int) -> bool:
-    """Whether a stream that was used may be used again; else the device is waited for in its stead.
+    """Whether a stream that was used before may be used again. If not, callers synchronize the device.
 
-    CUDA crashes on a stream that is gone, so under the bridge no other library's is touched again.
+    CUDA crashes on a destroyed stream, so under the bridge only hipgemm's own streams are used again.
     """
     rt = runtime()
     return stream <= _PER_THREAD or stream in rt.streams or (rt.kind != "bridge" and exists(stream))
 
 
 def exists(stream: int) -> bool:
-    """Whether HIP knows a stream (still)."""
+    """Whether a stream exists."""
     if stream <= _PER_THREAD or stream in runtime().streams:
         return True
     hip = runtime().hip
@@ -242,7 +242,7 @@ def exists(stream: int) -> bool:
 
 
 def stream_device(stream: int) -> int | None:
-    """The device of a stream; None where there is one only, and for the default streams, which each has."""
+    """The device of a stream; None for the default streams, and if there is only one device."""
     rt = runtime()
     if stream <= _PER_THREAD or rt.devices == 1:
         return None
@@ -251,16 +251,16 @@ def stream_device(stream: int) -> int | None:
 
 
 def require_stream(stream: int, device: int) -> None:
-    """Refuse a stream of another device."""
+    """Raise if a stream belongs to another device."""
     found = stream_device(stream)
     if found is not None and found != device:
-        required = f"stream must be one of device {device}, where the arrays are"
-        function = getattr(_asking, "function", "hipgemm")
-        raise fault(ValueError, function, required, f"{stream:#x}, one of device {found}")
+        required = f"stream must be a stream of device {device}, where the arrays are"
+        function = getattr(_caller, "function", "hipgemm")
+        raise fault(ValueError, function, required, f"{stream:#x} of device {found}")
 
 
 def wait_for(waiting: int, stream: int) -> None:
-    """Order what comes next on one stream behind what is on another, both of the current device."""
+    """Make one stream wait for the work queued on another. Both belong to the current device."""
     if not (alive(stream) and alive(waiting)):
         block("hipDeviceSynchronize")
         return
@@ -273,7 +273,7 @@ def wait_for(waiting: int, stream: int) -> None:
 
 
 def wait_across(waiting_device: int, waiting: int, device: int, stream: int) -> None:
-    """Order what comes next on a stream of one device behind what is on a stream of another."""
+    """Make a stream of one device wait for the work queued on a stream of another."""
     with on_device(device):
         event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
         try:
@@ -284,8 +284,8 @@ def wait_across(waiting_device: int, waiting: int, device: int, stream: int) -> 
             call("hipEventDestroy", event)
 
 
-def borrow_stream(device: int) -> int:
-    """Take a stream that does not wait for the default stream, made or given back before."""
+def acquire_stream(device: int) -> int:
+    """Return a released or new stream that does not synchronize with the default stream."""
     rt = runtime()
     with suppress(IndexError):
         return rt.idle_streams[device].pop()
@@ -295,30 +295,30 @@ def borrow_stream(device: int) -> int:
     return handle
 
 
-def return_stream(stream: int, device: int) -> None:
-    """Give a stream back. It is never destroyed, so that what refers to it stays right. For finalizers."""
+def release_stream(stream: int, device: int) -> None:
+    """Release a stream for reuse. It is never destroyed, so references to it stay valid. For finalizers."""
     rt = opened()
     if rt is not None:
         rt.idle_streams[device].append(stream)
 
 
-def borrow_event(device: int, timing: bool) -> Any:
-    """Take an event, made or given back before."""
+def acquire_event(device: int, timing: bool) -> Any:
+    """Return a released or new event."""
     with suppress(IndexError):
         return runtime().idle_events[device, timing].pop()
     with on_device(device):
         return call("hipEventCreateWithFlags", 0 if timing else _EVENT_DISABLE_TIMING)
 
 
-def return_event(event: Any, device: int, timing: bool) -> None:
-    """Give an event back. For finalizers, which may run anywhere: no HIP call is made."""
+def release_event(event: Any, device: int, timing: bool) -> None:
+    """Release an event for reuse. For finalizers, which may run anywhere: makes no HIP call."""
     rt = opened()
     if rt is not None:
         rt.idle_events[device, timing].append(event)
 
 
 def done(name: str, what: Any) -> bool:
-    """Whether all is done that a function of HIP is asked about: hipEventQuery or hipStreamQuery."""
+    """Whether a stream or event is complete, by hipStreamQuery or hipEventQuery."""
     hip = runtime().hip
     error = getattr(hip, name)(what)[0]
     if int(error) == _HIP_SUCCESS:
@@ -364,7 +364,7 @@ def copy(kind: str, dst: int, src: int, nbytes: int, stream: int) -> None:
 def copy_rows(
     kind: str, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int
 ) -> None:
-    """Copy rows of `width` bytes in stream order, each side with a pitch of its own."""
+    """Copy rows of `width` bytes in stream order. Each side has its own pitch."""
     if rows == 1 or dst_pitch == src_pitch == width:
         copy(kind, dst, src, width * rows, stream)
     elif rows and width:
@@ -379,7 +379,7 @@ def copy_between(dst: int, dst_device: int, src: int, src_device: int, nbytes: i
 
 
 def peer_access(device: int, peer: int) -> bool:
-    """Whether a device reaches the memory of another directly; lets it, if so."""
+    """Whether a device can access the memory of another; enables peer access if so."""
     rt = runtime()
     known = rt.peers.get((device, peer))
     if known is None:
@@ -411,17 +411,17 @@ def clear_rows(dst: int, pitch: int, width: int, rows: int, stream: int) -> None
 
 
 class Block:
-    """A piece of device memory and the streams that use it.
+    """A block of device memory, and the streams that use it.
 
-    Work on it is ordered across streams: `reading` and `writing` make a stream wait for what it depends on.
-    It goes back to its pool when the last array that uses it is gone.
+    Work on it is ordered across streams: `begin_read` and `begin_write` make a stream wait for what it
+    depends on. The block returns to its pool when the last array that uses it is deleted.
     """
 
     __slots__ = (
         "__weakref__",
+        "allocated_on",
         "device",
         "exports",
-        "home",
         "nbytes",
         "owner",
         "ptr",
@@ -433,23 +433,23 @@ class Block:
     def __init__(self, ptr: int, nbytes: int, size: int, device: int, stream: int, owner: object = None):
         self.ptr = ptr
         self.nbytes = nbytes
-        self.size = size  # of the allocation; 0 where the memory is not ours
+        self.size = size  # of the allocation; 0 for memory of another library
         self.device = device
-        self.home = stream  # the stream whose order allocation and reuse follow
+        self.allocated_on = stream  # the stream that orders allocation and reuse
         self.writer = stream  # the stream of the last write
         self.readers: set[int] = set()  # other streams that have read since
-        self.owner = owner  # keeps foreign memory alive
-        self.exports = 0  # views handed to other libraries
+        self.owner = owner  # keeps another library's memory alive
+        self.exports = 0  # views exported to other libraries
 
-    def reading(self, stream: int) -> None:
-        """Order a read on `stream` behind the last write."""
+    def begin_read(self, stream: int) -> None:
+        """Order a read on `stream` after the last write."""
         if stream != self.writer and stream not in self.readers:
             require_stream(stream, self.device)
             wait_for(stream, self.writer)
             self.readers.add(stream)
 
-    def writing(self, stream: int) -> None:
-        """Order a write on `stream` behind the last write and every read since."""
+    def begin_write(self, stream: int) -> None:
+        """Order a write on `stream` after the last write and every read since."""
         if stream != self.writer:
             require_stream(stream, self.device)
             wait_for(stream, self.writer)
@@ -461,42 +461,42 @@ class Block:
         self.writer = stream
 
     def stream(self) -> int:
-        """The stream to read on without more ado: that of the last write, if it exists still."""
+        """The stream that can read without waiting: that of the last write, if it still exists."""
         if not alive(self.writer):
             block("hipDeviceSynchronize")
             self.writer = 0
         return self.writer
 
     def release(self) -> None:
-        """Give the memory back. Ordered behind all work on it."""
+        """Return the memory to its pool, ordered after all work on it."""
         if self.ptr:
             streams = {self.writer, *self.readers}
-            returned = (self.ptr, self.size, self.home, streams, self.owner)
+            freed = (self.ptr, self.size, self.allocated_on, streams, self.owner)
             self.ptr, self.owner = 0, None
             rt = opened()
             if rt is not None:
-                rt.pools[self.device].returned.append(returned)
+                rt.pools[self.device].freed.append(freed)
 
     def __del__(self) -> None:
         self.release()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("memory of a device cannot be pickled, nor have two owners")
+        raise TypeError("device memory cannot be pickled or copied")
 
 
 def memory_info(device: int) -> tuple[int, int]:
-    """Free bytes and all bytes of a device."""
+    """Free and total bytes of a device."""
     with on_device(device):
         free, total = call("hipMemGetInfo")
         return int(free), int(total)
 
 
 def allocate(nbytes: int, device: int, stream: int) -> Block:
-    """Return device memory that is ready for use on `stream`."""
+    """Allocate device memory that is ready for use on `stream`."""
     block: Block = runtime().pools[device].allocate(nbytes, stream)
     return block
 
 
-def prepare(what: Callable[[Runtime], None]) -> None:
-    """Have something done to the runtime as soon as it is opened."""
-    _runtime.at_open.append(what)
+def on_open(hook: Callable[[Runtime], None]) -> None:
+    """Register a function to call with the runtime when it is opened."""
+    _runtime.open_hooks.append(hook)

@@ -1,4 +1,4 @@
-"""Which HIP runtime serves this process: ROCm's, the emulator's or the bridge. Only it imports hip-python."""
+"""Selects and opens the HIP runtime: ROCm, emulator or bridge. Only this module imports hip-python."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ class Runtime:
 
     kind: str  # rocm, emulator or bridge
     hip: Any  # hip-python, a module
-    library: str  # that hip-python uses
-    devices: int  # how many it reports
-    bindings: _rocm.Bindings  # hip-python's version, and that of HIP which it is made for
+    library: str  # the path that hip-python uses
+    devices: int  # the number of devices
+    bindings: _rocm.Bindings  # the versions of hip-python and of the HIP it was made for
     emulator: ctypes.CDLL | None = None
-    handle: Any = None  # the library by ctypes
-    reporter: Callable[[], bytes | None] | None = None  # the emulator's and the bridge's
+    handle: Any = None  # the library, opened by ctypes
+    reporter: Callable[[], bytes | None] | None = None  # of the emulator and the bridge
     pools: list[Any] = field(default_factory=list)
     staging: list[Any] = field(default_factory=list)
     archs: dict[int, str] = field(default_factory=dict)
     peers: dict[tuple[int, int], bool] = field(default_factory=dict)
-    streams: dict[int, int] = field(default_factory=dict)  # our own, and their devices
+    streams: dict[int, int] = field(default_factory=dict)  # hipgemm's own streams: handle to device
     idle_streams: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     idle_events: defaultdict[tuple[int, bool], list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     def report(self) -> str:
-        """What the library has to say about the last fault, if it is one of ours."""
+        """The emulator's or the bridge's report of the last error; empty for ROCm."""
         text = self.reporter() if self.reporter else None
         return (text or b"").decode(errors="replace").strip()
 
 
-at_open: list[Callable[[Runtime], None]] = []  # what the layers above add to a runtime
+open_hooks: list[Callable[[Runtime], None]] = []  # called with the runtime when it is opened
 _runtime: Runtime | None = None
 _lock = threading.Lock()
 _forked = False
@@ -70,7 +70,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def runtime() -> Runtime:
-    """Return the runtime, chosen and opened at the first call."""
+    """Return the runtime. The first call selects and opens it."""
     global _runtime
     if _runtime is None:
         with _lock:
@@ -81,7 +81,7 @@ def runtime() -> Runtime:
 
 
 def opened() -> Runtime | None:
-    """Return the runtime if it was opened already."""
+    """Return the runtime if it is open."""
     return _runtime
 
 
@@ -89,7 +89,7 @@ def _choose() -> Runtime:
     if _forked:
         raise RuntimeNotFoundError(
             "this process was forked from one that uses the GPU, and HIP does not survive a fork; "
-            "start processes by multiprocessing's 'spawn' method"
+            "use multiprocessing's 'spawn' start method"
         )
     mode = config.runtime
     try:
@@ -99,28 +99,28 @@ def _choose() -> Runtime:
             f"hip-python cannot be imported ({error}); run: pip install 'hip-python>=6.4,<11'"
         ) from error
 
-    # A process holds one library of this name; hip-python would use the one that is there.
+    # A process can load only one library of this name, and hip-python would use the loaded one.
     ours = BRIDGE if mode == "bridge" else EMULATOR
     foreign = [path for path in _mapped_libraries() if not _same_file(path, ours)]
     if mode in ("emulator", "bridge"):
         if foreign:
             raise RuntimeNotFoundError(
                 f"HIPGEMM_RUNTIME={mode}, but this process has already opened {foreign[0]}; "
-                "use hipgemm before anything else that opens ROCm, or in a process of its own"
+                "use hipgemm before anything else that opens ROCm, or in a separate process"
             )
         return _open_ours(hip, mode)
     try:
-        return _open(hip, "rocm", _rocm.attempt(foreign[:1] or _rocm.candidates(), _bindings()))
+        return _open(hip, "rocm", _rocm.probe(foreign[:1] or _rocm.candidates(), _bindings()))
     except _rocm.UnusableError as why:
         if mode == "rocm":
             raise RuntimeNotFoundError(f"ROCm cannot be used: {why} (HIPGEMM_RUNTIME=rocm)") from None
         if foreign:
             raise RuntimeNotFoundError(
-                f"ROCm cannot be used: {why}; nor can the emulator take its place, since this process has "
-                "opened that library already"
+                f"ROCm cannot be used: {why}; the emulator cannot be used instead, because this process has "
+                "already opened that library"
             ) from None
         instead = _open_ours(hip, "emulator", f"and ROCm cannot be used: {why}")
-        _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this line)")
+        _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this warning)")
         return instead
 
 
@@ -131,22 +131,22 @@ def _bindings() -> _rocm.Bindings:
 
 
 def _warn(text: str) -> None:
-    """Warn in one line: whoever calls first is no more to blame than the next."""
+    """Warn in one line, without a source line: the first caller is not the cause."""
     frame: FrameType | None = sys._getframe()
     while frame and frame.f_code.co_filename.startswith(str(PACKAGE)):
         frame = frame.f_back
-    place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("hipgemm", 0)
+    location = (frame.f_code.co_filename, frame.f_lineno) if frame else ("hipgemm", 0)
     before = warnings.formatwarning
-    if before.__module__ == "warnings":  # not one that the application has chosen
+    if before.__module__ == "warnings":  # not replaced by the application
         warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
     try:
-        warnings.warn_explicit(text, RuntimeFallbackWarning, *place)
+        warnings.warn_explicit(text, RuntimeFallbackWarning, *location)
     finally:
         warnings.formatwarning = before
 
 
 def _is_version_10(hip: Any) -> bool:
-    """Whether hip-python searches for the library itself; version 7 asks the loader only."""
+    """Whether hip-python searches for the library itself; version 7 relies on the dynamic loader."""
     return str(hip.__name__).startswith("rocm.")
 
 
@@ -154,18 +154,18 @@ def _open_ours(hip: Any, kind: str, context: str = "") -> Runtime:
     """Open the emulator or the bridge."""
     library = BRIDGE if kind == "bridge" else EMULATOR
     if not library.exists():
-        only = " (in a source tree; what is installed by pip has none)" if kind == "bridge" else ""
+        only = " (in a source tree; an installed package has no bridge)" if kind == "bridge" else ""
         why = f"{library} is missing{', ' + context if context else ''}"
         raise RuntimeNotFoundError(f"the {kind} is not built: {why}; run: make {kind}{only}")
     return _open(hip, kind, str(library))
 
 
 def _open(hip: Any, kind: str, library: str) -> Runtime:
-    """Make hip-python open this library and no other, leaving the environment as it is."""
+    """Make hip-python open this library, without changing the environment."""
     try:
-        # Held open here, it also answers to its bare name, should hip-python ask for that.
+        # An open library is also found by its bare name, which hip-python may ask for.
         handle = ctypes.CDLL(library)
-        with _steered(hip, library):
+        with _library_override(hip, library):
             error, devices = hip.hipGetDeviceCount()
     except (OSError, RuntimeError) as failure:
         raise RuntimeNotFoundError(f"{library} cannot be opened: {failure}") from failure
@@ -184,14 +184,14 @@ def _open(hip: Any, kind: str, library: str) -> Runtime:
         why = ": ".join(filter(None, (getattr(error, "name", str(error)), found.report())))
         needs = "; HIPGEMM_RUNTIME=bridge needs an NVIDIA GPU and its driver" if kind == "bridge" else ""
         raise RuntimeNotFoundError(f"{library} reports no device ({why}){needs}")
-    for prepare in at_open:
+    for prepare in open_hooks:
         prepare(found)
     return found
 
 
 @contextmanager
-def _steered(hip: Any, library: str) -> Iterator[None]:
-    """Point hip-python's search at one library while it opens it."""
+def _library_override(hip: Any, library: str) -> Iterator[None]:
+    """Replace hip-python's library search by a fixed path."""
     encoded = os.fsencode(library)
     value: Any
     if _is_version_10(hip):
@@ -208,7 +208,7 @@ def _steered(hip: Any, library: str) -> Iterator[None]:
 
 
 def _mapped_libraries() -> list[str]:
-    """Every libamdhip64 that this process has opened."""
+    """The paths of every libamdhip64 that this process has loaded."""
     try:
         maps = Path("/proc/self/maps").read_text(errors="replace")
     except OSError:
@@ -224,6 +224,6 @@ def _same_file(a: str | Path, b: str | Path) -> bool:
 
 
 def launch_extra(config: int) -> Any:
-    """Wrap the address of a HIP_LAUNCH_PARAM list once, so that launches need not."""
+    """Wrap the address of a HIP_LAUNCH_PARAM list, once for all launches."""
     package = "rocm.bindings" if _is_version_10(runtime().hip) else "hip"
     return import_module(f"{package}._hip_helpers").HipModuleLaunchKernel_extra.fromObj(config)

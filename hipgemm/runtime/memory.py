@@ -1,4 +1,4 @@
-"""Device memory that hipgemm holds: how much, how much at most, and giving it back."""
+"""Device memory that hipgemm holds: statistics, limits, and trimming."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from . import pool as _pool
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """What `memory_stats` found on a device. All in bytes but the counts.
+    """Memory statistics of a device, in bytes except `requests` and `mallocs`.
 
     Attributes
     ----------
     device : int
         The device.
     used : int
-        In arrays and in work that is queued.
+        In use by arrays and queued work.
     cached : int
-        Held for reuse.
+        Free in the pool, held for reuse.
     peak : int
-        The most that was in use at once.
+        The largest value of `used` so far.
     limit : int or None
-        The most that hipgemm may hold, used and cached.
+        The most that hipgemm may hold, used and cached; None: no limit.
     cache_limit : int or None
-        The most that it may keep for reuse.
+        The most that it may hold for reuse; None: no limit.
     free, total : int
-        What the device has left, and in all, by HIP.
+        Free and total memory of the device, from ``hipMemGetInfo``.
     pinned : int
-        Memory of the host through which copies go.
+        Pinned host memory that copies are staged in.
     requests : int
-        How many pieces of memory were asked for so far.
+        The number of allocations from the pool so far.
     mallocs : int
-        How many of these HIP had to allocate.
+        How many of these needed a ``hipMalloc``.
     """
 
     device: int
@@ -52,7 +52,7 @@ class MemoryStats:
 
 
 def memory_stats(device: int | None = None) -> MemoryStats:
-    """Tell how much memory hipgemm holds on a device.
+    """Return how much memory hipgemm holds on a device.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def memory_stats(device: int | None = None) -> MemoryStats:
     """
     number = _hip.device_number("memory_stats", device)
     pool = _pool.of(number)
-    pool.settle()
+    pool.reclaim()
     free, total = _hip.memory_info(number)
     return MemoryStats(
         device=number,
@@ -87,7 +87,7 @@ def memory_stats(device: int | None = None) -> MemoryStats:
 
 
 def trim(device: int | None = None) -> int:
-    """Give memory that is held for reuse back to HIP, pinned memory included. Waits for the device.
+    """Free memory that is held for reuse, including pinned host memory. Waits for the device.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def trim(device: int | None = None) -> int:
     Returns
     -------
     int
-        Bytes of device memory that were given back.
+        Bytes of device memory that were freed.
 
     Examples
     --------
@@ -109,31 +109,31 @@ def trim(device: int | None = None) -> int:
     0
     """
     numbers = range(_hip.runtime().devices) if device is None else [_hip.device_number("trim", device)]
-    given = 0
+    freed = 0
     for number in numbers:
-        given += _pool.of(number).trim()
+        freed += _pool.of(number).trim()
         _hip.runtime().staging[number].trim()
-    return given
+    return freed
 
 
 def limit_memory(limit: int | None = None, *, cache: int | None = None, device: int | None = None) -> None:
-    """Bound the memory that hipgemm holds. What is beyond is as if the device had no more.
+    """Limit the memory that hipgemm holds. An allocation beyond the limit fails as if the device were full.
 
-    HIPGEMM_MEMORY_LIMIT and HIPGEMM_CACHE_LIMIT do so for every device from the start.
+    HIPGEMM_MEMORY_LIMIT and HIPGEMM_CACHE_LIMIT set the initial limits of every device.
 
     Parameters
     ----------
     limit : int, optional
-        The most to hold at all, used and cached. Default: what there is. What is in use stays in use.
+        The most to hold, used and cached. Default: no limit. Memory in use stays in use.
     cache : int, optional
-        The most to hold for reuse. Default: what there is.
+        The most to hold for reuse. Default: no limit.
     device : int, optional
         Default: the current device.
 
     Raises
     ------
     TypeError, ValueError
-        If a number of bytes is none.
+        If a limit is not a number of bytes.
 
     Examples
     --------
@@ -144,15 +144,15 @@ def limit_memory(limit: int | None = None, *, cache: int | None = None, device: 
     >>> hg.limit_memory()
     """
     checks = Checks("limit_memory")
-    number = checks.take(_hip.read_device(device), 0)
+    number = checks.take(_hip.parse_device(device), 0)
     limits = _number_of_bytes(checks, "limit", limit), _number_of_bytes(checks, "cache", cache)
     checks.raise_all()
     pool = _pool.of(number)
     pool.limit, pool.cache_limit = limits
     if pool.limit is not None and pool.bytes > pool.limit:
-        pool.settle()
+        pool.reclaim()
         pool.trim(max(0, pool.limit - (pool.bytes - pool.cached)))
-    pool.settle()
+    pool.reclaim()
 
 
 def _number_of_bytes(checks: Checks, name: str, value: int | None) -> int | None:

@@ -1,4 +1,4 @@
-"""The pool of each device: memory kept for reuse in stream order, within limits."""
+"""The memory pool of each device: stream-ordered reuse, within limits."""
 
 from __future__ import annotations
 
@@ -16,70 +16,70 @@ _HIP_SUCCESS, _OUT_OF_MEMORY = 0, 2
 
 
 class Pool:
-    """Device memory, kept for reuse in stream order.
+    """A stream-ordered pool of device memory.
 
-    A block freed on a stream serves that stream again at once: whatever comes next there comes behind
-    the work that used it. HIPGEMM_POOL=off allocates and frees exactly, for checking.
+    A block that was freed on a stream can be reused on that stream at once, because new work runs after
+    the work that used it. HIPGEMM_POOL=off allocates and frees exact sizes, for debugging.
     """
 
     def __init__(self, device: int):
         self._device = device
         self.caching = config.pool
-        self._lock = threading.RLock()  # a signal handler or a finalizer may call in its midst
+        self._lock = threading.RLock()  # a signal handler or a finalizer may enter again
         self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
-        self._kept: list[tuple[list[Any], object]] = []
-        self._met: set[int] = {0}  # streams that are known to be of this device
+        self._kept: list[tuple[list[Any], object]] = []  # events, and what is kept alive until they complete
+        self._known_streams: set[int] = {0}  # known to belong to this device
         # Finalizers only append here: they may run anywhere, even while this thread holds the lock.
-        self.returned: deque[tuple[int, int, int, set[int], object]] = deque()
+        self.freed: deque[tuple[int, int, int, set[int], object]] = deque()
         self.limit = config.memory_limit
         self.cache_limit = config.cache_limit
         self.bytes = 0  # allocated from HIP
-        self.cached = 0  # of these, not in use
-        self.peak = 0  # most bytes in use
-        self.requests = 0  # blocks given out
-        self.mallocs = 0  # calls of hipMalloc that gave memory
+        self.cached = 0  # of these, free
+        self.peak = 0  # the most bytes in use so far
+        self.requests = 0  # successful calls of `allocate`
+        self.mallocs = 0  # successful calls of hipMalloc
 
     def allocate(self, nbytes: int, stream: int) -> _hip.Block:
         """Return a block of at least `nbytes`, usable on `stream` at once."""
         size = _round_up(nbytes) if self.caching else max(nbytes, 1)
         try:
             with self._lock:
-                ptr = self._obtain(size, stream)
+                ptr = self._allocate(size, stream)
         except _OutOfMemory as first:
             gc.collect()  # arrays in cycles of references; without the lock, since finalizers run
             with self._lock:
-                ptr = self._last_resort(nbytes, size, first.cached)
+                ptr = self._retry(nbytes, size, first.cached)
         return _hip.Block(ptr, nbytes, size, self._device, stream)
 
     def keep(self, owner: object, stream: int) -> None:
-        """Keep an object alive until the work queued on `stream` so far is done."""
+        """Keep an object alive until the work now queued on `stream` is complete."""
         with self._lock:
             self._keep(owner, {stream})
 
     def trim(self, keep: int = 0) -> int:
-        """Return cached memory to HIP, all but at most `keep` bytes. How many went."""
+        """Free cached memory, except at most `keep` bytes; return how many bytes were freed."""
         with self._lock:
             before = self.bytes
-            self._drain()
+            self._reclaim()
             self._shrink(keep)
             return before - self.bytes
 
-    def settle(self) -> None:
-        """Take in what finalizers have returned."""
+    def reclaim(self) -> None:
+        """Add the blocks that finalizers have freed to the cache."""
         with self._lock:
-            self._drain()
+            self._reclaim()
 
-    def _obtain(self, size: int, stream: int) -> int:
-        if self.returned or self._kept:
-            self._drain()
-        if stream not in self._met:
+    def _allocate(self, size: int, stream: int) -> int:
+        if self.freed or self._kept:
+            self._reclaim()
+        if stream not in self._known_streams:
             _hip.require_stream(stream, self._device)
-            self._met.add(stream)
+            self._known_streams.add(stream)
         sizes = self._free.get(stream)
-        cached = (sizes.get(size) if sizes else None) or self._inherit(stream, size)
+        cached = (sizes.get(size) if sizes else None) or self._take_over(stream, size)
         try:
             ptr = cached.pop() if cached else 0
-        except IndexError:  # a signal handler was here
+        except IndexError:  # a signal handler took it
             ptr = 0
         if ptr:
             self.cached -= size
@@ -99,8 +99,8 @@ class Pool:
         if self.bytes - self.cached > self.peak:
             self.peak = self.bytes - self.cached
 
-    def _last_resort(self, nbytes: int, size: int, cached: int) -> int:
-        self._drain()
+    def _retry(self, nbytes: int, size: int, cached: int) -> int:
+        self._reclaim()
         cached += self.cached
         self._shrink(0)
         ptr = self._malloc(size)
@@ -110,11 +110,11 @@ class Pool:
         return ptr
 
     def _malloc(self, size: int) -> int:
-        """Return memory from HIP, or 0 where there is too little."""
+        """Return memory from HIP, or 0 if there is not enough."""
         if self.limit is not None and self.bytes + size > self.limit:
             return 0
         with _hip.on_device(self._device):
-            error, pointer = _hip.get_memory(lambda ptr: self._put_new(size, ptr), "hipMalloc", size)
+            error, pointer = _hip.allocate_raw(lambda ptr: self._add_new(size, ptr), "hipMalloc", size)
             if error == _OUT_OF_MEMORY:
                 _hip.runtime().hip.hipGetLastError()
                 return 0
@@ -124,7 +124,7 @@ class Pool:
         self.mallocs += 1
         return pointer
 
-    def _put_new(self, size: int, ptr: int) -> None:
+    def _add_new(self, size: int, ptr: int) -> None:
         self.bytes += size
         self._put(0, size, ptr)
 
@@ -138,10 +138,10 @@ class Pool:
     def _out_of_memory(self, nbytes: int, size: int, cached: int) -> HipError:
         free, total = _hip.memory_info(self._device)
         report = (
-            f"asked: {nbytes} bytes" + (f", rounded up to {size}" if size != nbytes else "") + "\n"
+            f"requested: {nbytes} bytes" + (f", rounded up to {size}" if size != nbytes else "") + "\n"
             f"free: {free} of {total} on device {self._device}\n"
-            f"cached: {cached} by hipgemm, which went back before the last try; "
-            f"{self.bytes} bytes are in its arrays"
+            f"cached: {cached} bytes by hipgemm, freed before the last attempt; "
+            f"{self.bytes} bytes are in use by its arrays"
         )
         if self.limit is not None and self.bytes + size > self.limit:
             report += f"\nlimit: {self.limit} bytes for hipgemm"
@@ -154,7 +154,7 @@ class Pool:
             _hip.call("hipFree", ptr)  # waits for the device
 
     def _shrink(self, keep: int) -> None:
-        """Give cached memory back, the largest first, until at most `keep` bytes are left."""
+        """Free cached memory, the largest blocks first, until at most `keep` bytes are left."""
         if self.cached <= keep:
             return
         found = [(size, stream) for stream, sizes in self._free.items() for size in sizes]
@@ -172,20 +172,20 @@ class Pool:
             for stream, sizes in self._free.items()
         }
 
-    def _drain(self) -> None:
-        while self.returned:
+    def _reclaim(self) -> None:
+        while self.freed:
             try:
-                ptr, size, home, streams, owner = self.returned.popleft()
-            except IndexError:  # a signal handler was here
+                ptr, size, stream, users, owner = self.freed.popleft()
+            except IndexError:  # a signal handler took it
                 break
             if size == 0:
-                self._keep(owner, streams)
+                self._keep(owner, users)
             elif self.caching:
                 try:
-                    if len(streams) > 1 or home not in streams:
-                        self._gather(home, streams)
-                finally:  # a fault that surfaces here ended all work there was
-                    self._put(home, size, ptr)
+                    if len(users) > 1 or stream not in users:
+                        self._wait_for_users(stream, users)
+                finally:  # an error raised here has ended all queued work
+                    self._put(stream, size, ptr)
             else:
                 self._hip_free(ptr, size)
         if self._kept:
@@ -201,25 +201,25 @@ class Pool:
         if self.cache_limit is not None:
             self._shrink(self.cache_limit)
 
-    def _gather(self, home: int, streams: set[int]) -> None:
-        """Put the home stream behind every other stream that used a block."""
-        for stream in streams:
-            if stream != home:
+    def _wait_for_users(self, stream: int, users: set[int]) -> None:
+        """Make a block's stream wait for every other stream that used the block."""
+        for user in users:
+            if user != stream:
                 with _hip.on_device(self._device):
-                    _hip.wait_for(home, stream)
+                    _hip.wait_for(stream, user)
 
-    def _inherit(self, stream: int, size: int) -> list[int] | None:
-        """Take over what streams that are gone have left, before more is allocated."""
+    def _take_over(self, stream: int, size: int) -> list[int] | None:
+        """Reuse the cached blocks of destroyed streams before more memory is allocated."""
         with _hip.on_device(self._device):
-            gone = [other for other in self._free if other != stream and not _hip.alive(other)]
-            if not gone:
+            destroyed = [other for other in self._free if other != stream and not _hip.alive(other)]
+            if not destroyed:
                 return None
             _hip.block("hipDeviceSynchronize")
         mine = self._free.setdefault(stream, {})
-        for other in gone:
+        for other in destroyed:
             for other_size, pointers in self._free.pop(other, {}).items():
                 mine.setdefault(other_size, []).extend(pointers)
-        self._met.difference_update(gone)
+        self._known_streams.difference_update(destroyed)
         return mine.get(size)
 
     def _keep(self, owner: object, streams: set[int]) -> None:
@@ -230,22 +230,22 @@ class Pool:
                     if not _hip.alive(stream):
                         _hip.block("hipDeviceSynchronize")
                         continue
-                    events.append(_hip.borrow_event(self._device, False))
+                    events.append(_hip.acquire_event(self._device, False))
                     _hip.call("hipEventRecord", events[-1], stream)
         finally:
             self._kept.append((events, owner))
 
     def _all_done(self, events: list[Any]) -> bool:
-        """Whether all events have come; those that have are given back."""
+        """Whether all events are complete. Completed events are released."""
         while events:
             if not _hip.done("hipEventQuery", events[-1]):
                 return False
-            _hip.return_event(events.pop(), self._device, False)
+            _hip.release_event(events.pop(), self._device, False)
         return True
 
 
 class _OutOfMemory(Exception):
-    """Before the last resort, with what was cached then."""
+    """The first attempt failed; says how much was cached then."""
 
     def __init__(self, cached: int):
         super().__init__()
@@ -269,4 +269,4 @@ def of(device: int) -> Pool:
     return found
 
 
-_hip.prepare(lambda rt: rt.pools.extend(map(Pool, range(rt.devices))))
+_hip.on_open(lambda rt: rt.pools.extend(map(Pool, range(rt.devices))))

@@ -1,4 +1,4 @@
-"""ROCm's library: where it is looked for, what it reports in a child process, which hip-python fits."""
+"""ROCm's HIP library: where it is searched, a probe in a child process, and which hip-python matches."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..config import variable
 NAME = "libamdhip64.so"
 MAJORS = (7, 6)  # of the library's soname, newest first
 OPT = Path("/opt")
-SECONDS = 60.0  # for a try in a child process; a host of eight GPUs takes a few
+TIMEOUT_S = 60.0  # of the probe; a host with eight GPUs takes a few seconds
 
-# What hipgemm calls, by the names that hip-python looks up in the library.
+# The functions that hipgemm calls, by the names that hip-python looks up in the library.
 FUNCTIONS = (
     "hipDeviceCanAccessPeer",
     "hipDeviceEnablePeerAccess",
@@ -61,8 +61,8 @@ FUNCTIONS = (
     "hipStreamWaitEvent",
 )
 
-# The first HIP version of each line of ROCm releases, and the hip-python that is made for it.
-_LINES = (
+# The first HIP version of each series of ROCm releases, and the hip-python that is made for it.
+_RELEASES = (
     ((6, 0), "ROCm 6", "hip-python>=6.4,<7"),
     ((7, 0), "ROCm 7.0 to 7.2", "hip-python>=7.0,<8"),
     ((7, 9), "ROCm 7.9 and newer", "hip-python>=10,<11"),  # ROCm 10.0 has HIP 7.15
@@ -70,19 +70,19 @@ _LINES = (
 
 
 class UnusableError(Exception):
-    """Why ROCm cannot serve this process, in one sentence."""
+    """The reason why ROCm cannot be used in this process."""
 
 
 @dataclass(frozen=True)
 class Bindings:
-    """The installed hip-python: its version, and the HIP version whose headers it was made from."""
+    """The installed hip-python: its version, and the HIP version whose headers it was generated from."""
 
     version: str
     hip: tuple[int, int]
 
 
 def split_version(number: int) -> tuple[int, int, int]:
-    """Read a HIP version as the library reports it.
+    """Split a HIP version number that the library reports.
 
     >>> split_version(70051831)
     (7, 0, 51831)
@@ -94,11 +94,11 @@ def split_version(number: int) -> tuple[int, int, int]:
 
 
 def candidates() -> list[str]:
-    """Return the library to take, or the names to ask the loader for, one after the other.
+    """Return the path of the library, or the names to try with the dynamic loader, in order.
 
-    In this order: the tree that ROCM_PATH names, or else ROCM_HOME, and no other if one of them is set;
-    ROCm's Python packages (rocm_sdk); /opt/rocm and /opt/rocm/core; of /opt/rocm-* and /opt/rocm/core-* the
-    newest; the loader's path. In a tree, libamdhip64.so comes before .so.7, and that before .so.6.
+    The search order: only the tree that ROCM_PATH names, or else ROCM_HOME, if one of them is set; ROCm's
+    Python packages (rocm_sdk); /opt/rocm and /opt/rocm/core; the newest of /opt/rocm-* and
+    /opt/rocm/core-*; the loader's path. In a tree, libamdhip64.so comes before .so.7, and that before .so.6.
     """
     for name in ("ROCM_PATH", "ROCM_HOME"):
         root = variable(name)
@@ -119,7 +119,7 @@ def candidates() -> list[str]:
 
 
 def _in_tree(root: Path) -> Path | None:
-    """The library in a tree of ROCm's: the one that the development package links, else the newest."""
+    """The library in a ROCm tree: libamdhip64.so of the development package, else the newest."""
     folders = [root / "lib", root / "lib64"]
     multiarch = sysconfig.get_config_var("MULTIARCH")  # Debian's packages, under /usr
     if multiarch:
@@ -130,7 +130,7 @@ def _in_tree(root: Path) -> Path | None:
         versioned = [
             path for path in folder.glob(f"{NAME}.*") if re.fullmatch(r"(\.\d+)+", path.name[len(NAME) :])
         ]
-        if versioned:  # the newest soname, rather than the file that it links
+        if versioned:  # the newest soname, not the file that it links to
             return max(versioned, key=lambda path: (_numbers(path.name[len(NAME) :])[0], -len(path.name)))
     return None
 
@@ -149,17 +149,17 @@ def _in_packages() -> Path | None:
         return None
 
 
-# ---- a try in a child process ------------------------------------------------------------------------
+# ---- the probe in a child process --------------------------------------------------------------------
 
-# Prints what it is about to do, since a driver may hang or crash, and at the end what it found.
-_TRY = r"""
+# Prints each step before it runs, since a driver may hang or crash, and the result at the end.
+_PROBE = r"""
 import ctypes, json, re, sys
 names, functions = json.loads(sys.argv[1])
-def tell(word, what):
+def report(word, what):
     print("\n" + word, what, flush=True)
 lib, faults = None, []
 for name in names:
-    tell("at", "dlopen")
+    report("at", "dlopen")
     try:
         lib = ctypes.CDLL(name)
         break
@@ -170,58 +170,58 @@ if lib is not None:
     mapped = re.findall(r"\s(/[^\n]*libamdhip64[^/\n]*\.so[^/\n]*)$", open("/proc/self/maps").read(), re.M)
     found["library"] = name if "/" in name or not mapped else mapped[0]
     found["emulated"] = any(hasattr(lib, f"hipgemm_{kind}_last_report") for kind in ("emulator", "bridge"))
-    found["lacks"] = [function for function in functions if not hasattr(lib, function)]
-    def ask(function, *arguments):
-        tell("at", function)
+    found["missing"] = [function for function in functions if not hasattr(lib, function)]
+    def call(function, *arguments):
+        report("at", function)
         return getattr(lib, function)(*arguments)
     number = ctypes.c_int(0)
     if hasattr(lib, "hipRuntimeGetVersion"):
-        ask("hipRuntimeGetVersion", ctypes.byref(number))
+        call("hipRuntimeGetVersion", ctypes.byref(number))
     found["version"], number.value = number.value, 0
     found["error"] = -1
     if hasattr(lib, "hipGetDeviceCount"):
-        found["error"] = ask("hipGetDeviceCount", ctypes.byref(number))
+        found["error"] = call("hipGetDeviceCount", ctypes.byref(number))
     found["devices"] = [""] * number.value
-    for device in range(number.value if not found["lacks"] else 0):
+    for device in range(number.value if not found["missing"] else 0):
         buffer = ctypes.create_string_buffer(1 << 14)  # the struct has 1472 bytes, and begins with the name
-        if ask("hipGetDevicePropertiesR0600", buffer, device) == 0:
+        if call("hipGetDevicePropertiesR0600", buffer, device) == 0:
             arch = re.search(rb"gfx[0-9a-f]+", buffer.raw[256:])
             texts = [buffer.value, arch.group() if arch else b"?"]
             found["devices"][device] = ", ".join(text.decode(errors="replace") for text in texts)
-tell("found", json.dumps(found))
+report("found", json.dumps(found))
 """
 
 
-def attempt(names: Sequence[str], bindings: Bindings) -> str:
-    """Open the first of these libraries that opens, in a child process; return its path.
+def probe(names: Sequence[str], bindings: Bindings) -> str:
+    """Open the first library that can be opened, in a child process; return its path.
 
-    In a child, since a process that has opened one cannot change to another, and drivers hang or crash.
+    It uses a child process because a process cannot close a library, and drivers may hang or crash.
 
     Raises
     ------
     UnusableError
-        If it cannot be opened, hangs or crashes, has no device, or does not go with hip-python.
+        If it cannot be opened, hangs or crashes, has no device, or does not match hip-python.
     """
     if not sys.executable:
-        raise UnusableError(f"{names[0]} cannot be tried without a Python executable")
-    command = [sys.executable, "-I", "-S", "-c", _TRY, json.dumps([names, FUNCTIONS])]
+        raise UnusableError(f"{names[0]} cannot be probed: sys.executable is not set")
+    command = [sys.executable, "-I", "-S", "-c", _PROBE, json.dumps([names, FUNCTIONS])]
     try:
         child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
-        raise UnusableError(f"trying {names[0]} failed ({error})") from error
+        raise UnusableError(f"the probe of {names[0]} could not start ({error})") from error
     try:
-        out, errors = child.communicate(timeout=SECONDS)
+        out, errors = child.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired as late:
-        _abandon(child)
+        _kill(child)
         raise UnusableError(
-            f"the driver hangs: {names[0]}, {_stage(late.stdout)} has not returned within {SECONDS:g} s; "
+            f"the driver hangs: {names[0]}, {_stage(late.stdout)} has not returned within {TIMEOUT_S:g} s; "
             "see dmesg for amdgpu, and try rocminfo"
         ) from late
     last = re.search(rb"^found (.*)$", out, re.MULTILINE)
     if last is None:
         detail = errors.decode(errors="replace").strip().splitlines()
-        said = f" ({detail[-1]})" if detail else ""
-        raise UnusableError(f"trying {names[0]} ended with {child.returncode} in {_stage(out)}{said}")
+        stderr = f" ({detail[-1]})" if detail else ""
+        raise UnusableError(f"the probe of {names[0]} ended with {child.returncode} in {_stage(out)}{stderr}")
     found = json.loads(last[1])
     if not found["opened"]:
         raise UnusableError(_why_not_opened(names, found["faults"]))
@@ -230,15 +230,15 @@ def attempt(names: Sequence[str], bindings: Bindings) -> str:
     if found["emulated"]:
         raise UnusableError(f"{library} is an emulator")
     usable = found["error"] == 0 and devices
-    if usable or found["lacks"]:
-        _require_match(library, version, found["lacks"], devices, bindings)
+    if usable or found["missing"]:
+        _require_match(library, version, found["missing"], devices, bindings)
     if not usable:
         raise UnusableError(f"{library} reports no device (error {found['error']}){_why_no_device()}")
     return library
 
 
-def _abandon(child: subprocess.Popen[bytes]) -> None:
-    """Kill a child, but do not wait for one that the driver holds: it would not end."""
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child process. Do not wait long: a process that hangs in the driver does not end."""
     child.kill()
     for pipe in (child.stdout, child.stderr):
         if pipe:
@@ -246,24 +246,24 @@ def _abandon(child: subprocess.Popen[bytes]) -> None:
     try:
         child.wait(1)
     except subprocess.TimeoutExpired:
-        child.returncode = -9  # nobody is to wait for it later
+        child.returncode = -9  # so that no later wait blocks
 
 
 def _stage(out: bytes | None) -> str:
     stages = re.findall(rb"^at (.*)$", out or b"", re.MULTILINE)
-    return str(stages[-1].decode()) if stages else "the start"
+    return str(stages[-1].decode()) if stages else "startup"
 
 
 def _why_not_opened(names: Sequence[str], faults: Sequence[str]) -> str:
-    """Tell what is missing: the library itself, or one that it needs."""
+    """Describe what is missing: the library itself, or one that it needs."""
     others = [fault for fault in faults if not fault.startswith(f"{NAME}") or "cannot open" not in fault]
     if len(names) > 1 and not others:
-        return f"no {NAME} is found: neither by ROCM_PATH, nor in /opt/rocm*, nor by the loader"
+        return f"{NAME} was not found by ROCM_PATH, in /opt/rocm*, or by the loader"
     return f"{names[0]} cannot be opened: {others[0] if others else faults[0]}"
 
 
 def _why_no_device() -> str:
-    """What is often the reason."""
+    """A common cause."""
     for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         if (value := variable(name)) is not None:
             return f"; {name}={value}"
@@ -275,49 +275,49 @@ def _why_no_device() -> str:
     return ""
 
 
-# ---- which hip-python goes with it -------------------------------------------------------------------
+# ---- which hip-python matches ------------------------------------------------------------------------
 
 
-def _line(version: Sequence[int]) -> tuple[str, str]:
-    """The ROCm releases with a version of HIP, and the hip-python that is made for them; "" if too old."""
+def _release(version: Sequence[int]) -> tuple[str, str]:
+    """The ROCm releases with a HIP version, and the hip-python that is made for them; "" if too old."""
     found = ("", "")
-    for first, line, requirement in _LINES:
+    for first, release, requirement in _RELEASES:
         if tuple(version[:2]) >= first:
-            found = (line, requirement)
+            found = (release, requirement)
     return found
 
 
 def _require_match(
-    library: str, version: Sequence[int], lacks: Sequence[str], devices: Sequence[str], bindings: Bindings
+    library: str, version: Sequence[int], missing: Sequence[str], devices: Sequence[str], bindings: Bindings
 ) -> None:
-    line, requirement = _line(version)
+    release, requirement = _release(version)
     hip = f"HIP {version[0]}.{version[1]}" if version[0] else "unknown HIP"
-    made = f"hip-python {bindings.version}, made for HIP {bindings.hip[0]}.{bindings.hip[1]}"
-    if not line:
+    installed = f"hip-python {bindings.version}, made for HIP {bindings.hip[0]}.{bindings.hip[1]}"
+    if not release:
         raise UnusableError(f"{library} ({hip}) is too old: hipgemm needs ROCm 6 or newer")
-    if version[0] > _LINES[-1][0][0]:
+    if version[0] > _RELEASES[-1][0][0]:
         raise UnusableError(
-            f"{library} ({hip}) is newer than every hip-python that hipgemm knows: update hipgemm"
+            f"{library} ({hip}) is newer than this version of hipgemm supports: update hipgemm"
         )
-    if lacks:
-        more = f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UnusableError(
-            f"{library} ({hip}) lacks {lacks[0]}{more}, which hipgemm calls by {made}; "
+            f"{library} ({hip}) lacks {missing[0]}{more}, which hipgemm calls through {installed}; "
             f"repair or update ROCm, and run: pip install '{requirement}'"
         )
     if bindings.hip[0] != version[0]:
         raise UnusableError(
-            f"{made}, does not go with {library}, {hip} (of {'; '.join(devices)}); "
+            f"{installed}, does not match {library}, {hip} (of {'; '.join(devices)}); "
             f"run: pip install '{requirement}'"
         )
 
 
 def advice(version: Sequence[int], bindings: Bindings) -> str:
-    """What to install where hip-python is made for other ROCm releases, if with a compatible HIP; else ""."""
-    line, requirement = _line(version)
-    if line == _line(bindings.hip)[0]:
+    """Which hip-python to install if the installed one is for other, compatible ROCm releases; else ""."""
+    release, requirement = _release(version)
+    if release == _release(bindings.hip)[0]:
         return ""
     return (
-        f"hip-python {bindings.version} is made for {_line(bindings.hip)[0]}, the library is of {line}; "
-        f"it has every function that hipgemm calls; for the one made for it run: pip install '{requirement}'"
+        f"hip-python {bindings.version} is made for {_release(bindings.hip)[0]}, but the library is {release}; "
+        f"it has every function that hipgemm calls; for the matching one run: pip install '{requirement}'"
     )

@@ -1,4 +1,4 @@
-"""Streams and events to order and time work by."""
+"""Streams and events, which order and time work."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from . import hip as _hip
 
 
 class Stream:
-    """A queue of work on a device, beside the default one.
+    """A stream of a device: a queue of work that runs in order.
 
-    What hipgemm does with arrays is ordered across streams by itself. Work that others put on the default
-    stream is not waited for. Anything that takes a stream takes this one, by ``int()``.
+    hipgemm orders its own work on an array across streams. A `Stream` does not wait for work that other
+    libraries queue on the default stream. ``int(stream)`` is the HIP handle.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class Stream:
     Attributes
     ----------
     device : int
-        The device that it works on.
+        The device that it belongs to.
 
     Examples
     --------
@@ -40,33 +40,33 @@ class Stream:
     def __init__(self, device: int | None = None):
         self._handle = 0  # for the finalizer, should the next line raise
         self.device = _hip.device_number("Stream", device)
-        self._handle = _hip.borrow_stream(self.device)
+        self._handle = _hip.acquire_stream(self.device)
 
     def __int__(self) -> int:
         return self._handle
 
     def synchronize(self) -> None:
-        """Wait until everything on it is done. What failed there is raised here.
+        """Wait for all work on the stream, and raise its errors.
 
         Raises
         ------
         HipError
-            For work on the device that failed.
+            If work on the stream failed.
         """
         with _hip.on_device(self.device):
             _hip.synchronize(self._handle)
 
     def query(self) -> bool:
-        """Whether everything on it is done."""
+        """Whether all work on the stream is complete."""
         with _hip.on_device(self.device):
             return _hip.done("hipStreamQuery", self._handle)
 
     def record(self, event: Event | None = None) -> Event:
-        """Put an event behind what is on the stream by now, a new one by default."""
+        """Record an event after the work queued so far, a new event by default; return the event."""
         return (Event(self.device) if event is None else event).record(self)
 
     def wait(self, other: Event | Stream) -> None:
-        """Let what comes next wait for an event, or for what is on another stream by now.
+        """Make later work on this stream wait for an event, or for the work queued so far on another stream.
 
         Examples
         --------
@@ -86,22 +86,22 @@ class Stream:
         return f"Stream({self._handle:#x}, device={self.device})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("Stream: streams of a device cannot be copied")
+        raise TypeError("Stream: a stream cannot be copied or pickled")
 
     def __del__(self) -> None:
         if self._handle:
-            _hip.return_stream(self._handle, self.device)
+            _hip.release_stream(self._handle, self.device)
 
 
 class Event:
-    """A place in a stream, reached when everything before it is done.
+    """A point in a stream, complete when all work before it is complete.
 
     Parameters
     ----------
     device : int, optional
-        Whose streams it may be put into. Default: the current device.
+        The device whose streams can record it. Default: the current device.
     timing : bool, optional
-        Whether it takes the time. False is a little cheaper.
+        Whether it records a time stamp. False is slightly cheaper.
 
     Examples
     --------
@@ -118,10 +118,13 @@ class Event:
         self._recorded = False
         self._timing = bool(timing)
         self.device = _hip.device_number("Event", device)
-        self._event = _hip.borrow_event(self.device, self._timing)
+        self._event = _hip.acquire_event(self.device, self._timing)
 
     def record(self, stream: Any = None) -> Event:
-        """Put it behind what is on a stream by now; it leaves the place where it was. Returns itself."""
+        """Record the event after the work queued so far on a stream; return the event.
+
+        An earlier recording is replaced.
+        """
         handle = _hip.stream_handle("Event.record", stream)
         _hip.require_stream(handle, self.device)
         with _hip.on_device(self.device):
@@ -130,7 +133,7 @@ class Event:
         return self
 
     def wait(self, stream: Any = None) -> None:
-        """Let what comes next on a stream, of any device, wait until it is reached."""
+        """Make later work on a stream, of any device, wait for the event."""
         handle = _hip.stream_handle("Event.wait", stream)
         device = _hip.stream_device(handle)
         if self._recorded:
@@ -138,27 +141,27 @@ class Event:
                 _hip.call("hipStreamWaitEvent", handle, self._event, 0)
 
     def query(self) -> bool:
-        """Whether it is reached; so is one that was never recorded."""
+        """Whether the event is complete. An event that was never recorded is."""
         return not self._recorded or _hip.done("hipEventQuery", self._event)
 
     def synchronize(self) -> None:
-        """Wait until it is reached.
+        """Wait for the event.
 
         Raises
         ------
         HipError
-            For work on the device that failed.
+            If work before the event failed.
         """
         if self._recorded:
             _hip.wait("hipEventSynchronize", self._event)
 
     def elapsed(self, end: Event) -> float:
-        """Milliseconds from this event to a later one; waits for both.
+        """Wait for this and a later event, and return the milliseconds between them.
 
         Raises
         ------
         ValueError
-            If one was never recorded or takes no time, or they are of two devices.
+            If one was never recorded or has no time stamp, or if they belong to different devices.
         """
         checks, events = Checks("Event.elapsed"), [("the first event", self)]
         if isinstance(end, Event):
@@ -172,7 +175,7 @@ class Event:
                 checks.add(ValueError, "event", f"{name} must have been recorded", "one that was not")
         if len({event.device for _, event in events}) > 1:
             got = f"{self.device} and {end.device}"
-            checks.add(ValueError, "device", "both events must be of one device", got)
+            checks.add(ValueError, "device", "both events must belong to the same device", got)
         checks.raise_all()
         self.synchronize()
         end.synchronize()
@@ -182,15 +185,15 @@ class Event:
         return f"Event(device={self.device}, timing={self._timing})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("Event: events of a device cannot be copied")
+        raise TypeError("Event: an event cannot be copied or pickled")
 
     def __del__(self) -> None:
         if self._event is not None:
-            _hip.return_event(self._event, self.device, self._timing)
+            _hip.release_event(self._event, self.device, self._timing)
 
 
 def synchronize(device: int | None = None) -> None:
-    """Wait until everything on a device is done. What failed there is raised here.
+    """Wait for all work on a device, and raise its errors.
 
     Parameters
     ----------
@@ -200,7 +203,7 @@ def synchronize(device: int | None = None) -> None:
     Raises
     ------
     HipError
-        For work on the device that failed.
+        If work on the device failed.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Counts of calls, launches and copies: taken wherever they happen, shown by `inspect.usage`."""
+"""Counters of calls, launches and copies, which `inspect.usage` shows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..errors import Reason
 
 
 class Call(NamedTuple):
-    """A call that one launch of one kernel serves, as `count_call` takes it."""
+    """A call that is served by one launch of one kernel; the arguments of `count_call`."""
 
     op: str
     kernel: str
     flop: int
-    moved: int
-    slower: str = ""
+    min_bytes: int
+    fallback_reason: str = ""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Counts:
     """Counts by kernel, by operand and by reason; `inspect.usage.Usage` explains them."""
 
     kernels: Counter[str] = field(default_factory=Counter)
-    served: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # calls, flop, moved
+    served: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # calls, flop, minimum bytes
     copies: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     copied: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     slower: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class Counts:
 
 _lock = threading.RLock()  # a signal handler may call during a call
 _counts = Counts()
-_recent: deque[Call] = deque()  # not yet in the counts: appending takes no lock
+_recent: deque[Call] = deque()  # not yet in the counts; appending needs no lock
 _MOST_RECENT = 256
 
 
@@ -72,24 +72,24 @@ def count_kernel(name: str) -> None:
         _counts.kernels[name] += 1
 
 
-def count_call(op: str, kernel: str, flop: int, moved: int, slower: str = "") -> None:
-    """Count a call that a kernel served; `slower` says why none of the faster ones did.
+def count_call(op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str = "") -> None:
+    """Count a call that a kernel served. `fallback_reason` is why no faster kernel did.
 
-    `flop` and `moved` are those of the whole call.
+    `flop` and `min_bytes` are those of the whole call.
     """
     with _lock:
-        _add_calls(1, op, kernel, flop, moved, slower)
+        _add_calls(1, op, kernel, flop, min_bytes, fallback_reason)
 
 
-def _add_calls(calls: int, op: str, kernel: str, flop: int, moved: int, slower: str) -> None:
+def _add_calls(calls: int, op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str) -> None:
     before = _counts.served.get(kernel, (0, 0, 0))
-    _counts.served[kernel] = before[0] + calls, before[1] + calls * flop, before[2] + calls * moved
-    if slower:
-        _counts.slower[op, kernel, slower] += calls
+    _counts.served[kernel] = before[0] + calls, before[1] + calls * flop, before[2] + calls * min_bytes
+    if fallback_reason:
+        _counts.slower[op, kernel, fallback_reason] += calls
 
 
 def count_launched(call: Call) -> None:
-    """Count a call and its launch, at a fraction of what `count_call` and `count_kernel` take."""
+    """Count a call and its launch, faster than by `count_call` and `count_kernel`."""
     _recent.append(call)
     if len(_recent) >= _MOST_RECENT:
         with _lock:
@@ -97,9 +97,9 @@ def count_launched(call: Call) -> None:
 
 
 def _add_recent() -> None:
-    """Add what was counted without the lock."""
+    """Add the calls that were counted without the lock."""
     calls = []
-    with suppress(IndexError):  # a signal handler was here
+    with suppress(IndexError):  # a signal handler took some
         for _ in range(len(_recent)):
             calls.append(_recent.popleft())
     for call, times in Counter(calls).items():
@@ -108,7 +108,7 @@ def _add_recent() -> None:
 
 
 def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:
-    """Count an operand that was copied to another layout, of so many bytes."""
+    """Count an operand of `size` bytes that was copied to another layout."""
     key = (op, operand, reason)
     with _lock:
         _counts.copies[key] += 1
@@ -116,7 +116,7 @@ def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:
 
 
 def count_refused(op: str, reasons: Iterable[Reason]) -> None:
-    """Count the obstacles of a call that no kernel serves."""
+    """Count the reasons of a call that no kernel supports."""
     with _lock:
         _counts.refused_calls += 1
         for reason in reasons:

@@ -9,7 +9,7 @@ from hipgemm.errors import (
     UnsupportedError,
     message,
     raise_reasons,
-    sentence,
+    requirement,
 )
 
 
@@ -19,7 +19,7 @@ def reason(kind: type[Exception], text: str) -> Reason:
 
 def test_one_fault_is_one_line():
     with pytest.raises(ValueError, match=r"^matmul: a must be b; got c; because$"):
-        raise_reasons("matmul", [reason(ValueError, sentence("a must be b", "c", "because"))])
+        raise_reasons("matmul", [reason(ValueError, requirement("a must be b", "c", "because"))])
 
 
 def test_no_fault_is_silent():

@@ -150,18 +150,18 @@ def test_advice(version, bindings, wanted):
             (6, 4, 1),
             HIP_PYTHON_10,
             [],
-            "made for HIP 7.15, does not go with lib.so, HIP 6.4 (of a GPU, gfx950); run: ",
+            "made for HIP 7.15, does not match lib.so, HIP 6.4 (of a GPU, gfx950); run: ",
         ),
         ((6, 4, 1), HIP_PYTHON_7, [], "run: pip install 'hip-python>=6.4,<7'"),
         ((7, 0, 1), HIP_PYTHON_6, [], "run: pip install 'hip-python>=7.0,<8'"),
         ((7, 15, 1), HIP_PYTHON_6, [], "run: pip install 'hip-python>=10,<11'"),
-        ((8, 0, 1), HIP_PYTHON_10, [], "lib.so (HIP 8.0) is newer than every hip-python that hipgemm knows"),
+        ((8, 0, 1), HIP_PYTHON_10, [], "lib.so (HIP 8.0) is newer than this version of hipgemm supports"),
         ((5, 7, 1), HIP_PYTHON_7, ["hipFree"], "lib.so (HIP 5.7) is too old: hipgemm needs ROCm 6 or newer"),
         (
             (7, 0, 1),
             HIP_PYTHON_10,
             ["hipFree"],
-            "lib.so (HIP 7.0) lacks hipFree, which hipgemm calls by hip-python 10",
+            "lib.so (HIP 7.0) lacks hipFree, which hipgemm calls through hip-python 10",
         ),
         ((7, 0, 1), HIP_PYTHON_10, ["hipFree", "hipMalloc"], "lacks hipFree and 1 more, which"),
     ],
@@ -171,7 +171,7 @@ def test_what_does_not_go_together(version, bindings, lacks, told):
         _rocm._require_match("lib.so", version, lacks, ["a GPU, gfx950"], bindings)
 
 
-# ---- the try
+# ---- the probe
 
 
 def test_a_child_that_cannot_be_killed_is_left(monkeypatch):
@@ -179,7 +179,7 @@ def test_a_child_that_cannot_be_killed_is_left(monkeypatch):
     child = subprocess.Popen(["sleep", "100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     monkeypatch.setattr(child, "kill", lambda: None)
     began = time.monotonic()
-    _rocm._abandon(child)
+    _rocm._kill(child)
     assert time.monotonic() - began < 10
     assert child.poll() is not None  # nobody waits for it later
     os.kill(child.pid, 9)

@@ -461,8 +461,7 @@ def test_can_use_reads_the_stream_as_the_call_does(op):
         (
             2,
             ValueError,
-            "stream must be one that all threads mean alike; got the per-thread stream (2); "
-            "make a hipgemm.Stream",
+            "stream must be the same for all threads; got the per-thread stream (2); create a hipgemm.Stream",
         ),
     ):
         answer = can_use(op, x, w, stream=stream)

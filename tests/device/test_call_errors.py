@@ -141,9 +141,9 @@ def test_streams_that_do_not_exist():
         lambda stream: hg.matmul(a, a.T, stream=stream),
         lambda stream: hg.matmul(ones(4, 8), ones(8, 4), stream=stream),
     ):
-        with pytest.raises(ValueError, match=r"^matmul: stream must be one that exists; got .* 0x3039;"):
+        with pytest.raises(ValueError, match=r"^matmul: stream must exist; got .* 0x3039;"):
             call(12345)
-    with pytest.raises(ValueError, match=r"^asarray: stream must be one that exists"):
+    with pytest.raises(ValueError, match=r"^asarray: stream must exist"):
         hg.asarray(ones(4, 8), stream=12345)
     np.testing.assert_array_equal(hg.matmul(a, a.T, stream=0).get(), np.full((4, 4), 8))
 
@@ -155,7 +155,7 @@ def test_a_stream_that_is_gone():
     hg.matmul(a, a.T, out, stream=stream)
     _hip.synchronize(stream)
     _hip.call("hipStreamDestroy", stream)
-    with pytest.raises(hg.HipError, match="stream must be one that exists; got the unknown handle"):
+    with pytest.raises(hg.HipError, match="stream must exist; got the unknown handle"):
         hg.matmul(a, a.T, out, stream=stream)
 
 

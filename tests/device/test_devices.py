@@ -148,12 +148,12 @@ for stream in (other, foreign):
         ("grouped_linear", lambda: hg.grouped_linear(x, x[None], offsets, stream=stream)),
         ("grouped_linear_backward", lambda: hg.grouped_linear_backward(g, kept, stream=stream)),
     ):
-        said = f"{function}: stream must be one of device 1, where the arrays are; got 0x"
+        said = f"{function}: stream must be a stream of device 1, where the arrays are; got 0x"
         raises(ValueError, said, call)
 hg.synchronize(0), hg.synchronize(1)
 assert (hg.matmul(x, x).get() == expected).all()
 _hip.call("hipSetDevice", 1)
-raises(ValueError, "stream must be one of device 1", lambda: hg.matmul(a, a, stream=other))
+raises(ValueError, "stream must be a stream of device 1", lambda: hg.matmul(a, a, stream=other))
 assert (hg.matmul(a, a) == expected).all()
 second = hg.Stream(1)
 second.wait(other)  # across devices streams and events do wait
@@ -169,7 +169,7 @@ raises(TypeError, "must live in one place", lambda: hg.matmul(x, y))
 raises(ValueError, "can only be copied to device 1", lambda: hg.asarray(x, device=1, copy=False))
 raises(TypeError, "quantize_fp8: amax must be on device 0 like x; got device 1",
        lambda: hg.quantize_fp8(x, hg.AmaxState(1.0, device=1)))
-raises(ValueError, "Event.elapsed: both events must be of one device; got 0 and 1",
+raises(ValueError, "Event.elapsed: both events must belong to the same device; got 0 and 1",
        lambda: hg.Event(0).record().elapsed(hg.Event(1).record()))
 for stream in (None, hg.Stream(1)):
     source, side = hg.matmul(x, x, stream=hg.Stream(0)), hg.Stream(0)
@@ -189,7 +189,7 @@ def test_copies_between_devices_in_stream_order(two_devices, peers) -> None:
         f"""
 if not {peers}:
     _hip.peer_access = lambda *devices: False
-    _staging.PIECE, _staging.LIMIT = 4096, 16384
+    _staging.CHUNK, _staging.LIMIT = 4096, 16384
 """
         + """
 assert _hip.peer_access(0, 1) is _hip.peer_access(1, 0)

@@ -59,7 +59,7 @@ def in_use(at_most=None):
     """Bytes in arrays; those in cycles of references as well, unless there are few enough."""
     hg.synchronize()
     pool = _hip.runtime().pools[0]
-    pool.settle()
+    pool.reclaim()
     found = pool.bytes - pool.cached
     if at_most is not None and found > at_most:
         gc.collect()

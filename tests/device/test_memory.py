@@ -199,7 +199,7 @@ def test_out_of_memory_says_asked_free_and_cached(limit):
     error = caught.value
     assert (error.code, error.name) == (2, "hipErrorOutOfMemory")
     stats = hg.memory_stats()
-    assert "asked: 2621441 bytes, rounded up to 2883584" in error.report
+    assert "requested: 2621441 bytes, rounded up to 2883584" in error.report
     assert f"free: {stats.free} of {stats.total} on device 0" in error.report
     assert f"cached: {cached} by hipgemm" in error.report
     assert f"{stats.used} bytes are in its arrays" in error.report
@@ -263,7 +263,7 @@ def test_a_device_that_runs_out(run_python: Run) -> None:
         "        held.append(hg.matmul(hg.asarray(a), hg.asarray(w).T, dtype=np.float32))\n"
         "    except hg.HipError as error:\n"
         "        failed += 1\n"
-        "        assert error.code == 2 and 'asked: ' in error.report, error\n"
+        "        assert error.code == 2 and 'requested: ' in error.report, error\n"
         "        assert f'of {total} on device 0' in error.report, error\n"
         "        if failed == 1:\n"
         "            assert len(held) > 40, len(held)\n"
@@ -301,7 +301,7 @@ def test_limits_by_the_environment(run_python: Run, text, number) -> None:
 
 
 def test_too_much_memory_is_an_error_and_no_more(rng):
-    with pytest.raises(hg.HipError, match=r"hipMalloc\(.*\nasked: 1125899906842624 bytes") as caught:
+    with pytest.raises(hg.HipError, match=r"hipMalloc\(.*\nrequested: 1125899906842624 bytes") as caught:
         hg.empty(2**50, np.int8)
     assert caught.value.name in ("hipErrorOutOfMemory", "hipErrorMemoryAllocation")
     assert caught.value.code == 2

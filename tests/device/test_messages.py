@@ -198,10 +198,10 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.zeros(2, "f4", stream="x"), T,
      "zeros: stream must be None, a stream handle, or convertible to one by int(); got 'x'"),
     (lambda: hg.zeros(2, "f4", stream=2), V,
-     "zeros: stream must be one that all threads mean alike; got the per-thread stream (2); make a "
+     "zeros: stream must be the same for all threads; got the per-thread stream (2); create a "
      "hipgemm.Stream"),
     (lambda: hg.zeros(2, "f4", stream=12345), V,
-     "zeros: stream must be one that exists; got the unknown handle 0x3039; was it destroyed?"),
+     "zeros: stream must exist; got the unknown handle 0x3039; was it destroyed?"),
     (lambda: hg.asarray([1.0]), T,
      "asarray: x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack; got list; "
      "make an array of it with numpy.asarray"),
@@ -392,10 +392,13 @@ ELSEWHERE = {
     ),
     "group_offsets must be multiples of {}": ("test_grouped.py", "must be multiples of 32"),
     "{} must be on {} like {}": ("test_devices.py", "amax must be on device 0 like x; got device 1"),
-    "stream must be one of device {}": ("test_devices.py", "stream must be one of device 1, where the"),
-    "both events must be of one device": (
+    "stream must be a stream of device {}": (
         "test_devices.py",
-        "both events must be of one device; got 0 and 1",
+        "stream must be a stream of device 1, where the",
+    ),
+    "both events must belong to the same device": (
+        "test_devices.py",
+        "both events must belong to the same device; got 0 and 1",
     ),
     "can only be copied to device": ("test_devices.py", "can only be copied to device 1"),
     "the array must be in the memory of": ("test_interchange.py", "must be in the memory of"),

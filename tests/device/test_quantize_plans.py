@@ -150,9 +150,9 @@ def test_streams_wait_for_the_last_write(call, rng, streams, monkeypatch):
     writing, reading = streams(), streams()
     waits = []
     monkeypatch.setattr(_hip, "wait_for", lambda waiting, stream: waits.append((waiting, stream)))
-    x._block.writing(writing)
+    x._block.begin_write(writing)
     waits.clear()
-    x._block.reading(reading)
+    x._block.begin_read(reading)
     assert waits == [(reading, writing)]
     waits.clear()
     call(x)

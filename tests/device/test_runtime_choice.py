@@ -112,14 +112,14 @@ def test_auto_without_rocm(choose, tmp_path):
         assert warning == (
             f"warning RuntimeFallbackWarning | hipgemm runs on its emulator: ROCM_PATH={tmp_path} has no "
             "lib/libamdhip64.so or lib/libamdhip64.so.N; correct it or unset it "
-            "(HIPGEMM_RUNTIME=emulator hides this line)"
+            "(HIPGEMM_RUNTIME=emulator hides this warning)"
         )
 
 
 @pytest.mark.skipif(bool(ctypes.util.find_library("amdhip64")), reason="the loader knows a ROCm")
 def test_no_rocm_anywhere(choose, tmp_path):
     _, warning = choose("auto", LD_LIBRARY_PATH=str(tmp_path))
-    assert "no libamdhip64.so is found: neither by ROCM_PATH, nor in /opt/rocm*, nor by the loader" in warning
+    assert "libamdhip64.so was not found by ROCM_PATH, in /opt/rocm*, or by the loader" in warning
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -186,7 +186,7 @@ def test_a_rocm_that_lacks_functions(choose, build):
     summary, _ = choose("rocm", INFO, rocm=rocm)
     assert re.fullmatch(
         r"none: ROCm cannot be used: \S+libamdhip64\.so \(HIP 7\.0\) lacks hipDeviceCanAccessPeer "
-        r"and \d+ more, which hipgemm calls by hip-python \S+, made for HIP \d+\.\d+; repair or update "
+        r"and \d+ more, which hipgemm calls through hip-python \S+, made for HIP \d+\.\d+; repair or update "
         r"ROCm, and run: pip install 'hip-python>=7\.0,<8' \(HIPGEMM_RUNTIME=rocm\)",
         summary,
     )
@@ -197,7 +197,7 @@ def test_a_rocm_of_another_major_version(choose, fake):
     rocm = fake(version="6.4", development=False)
     (text,) = choose("rocm", rocm=rocm)
     assert re.fullmatch(
-        r"RuntimeNotFoundError \| ROCm cannot be used: hip-python \S+, made for HIP 7\.\d+, does not go with "
+        r"RuntimeNotFoundError \| ROCm cannot be used: hip-python \S+, made for HIP 7\.\d+, does not match "
         rf"{rocm}/lib/libamdhip64\.so\.6, HIP 6\.4 \(of AMD Instinct \(tests/fake_rocm\.py\), gfx950\); "
         r"run: pip install 'hip-python>=6\.4,<7' \(HIPGEMM_RUNTIME=rocm\)",
         text,
@@ -214,12 +214,12 @@ def test_a_rocm_that_hip_python_is_not_made_for(choose, fake):
     summary, advice = choose("rocm", INFO, rocm=rocm)
     assert summary.startswith("rocm: AMD Instinct (tests/fake_rocm.py), gfx950; HIP 7.")
     line, wanted = ("7.0 to 7.2", ">=7.0,<8") if made_for_10 else ("7.9 and newer", ">=10,<11")
-    assert f"the library is of ROCm {line}; it has every function that hipgemm calls; " in advice
+    assert f"the library is ROCm {line}; it has every function that hipgemm calls; " in advice
     assert advice.endswith(f"run: pip install 'hip-python{wanted}'")
 
 
 def test_a_driver_that_hangs(choose, fake):
-    hurry = "from hipgemm.runtime import rocm as _rocm\n_rocm.SECONDS = 0.5\n"
+    hurry = "from hipgemm.runtime import rocm as _rocm\n_rocm.TIMEOUT_S = 0.5\n"
     rocm = fake(hanging=True)
     (text,) = choose("rocm", hurry + SHOW, rocm=rocm)
     assert text == (
@@ -310,7 +310,7 @@ def test_another_library_is_open_already(choose, two_gpus, no_gpu):
     # As under torch: auto uses what is there.
     assert choose("auto", opened.format(library) + SHOW) == [f"rocm {library} 2"]
     (text,) = choose("auto", opened.format(f"{no_gpu}/lib/libamdhip64.so") + SHOW)
-    assert "nor can the emulator take its place" in text
+    assert "the emulator cannot be used instead" in text
 
 
 def test_hip_python_has_opened_another_already(choose, two_gpus):

@@ -22,7 +22,7 @@ def small(monkeypatch):
     staging = _hip.runtime().staging[0]
     _hip.synchronize()
     staging.trim()
-    monkeypatch.setattr(_staging, "PIECE", 4096)
+    monkeypatch.setattr(_staging, "CHUNK", 4096)
     monkeypatch.setattr(_staging, "LIMIT", 4 * 4096)
     yield staging
     _hip.synchronize()
@@ -53,10 +53,10 @@ def test_every_byte_arrives_once(shape, small, rng):
 
 def test_pieces_cover_all():
     for rows, width in itertools.product((0, 1, 2, 7), (0, 1, 4095, 3 << 20, 4 << 20, (9 << 20) + 1)):
-        seen = list(_staging.pieces(rows, width))
+        seen = list(_staging.chunks(rows, width))
         assert sum(count * each for _, _, count, each in seen) == rows * width
         assert len({(row, at) for row, at, _, _ in seen}) == len(seen)
-        assert all(count * each <= _staging.PIECE for _, _, count, each in seen)
+        assert all(count * each <= _staging.CHUNK for _, _, count, each in seen)
 
 
 def test_what_goes_up_may_change_at_once(small, rng):
@@ -156,9 +156,9 @@ def test_threads_share_what_there_is(small, streams, rng):
 def test_pinned_memory_that_runs_out(small, monkeypatch, rng):
     """Then what there is must do; with none at all it is an error, and the next call works."""
     x = rng.integers(0, 256, (5, 9000), np.uint8)
-    real, left = _hip.get_memory, 0
+    real, left = _hip.allocate_raw, 0
 
-    def get_memory(lost, name, *args):
+    def allocate_raw(lost, name, *args):
         nonlocal left
         if name == "hipHostMalloc":
             if left == 0:
@@ -166,7 +166,7 @@ def test_pinned_memory_that_runs_out(small, monkeypatch, rng):
             left -= 1
         return real(lost, name, *args)
 
-    monkeypatch.setattr(_hip, "get_memory", get_memory)
+    monkeypatch.setattr(_hip, "allocate_raw", allocate_raw)
     with pytest.raises(hg.HipError, match="hipHostMalloc"):
         hg.asarray(x)
     left = 1
@@ -180,12 +180,12 @@ def test_idle_buffers_give_way(monkeypatch, rng):
     staging = _hip.runtime().staging[0]
     _hip.synchronize()
     staging.trim()
-    real = _hip.get_memory
+    real = _hip.allocate_raw
 
-    def get_memory(lost, name, *args):
+    def allocate_raw(lost, name, *args):
         return (2, 0) if name == "hipHostMalloc" and staging.bytes else real(lost, name, *args)
 
-    monkeypatch.setattr(_hip, "get_memory", get_memory)
+    monkeypatch.setattr(_hip, "allocate_raw", allocate_raw)
     for size in (100, 10_000, 100, 50_000):
         x = rng.integers(0, 256, size, np.uint8)
         np.testing.assert_array_equal(hg.asarray(x).get(), x)
@@ -214,13 +214,13 @@ def test_faults_are_told_once_and_lose_no_buffer(small, rng):
 def test_numbers_far_apart_come_down_alone(device_memory, rng, monkeypatch):
     """Not with the gigabytes between them."""
     device_memory(13 << 30)
-    real, moved = _staging.fetch, []
+    real, moved = _staging.download, []
 
     def fetch(*args):
         moved.append(args[4] * args[5])
         real(*args)
 
-    monkeypatch.setattr(_staging, "fetch", fetch)
+    monkeypatch.setattr(_staging, "download", fetch)
     apart = 2**32
     memory = hg.empty(3 * apart, np.uint8)
     x = rng.integers(0, 256, (3, 4, 5), np.uint8)

@@ -220,7 +220,7 @@ def test_leading_axes_broadcast(rng: Any, devices: list[int]) -> None:
 def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     some = devices[:4]
     sent = dict.fromkeys(some, 0)
-    between = _staging.between
+    between = _staging.copy_between_devices
 
     def counted(dst: int, to: int, arriving: int, src: int, source: int, leaving: int, nbytes: int) -> None:
         sent[source] += nbytes
@@ -228,7 +228,7 @@ def test_sends_what_the_documents_say(rng: Any, devices: list[int], monkeypatch:
 
     a, b = operands(96, 48, 96, rng)
     x, y = hg.shard(a, some, axis=1), hg.shard(b, some, axis=0)
-    monkeypatch.setattr(_staging, "between", counted)
+    monkeypatch.setattr(_staging, "copy_between_devices", counted)
     assert_gemm_close(hg.sharded_matmul(x, y, split="k").get(), a, b)
     assert list(sent.values()) == [sharding.sent_bytes(96, 48, len(some))] * len(some)
     assert len(some) > 1
