@@ -318,6 +318,6 @@ def advice(version: Sequence[int], bindings: Bindings) -> str:
     if release == _release(bindings.hip)[0]:
         return ""
     return (
-        f"hip-python {bindings.version} is made for {_release(bindings.hip)[0]}, but the library is {release}; "
+        f"hip-python {bindings.version} is for {_release(bindings.hip)[0]}, but the library is {release}; "
         f"it has every function that hipgemm calls; for the matching one run: pip install '{requirement}'"
     )
