@@ -202,7 +202,7 @@ def test_out_of_memory_says_asked_free_and_cached(limit):
     assert "requested: 2621441 bytes, rounded up to 2883584" in error.report
     assert f"free: {stats.free} of {stats.total} on device 0" in error.report
     assert f"cached: {cached} bytes by hipgemm" in error.report
-    assert f"{stats.used} bytes are in its arrays" in error.report
+    assert f"{stats.used} bytes are in use by its arrays" in error.report
     assert f"limit: {stats.limit} bytes" in error.report
     assert str(error).startswith("hipMalloc(2883584 bytes on device 0): hipErrorOutOfMemory (2)")
     x.free()
