@@ -61,9 +61,8 @@ inline void need(const void* pointer, const char* what) {
 
 // Null, the two special handles, or one from hipStreamCreate.
 std::shared_ptr<rt::Stream> stream_of(hipStream_t handle);
-// The stream that the calls named _spt use where others use the null stream.
-inline const hipStream_t kPerThread = reinterpret_cast<hipStream_t>(2);
-inline const hipStream_t kLegacy = reinterpret_cast<hipStream_t>(1);
+inline const hipStream_t kLegacy = reinterpret_cast<hipStream_t>(1);     // the null stream
+inline const hipStream_t kPerThread = reinterpret_cast<hipStream_t>(2);  // the calling thread's own
 
 // Waits for the stream and throws what it has to tell.
 void synchronize(rt::Stream& stream);

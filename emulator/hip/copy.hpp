@@ -8,14 +8,14 @@ namespace hip {
 
 enum class Wait { yes, no };  // whether the call returns only when the work is done
 
-// `layers` blocks of rows, one `layer_pitch` bytes from the next; most copies have one.
+// Where the first row begins, and how many bytes on the next one does.
 struct Region {
   uint64_t address = 0;
-  size_t pitch = 0, layer_pitch = 0;
+  size_t pitch = 0;
 };
 
 struct CopyShape {
-  size_t width = 0, rows = 1, layers = 1;
+  size_t width = 0, rows = 1;
 };
 
 void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, CopyShape shape,

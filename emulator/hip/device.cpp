@@ -32,15 +32,10 @@ hipUUID uuid(int id) {
   return result;
 }
 
-std::string arch_name() {
-  const std::string& arch = rt::options().arch;
-  return arch.find(':') == std::string::npos ? arch + ":sramecc+:xnack-" : arch;
-}
-
 hipDeviceProp_tR0600 properties(int id) {
   hipDeviceProp_tR0600 p{};
   std::snprintf(p.name, sizeof p.name, "%s", hip::kDeviceName);
-  std::snprintf(p.gcnArchName, sizeof p.gcnArchName, "%s", arch_name().c_str());
+  std::snprintf(p.gcnArchName, sizeof p.gcnArchName, "%s", hip::target().c_str());
   p.uuid = uuid(id);
   p.totalGlobalMem = rt::options().device_bytes;
   p.sharedMemPerBlock = p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin =
@@ -76,180 +71,73 @@ hipDeviceProp_tR0600 properties(int id) {
   return p;
 }
 
+struct Attribute {
+  int number;  // hipDeviceAttribute_t
+  uint64_t value;
+  template <class T>
+  Attribute(int number, T value) : number(number), value(static_cast<uint64_t>(value)) {}
+};
+
 int attribute(int attribute, int id) {
   const hipDeviceProp_tR0600 p = properties(id);
-  const auto clamp = [](uint64_t value) {
-    return static_cast<int>(std::min<uint64_t>(value, 0x7fffffff));
-  };
-  switch (attribute) {
-    case 0:
-      return p.ECCEnabled;
-    case 1:
-      return p.accessPolicyMaxWindowSize;
-    case 2:
-      return p.asyncEngineCount;
-    case 3:
-      return p.canMapHostMemory;
-    case 4:
-      return p.canUseHostPointerForRegisteredMem;
-    case 5:
-      return p.clockRate;
-    case 6:
-      return p.computeMode;
-    case 7:
-      return p.computePreemptionSupported;
-    case 8:
-      return p.concurrentKernels;
-    case 9:
-      return p.concurrentManagedAccess;
-    case 10:
-      return p.cooperativeLaunch;
-    case 11:
-      return p.cooperativeMultiDeviceLaunch;
-    case 12:
-      return p.deviceOverlap;
-    case 13:
-      return p.directManagedMemAccessFromHost;
-    case 14:
-      return p.globalL1CacheSupported;
-    case 15:
-      return p.hostNativeAtomicSupported;
-    case 16:
-      return p.integrated;
-    case 17:
-      return p.isMultiGpuBoard;
-    case 18:
-      return p.kernelExecTimeoutEnabled;
-    case 19:
-      return p.l2CacheSize;
-    case 20:
-      return p.localL1CacheSupported;
-    case 22:
-      return 0;  // LUID device node mask
-    case 23:
-      return p.major;
-    case 24:
-      return p.managedMemory;
-    case 25:
-      return p.maxBlocksPerMultiProcessor;
-    case 26:
-    case 27:
-    case 28:
-      return p.maxThreadsDim[attribute - 26];
-    case 29:
-    case 30:
-    case 31:
-      return p.maxGridSize[attribute - 29];
-    case 55:
-      return p.maxThreadsDim[0];
-    case 56:
-      return p.maxThreadsPerBlock;
-    case 57:
-      return p.maxThreadsPerMultiProcessor;
-    case 58:
-      return clamp(p.memPitch);
-    case 59:
-      return p.memoryBusWidth;
-    case 60:
-      return p.memoryClockRate;
-    case 61:
-      return p.minor;
-    case 62:
-      return p.multiGpuBoardGroupID;
-    case 63:
-      return p.multiProcessorCount;
-    case 65:
-      return p.pageableMemoryAccess;
-    case 66:
-      return p.pageableMemoryAccessUsesHostPageTables;
-    case 67:
-      return p.pciBusID;
-    case 68:
-      return p.pciDeviceID;
-    case 69:
-      return p.pciDomainID;
-    case 70:
-      return p.persistingL2CacheMaxSize;
-    case 71:
-      return p.regsPerBlock;
-    case 72:
-      return p.regsPerMultiprocessor;
-    case 73:
-      return clamp(p.reservedSharedMemPerBlock);
-    case 74:
-      return clamp(p.sharedMemPerBlock);
-    case 75:
-      return clamp(p.sharedMemPerBlockOptin);
-    case 76:
-      return clamp(p.sharedMemPerMultiprocessor);
-    case 77:
-      return p.singleToDoublePrecisionPerfRatio;
-    case 78:
-      return p.streamPrioritiesSupported;
-    case 79:
-      return clamp(p.surfaceAlignment);
-    case 80:
-      return p.tccDriver;
-    case 81:
-      return clamp(p.textureAlignment);
-    case 82:
-      return clamp(p.texturePitchAlignment);
-    case 83:
-      return clamp(p.totalConstMem);
-    case 84:
-      return clamp(p.totalGlobalMem);
-    case 85:
-      return p.unifiedAddressing;
-    case 87:
-      return p.warpSize;
-    case 88:
-      return p.memoryPoolsSupported;
-    case 89:
-      return 0;  // virtual memory management
-    case 90:
-      return p.hostRegisterSupported;
-    case 91:
-      return static_cast<int>(p.memoryPoolSupportedHandleTypes);
-    case 92:
-      return 0;  // NUMA node
-    case 93:
-    case 94:
-    case 95:
-      return 0;  // dma-buf, RDMA with VMM, fabric handles
-    case 10000:
-      return p.clockInstructionRate;
-    case 10002:
-      return clamp(p.maxSharedMemoryPerMultiProcessor);
-    case 10007:
-    case 10008:
-    case 10009:
-    case 10010:
-      return 0;  // multi-device cooperation
-    case 10011:
-      return p.isLargeBar;
-    case 10012:
-      return p.asicRevision;
-    case 10013:
-      return 0;  // hipStreamWaitValue
-    case 10014:
-      return 0;  // images
-    case 10015:
-      return hip::kComputeUnits;
-    case 10016:
-      return 1;  // fine-grained memory
-    case 10017:
-      return hip::kWallClockKhz;
-    case 10018:
-      return hip::kXccs;
-    case 10019:
-      return 512;
-    case 10020:
-      return 0x75a3;
-    case 10021:
-    case 10022:
-      return 0;
+  const Attribute values[] = {{0, p.ECCEnabled},
+                              {2, p.asyncEngineCount},
+                              {3, p.canMapHostMemory},
+                              {4, p.canUseHostPointerForRegisteredMem},
+                              {5, p.clockRate},
+                              {8, p.concurrentKernels},
+                              {14, p.globalL1CacheSupported},
+                              {19, p.l2CacheSize},
+                              {20, p.localL1CacheSupported},
+                              {23, p.major},
+                              {24, p.managedMemory},
+                              {25, p.maxBlocksPerMultiProcessor},
+                              {26, p.maxThreadsDim[0]},
+                              {27, p.maxThreadsDim[1]},
+                              {28, p.maxThreadsDim[2]},
+                              {29, p.maxGridSize[0]},
+                              {30, p.maxGridSize[1]},
+                              {31, p.maxGridSize[2]},
+                              {55, p.maxThreadsDim[0]},
+                              {56, p.maxThreadsPerBlock},
+                              {57, p.maxThreadsPerMultiProcessor},
+                              {58, p.memPitch},
+                              {59, p.memoryBusWidth},
+                              {60, p.memoryClockRate},
+                              {61, p.minor},
+                              {63, p.multiProcessorCount},
+                              {67, p.pciBusID},
+                              {71, p.regsPerBlock},
+                              {72, p.regsPerMultiprocessor},
+                              {74, p.sharedMemPerBlock},
+                              {75, p.sharedMemPerBlockOptin},
+                              {76, p.sharedMemPerMultiprocessor},
+                              {78, p.streamPrioritiesSupported},
+                              {81, p.textureAlignment},
+                              {82, p.texturePitchAlignment},
+                              {83, p.totalConstMem},
+                              {84, p.totalGlobalMem},
+                              {85, p.unifiedAddressing},
+                              {87, p.warpSize},
+                              {88, p.memoryPoolsSupported},
+                              {90, p.hostRegisterSupported},
+                              {10000, p.clockInstructionRate},
+                              {10002, p.maxSharedMemoryPerMultiProcessor},
+                              {10011, p.isLargeBar},
+                              {10015, hip::kComputeUnits},
+                              {10016, 1},
+                              {10017, hip::kWallClockKhz},
+                              {10018, hip::kXccs},
+                              {10019, 512},
+                              {10020, 0x75a3}};
+  for (const Attribute& known : values) {
+    if (known.number == attribute)
+      return static_cast<int>(std::min<uint64_t>(known.value, 0x7fffffff));
   }
-  if (attribute >= 32 && attribute <= 54) return 0;  // surfaces and textures: none
+  // What the device has not, such as textures, virtual memory and cooperative launches.
+  const bool absent =
+      (attribute >= 0 && attribute <= 95) || (attribute >= 10007 && attribute <= 10022);
+  if (absent && attribute != 21 && attribute != 64 && attribute != 86) return 0;
   fail(hipErrorInvalidValue, "attribute ", attribute, " is unknown");
 }
 
@@ -288,14 +176,6 @@ HIP_API hipError_t hipSetDevice(int id) {
   return api("hipSetDevice", [&] { rt::set_current_device(id); });
 }
 
-HIP_API hipError_t hipSetValidDevices(int* ids, int length) {
-  return api("hipSetValidDevices", [&] {
-    if (length < 0) fail(hipErrorInvalidValue, "length must not be negative; got ", length);
-    if (length) need(ids, "device_arr");
-    for (int i = 0; i < length; ++i) device(ids[i]);
-  });
-}
-
 HIP_API hipError_t hipGetDevice(int* id) {
   return api("hipGetDevice", [&] {
     need(id, "deviceId");
@@ -310,14 +190,6 @@ HIP_API hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600* result, int
   });
 }
 
-HIP_API hipError_t hipChooseDeviceR0600(int* id, const hipDeviceProp_tR0600* wanted) {
-  return api("hipChooseDevice", [&] {
-    need(id, "device");
-    need(wanted, "prop");
-    *id = device(0).id;  // they are all alike
-  });
-}
-
 HIP_API hipError_t hipDeviceGetAttribute(int* value, int attr, int id) {
   return api("hipDeviceGetAttribute", [&] {
     need(value, "pi");
@@ -329,16 +201,6 @@ HIP_API hipError_t hipDeviceGet(int* result, int ordinal) {
   return api("hipDeviceGet", [&] {
     need(result, "device");
     *result = device(ordinal).id;
-  });
-}
-
-HIP_API hipError_t hipDeviceComputeCapability(int* major, int* minor, int id) {
-  return api("hipDeviceComputeCapability", [&] {
-    need(major, "major");
-    need(minor, "minor");
-    device(id);
-    *major = hip::kMajor;
-    *minor = hip::kMinor;
   });
 }
 
@@ -369,20 +231,6 @@ HIP_API hipError_t hipDeviceGetPCIBusId(char* result, int length, int id) {
   });
 }
 
-HIP_API hipError_t hipDeviceGetByPCIBusId(int* id, const char* bus_id) {
-  return api("hipDeviceGetByPCIBusId", [&] {
-    need(id, "device");
-    need(bus_id, "pciBusId");
-    for (int i = 0; i < count(); ++i) {
-      if (pci_text(i) == bus_id) {
-        *id = i;
-        return;
-      }
-    }
-    fail(hipErrorInvalidDevice, "no device at PCI address '", bus_id, "'");
-  });
-}
-
 HIP_API hipError_t hipDeviceTotalMem(size_t* bytes, int id) {
   return api("hipDeviceTotalMem", [&] {
     need(bytes, "bytes");
@@ -396,7 +244,7 @@ HIP_API hipError_t hipDeviceSynchronize() {
              [&] { hip::throw_report(rt::drain_and_report(rt::current_device())); });
 }
 
-// Memory, streams and settings of the device go; modules stay (they belong to the process).
+// Memory and streams of the device go; modules stay (they belong to the process).
 HIP_API hipError_t hipDeviceReset() {
   return api("hipDeviceReset", [&] {
     rt::Device& current = rt::current_device();
@@ -417,69 +265,7 @@ HIP_API hipError_t hipDeviceReset() {
     for (int owner = 0; owner < count(); ++owner) {
       runtime().allocator.set_peer(current.id, owner, false);
     }
-    current.flags = 0;
   });
-}
-
-HIP_API hipError_t hipGetDeviceFlags(unsigned* flags) {
-  return api("hipGetDeviceFlags", [&] {
-    need(flags, "flags");
-    *flags = rt::current_device().flags;
-  });
-}
-
-HIP_API hipError_t hipSetDeviceFlags(unsigned flags) {
-  return api("hipSetDeviceFlags", [&] {
-    if (flags & ~0x1fu) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
-    rt::current_device().flags = flags;
-  });
-}
-
-HIP_API hipError_t hipDeviceGetLimit(size_t* value, int limit) {
-  return api("hipDeviceGetLimit", [&] {
-    need(value, "pValue");
-    const rt::Device& current = rt::current_device();
-    if (limit == 0) {
-      *value = current.stack_limit;
-    } else if (limit == 2) {
-      *value = current.heap_limit;
-    } else {
-      fail(hipErrorUnsupportedLimit, "limit ", limit, " is not supported");
-    }
-  });
-}
-
-HIP_API hipError_t hipDeviceSetLimit(int limit, size_t value) {
-  return api("hipDeviceSetLimit", [&] {
-    rt::Device& current = rt::current_device();
-    if (limit == 0) {
-      current.stack_limit = value;
-    } else if (limit == 2) {
-      current.heap_limit = value;
-    } else {
-      fail(hipErrorUnsupportedLimit, "limit ", limit, " is not supported");
-    }
-  });
-}
-
-HIP_API hipError_t hipDeviceGetCacheConfig(int* config) {
-  return api("hipDeviceGetCacheConfig", [&] {
-    need(config, "cacheConfig");
-    *config = 0;
-  });
-}
-// LDS and L1 are separate on AMD GPUs: the hint is accepted and has no effect.
-HIP_API hipError_t hipDeviceSetCacheConfig(int) {
-  return api("hipDeviceSetCacheConfig", [] { rt::current_device(); });
-}
-HIP_API hipError_t hipDeviceGetSharedMemConfig(int* config) {
-  return api("hipDeviceGetSharedMemConfig", [&] {
-    need(config, "pConfig");
-    *config = 1;  // banks of four bytes
-  });
-}
-HIP_API hipError_t hipDeviceSetSharedMemConfig(int) {
-  return api("hipDeviceSetSharedMemConfig", [] { rt::current_device(); });
 }
 
 HIP_API hipError_t hipDeviceCanAccessPeer(int* can, int id, int peer) {
@@ -512,28 +298,5 @@ HIP_API hipError_t hipDeviceDisablePeerAccess(int peer) {
     }
     rt::drain(rt::current_device());  // work that was queued under the old rule
     runtime().allocator.set_peer(current, peer, false);
-  });
-}
-
-HIP_API hipError_t hipDeviceGetP2PAttribute(int* value, int attr, int from, int to) {
-  return api("hipDeviceGetP2PAttribute", [&] {
-    need(value, "value");
-    if (&device(from) == &device(to)) {
-      fail(hipErrorInvalidDevice, "source and destination are the same device ", from);
-    }
-    if (attr < 0 || attr > 3) fail(hipErrorInvalidValue, "attribute ", attr, " is unknown");
-    *value = attr == 1 || attr == 2;  // access and native atomics; rank 0; no arrays
-  });
-}
-
-HIP_API hipError_t hipExtGetLinkTypeAndHopCount(int from, int to, uint32_t* type, uint32_t* hops) {
-  return api("hipExtGetLinkTypeAndHopCount", [&] {
-    need(type, "linktype");
-    need(hops, "hopcount");
-    if (&device(from) == &device(to)) {
-      fail(hipErrorInvalidValue, "source and destination are the same device ", from);
-    }
-    *type = 4;  // XGMI
-    *hops = 1;
   });
 }

@@ -43,5 +43,4 @@ HIP_API hipError_t hipDrvGetErrorString(hipError_t error, const char** text) {
 }
 
 HIP_API hipError_t hipGetLastError() { return rt::last_error(true); }
-HIP_API hipError_t hipExtGetLastError() { return rt::last_error(true); }
 HIP_API hipError_t hipPeekAtLastError() { return rt::last_error(false); }

@@ -67,13 +67,6 @@ HIP_API hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
   return api("hipEventRecord", [&] { hip::record_event(event, stream_of(stream)); });
 }
 
-HIP_API hipError_t hipEventRecordWithFlags(hipEvent_t event, hipStream_t stream, unsigned flags) {
-  return api("hipEventRecordWithFlags", [&] {
-    if (flags > 1) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
-    hip::record_event(event, stream_of(stream));
-  });
-}
-
 HIP_API hipError_t hipEventSynchronize(hipEvent_t handle) {
   return api("hipEventSynchronize", [&] {
     const auto record = event_of(handle)->last();

@@ -36,10 +36,8 @@ using hipModule_t = struct ihipModule_t*;
 using hipFunction_t = struct ihipModuleSymbol_t*;
 using hipCtx_t = struct ihipCtx_t*;
 using hipMemPool_t = struct ihipMemPoolHandle_t*;
-using hipArray_t = struct hipArray*;
 using hipDevice_t = int;
 using hipDeviceptr_t = void*;
-using hipStreamCallback_t = void (*)(hipStream_t, hipError_t, void*);
 using hipHostFn_t = void (*)(void*);
 
 struct dim3 {
@@ -175,71 +173,6 @@ struct hipPointerAttribute_t {
 };
 static_assert(sizeof(hipPointerAttribute_t) == 32);
 
-struct hipFuncAttributes {
-  int binaryVersion;
-  int cacheModeCA;
-  size_t constSizeBytes;
-  size_t localSizeBytes;
-  int maxDynamicSharedSizeBytes;
-  int maxThreadsPerBlock;
-  int numRegs;
-  int preferredShmemCarveout;
-  int ptxVersion;
-  size_t sharedSizeBytes;
-};
-static_assert(sizeof(hipFuncAttributes) == 56);
-
-struct hipPitchedPtr {
-  void* ptr;
-  size_t pitch;
-  size_t xsize;
-  size_t ysize;
-};
-
-struct hipExtent {
-  size_t width;
-  size_t height;
-  size_t depth;
-};
-
-struct hipPos {
-  size_t x;
-  size_t y;
-  size_t z;
-};
-
-struct hipMemcpy3DParms {
-  hipArray_t srcArray;
-  hipPos srcPos;
-  hipPitchedPtr srcPtr;
-  hipArray_t dstArray;
-  hipPos dstPos;
-  hipPitchedPtr dstPtr;
-  hipExtent extent;
-  hipMemcpyKind kind;
-};
-static_assert(sizeof(hipMemcpy3DParms) == 160);
-
-struct hip_Memcpy2D {
-  size_t srcXInBytes;
-  size_t srcY;
-  hipMemoryType srcMemoryType;
-  const void* srcHost;
-  hipDeviceptr_t srcDevice;
-  hipArray_t srcArray;
-  size_t srcPitch;
-  size_t dstXInBytes;
-  size_t dstY;
-  hipMemoryType dstMemoryType;
-  void* dstHost;
-  hipDeviceptr_t dstDevice;
-  hipArray_t dstArray;
-  size_t dstPitch;
-  size_t WidthInBytes;
-  size_t Height;
-};
-static_assert(sizeof(hip_Memcpy2D) == 128);
-
 struct hipMemLocation {
   int type;  // 1: device
   int id;
@@ -254,11 +187,6 @@ struct hipMemPoolProps {
   unsigned char reserved[56];
 };
 static_assert(sizeof(hipMemPoolProps) == 88);
-
-struct hipMemAccessDesc {
-  hipMemLocation location;
-  int flags;  // 1: read, 3: read and write
-};
 
 struct hipChannelFormatDesc {
   int x, y, z, w;

@@ -245,32 +245,6 @@ HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned grid_x, unsig
   });
 }
 
-// The grid is given in lanes here, not in blocks.
-HIP_API hipError_t hipExtModuleLaunchKernel(hipFunction_t f, uint32_t lanes_x, uint32_t lanes_y,
-                                            uint32_t lanes_z, uint32_t block_x, uint32_t block_y,
-                                            uint32_t block_z, size_t lds, hipStream_t stream,
-                                            void** params, void** extra, hipEvent_t start,
-                                            hipEvent_t stop, uint32_t flags) {
-  return api("hipExtModuleLaunchKernel", [&] {
-    const uint32_t lanes[3] = {lanes_x, lanes_y, lanes_z};
-    const uint32_t block[3] = {block_x, block_y, block_z};
-    if (flags > 1) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
-    Shape shape = shape_of({0, 0, 0}, {block_x, block_y, block_z}, lds);
-    for (int i = 0; i < 3; ++i) {
-      if (block[i] && lanes[i] % block[i]) {
-        fail(hipErrorInvalidConfiguration, "the grid of ", lanes[i],
-             " lanes is no multiple of the block of ", block[i]);
-      }
-      shape.grid[i] = block[i] ? lanes[i] / block[i] : 0;
-    }
-    if (start) hip::event_of(start);
-    if (stop) hip::event_of(stop);
-    if (start) hip::record_event(start, hip::stream_of(stream));
-    launch(f, shape, stream, params, extra);
-    if (stop) hip::record_event(stop, hip::stream_of(stream));
-  });
-}
-
 HIP_API hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* config, hipFunction_t f,
                                         void** params, void** extra) {
   return api("hipDrvLaunchKernelEx", [&] {

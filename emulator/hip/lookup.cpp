@@ -23,8 +23,7 @@ HIP_API hipError_t hipGetProcAddress(const char* name, void** result, int, uint6
   return hip::api("hipGetProcAddress", [&] {
     hip::need(name, "symbol");
     hip::need(result, "pfn");
-    const bool versioned =
-        !std::strcmp(name, "hipGetDeviceProperties") || !std::strcmp(name, "hipChooseDevice");
+    const bool versioned = !std::strcmp(name, "hipGetDeviceProperties");
     *result = symbol(versioned ? (std::string(name) + "R0600").c_str() : name);
     if (status) *status = *result ? 0 : 1;
     if (!*result) hip::fail(hipErrorNotFound, "no function '", name, "'");

@@ -75,27 +75,10 @@ hipMemoryType type_of(const Block& block) {
   return block.kind == Kind::pinned ? hipMemoryTypeHost : hipMemoryTypeDevice;
 }
 
-size_t allocate_pitch(void** result, size_t width, size_t height, size_t depth) {
-  const size_t pitch = (width + hip::kPitchAlign - 1) / hip::kPitchAlign * hip::kPitchAlign;
-  const auto bytes = static_cast<unsigned __int128>(pitch) * height * depth;
-  if (pitch < width || bytes > rt::options().device_bytes) {
-    fail(hipErrorOutOfMemory, width, " x ", height, " x ", depth, " bytes exceed the device");
-  }
-  allocate(result, static_cast<size_t>(bytes), Kind::device);
-  return pitch;
-}
-
 }  // namespace
 
 HIP_API hipError_t hipMalloc(void** pointer, size_t bytes) {
   return api("hipMalloc", [&] { allocate(pointer, bytes, Kind::device); });
-}
-
-HIP_API hipError_t hipExtMallocWithFlags(void** pointer, size_t bytes, unsigned flags) {
-  return api("hipExtMallocWithFlags", [&] {
-    if (flags & ~3u) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
-    allocate(pointer, bytes, Kind::device, flags);
-  });
 }
 
 HIP_API hipError_t hipMallocManaged(void** pointer, size_t bytes, unsigned flags) {
@@ -112,57 +95,12 @@ HIP_API hipError_t hipMallocManaged(void** pointer, size_t bytes, unsigned flags
 HIP_API hipError_t hipHostMalloc(void** pointer, size_t bytes, unsigned flags) {
   return api("hipHostMalloc", [&] { allocate_pinned(pointer, bytes, flags); });
 }
-HIP_API hipError_t hipHostAlloc(void** pointer, size_t bytes, unsigned flags) {
-  return api("hipHostAlloc", [&] { allocate_pinned(pointer, bytes, flags); });
-}
-HIP_API hipError_t hipMallocHost(void** pointer, size_t bytes) {
-  return api("hipMallocHost", [&] { allocate_pinned(pointer, bytes, 0); });
-}
-HIP_API hipError_t hipMemAllocHost(void** pointer, size_t bytes) {
-  return api("hipMemAllocHost", [&] { allocate_pinned(pointer, bytes, 0); });
-}
-
 HIP_API hipError_t hipFree(void* pointer) {
   return api("hipFree", [&] { free_memory(pointer, false); });
 }
 HIP_API hipError_t hipHostFree(void* pointer) {
   return api("hipHostFree", [&] { free_memory(pointer, true); });
 }
-HIP_API hipError_t hipFreeHost(void* pointer) {
-  return api("hipFreeHost", [&] { free_memory(pointer, true); });
-}
-
-HIP_API hipError_t hipMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
-  return api("hipMallocPitch", [&] {
-    need(pointer, "ptr");
-    need(pitch, "pitch");
-    *pitch = allocate_pitch(pointer, width, height, 1);
-  });
-}
-
-HIP_API hipError_t hipMemAllocPitch(hipDeviceptr_t* pointer, size_t* pitch, size_t width,
-                                    size_t height, unsigned element_bytes) {
-  return api("hipMemAllocPitch", [&] {
-    need(pointer, "dptr");
-    need(pitch, "pitch");
-    if (!width || !height || (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)) {
-      fail(hipErrorInvalidValue,
-           "width and height must be positive, elementSizeBytes 4, 8 or 16; got ", width, ", ",
-           height, ", ", element_bytes);
-    }
-    *pitch = allocate_pitch(pointer, width, height, 1);
-  });
-}
-
-HIP_API hipError_t hipMalloc3D(hipPitchedPtr* result, hipExtent extent) {
-  return api("hipMalloc3D", [&] {
-    need(result, "pitchedDevPtr");
-    hipPitchedPtr memory{nullptr, 0, extent.width, extent.height};
-    memory.pitch = allocate_pitch(&memory.ptr, extent.width, extent.height, extent.depth);
-    *result = memory;
-  });
-}
-
 HIP_API hipError_t hipHostRegister(void* pointer, size_t bytes, unsigned flags) {
   return api("hipHostRegister", [&] {
     need(pointer, "hostPtr");
@@ -197,31 +135,11 @@ HIP_API hipError_t hipHostGetDevicePointer(void** result, void* pointer, unsigne
   });
 }
 
-HIP_API hipError_t hipHostGetFlags(unsigned* flags, void* pointer) {
-  return api("hipHostGetFlags", [&] {
-    need(flags, "flagsPtr");
-    need(pointer, "hostPtr");
-    const Block block = known(pointer, "hostPtr");
-    if (block.kind != Kind::pinned) {
-      fail(hipErrorInvalidValue, rt::hex(pointer), " is not pinned host memory");
-    }
-    *flags = block.flags;
-  });
-}
-
 HIP_API hipError_t hipMemGetInfo(size_t* available, size_t* total) {
   return api("hipMemGetInfo", [&] {
     const int device = rt::current_device().id;
     if (available) *available = runtime().allocator.available(device);
     if (total) *total = rt::options().device_bytes;
-  });
-}
-
-HIP_API hipError_t hipMemPtrGetInfo(void* pointer, size_t* bytes) {
-  return api("hipMemPtrGetInfo", [&] {
-    need(pointer, "ptr");
-    need(bytes, "size");
-    *bytes = runtime().allocator.find_base(address_of(pointer)).bytes;
   });
 }
 
@@ -238,10 +156,6 @@ HIP_API hipError_t hipMemGetAddressRange(hipDeviceptr_t* base, size_t* bytes,
   });
 }
 
-// Managed memory is at hand everywhere, so advice and prefetches are checked and have no effect.
-HIP_API hipError_t hipMemAdvise(const void* pointer, size_t bytes, int, int) {
-  return api("hipMemAdvise", [&] { check_managed(pointer, bytes); });
-}
 HIP_API hipError_t hipMemPrefetchAsync(const void* pointer, size_t bytes, int device,
                                        hipStream_t stream) {
   return api("hipMemPrefetchAsync", [&] {

@@ -36,15 +36,10 @@ using hip::function_of;
 using hip::need;
 using rt::runtime;
 
-std::string device_arch() {
-  const std::string& arch = rt::options().arch;
-  return arch.find(':') == std::string::npos ? arch + ":sramecc+:xnack-" : arch;
-}
-
 hipModule_t load(loader::Bytes image) {
   rt::Device& device = rt::current_device();
   loader::Bytes file;
-  loader::CodeObject object = loader::parse_code_object(image, device_arch(), file);
+  loader::CodeObject object = loader::parse_code_object(image, hip::target(), file);
   auto module = std::make_shared<rt::Module>();
   module->device = device.id;
   module->image = runtime().allocator.allocate(
@@ -99,29 +94,6 @@ int groups_per_cu(const loader::KernelInfo& info, int threads, size_t dynamic_ld
   const int granules = static_cast<int>((lds + hip::kLdsGranule - 1) / hip::kLdsGranule);
   if (granules) groups = std::min(groups, hip::kLdsBytes / hip::kLdsGranule / granules);
   return groups;
-}
-
-// The block size, a whole number of waves, that puts most lanes on a CU; the largest such one.
-void potential_block_size(int* grid, int* block, const void* handle, size_t dynamic_lds,
-                          int limit) {
-  need(grid, "gridSize");
-  need(block, "blockSize");
-  const auto function = function_of(handle);
-  int most = static_cast<int>(function->info.max_workgroup_size);
-  if (limit > 0) most = std::min(most, limit);
-  int best = 0, best_lanes = 0;
-  for (int size = hip::kWaveSize; size <= most; size += hip::kWaveSize) {
-    const int lanes = size * groups_per_cu(function->info, size, dynamic_lds);
-    if (lanes >= best_lanes) best = size, best_lanes = lanes;
-  }
-  if (!best) best = most;
-  *block = best;
-  *grid = hip::kComputeUnits * std::max(1, groups_per_cu(function->info, best, dynamic_lds));
-}
-
-void active_groups(int* groups, const void* handle, int block, size_t dynamic_lds) {
-  need(groups, "numBlocks");
-  *groups = groups_per_cu(function_of(handle)->info, block, dynamic_lds);
 }
 
 int attribute(const loader::KernelInfo& info, int attribute) {
@@ -185,10 +157,6 @@ HIP_API hipError_t hipModuleLoadDataEx(hipModule_t* module, const void* image, u
   return api("hipModuleLoadDataEx", [&] { load_data(module, image); });
 }
 
-HIP_API hipError_t hipModuleLoadFatBinary(hipModule_t* module, const void* image) {
-  return api("hipModuleLoadFatBinary", [&] { load_data(module, image); });
-}
-
 HIP_API hipError_t hipModuleUnload(hipModule_t handle) {
   return api("hipModuleUnload", [&] {
     rt::drain(*runtime().devices[module_of(handle)->device]);
@@ -212,13 +180,6 @@ HIP_API hipError_t hipModuleGetFunction(hipFunction_t* function, hipModule_t mod
   });
 }
 
-HIP_API hipError_t hipModuleGetFunctionCount(unsigned* count, hipModule_t module) {
-  return api("hipModuleGetFunctionCount", [&] {
-    need(count, "count");
-    *count = static_cast<unsigned>(module_of(module)->functions.size());
-  });
-}
-
 HIP_API hipError_t hipModuleGetGlobal(hipDeviceptr_t* pointer, size_t* bytes, hipModule_t module,
                                       const char* name) {
   return api("hipModuleGetGlobal", [&] {
@@ -239,16 +200,6 @@ HIP_API hipError_t hipFuncGetAttribute(int* value, int attr, hipFunction_t funct
   });
 }
 
-HIP_API hipError_t hipFuncGetAttributes(hipFuncAttributes* result, const void* function) {
-  return api("hipFuncGetAttributes", [&] {
-    need(result, "attr");
-    const auto kernel = function_of(function);
-    const auto get = [&](int which) { return attribute(kernel->info, which); };
-    *result = {get(6), 0, 0,      static_cast<size_t>(get(3)), get(8), get(0),
-               get(4), 0, get(5), static_cast<size_t>(get(1))};
-  });
-}
-
 // All LDS is at every kernel's disposal already; a request for more than there is fails.
 HIP_API hipError_t hipFuncSetAttribute(const void* function, int attr, int value) {
   return api("hipFuncSetAttribute", [&] {
@@ -261,57 +212,10 @@ HIP_API hipError_t hipFuncSetAttribute(const void* function, int attr, int value
   });
 }
 
-HIP_API hipError_t hipFuncSetCacheConfig(const void* function, int) {
-  return api("hipFuncSetCacheConfig", [&] { function_of(function); });
-}
-HIP_API hipError_t hipFuncSetSharedMemConfig(const void* function, int) {
-  return api("hipFuncSetSharedMemConfig", [&] { function_of(function); });
-}
-
-HIP_API const char* hipKernelNameRef(hipFunction_t function) {
-  return hip::plain<const char*>(nullptr, [&] {
-    const auto kernel = runtime().functions.get(function);
-    return kernel ? kernel->kernel.name.c_str() : nullptr;
-  });
-}
-HIP_API const char* hipKernelNameRefByPtr(const void* function, hipStream_t) {
-  return hipKernelNameRef(reinterpret_cast<hipFunction_t>(const_cast<void*>(function)));
-}
-
 HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(int* groups, hipFunction_t f,
                                                                       int block, size_t lds) {
-  return api("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor",
-             [&] { active_groups(groups, f, block, lds); });
-}
-HIP_API hipError_t hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-    int* groups, hipFunction_t f, int block, size_t lds, unsigned) {
-  return api("hipModuleOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-             [&] { active_groups(groups, f, block, lds); });
-}
-HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* groups, const void* f,
-                                                                int block, size_t lds) {
-  return api("hipOccupancyMaxActiveBlocksPerMultiprocessor",
-             [&] { active_groups(groups, f, block, lds); });
-}
-HIP_API hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* groups, const void* f,
-                                                                         int block, size_t lds,
-                                                                         unsigned) {
-  return api("hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags",
-             [&] { active_groups(groups, f, block, lds); });
-}
-HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSize(int* grid, int* block, hipFunction_t f,
-                                                           size_t lds, int limit) {
-  return api("hipModuleOccupancyMaxPotentialBlockSize",
-             [&] { potential_block_size(grid, block, f, lds, limit); });
-}
-HIP_API hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(int* grid, int* block,
-                                                                    hipFunction_t f, size_t lds,
-                                                                    int limit, unsigned) {
-  return api("hipModuleOccupancyMaxPotentialBlockSizeWithFlags",
-             [&] { potential_block_size(grid, block, f, lds, limit); });
-}
-HIP_API hipError_t hipOccupancyMaxPotentialBlockSize(int* grid, int* block, const void* f,
-                                                     size_t lds, int limit) {
-  return api("hipOccupancyMaxPotentialBlockSize",
-             [&] { potential_block_size(grid, block, f, lds, limit); });
+  return api("hipModuleOccupancyMaxActiveBlocksPerMultiprocessor", [&] {
+    need(groups, "numBlocks");
+    *groups = groups_per_cu(function_of(f)->info, block, lds);
+  });
 }

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+
+#include "runtime/options.hpp"
 
 namespace hip {
 
@@ -21,5 +24,11 @@ constexpr int kMemoryClockKhz = 2000000, kMemoryBusBits = 8192;
 constexpr int kL2Bytes = 4 << 20;  // of one XCD
 constexpr int kTextureAlign = 256, kPitchAlign = 256;
 constexpr uint64_t kMaxPitch = 0x7fffffff;
+
+// The architecture with its features, as code objects and properties name it.
+inline std::string target() {
+  const std::string& arch = rt::options().arch;
+  return arch.find(':') == std::string::npos ? arch + ":sramecc+:xnack-" : arch;
+}
 
 }  // namespace hip

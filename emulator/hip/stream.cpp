@@ -63,15 +63,6 @@ HIP_API hipError_t hipStreamCreateWithPriority(hipStream_t* stream, unsigned fla
   return api("hipStreamCreateWithPriority", [&] { create(stream, flags, priority); });
 }
 
-HIP_API hipError_t hipExtStreamCreateWithCUMask(hipStream_t* stream, uint32_t size,
-                                                const uint32_t* mask) {
-  return api("hipExtStreamCreateWithCUMask", [&] {
-    if (!size) fail(hipErrorInvalidValue, "cuMaskSize must be positive");
-    need(mask, "cuMask");
-    create(stream, 0, 0);
-  });
-}
-
 HIP_API hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return api("hipDeviceGetStreamPriorityRange", [&] {
     if (least) *least = kLeastPriority;
@@ -124,19 +115,6 @@ HIP_API hipError_t hipStreamGetDevice(hipStream_t handle, int* device) {
   });
 }
 
-HIP_API hipError_t hipStreamGetId(hipStream_t handle, unsigned long long* id) {
-  return api("hipStreamGetId", [&] {
-    need(id, "streamId");
-    *id = stream_of(handle)->id;
-  });
-}
-
-HIP_API int hipGetStreamDeviceId(hipStream_t handle) {
-  int device = -1;
-  api("hipGetStreamDeviceId", [&] { device = stream_of(handle)->device.id; });
-  return device;
-}
-
 HIP_API hipError_t hipLaunchHostFunc(hipStream_t handle, hipHostFn_t function, void* data) {
   return api("hipLaunchHostFunc", [&] {
     need(reinterpret_cast<void*>(function), "fn");
@@ -146,34 +124,5 @@ HIP_API hipError_t hipLaunchHostFunc(hipStream_t handle, hipHostFn_t function, v
                                   return std::nullopt;
                                 },
                                 {}});
-  });
-}
-
-// Unlike a host function, a callback runs even after an error, which it is told.
-HIP_API hipError_t hipStreamAddCallback(hipStream_t handle, hipStreamCallback_t callback,
-                                        void* data, unsigned flags) {
-  return api("hipStreamAddCallback", [&] {
-    need(reinterpret_cast<void*>(callback), "callback");
-    if (flags) fail(hipErrorInvalidValue, "flags must be 0; got ", flags);
-    const auto stream = stream_of(handle);
-    std::weak_ptr<Stream> weak = stream;
-    stream->enqueue({[=]() -> std::optional<rt::Failure> {
-                       const auto self = weak.lock();
-                       const rt::Report report = self ? rt::peek_report(*self) : nullptr;
-                       const rt::InHostFunction mark;
-                       callback(handle, report ? report->code : hipSuccess, data);
-                       return std::nullopt;
-                     },
-                     {},
-                     true});
-  });
-}
-
-// No graph can be captured here, and HIP lets a program ask.
-HIP_API hipError_t hipStreamIsCapturing(hipStream_t handle, int* status) {
-  return api("hipStreamIsCapturing", [&] {
-    need(status, "pCaptureStatus");
-    stream_of(handle);
-    *status = 0;
   });
 }

@@ -27,12 +27,7 @@ thread_local ThreadState thread_state;
 }  // namespace
 
 Device::Device(int id, int physical, const Allocator& allocator)
-    : id(id),
-      physical(physical),
-      memory(allocator, id),
-      default_pool(std::make_shared<Pool>()),
-      pool(default_pool) {
-  default_pool->device = id;
+    : id(id), physical(physical), memory(allocator, id) {
   queues.null = std::make_shared<Stream>(*this, Stream::Kind::null, 0, 0);
 }
 
@@ -40,7 +35,6 @@ Runtime::Runtime() {
   for (const int physical : options().devices) {
     const auto id = static_cast<int>(devices.size());
     devices.push_back(std::make_unique<Device>(id, physical, allocator));
-    pools.add(devices.back()->default_pool);
   }
 }
 

@@ -1,7 +1,6 @@
-// The emulated machine as a whole: devices, their streams and settings, and the handles given out.
+// The emulated machine as a whole: devices, their streams, and the handles given out.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -19,7 +18,6 @@ namespace rt {
 struct Pool {
   int device = 0;
   std::atomic<uint64_t> used{0}, high{0}, release_threshold{0};
-  std::array<std::atomic<int>, 4> reuse{};
 };
 
 struct Device {
@@ -29,10 +27,6 @@ struct Device {
   const int physical;  // its number where none is hidden: what bus and UUID go by
   const DeviceMemory memory;
   Queues queues;
-  std::atomic<unsigned> flags{0};
-  std::atomic<uint64_t> stack_limit{1024}, heap_limit{uint64_t{8} << 20};
-  std::shared_ptr<Pool> default_pool;
-  std::shared_ptr<Pool> pool;  // current; guarded by the runtime's mutex
 };
 
 // Objects the caller knows by address. A handle that was never given out, or was destroyed, is an
@@ -85,8 +79,6 @@ struct Runtime {
   Handles<Module> modules;
   Handles<Function> functions;
   Handles<Pool> pools;
-  std::mutex mutex;
-
   LaunchLog launches;
 };
 

@@ -30,8 +30,6 @@ std::mutex& lock_of_queues() {
   return *mutex;
 }
 
-std::atomic<uint64_t> next_id{1};
-
 const std::shared_ptr<Mailbox>& own_mailbox() {
   thread_local const auto mailbox = std::make_shared<Mailbox>();
   return mailbox;
@@ -69,7 +67,7 @@ Deadline::~Deadline() { thread_deadline = outer_; }
 Deadline::Time deadline() { return thread_deadline; }
 
 Stream::Stream(Device& device, Kind kind, unsigned flags, int priority)
-    : device(device), kind(kind), flags(flags), priority(priority), id(next_id++) {
+    : device(device), kind(kind), flags(flags), priority(priority) {
   if (!options().late) released_ = UINT64_MAX;
 }
 
@@ -249,11 +247,6 @@ bool poll(const Marker& marker) {
   const std::lock_guard lock(lock_of_queues());
   marker.stream->release(marker.ticket);
   return marker.stream->done_ >= marker.ticket;
-}
-
-Report peek_report(Stream& stream) {
-  const std::lock_guard lock(lock_of_queues());
-  return stream.report_;
 }
 
 Report take_report(Stream& stream) {

@@ -75,13 +75,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const Kind kind;
   const unsigned flags;
   const int priority;
-  const uint64_t id;
 
  private:
   friend bool wait_until_deadline(const Marker& marker);
   friend bool poll(const Marker& marker);
   friend Report take_report(Stream& stream);
-  friend Report peek_report(Stream& stream);
   friend void remove_stream(const std::shared_ptr<Stream>& stream);
   friend Report drain_and_report(Device& device);
 
@@ -124,7 +122,6 @@ bool poll(const Marker& marker);
 // What a call that synchronized with the stream has to tell the calling thread, once: null if all
 // went well.
 Report take_report(Stream& stream);
-Report peek_report(Stream& stream);
 
 void add_stream(const std::shared_ptr<Stream>& stream);
 // Waits for the stream's work; what it has not told yet passes to the null stream.
