@@ -126,17 +126,19 @@ def _try_shape(
     return faults
 
 
-def _operand(form: str, shape: tuple[int, int], rng: np.random.Generator, exact: bool, turned: bool) -> Any:
-    """A matrix (rows, K) in a format, on the host; stored transposed if `turned`."""
+def _operand(
+    form: str, shape: tuple[int, int], rng: np.random.Generator, exact: bool, transposed: bool
+) -> Any:
+    """A matrix (rows, K) in a format, on the host; stored transposed if `transposed`."""
     if form in FORMATS:
         x = (exact_grid if exact else random_matrix)(shape, rng, dtype=FORMATS[form].dtype)
-        return np.ascontiguousarray(x.T).T if turned else x
+        return np.ascontiguousarray(x.T).T if transposed else x
     q = (
         exact_scaled(shape, rng, form)
         if exact
         else _quantized(random_matrix(shape, rng, dtype=np.float32), form)
     )
-    if turned:
+    if transposed:
         q = ScaledArray(np.ascontiguousarray(q.data.T).T, q.scale, form, axis=q.axis)
     return q
 

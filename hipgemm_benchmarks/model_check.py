@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from hipgemm.array.device_array import lend
+from hipgemm.array.device_array import upload_async
 from hipgemm.errors import RuntimeNotFoundError, requirement
 from hipgemm.formats.elements import BF16, F32, QUANTIZED
 from hipgemm.formats.groups import group_slots
@@ -166,7 +166,7 @@ def counted_launch(
     values["out_type"] = F32 if single else BF16
     workgroups = -(-m // kernel.tile[0]) * -(-n // kernel.tile[1])
     if kernel.op.removeprefix("scaled_") == GROUPED_MATMUL.kernels:  # one group of all rows
-        offsets = lend(np.array([0, m], np.int32), device, 0)
+        offsets = upload_async(np.array([0, m], np.int32), device, 0)
         blocks.append(offsets._block)
         values |= {"offsets": offsets.ptr, "status": device_errors.slot(GROUPED_MATMUL.name), "groups": 1}
         workgroups = group_slots(m, 1, kernel.tile[0]) * -(-n // kernel.tile[1])

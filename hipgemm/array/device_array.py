@@ -1,4 +1,4 @@
-"""Arrays in device memory: made from NumPy or taken over from other libraries, sliced without copies."""
+"""Arrays in device memory: made from NumPy or imported from other libraries, sliced without copies."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ..formats.arrays import Resident, array_hint, is_array
 from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, QUANTIZED, round_once
 from ..formats.scaled import ScaledArray, packed_data
-from ..formats.strides import byte_range, contiguous_strides, exchanged, line_pitch, restride
+from ..formats.strides import byte_range, contiguous_strides, padded_pitch, restride, swap_last_axes
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from . import dlpack as _dlpack
-from .interop import device_kind, is_foreign, misaligned, take_over
-from .transfer import address_of, download, queue_upload, upload
+from .interop import device_kind, import_array, is_external, misaligned
+from .transfer import address_of, download, enqueue_upload, upload
 
 _NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
 
 class DeviceArray(Resident):
-    """An array in the memory of a device. Made by `asarray`, `empty` and `zeros`.
+    """An array in device memory. `asarray`, `empty` and `zeros` make it.
 
-    Work on it is ordered: a stream waits for what it depends on, whichever stream that is on.
+    hipgemm orders its work on an array across streams: a stream waits for the work that it depends on.
 
     Attributes
     ----------
@@ -62,11 +62,11 @@ class DeviceArray(Resident):
         "_key",
         "device",
         "dtype",
+        "no_tail_padding",
         "padded",
         "readonly",
         "shape",
         "strides",
-        "tight",
     )
 
     def __init__(
@@ -87,10 +87,19 @@ class DeviceArray(Resident):
         self.device = block.device
         self.readonly = readonly
         self.padded = padded
-        # Memory that ends inside a word of 4 bytes, which not all kernels may read then: not the pool's.
-        self.tight = (block.ptr + (block.size or block.nbytes)) & 3 != 0
-        # All that the choice of kernel depends on.
-        self._key = (shape, strides, dtype, address & 15, block.device, readonly, padded, self.tight)
+        # The allocation ends inside a 4-byte word, which some kernels must not read. Never so in the pool.
+        self.no_tail_padding = (block.ptr + (block.size or block.nbytes)) & 3 != 0
+        # The cache key: everything that the choice of a kernel depends on.
+        self._key = (
+            shape,
+            strides,
+            dtype,
+            address & 15,
+            block.device,
+            readonly,
+            padded,
+            self.no_tail_padding,
+        )
 
     @property
     def ptr(self) -> int:
@@ -121,9 +130,11 @@ class DeviceArray(Resident):
 
     @property
     def mT(self) -> DeviceArray:
-        """The array with its last two axes exchanged; no copy."""
+        """The array with its last two axes swapped; no copy."""
         require_axes("DeviceArray.mT", self.ndim)
-        return self._view(self._address, exchanged(self.shape), exchanged(self.strides), self.padded)
+        return self._view(
+            self._address, swap_last_axes(self.shape), swap_last_axes(self.strides), self.padded
+        )
 
     def reshape(self, *shape: Any) -> DeviceArray:
         """Return the same elements in another shape; no copy.
@@ -131,7 +142,7 @@ class DeviceArray(Resident):
         Parameters
         ----------
         *shape : int, or one sequence of int
-            Extent of each axis; one may be -1, for what is left.
+            Extent of each axis; one may be -1 and is then computed.
 
         Returns
         -------
@@ -141,7 +152,7 @@ class DeviceArray(Resident):
         Raises
         ------
         ValueError
-            For a shape of another size, or one that would take a copy.
+            If the size differs, or a copy would be needed.
 
         Examples
         --------
@@ -153,7 +164,7 @@ class DeviceArray(Resident):
         extents = read_shape("DeviceArray.reshape", shape, self.size)
         strides = restride(self.shape, self.strides, extents)
         if strides is None:
-            required = "axes that become one must lie as one in memory"
+            required = "axes can only be merged if their strides allow it without a copy"
             got = f"shape {self.shape}, strides {self.strides}"
             raise fault(ValueError, "DeviceArray.reshape", required, got)
         return self._view(self.ptr, extents, strides)
@@ -171,10 +182,10 @@ class DeviceArray(Resident):
         return _matmul()(other, self)
 
     def __bool__(self) -> bool:
-        raise TypeError("DeviceArray: an array on a device is neither true nor false; use .get()")
+        raise TypeError("DeviceArray: the truth value of a device array is not defined; use .get()")
 
     def __eq__(self, other: object) -> bool:
-        raise TypeError("DeviceArray: arrays on a device cannot be compared by == and !=; use .get()")
+        raise TypeError("DeviceArray: == and != are not supported for device arrays; use .get()")
 
     __hash__ = object.__hash__
 
@@ -185,14 +196,14 @@ class DeviceArray(Resident):
         return asarray(self, copy=True)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("DeviceArray: memory of a device cannot be pickled; use .get()")
+        raise TypeError("DeviceArray: device memory cannot be pickled; use .get()")
 
     def __repr__(self) -> str:
         state = "" if self._block.ptr else ", freed"
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype}, device={self.device}{state})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
-        raise TypeError("DeviceArray: a copy to the host must be asked for; use .get()")
+        raise TypeError("DeviceArray: implicit copies to the host are not supported; use .get()")
 
     def __getitem__(self, index: Index) -> DeviceArray:
         parts = index if isinstance(index, tuple) else (index,)
@@ -219,7 +230,7 @@ class DeviceArray(Resident):
                 strides.append(stride * step)
                 address += start * stride if count else 0
             else:
-                address += _place(part, axis, n) * stride
+                address += _index(part, axis, n) * stride
             axis += 1
         return self._view(address, tuple(shape), tuple(strides))
 
@@ -229,19 +240,19 @@ class DeviceArray(Resident):
         return DeviceArray(self._block, address, shape, strides, self.dtype, self.readonly, padded)
 
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
-        """The same memory, read as numbers of another type; no copy.
+        """The same memory, interpreted as another dtype; no copy.
 
-        For libraries that refuse bfloat16 and fp8: ``x.view(np.uint8)`` is taken by all.
+        Libraries without bfloat16 or fp8 accept ``x.view(np.uint8)``.
 
         Parameters
         ----------
         dtype : dtype
-            Where its numbers are larger or smaller, the last axis is divided again, which must be contiguous.
+            The new dtype. If its item size differs, the last axis must be contiguous, and its length changes.
 
         Raises
         ------
         ValueError
-            If the last axis cannot be cut so, or numbers would lie across words of 4 bytes.
+            If the length of the last axis does not fit, or elements would not be aligned.
 
         Examples
         --------
@@ -249,11 +260,11 @@ class DeviceArray(Resident):
         >>> hg.zeros((2, 3), np.float32).view(np.uint8)
         DeviceArray(shape=(2, 12), dtype=uint8, device=0)
         """
-        to, item = value_or_raise("DeviceArray.view", read_dtype(dtype)), self.dtype.itemsize
+        to, item = value_or_raise("DeviceArray.view", parse_dtype(dtype)), self.dtype.itemsize
         shape, strides = self.shape, self.strides
         if to.itemsize != item:
             if not shape or (shape[-1] != 1 and strides[-1] != item):
-                required = f"the last axis must be contiguous to be read in numbers of {to.itemsize} bytes"
+                required = f"the last axis must be contiguous to change the item size to {to.itemsize}"
                 raise fault(ValueError, "DeviceArray.view", required, f"strides={strides}")
             count, rest = divmod(shape[-1] * item, to.itemsize)
             if rest:
@@ -264,12 +275,12 @@ class DeviceArray(Resident):
         return DeviceArray(self._block, self.ptr, shape, strides, to, self.readonly)
 
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """Copy to the host, once all work on the array is done.
+        """Copy to the host, after all work on the array.
 
         Parameters
         ----------
         out : numpy.ndarray, optional
-            Where to put it: an array of the same shape and dtype.
+            The destination, of the same shape and dtype.
 
         Returns
         -------
@@ -305,7 +316,7 @@ class DeviceArray(Resident):
         checks.raise_all()
 
     def free(self) -> None:
-        """Give the memory back now, instead of when the last view of it is gone. All views become unusable.
+        """Free the memory now, not when the last view is deleted. All views become unusable.
 
         Examples
         --------
@@ -334,10 +345,10 @@ class DeviceArray(Resident):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Lend the memory to another library, or a copy on the host to one that asks for it.
+        """Export the memory to another library, or a copy on the host if the consumer requests that.
 
-        What runs on the consumer's `stream` finds all work done; with -1 it is the consumer's task to wait.
-        A library that has no bfloat16 or fp8 gets the bytes: ``library.from_dlpack(x.view(np.uint8))``.
+        Work on the consumer's `stream` runs after all work on the array; with -1 the consumer must wait.
+        For a library without bfloat16 or fp8, export bytes: ``library.from_dlpack(x.view(np.uint8))``.
         """
         if dl_device is not None and tuple(dl_device) == (_dlpack.CPU, 0):
             return self._export_host(max_version, copy)
@@ -346,27 +357,27 @@ class DeviceArray(Resident):
             raise fault(InterchangeError, "__dlpack__", required, dl_device)
         wait = stream != -1
         handle = _hip.stream_handle("__dlpack__", stream) if wait else self._block.stream()
-        lent = _copy_to(self, self.device, handle) if copy else self
+        exported = _copy_to(self, self.device, handle) if copy else self
         if wait:
             with _hip.on_device(self.device):
-                # The consumer may write, unless it is told not to.
-                (lent._block.begin_read if self.readonly else lent._block.begin_write)(handle)
+                # The consumer may write unless the array is read-only.
+                (exported._block.begin_read if self.readonly else exported._block.begin_write)(handle)
         return _dlpack.export(
-            lent.ptr,
+            exported.ptr,
             self.device,
-            lent.shape,
-            lent.strides,
-            lent.dtype,
-            _Export(lent._block),
+            exported.shape,
+            exported.strides,
+            exported.dtype,
+            _Export(exported._block),
             kind=device_kind(),
             max_version=max_version,
-            readonly=lent.readonly,
+            readonly=exported.readonly,
             copied=bool(copy),
         )
 
     def _export_host(self, max_version: tuple[int, int] | None, copy: bool | None) -> Any:
         if copy is False:
-            raise fault(InterchangeError, "__dlpack__", "the host can only get a copy", "copy=False")
+            raise fault(InterchangeError, "__dlpack__", "an export to the host needs a copy", "copy=False")
         host = self.get()
         return _dlpack.export(
             address_of(host),
@@ -382,13 +393,13 @@ class DeviceArray(Resident):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """How CuPy, Numba and PyTorch see the array. They have no name for bfloat16: use DLPack for that."""
+        """The interface that CuPy, Numba and PyTorch use. It has no bfloat16: use DLPack for that."""
         if self.dtype.isbuiltin != 1:
-            required, advice = "dtype must be one of NumPy", "use DLPack, or .view(np.uint8)"
+            required, advice = "dtype must be a NumPy dtype", "use DLPack, or .view(np.uint8)"
             raise fault(InterchangeError, "__cuda_array_interface__", required, self.dtype, advice)
         stream = self._block.stream()
         with _hip.on_device(self.device):
-            self._block.begin_write(stream)  # which is then behind all that reads, too
+            self._block.begin_write(stream)  # the consumer may write, so wait for all reads too
         return {
             "shape": self.shape,
             "strides": None
@@ -396,20 +407,20 @@ class DeviceArray(Resident):
             else self.strides,
             "typestr": self.dtype.str,
             "data": (self.ptr, self.readonly),
-            "stream": stream or 1,  # 1 stands for the default stream
+            "stream": stream or 1,  # 1 is the default stream
             "version": 3,
         }
 
 
 def _matmul() -> Callable[[Any, Any], Any]:
-    """What ``@`` calls: a function of a layer above, so it is imported when it is needed."""
+    """The function that ``@`` calls. It is of a higher layer, so it is imported on use."""
     from ..products.matmul import matmul
 
     return matmul
 
 
 class _Export:
-    """One capsule's hold on a block."""
+    """The reference of one exported capsule to a block."""
 
     def __init__(self, block: _hip.Block):
         self._block = block
@@ -419,8 +430,8 @@ class _Export:
         self._block.exports -= 1
 
 
-def _place(i: Any, axis: int, n: int) -> int:
-    """Read an index of one element along an axis of `n`."""
+def _index(i: Any, axis: int, n: int) -> int:
+    """Parse an index of one element along an axis of length `n`."""
     try:
         i = operator.index(i)
     except TypeError:
@@ -437,7 +448,7 @@ def _place(i: Any, axis: int, n: int) -> int:
 def empty(
     shape: int | Sequence[int], dtype: npt.DTypeLike, *, device: int | None = None, stream: Any = None
 ) -> DeviceArray:
-    """Make an array without setting its elements.
+    """Allocate an array without initializing its elements.
 
     Parameters
     ----------
@@ -448,7 +459,7 @@ def empty(
     device : int, optional
         Default: the current device.
     stream : int or object with int(), optional
-        The stream that uses it first.
+        The stream that will use it first.
 
     Examples
     --------
@@ -462,7 +473,7 @@ def empty(
 def zeros(
     shape: int | Sequence[int], dtype: npt.DTypeLike, *, device: int | None = None, stream: Any = None
 ) -> DeviceArray:
-    """Make an array of zeros; parameters as for `empty`.
+    """Make an array of zeros. The parameters are those of `empty`.
 
     Examples
     --------
@@ -483,15 +494,15 @@ def _make(
     extents = checks.shape(shape) or ()
     if any(n < 0 for n in extents):
         checks.add(ValueError, "shape", "shape must not be negative", extents)
-    to = checks.take(read_dtype(dtype), BF16.dtype)
-    number = checks.take(_hip.parse_device(device), 0)
-    checks.take(_hip.existing_stream(stream), 0)
+    to = checks.value_or(parse_dtype(dtype), BF16.dtype)
+    number = checks.value_or(_hip.parse_device(device), 0)
+    checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
     return new(extents, to, number, _hip.stream_handle(function, stream))
 
 
 def new(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
-    """Make a contiguous array; the arguments are known to be right."""
+    """Make a contiguous array. The arguments are not checked."""
     size = dtype.itemsize
     for n in shape:
         size *= n
@@ -529,29 +540,29 @@ def asarray(
     copy: bool | None = None,
     stream: Any = None,
 ) -> DeviceArray | ScaledArray:
-    """Bring an array onto a device.
+    """Convert to a device array.
 
-    NumPy arrays are copied, and keep the order of their axes in memory. Arrays of other libraries
-    (anything with ``__dlpack__`` or ``__cuda_array_interface__`` on an AMD device) are taken over
-    where they lie.
+    NumPy arrays are copied to the device, and keep the order of their axes in memory. Device arrays of other
+    libraries (anything with ``__dlpack__`` or ``__cuda_array_interface__`` on an AMD device) are imported
+    without a copy.
 
     Parameters
     ----------
     x : numpy.ndarray, DeviceArray, ScaledArray, or an array of another library
         The array.
     dtype : dtype, optional
-        Type to convert NumPy arrays to, rounding once. To go to fewer bits, use a quantizer.
+        The dtype to convert a NumPy array to, with one rounding. For fp8 and fp4, use a quantizer.
     device : int, optional
-        Default: where `x` is, or the current device for NumPy arrays.
+        Default: the device of `x`, or the current device for NumPy arrays.
     copy : bool, optional
-        True: always copy. False: never. Default: where needed.
+        True: always copy. False: never copy. Default: copy if needed.
     stream : int or object with int(), optional
         The stream to copy on.
 
     Returns
     -------
     DeviceArray or ScaledArray
-        The latter for a ScaledArray, whose 4-bit numbers are packed on the way.
+        The latter for a ScaledArray, whose 4-bit elements are packed.
 
     Examples
     --------
@@ -562,8 +573,8 @@ def asarray(
     DeviceArray(shape=(8, 4), dtype=bfloat16, device=0)
     """
     checks = Checks("asarray")
-    checks.take(_hip.existing_stream(stream), 0)
-    target = None if device is None else checks.take(_hip.parse_device(device), 0)
+    checks.value_or(_hip.existing_stream(stream), 0)
+    target = None if device is None else checks.value_or(_hip.parse_device(device), 0)
     to = None
     if isinstance(x, ScaledArray):
         if dtype is not None:
@@ -571,22 +582,22 @@ def asarray(
         if x.device is None and copy is False:
             checks.add(ValueError, "copy", "a ScaledArray on the host can only be copied", "copy=False")
     elif isinstance(x, (np.ndarray, np.generic)):
-        to = checks.take(read_dtype(x.dtype if dtype is None else dtype), x.dtype)
+        to = checks.value_or(parse_dtype(x.dtype if dtype is None else dtype), x.dtype)
         if isinstance(x, np.ndarray):
             checks.array("x", x, "a plain numpy.ndarray")
         if copy is False:
             checks.add(ValueError, "copy", "a NumPy array can only be copied", "copy=False")
         if to in _NARROW and to != x.dtype:
-            required = f"x.dtype must be {to} already: a conversion needs a scale"
+            required = f"x.dtype must be {to}: a conversion needs a scale"
             advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
             checks.add(TypeError, "dtype", required, x.dtype, advice)
     else:
-        if not isinstance(x, DeviceArray) and not is_foreign(x):
-            hint = (
-                "make an array of it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
+        if not isinstance(x, DeviceArray) and not is_external(x):
+            hint = "convert it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
+            checks.wrong_type(
+                "x", "a numpy.ndarray, a DeviceArray, or an array that supports DLPack", x, hint
             )
-            checks.wrong_type("x", "a numpy.ndarray, a DeviceArray, or an array that speaks DLPack", x, hint)
-        to = None if dtype is None else checks.take(read_dtype(dtype), BF16.dtype)
+        to = None if dtype is None else checks.value_or(parse_dtype(dtype), BF16.dtype)
     checks.raise_all()
     handle = _hip.stream_handle("asarray", stream)
     if isinstance(x, ScaledArray):
@@ -595,10 +606,10 @@ def asarray(
         assert to is not None
         return _from_numpy(np.asarray(x), to, _hip.current_device() if target is None else target, handle)
     if not isinstance(x, DeviceArray):
-        block, found = take_over(x, handle)
+        block, found = import_array(x, handle)
         x = DeviceArray(block, found.ptr, found.shape, found.strides, found.dtype, found.readonly)
     if to is not None and to != x.dtype:
-        required = f"dtype must be that of an array on a device, {x.dtype}"
+        required = f"dtype must be {x.dtype}, the dtype of the device array"
         checks.add(TypeError, "dtype", required, to)
     elsewhere = target is not None and target != x.device
     if elsewhere and copy is False:
@@ -609,7 +620,7 @@ def asarray(
 
 
 def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) -> ScaledArray:
-    """Bring codes and scales to a device, codes in rows that products read in place."""
+    """Copy a ScaledArray to a device, its elements in padded rows that products read in place."""
     target = _hip.current_device() if device is None and x.device is None else device
 
     def part(y: Any) -> Any:
@@ -619,9 +630,9 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
         data = part(packed_data(x))
     else:
         along = x if x.axis == -1 else x.mT
-        place = _hip.device_number("asarray", target)
-        with _hip.on_device(place):
-            data = queue_rows(np.ascontiguousarray(packed_data(along)), place, stream)
+        number = _hip.device_number("asarray", target)
+        with _hip.on_device(number):
+            data = upload_padded(np.ascontiguousarray(packed_data(along)), number, stream)
             _hip.synchronize(stream)
         data = data if along is x else data.mT
     amax = None if x.amax is None else part(x.amax)
@@ -629,8 +640,8 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
     return x._with(data, part(x.scale), amax=amax, group_offsets=offsets)
 
 
-def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
-    """The type of elements that an argument means, or what is wrong with it."""
+def parse_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
+    """Parse a dtype argument; return a reason if it is invalid."""
     try:
         found = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
@@ -646,7 +657,7 @@ def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
 def _from_numpy(x: npt.NDArray[Any], to: np.dtype[Any], device: int, stream: int) -> DeviceArray:
     if to != x.dtype:
         x = round_once(x.astype(np.float64), BF16) if to == BF16.dtype else x.astype(to)
-    # Keep the layout: a transposed view goes up as what it is a view of.
+    # Keep the layout: a transposed view is uploaded in memory order.
     axes = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))
     ordered = x.transpose(axes)
     with _hip.on_device(device):
@@ -657,7 +668,7 @@ def _from_numpy(x: npt.NDArray[Any], to: np.dtype[Any], device: int, stream: int
 
 
 def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
-    """Copy an array with its layout: every byte between its first and its last."""
+    """Copy an array and keep its layout: every byte between its first and its last."""
     low, high = byte_range(x.shape, x.strides, x.dtype.itemsize, x.ptr)
     block = _hip.allocate(high - low, device, stream)
     if device == x.device:
@@ -672,28 +683,28 @@ def _copy_to(x: DeviceArray, device: int, stream: int) -> DeviceArray:
 
 
 def new_padded(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
-    """Make matrices whose rows begin at 16 bytes and end in zeros: products read them in place."""
+    """Make matrices with rows aligned to 16 bytes and padded with zeros, which products read in place."""
     *lead, columns = shape
-    rows, width, pitch = math.prod(lead), columns * dtype.itemsize, line_pitch(columns, dtype.itemsize)
+    rows, width, pitch = math.prod(lead), columns * dtype.itemsize, padded_pitch(columns, dtype.itemsize)
     block = _hip.allocate(rows * pitch, device, stream)
     _hip.clear_rows(block.ptr + width, pitch, pitch - width, rows, stream)
     strides = (*contiguous_strides(lead, pitch), dtype.itemsize)
-    # Without rows there are no zeros behind them either, which the transpose would need.
+    # Without rows there is no padding, which the transpose would need.
     return DeviceArray(block, block.ptr, shape, strides, dtype, padded=rows > 0)
 
 
-def queue_rows(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
-    """Bring matrices of contiguous rows up without waiting, into such memory. They may change at once."""
+def upload_padded(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Upload matrices to padded rows without waiting. The source may change after the call."""
     made = new_padded(x.shape, x.dtype, device, stream)
     if x.size:
-        pitch = line_pitch(x.shape[-1], x.dtype.itemsize)
-        queue_upload(x.reshape(-1, x.shape[-1]), made.ptr, stream, pitch)
+        pitch = padded_pitch(x.shape[-1], x.dtype.itemsize)
+        enqueue_upload(x.reshape(-1, x.shape[-1]), made.ptr, stream, pitch)
     return made
 
 
-def lend(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
-    """Bring a small array up without waiting. It may change at once."""
+def upload_async(x: npt.NDArray[Any], device: int, stream: int) -> DeviceArray:
+    """Upload a small array without waiting. The source may change after the call."""
     own = np.ascontiguousarray(x)
     made = new(x.shape, own.dtype, device, stream)
-    queue_upload(own, made.ptr, stream)
+    enqueue_upload(own, made.ptr, stream)
     return made

@@ -1,4 +1,4 @@
-"""DLPack capsules by ctypes: making them, and taking them in. No device is touched."""
+"""Export and import of DLPack capsules, by ctypes. Uses no device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSION = (1, 1)  # the first with codes for fp8
 _CODES: dict[np.dtype[Any], int] = {np.dtype(ml_dtypes.bfloat16): 4, np.dtype(np.bool_): 6}
 for _code, _names in ((0, "int8 int16 int32 int64"), (1, "uint8 uint16 uint32 uint64"), (2, "f2 f4 f8")):
     _CODES.update((np.dtype(_name), _code) for _name in _names.split())
-# FNUZ types too: what they are is said where they are refused.
+# FNUZ types too, so that the message that refuses them can name them.
 for _code, _name in (
     *((10, "float8_e4m3fn"), (11, "float8_e4m3fnuz"), (12, "float8_e5m2"), (13, "float8_e5m2fnuz")),
     (14, "float8_e8m0fnu"),
@@ -64,8 +64,11 @@ _Versioned._fields_ = [
 _READ_ONLY, _COPIED = 1, 2  # flags
 
 _NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
-_USED = {_NAME: b"used_dltensor", _VERSIONED_NAME: b"used_dltensor_versioned"}  # capsules keep the address
-_api = ctypes.PyDLL(None)  # with the GIL held, and with exceptions raised
+_USED = {
+    _NAME: b"used_dltensor",
+    _VERSIONED_NAME: b"used_dltensor_versioned",
+}  # static, since capsules keep the pointer
+_api = ctypes.PyDLL(None)  # holds the GIL and raises exceptions
 _pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 _valid = _api.PyCapsule_IsValid
@@ -87,30 +90,30 @@ def export(
     readonly: bool = False,
     copied: bool = False,
 ) -> Any:
-    """Make a capsule for memory on a device. `owner` lives until whoever takes it lets go.
+    """Make a capsule for device memory. `owner` is kept alive until the consumer deletes it.
 
-    It has a version if the taker knows of versions, and NumPy (from 2.1 on) does too.
+    It is a versioned capsule if the consumer supports these and NumPy (from 2.1) does too.
     """
     code = _CODES.get(dtype)
     if code is None:
         raise fault(InterchangeError, "__dlpack__", "dtype must be one that DLPack has", dtype)
     if any(s % dtype.itemsize for s in strides):
         raise fault(InterchangeError, "__dlpack__", "strides must be whole elements", tuple(strides))
-    # A capsule's destructor runs while the consumer's exception is on its way, which one in Python would
-    # destroy. NumPy's are of C and know better: so NumPy makes the capsule, and only what it says changes.
+    # A capsule's destructor may run while an exception propagates; one in Python code would clear the
+    # exception. NumPy's destructor is C code, so NumPy makes the capsule, and only its contents are changed.
     unsigned = np.dtype(f"u{dtype.itemsize}").str
-    lent = memory_as_array(ptr, tuple(shape), tuple(strides), unsigned, owner)
+    exported = memory_as_array(ptr, tuple(shape), tuple(strides), unsigned, owner)
     versioned = max_version is not None and max_version[0] >= 1 and _NUMPY_HAS_VERSIONS
     if versioned:
-        capsule = lent.__dlpack__(max_version=(1, 0))
+        capsule = exported.__dlpack__(max_version=(1, 0))
         address = _pointer(capsule, _VERSIONED_NAME)
         managed: Any = ctypes.cast(address, ctypes.POINTER(_Versioned)).contents
         managed.major, managed.minor = min(VERSION, tuple(max_version or VERSION))
         managed.flags = (_READ_ONLY if readonly else 0) | (_COPIED if copied else 0)
     elif readonly:
-        raise InterchangeError("__dlpack__: the array is read-only, which such a capsule cannot say")
+        raise InterchangeError("__dlpack__: a read-only array needs a versioned capsule (max_version)")
     else:
-        capsule = lent.__dlpack__()
+        capsule = exported.__dlpack__()
         managed = ctypes.cast(_pointer(capsule, _NAME), ctypes.POINTER(_Managed)).contents
     tensor = managed.tensor
     tensor.data, tensor.code = ptr, code
@@ -122,10 +125,10 @@ _NUMPY_HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 class Imported:
-    """What a capsule holds, and the duty to let go of it."""
+    """The contents of a capsule; calls its deleter at the end."""
 
     def __init__(self, managed: Any):
-        self._managed = managed  # first of all, so that whatever else fails, it is let go of
+        self._managed = managed  # first, so that the deleter is called even if the rest fails
         content = managed.contents
         tensor = content.tensor
         self.readonly = isinstance(content, _Versioned) and bool(content.flags & _READ_ONLY)
@@ -134,7 +137,7 @@ class Imported:
         dtype = _DTYPES.get((tensor.code, tensor.bits))
         if dtype is None or tensor.lanes != 1:
             got = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
-            raise fault(InterchangeError, "asarray", "the DLPack type must be one that NumPy has", got)
+            raise fault(InterchangeError, "asarray", "the DLPack type must be a NumPy or ml_dtypes type", got)
         self.dtype = dtype
         self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         if tensor.strides:
@@ -149,20 +152,20 @@ class Imported:
             deleter(ctypes.cast(self._managed, ctypes.c_void_p))
 
 
-def ask(x: Any, kind: int, stream: int) -> Any:
-    """Ask an array of another library for a capsule, with a version if it knows of them."""
+def request_capsule(x: Any, kind: int, stream: int) -> Any:
+    """Request a capsule from an array of another library, versioned if it supports that."""
     if kind == CUDA and stream == 0:
-        stream = 1  # its name there for the default stream; DLPack lets ROCm call it 0
+        stream = 1  # DLPack's number of the default stream for CUDA; for ROCm it is 0
     try:
         return x.__dlpack__(stream=stream, max_version=VERSION)
     except TypeError as error:
         if "max_version" not in str(error):
-            raise  # the producer's own
+            raise  # the producer's own error
     return x.__dlpack__(stream=stream)
 
 
-def take(capsule: Any) -> Imported:
-    """Take over a capsule; it cannot be taken again."""
+def import_capsule(capsule: Any) -> Imported:
+    """Import a capsule and mark it as used."""
     for name, kind in ((_NAME, _Managed), (_VERSIONED_NAME, _Versioned)):
         if not _valid(capsule, name):
             continue

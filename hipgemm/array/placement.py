@@ -1,4 +1,4 @@
-"""Where an array of the host goes in device memory, and its way there and back."""
+"""The layout of a host array in device memory, and copies in both directions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..formats.strides import contiguous_strides, line_pitch
+from ..formats.strides import contiguous_strides, padded_pitch
 from ..runtime import hip
 from .device_array import DeviceArray
-from .transfer import queue_upload
+from .transfer import enqueue_upload
 
 Host = npt.NDArray[Any]
 Axes = tuple[int, ...]
@@ -21,75 +21,74 @@ _U8 = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an array goes: contiguous lines, each padded with zeros to a pitch."""
+    """The layout of an array in device memory: rows or columns, each padded with zeros to a pitch."""
 
-    shape: Axes  # of the array on the device, along the axes that it has on the host
-    strides: Axes  # 0 for an axis that is broadcast
+    shape: Axes  # of the array on the device, in the axis order of the host
+    strides: Axes  # in bytes; 0 for a broadcast axis
     dtype: np.dtype[Any]  # of the elements on the device
-    lines: int
-    pitch: int  # bytes from line to line
-    width: int  # bytes of one line without padding
-    columns: bool = False  # whether lines run along the last axis but one
+    vectors: int  # the number of these rows or columns
+    pitch: int  # bytes from one vector to the next
+    width: int  # bytes of a vector without padding
+    columns: bool = False  # whether the vectors are columns
     padded: bool = True
-    offset: int = 0  # bytes from the start of the memory
+    offset: int = 0  # in bytes from the start of the allocation
 
     @classmethod
     def contiguous(
         cls, shape: Axes, dtype: np.dtype[Any], strides: Axes | None = None, columns: bool = False
     ) -> Placement:
-        """Without padding; `strides`, if the axes are in another order or one entry of them serves all."""
+        """Without padding. `strides` is for another order of axes, or broadcast axes."""
         strides = contiguous_strides(shape, dtype.itemsize) if strides is None else strides
         nbytes = dtype.itemsize * math.prod(n for n, step in zip(shape, strides, strict=True) if step)
         return cls(shape, strides, dtype, 1, nbytes, nbytes, columns, False)
 
     @classmethod
-    def in_lines(cls, shape: Axes, strides: Axes, dtype: np.dtype[Any], columns: bool) -> Placement:
-        """In lines that begin at multiples of 16 bytes."""
-        along, count = (shape[-2], shape[-1]) if columns else (shape[-1], shape[-2])
-        own = (n for n, step in zip(shape[:-2], strides[:-2], strict=True) if step)
-        lines = count * math.prod(own)
-        width = along * dtype.itemsize
-        return cls(shape, strides, dtype, lines, line_pitch(along, dtype.itemsize), width, columns)
+    def pitched(cls, shape: Axes, strides: Axes, dtype: np.dtype[Any], columns: bool) -> Placement:
+        """With vectors that are aligned to 16 bytes."""
+        length, count = (shape[-2], shape[-1]) if columns else (shape[-1], shape[-2])
+        batch = math.prod(n for n, step in zip(shape[:-2], strides[:-2], strict=True) if step)
+        width, pitch = length * dtype.itemsize, padded_pitch(length, dtype.itemsize)
+        return cls(shape, strides, dtype, count * batch, pitch, width, columns)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all lines."""
-        return self.lines * self.pitch
+        """Bytes of all vectors with padding."""
+        return self.vectors * self.pitch
 
     def array(self, block: hip.Block, base: int) -> DeviceArray:
         """The array in device memory."""
-        place = base + self.offset
-        return DeviceArray(block, place, self.shape, self.strides, self.dtype, padded=self.padded)
+        address = base + self.offset
+        return DeviceArray(block, address, self.shape, self.strides, self.dtype, padded=self.padded)
 
     def write(self, memory: Host, x: Host) -> None:
-        """Copy an array into host memory (bytes) that is laid out as the device's."""
+        """Copy an array into host memory (bytes) with the device's layout."""
         if self.pitch > self.width:
-            gap = (self.lines, self.pitch - self.width)
+            gap = (self.vectors, self.pitch - self.width)
             np.ndarray(gap, _U8, memory, self.offset + self.width, (self.pitch, 1)).fill(0)
-        x = self._own(x)
+        x = self._without_broadcast(x)
         if x.dtype == self.dtype:
             bits = _bits(self.dtype)
             np.copyto(np.ndarray(x.shape, bits, memory, self.offset, self.strides), x.view(bits))
-        else:  # offsets, which are known to fit
+        else:  # group offsets, which are known to fit int32
             np.copyto(np.ndarray(x.shape, self.dtype, memory, self.offset, self.strides), x, casting="unsafe")
 
     def read(self, memory: Host, out: Host) -> None:
-        """Copy it from such memory to an array of any layout."""
+        """Copy from host memory with the device's layout to an array of any layout."""
         bits = _bits(self.dtype)
         np.copyto(out.view(bits), np.ndarray(self.shape, bits, memory, self.offset, self.strides))
 
-    def queue(self, x: Host, start: int, stream: int) -> None:
-        """Upload an array to device memory without waiting. It may change at once."""
-        place = start + self.offset
-        hip.clear_rows(place + self.width, self.pitch, self.pitch - self.width, self.lines, stream)
-        x = self._own(x)
+    def upload(self, x: Host, start: int, stream: int) -> None:
+        """Upload an array to device memory without waiting. The array may change after the call."""
+        address = start + self.offset
+        hip.clear_rows(address + self.width, self.pitch, self.pitch - self.width, self.vectors, stream)
+        x = self._without_broadcast(x)
         x = x.swapaxes(-1, -2) if self.columns else x
-        if self.width and self.lines:
+        if self.width and self.vectors:
             length = self.width // self.dtype.itemsize
-            queue_upload(x.reshape(self.lines, length), place, stream, self.pitch)
+            enqueue_upload(x.reshape(self.vectors, length), address, stream, self.pitch)
 
-    def _own(self, x: Host) -> Host:
-        """The array with one entry of each axis that is broadcast."""
+    def _without_broadcast(self, x: Host) -> Host:
+        """The array with length 1 along broadcast axes."""
         if 0 not in self.strides:
             return x
         once = [step == 0 and n > 1 for n, step in zip(self.shape, self.strides, strict=True)]
@@ -97,7 +96,7 @@ class Placement:
 
 
 def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The unsigned type of the same size: NumPy copies the types of ml_dtypes slowly."""
+    """The unsigned type of the same size, since NumPy copies ml_dtypes types slowly."""
     return _BITS.get(dtype.itemsize, dtype)
 
 

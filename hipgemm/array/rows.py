@@ -1,4 +1,4 @@
-"""Any array as rows along one of its axes, for the kernels that work row by row."""
+"""Row views: an array as a matrix of rows along one axis, for kernels that work on rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, stride
 
 @dataclass(frozen=True)
 class Rows:
-    """A view of an array as a matrix (rows, length), and the way back."""
+    """A view of an array as a matrix (rows, length), and the layout of results with the original axes."""
 
     array: DeviceArray
     rows: int
     length: int
     row_stride: int  # bytes
     stride: int  # bytes along the axis
-    lead: tuple[int, ...]  # the other axes
-    axis: int  # of the original, from the end
+    lead: tuple[int, ...]  # extents of the other axes
+    axis: int  # the axis of the rows, counted from the end
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -34,30 +34,30 @@ class Rows:
         return self._insert(self.lead, self.length)
 
     def _insert(self, others: tuple[int, ...], own: int) -> tuple[int, ...]:
-        """Put what belongs to the axis among what belongs to the others."""
-        place = len(others) + 1 + self.axis
-        return (*others[:place], own, *others[place:])
+        """Insert the entry of the row axis among those of the other axes."""
+        at = len(others) + 1 + self.axis
+        return (*others[:at], own, *others[at:])
 
     @property
     def matrix(self) -> tuple[int, int, int]:
-        """Address and strides, as kernels take them."""
+        """Address and strides, the arguments of kernels."""
         return self.array.ptr, self.row_stride, self.stride
 
     def layout(self, dtype: np.dtype[Any], length: int, pitch: int, stride: int | None = None) -> Layout:
-        """Return how rows of results lie, `pitch` bytes apart, with the axes of the original.
+        """Return the layout of results with the original axes, their rows `pitch` bytes apart.
 
-        `stride`: bytes from one of a row to the next, if they are not neighbours.
+        `stride`: bytes between the elements of a row, if they are not contiguous.
         """
         strides = contiguous_strides(self.lead, pitch)
         return self._insert(self.lead, length), self._insert(strides, stride or dtype.itemsize), dtype
 
 
 def as_rows(x: DeviceArray, axis: int, stream: int, function: str = "quantize") -> Rows:
-    """View an array as rows along an axis; a copy, counted for `function`, where no view will do."""
-    place = len(x.shape) + axis
-    length, stride = x.shape[place], x.strides[place]
-    lead = x.shape[:place] + x.shape[place + 1 :]
-    steps = x.strides[:place] + x.strides[place + 1 :]
+    """View an array as rows along an axis. If no view is possible, copy it and count that for `function`."""
+    at = len(x.shape) + axis
+    length, stride = x.shape[at], x.strides[at]
+    lead = x.shape[:at] + x.shape[at + 1 :]
+    steps = x.strides[:at] + x.strides[at + 1 :]
     rows = math.prod(lead)
     merged = restride(lead, steps, (rows,))
     if merged is not None:
@@ -74,7 +74,7 @@ def as_rows(x: DeviceArray, axis: int, stream: int, function: str = "quantize") 
 
 
 def storage_axis(x: DeviceArray) -> int:
-    """The axis along which codes of one scale lie together: as in the source, where that is a matrix."""
+    """The contiguous axis of a quantized result: as in the source if that is a matrix, else the last axis."""
     if x.ndim == 2 and abs(x.strides[0]) < abs(x.strides[1]) and x.shape[0] > 1 and x.shape[1] > 1:
         return -2
     return -1

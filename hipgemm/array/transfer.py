@@ -1,4 +1,4 @@
-"""Arrays of any layout between NumPy and device memory."""
+"""Copies of arrays of any layout between NumPy and device memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..formats.strides import byte_range, contiguous_strides, rows_contiguous
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 
-_SPAN = 16 << 20  # bytes that come down whatever lies between
+_SPAN = 16 << 20  # a span of so many bytes is downloaded whole, including gaps
 
 
 def address_of(x: npt.NDArray[Any]) -> int:
-    """Address of a NumPy array's first element. Works for ml_dtypes, which have no buffer protocol."""
+    """Address of a NumPy array's first element; also for ml_dtypes, which have no buffer protocol."""
     return int(x.__array_interface__["data"][0])
 
 
@@ -24,13 +24,13 @@ def upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
     if x.size == 0:
         return
     try:
-        queue_upload(x, dst, stream, pitch)
+        enqueue_upload(x, dst, stream, pitch)
     finally:
         _hip.synchronize(stream)
 
 
-def queue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
-    """Do so without waiting. The array may change at once: what the stream reads is a copy."""
+def enqueue_upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
+    """Like `upload` without waiting. The array may change after the call: the stream reads a copy."""
     if x.size == 0:
         return
     item = x.dtype.itemsize
@@ -56,16 +56,16 @@ def download(
         _staging.download(address_of(out), host, ptr, device, width, rows, stream)
         return
     low, high = byte_range(shape, strides, item, ptr)
-    if high - low > max(_SPAN, 4 * out.nbytes):  # far apart: part by part
+    if high - low > max(_SPAN, 4 * out.nbytes):  # sparse: download slices along one axis
         axis = max(range(len(shape)), key=lambda i: abs(strides[i]) if shape[i] > 1 else -1)
         part = (*shape[:axis], 1, *shape[axis + 1 :])
         for i in range(shape[axis]):
             index = (*[slice(None)] * axis, slice(i, i + 1))
             download(ptr + i * strides[axis], part, strides, out[index], stream)
         return
-    # Any other layout: fetch every byte that it spans, and let NumPy pick.
+    # Any other layout: download the whole span, and let NumPy select the elements.
     span = np.empty(high - low, np.uint8)
     _staging.download(address_of(span), span.nbytes, low, span.nbytes, span.nbytes, 1, stream)
-    plain = np.dtype((np.void, item))  # NumPy has no name for some of ml_dtypes, and here needs one
+    plain = np.dtype((np.void, item))  # as_strided does not support all ml_dtypes types
     first = span[ptr - low : ptr - low + item].view(plain)
     out.view(plain)[...] = np.lib.stride_tricks.as_strided(first, shape, strides)

@@ -13,7 +13,7 @@ from ..errors import fault
 from ..formats.checks import Checks, require_axes
 from ..formats.elements import QUANTIZED
 from ..formats.scaled import ScaledArray
-from ..formats.strides import exchanged
+from ..formats.strides import swap_last_axes
 from ..runtime import hip as _hip
 from . import mpi as _mpi
 
@@ -91,10 +91,10 @@ class ShardedArray:
 
     @property
     def mT(self) -> ShardedArray:
-        """The array with its last two axes exchanged; no copy."""
+        """The array with its last two axes swap_last_axes; no copy."""
         require_axes("ShardedArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis or 0, self.axis)
-        return self._turned((x.mT for x in self.parts), exchanged(self.shape), axis)
+        return self._turned((x.mT for x in self.parts), swap_last_axes(self.shape), axis)
 
     def _turned(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
         return ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)

@@ -12,12 +12,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..array.device_array import DeviceArray, asarray, lend, new
+from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
 from ..formats.arrays import array_hint, is_array
 from ..formats.elements import BF16, F16, F32, known_format
-from ..formats.faults import INPUTS, OUTPUTS, Faults
 from ..formats.operand import Operand
+from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks
 from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
 from ..kernels.launch import NO_SCALES, BoundLaunch, bind_tiles
@@ -249,12 +249,12 @@ def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
 
 def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any) -> _Plan:
     """Check a call, and decide where operands are cut."""
-    faults = Faults(_FUNCTION)
+    faults = OperandChecks(_FUNCTION)
     if not isinstance(split, str) or split not in _CUTS:
         faults.add(ValueError, "option", "split must be m, n, k or batch", repr(split))
     faults.seconds(timeout)
     if comm is not None:
-        faults.take(config.find("mpi_gpu"), False)  # a wrong value is an error on all ranks
+        faults.value_or(config.find("mpi_gpu"), False)  # a wrong value is an error on all ranks
     dtype = _check_operands(faults, a, b, split, epilogue)
     known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
     places = _common_places(faults, a, b, known, devices)
@@ -293,7 +293,7 @@ def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
     return f"{kinds}, {said}, cut at {plan.offsets}"
 
 
-def _check_operands(faults: Faults, a: Any, b: Any, split: Any, e: _Epilogue) -> np.dtype[Any]:
+def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilogue) -> np.dtype[Any]:
     """Check operands as `matmul` will check their parts, and the epilogue; return the result's type."""
     parts = [x.parts[0] if isinstance(x, ShardedArray) else x for x in (a, b)]
     operands: list[Operand | None] = []
@@ -324,7 +324,7 @@ def _check_operands(faults: Faults, a: Any, b: Any, split: Any, e: _Epilogue) ->
     return (dtype or (F16 if getattr(parts[0], "dtype", None) == F16.dtype else BF16)).dtype
 
 
-def _check_shapes(faults: Faults, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
+def _check_shapes(faults: OperandChecks, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
     """Check that operands fit each other, and the split."""
     faults.contraction(a, b)
     if split != "batch":
@@ -339,7 +339,7 @@ def _check_shapes(faults: Faults, a: tuple[int, ...], b: tuple[int, ...], split:
 
 
 def _common_places(
-    faults: Faults, a: Any, b: Any, known: ShardedArray | None, devices: Any
+    faults: OperandChecks, a: Any, b: Any, known: ShardedArray | None, devices: Any
 ) -> tuple[int, ...]:
     """The devices of a product, which all that tell of any must agree on."""
     if known is None:
@@ -457,7 +457,7 @@ def _add_planes(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> Devi
     out = new(tuple(shape), dtype, device, 0)
     if out.size == 0:
         return out
-    vectors = [None if v is None else lend(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
+    vectors = [None if v is None else upload_async(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
     col_scale, bias = (0 if v is None else v.ptr for v in vectors)
     bias_type = F32.dtype if vectors[1] is None else vectors[1].dtype
     sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type)

@@ -1,4 +1,4 @@
-"""What counts as an array, whoever holds it, and where one lies."""
+"""What counts as an array argument, and which device holds it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 
 class Resident(ABC):
-    """An array in the memory of a device. `DeviceArray` is the one that users meet."""
+    """The interface of an array in device memory. `DeviceArray` implements it."""
 
     __slots__ = ()
     shape: tuple[int, ...]
@@ -19,7 +19,7 @@ class Resident(ABC):
     device: int
     readonly: bool
     padded: bool
-    tight: bool
+    no_tail_padding: bool
 
     @property
     @abstractmethod
@@ -35,33 +35,33 @@ Array = npt.NDArray[Any] | Resident
 
 
 def is_array(x: object) -> TypeGuard[Array]:
-    """Whether `x` is an array that all its numbers count of: no masked one, whose mask would be lost."""
+    """Whether `x` is an array without a mask. Masked arrays are refused, since the mask would be lost."""
     return isinstance(x, (np.ndarray, Resident)) and not isinstance(x, np.ma.MaskedArray)
 
 
 def array_hint(x: object) -> str:
-    """Say how to make an array of something that is none."""
+    """A hint how to convert an object to an array."""
     if isinstance(x, np.ma.MaskedArray):
-        return "masks are not heeded: use .filled(value)"
+        return "masks are not supported: use .filled(value)"
     if isinstance(x, (list, tuple)):
-        return "make an array of it with numpy.asarray"
+        return "convert it with numpy.asarray"
     if type(x).__name__ == "ShardedArray":
         return "see hipgemm.sharded_matmul"
-    return "wrap foreign device arrays with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
+    return "import device arrays of other libraries with hipgemm.asarray" if hasattr(x, "__dlpack__") else ""
 
 
-def place_of(x: object) -> int | None:
+def array_device(x: object) -> int | None:
     """The device that holds an array; None for the host."""
     return x.device if isinstance(x, Resident) else None  # NumPy's arrays have a `device` too
 
 
-def place_name(device: int | None) -> str:
-    """Name a place for a message."""
+def device_name(device: int | None) -> str:
+    """Format a device for a message."""
     return "the host" if device is None else f"device {device}"
 
 
 class _Memory:
-    """Memory in the guise of an array of NumPy."""
+    """Exposes memory through NumPy's array interface."""
 
     def __init__(self, interface: dict[str, Any], owner: object):
         self.__array_interface__ = interface
@@ -71,6 +71,6 @@ class _Memory:
 def memory_as_array(
     ptr: int, shape: tuple[int, ...], strides: tuple[int, ...], type: str, owner: object = None
 ) -> npt.NDArray[Any]:
-    """Describe memory of any kind to NumPy, which keeps `owner` and does not look inside by itself."""
+    """Wrap an address as a NumPy array that keeps `owner` alive. The memory is not accessed here."""
     interface = {"data": (ptr, False), "shape": shape, "strides": strides, "typestr": type, "version": 3}
     return np.asarray(_Memory(interface, owner))

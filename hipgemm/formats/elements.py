@@ -1,4 +1,4 @@
-"""The number formats: what a format is made of, rounding into it exactly once, and its bytes."""
+"""The number formats: their parameters, rounding to them exactly once, and packing."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Format:
 
     name: str  # as in kernels, messages and tables
     dtype: np.dtype[Any]  # of an element
-    mantissa_bits: int  # those that are stored
+    mantissa_bits: int  # stored bits
     min_exponent: int  # of the smallest normal number
     maximum: float  # the largest finite number
     bits: int  # of one element in device memory and in files
-    scale_dtype: np.dtype[Any] | None = None  # of a scale, for formats that carry one
-    block: int = 0  # elements that share a scale along the contraction axis; 0: a whole row or tensor does
+    scale_dtype: np.dtype[Any] | None = None  # of a scale, for formats that have scales
+    block: int = 0  # elements that share a scale along K; 0: one scale per row or tensor
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element of a NumPy array, which holds one number of four bits per byte."""
+        """Bytes of one element of a NumPy array, which stores one 4-bit element per byte."""
         return int(self.dtype.itemsize)
 
     @property
@@ -49,7 +49,7 @@ class Format:
         return float(2.0 ** (self.min_exponent - self.mantissa_bits))
 
 
-BLOCK = 32  # elements under one MX scale
+BLOCK = 32  # elements per MX scale
 
 _F32, _E8M0 = np.dtype(np.float32), np.dtype(ml_dtypes.float8_e8m0fnu)
 _E4M3, _E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
@@ -64,12 +64,12 @@ MXFP8_E4M3 = Format("mxfp8_e4m3", _E4M3, 3, -6, 448.0, 8, _E8M0, BLOCK)
 MXFP8_E5M2 = Format("mxfp8_e5m2", _E5M2, 2, -14, 57344.0, 8, _E8M0, BLOCK)
 MXFP4_E2M1 = Format("mxfp4_e2m1", _E2M1, 1, 0, 6.0, 4, _E8M0, BLOCK)
 
-# Formats that an array's dtype alone tells, and those that need a scale beside it.
+# Formats that are defined by the dtype alone, and formats that need a scale.
 FORMATS: dict[str, Format] = {f.name: f for f in (BF16, F16, F32)}
 QUANTIZED: dict[str, Format] = {f.name: f for f in (FP8_E4M3, FP8_E5M2, MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1)}
 _BY_DTYPE: dict[np.dtype[Any], Format] = {f.dtype: f for f in FORMATS.values()}
 
-# Another number system with bytes of its own: no Inf, no -0, and exponents one lower.
+# FNUZ types encode other values than the OCP types: no Inf, no -0, and a different exponent bias.
 FNUZ = {
     np.dtype(ml_dtypes.float8_e4m3fnuz): _E4M3,
     np.dtype(ml_dtypes.float8_e5m2fnuz): _E5M2,
@@ -78,19 +78,19 @@ FNUZ = {
 
 
 def fnuz_hint(dtype: object) -> str:
-    """Say what to do about a type whose bytes mean something else here; empty for others."""
+    """A hint for FNUZ types, whose bytes encode other values than the OCP types; empty for other types."""
     ocp = FNUZ.get(dtype) if isinstance(dtype, np.dtype) else None
     return f"{dtype} is not the OCP type {ocp}: convert the values, never the bytes" if ocp else ""
 
 
 def dtype_names(formats: tuple[Format, ...]) -> str:
-    """Name the types of formats for a message."""
+    """Format the dtypes of formats for a message."""
     names = [str(f.dtype) for f in formats]
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " or " + names[-1]
 
 
 def dtype_name(dtype: npt.DTypeLike) -> str:
-    """Name a type for a message, whatever it is."""
+    """Format a dtype, or an invalid one, for a message."""
     try:
         return str(np.dtype(dtype))
     except (TypeError, ValueError, SyntaxError):
@@ -107,7 +107,7 @@ def full_name(name: str) -> str:
 
 
 def format_of(dtype: npt.DTypeLike) -> Format | None:
-    """Return the format that an element type alone tells, or None.
+    """Return the format that a dtype alone defines, or None.
 
     >>> format_of(np.float16).name
     'f16'
@@ -116,17 +116,17 @@ def format_of(dtype: npt.DTypeLike) -> Format | None:
     """
     try:
         return _BY_DTYPE.get(np.dtype(dtype))
-    except (TypeError, ValueError, SyntaxError):  # whatever NumPy makes of what is no dtype
+    except (TypeError, ValueError, SyntaxError):  # what NumPy raises for an invalid dtype
         return None
 
 
 def known_format(dtype: np.dtype[Any]) -> Format:
-    """Return the format of an element type that is known to tell one."""
+    """Return the format of a dtype that is known to define one."""
     return _BY_DTYPE[dtype]
 
 
 def as_unsigned(x: Array) -> Array:
-    """View an array as unsigned integers: ml_dtypes arrays have no buffer protocol, and NaNs have bits."""
+    """View an array as unsigned integers, for bitwise comparison and for the buffer protocol."""
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
 
@@ -153,14 +153,14 @@ def round_once(x: npt.NDArray[np.float64], to: Format) -> npt.NDArray[Any]:
     return odd.astype(BF16.dtype)
 
 
-# ---- eight bits and four ---------------------------------------------------------------------------
+# ---- 8-bit and 4-bit formats------------------------------------------------------------------------
 
 
 def cast(x: npt.ArrayLike, to: Format) -> Array:
-    """Round float32 to a narrow format: to nearest even, finite overflow to the largest number.
+    """Round float32 to a narrow format, to nearest even; finite overflow saturates.
 
-    NaN stays NaN (0 where the format has none), the sign of zero stays, subnormals stay. An infinity
-    stays in e5m2, which has one, and saturates elsewhere.
+    NaN becomes NaN, or 0 if the format has no NaN. Signed zeros and subnormals are preserved. An infinity
+    is preserved in e5m2 and saturates in the other formats.
 
     >>> cast([1000, 464, 465, -1000], FP8_E4M3).astype(np.float32)
     array([ 448.,  448.,  448., -448.], dtype=float32)
@@ -181,14 +181,14 @@ SCALE_RULES = ("unit", "floor", "rceil", "even")
 
 
 def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uint8]:
-    """Return the e8m0 byte for blocks whose greatest magnitude is `amax` (float32, finite).
+    """Return the e8m0 byte of blocks whose absolute maximum is `amax` (float32, finite).
 
-    With e the byte less 127, all rules read exponents off the bits of a float32:
+    With e = byte - 127, all rules use the exponent bits of float32:
 
-    - ``"unit"``: e = floor(log2 amax), so that the block's maximum lands in [1, 2)
-    - ``"floor"``: e = floor(log2 amax) - max_exponent, so that it lands in the format's top binade
+    - ``"unit"``: e = floor(log2 amax), so that amax / 2^e is in [1, 2)
+    - ``"floor"``: e = floor(log2 amax) - max_exponent, so that it has the format's largest exponent
     - ``"rceil"``: the least e for which amax / 2^e does not exceed the format's maximum
-    - ``"even"``: as ``"floor"``, for amax rounded (ties up) to the mantissa bits of the format
+    - ``"even"``: like ``"floor"``, with amax rounded (ties up) to the mantissa bits of the format
 
     >>> [int(scale_byte(957, rule, MXFP8_E4M3)) for rule in SCALE_RULES]
     [136, 128, 129, 128]
@@ -198,7 +198,7 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
     bits = np.asarray(amax, np.float32).view(np.uint32)
     if rule == "even":
         bits = bits + np.uint32(1 << (22 - to.mantissa_bits))
-    # A subnormal reads as 2^-127 here: its byte is clamped to 0 all the same.
+    # A subnormal has the exponent bits of 2^-127; its byte is clamped to 0 anyway.
     byte = (bits >> 23).astype(np.int32)
     if rule != "unit":
         byte = byte - to.max_exponent
@@ -211,7 +211,7 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
 
 
 def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
-    """Return what e8m0 bytes mean: 2^(byte - 127), and NaN for 255.
+    """Return the value of e8m0 bytes: 2^(byte - 127), and NaN for 255.
 
     >>> e8m0_value([134, 255]), e8m0_value(0) == 2.0**-127
     (array([128.,  nan], dtype=float32), np.True_)
@@ -223,7 +223,7 @@ def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def pack_mx_scales(scale: Array) -> npt.NDArray[np.uint32]:
-    """Put the four scale bytes of each 128 elements into one word, as the public function of this name."""
+    """Pack the four scale bytes of each 128 elements into one word: the host part of the public function."""
     rows, blocks = scale.shape
     padded = np.full((rows, -(-blocks // 4) * 4), 127, np.uint8)
     padded[:, :blocks] = scale.view(np.uint8)
@@ -231,17 +231,17 @@ def pack_mx_scales(scale: Array) -> npt.NDArray[np.uint32]:
 
 
 def pack_fp4(x: Array) -> npt.NDArray[np.uint8]:
-    """Put two 4-bit numbers into each byte: the one of even index along the last axis in the low half.
+    """Pack two 4-bit elements into each byte, with even indices along the last axis in the low half.
 
     Parameters
     ----------
     x : numpy.ndarray
-        float4_e2m1fn, with an even last axis.
+        float4_e2m1fn, with an even length of the last axis.
 
     Returns
     -------
     numpy.ndarray
-        uint8, with half of it.
+        uint8, with half the length of the last axis.
 
     Examples
     --------
@@ -257,7 +257,7 @@ def pack_fp4(x: Array) -> npt.NDArray[np.uint8]:
 
 
 def unpack_fp4(x: npt.NDArray[np.uint8]) -> Array:
-    """Undo `pack_fp4`: one 4-bit number per byte, as ml_dtypes has it.
+    """The inverse of `pack_fp4`: one 4-bit element per byte, as ml_dtypes stores them.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Groups of rows, such as the tokens of each expert: offsets, and whether they are any. Pure: no device."""
+"""Group offsets of rows, such as the tokens of each expert, and their checks. Uses no device."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ INT32 = np.dtype(np.int32)
 
 
 def offset_reasons(
-    offsets: object, rows: int | None, groups: int | None = None, place: int | None = None
+    offsets: object, rows: int | None, groups: int | None = None, device: int | None = None
 ) -> list[Reason]:
-    """Say what is wrong with offsets: group g is rows ``offsets[g]`` to ``offsets[g + 1]`` of `rows`.
+    """Return the faults of offsets: group g has the rows ``offsets[g]`` to ``offsets[g + 1]`` of `rows`.
 
-    The values of those on a device are not looked at; `place` is the device that they must be on.
+    Values on a device are not checked here; `device` is where they must be.
 
     >>> print(*offset_reasons(np.array([0, 5, 3]), 8))
     group_offsets must not decrease; got group_offsets[2]=3 after group_offsets[1]=5
@@ -30,8 +30,8 @@ def offset_reasons(
     x = checks.array("group_offsets", offsets)
     if x is None:
         return checks.found
-    if isinstance(x, Resident) and place is not None:
-        checks.place("group_offsets", x.device, place, "the rows")
+    if isinstance(x, Resident) and device is not None:
+        checks.same_device("group_offsets", x.device, device, "the rows")
     if x.dtype != INT32 if isinstance(x, Resident) else x.dtype.kind not in "iu":
         checks.add(TypeError, "dtype", "group_offsets.dtype must be int32", x.dtype)
     shape = x.shape
@@ -49,7 +49,7 @@ def offset_reasons(
 
 
 def offset_fault(i: int, offset: int, before: int, rows: int | None) -> str:
-    """Say what is wrong with one offset behind another, if anything is."""
+    """The fault of an offset that follows another; empty if there is none."""
     got = f"group_offsets[{i}]={offset}"
     if i == 0 and offset != 0:
         return requirement("group_offsets[0] must be 0", offset)
@@ -61,7 +61,7 @@ def offset_fault(i: int, offset: int, before: int, rows: int | None) -> str:
 
 
 def in_order(offsets: npt.NDArray[Any], rows: int) -> bool:
-    """Whether offsets on the host are right, without words for what is wrong.
+    """Whether offsets on the host are valid.
 
     >>> in_order(np.array([0, 3, 3, 8]), 8), in_order(np.array([0, 5, 3]), 8)
     (True, False)
@@ -70,7 +70,7 @@ def in_order(offsets: npt.NDArray[Any], rows: int) -> bool:
 
 
 def same_offsets(x: Any, y: Any) -> bool:
-    """Whether two arrays are the same offsets: equal on the host, or the same memory of a device."""
+    """Whether two arrays are the same offsets: equal on the host, or the same device memory."""
     if isinstance(x, Resident) and isinstance(y, Resident):
         return x.ptr == y.ptr and x.shape == y.shape and x.device == y.device
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
@@ -79,7 +79,7 @@ def same_offsets(x: Any, y: Any) -> bool:
 
 
 def straddling(offsets: npt.NDArray[Any]) -> int | None:
-    """Return the first offset that is inside a block, where blocks are counted from the first row.
+    """Return the first offset that is not a multiple of the block size, or None.
 
     >>> straddling(np.array([0, 64, 96])), straddling(np.array([0, 33, 96]))
     (None, 1)
@@ -89,9 +89,9 @@ def straddling(offsets: npt.NDArray[Any]) -> int | None:
 
 
 def group_slots(rows: int, groups: int, slot_rows: int) -> int:
-    """Return how many slots of so many rows cover all groups and the rest, wherever these begin.
+    """Return how many slots of `slot_rows` rows cover all groups and the rest, for any offsets.
 
-    As src_hip/common/groups.hpp counts them: without knowing the offsets.
+    The same formula as in groups.hpp.
 
     >>> group_slots(128, 3, 64)
     6
@@ -100,7 +100,7 @@ def group_slots(rows: int, groups: int, slot_rows: int) -> int:
 
 
 def most_blocks(rows: int, groups: int) -> int:
-    """Return the most blocks that so many rows make in so many groups.
+    """Return the maximum number of blocks of `rows` rows in `groups` groups.
 
     >>> most_blocks(3, 8), most_blocks(128, 3)
     (3, 7)

@@ -1,4 +1,4 @@
-"""Quantized arrays: codes, their scales, and how the two belong together. Pure: no device."""
+"""Quantized arrays: elements with their scales. Uses no device."""
 
 from __future__ import annotations
 
@@ -12,52 +12,53 @@ import numpy.typing as npt
 
 from ..errors import fault
 from .arrays import Resident as Resident
+from .arrays import array_device, device_name
 from .arrays import is_array as is_array
-from .arrays import place_name, place_of
 from .checks import Checks, read_shape, require_axes
 from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4
-from .strides import exchanged
+from .strides import swap_last_axes
 
-HADAMARD = 16  # points of the transform
+HADAMARD = 16  # size of the transform
 _U8 = np.dtype(np.uint8)
 
 
 class ScaledArray:
-    """An array of narrow numbers that mean something only times their scale. Made by the quantizers.
+    """A quantized array: elements of a narrow type, and their scales. The quantizers make it.
 
-    Products keep copies of scales in an order of their own: make a new array rather than change one in place.
+    Products cache copies of the scales in a kernel's layout. Make a new array instead of changing the scales
+    in place.
 
     Parameters
     ----------
     data : array
-        The codes, in the element type of `format`. For mxfp4 also uint8 with two codes per byte along
-        `axis`, low half first: what a device holds.
+        The elements, in the element type of `format`. For mxfp4 also uint8 with two elements per byte along
+        `axis`, low half first; on a device it must be packed so.
     scale : array or float
-        What to multiply with. For fp8 float32: one element, one for each row along `axis`, or one for each
-        matrix of a stack (length 1 along both of its last axes); for MX formats float8_e8m0fnu (or its
-        bytes as uint8), one for each 32 elements along `axis`.
+        The factors. For fp8 float32: one for all elements, one per row along `axis`, or one per matrix of a
+        batch (length 1 along both of the last axes). For MX formats float8_e8m0fnu (or its bytes as
+        uint8): one per 32 elements along `axis`.
     format : str
         ``"fp8_e4m3"``, ``"fp8_e5m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"`` or ``"mxfp4_e2m1"``.
     axis : int
-        The axis along which elements share a scale; a product must sum over it.
+        The axis along which elements share a scale. It must be the contraction axis of a product.
     hadamard : bool
-        Whether a 16-point Hadamard transform along `axis` came before (mxfp4 only).
+        Whether a 16-point Hadamard transform was applied along `axis` before quantization (mxfp4 only).
 
     Attributes
     ----------
     shape : tuple of int
-        Shape of the numbers, however they are packed.
+        The shape in elements, even if they are packed.
     amax : array or None
-        Greatest magnitude before quantizing, where the quantizer took it: what delayed scaling uses next.
+        The absolute maximum before quantization, if the quantizer computed it; delayed scaling uses it next.
     group_offsets : array or None
-        Where the groups of rows begin that a quantizer kept apart: blocks begin at each of them.
+        The offsets of groups of rows, if it was quantized by groups: a block begins at each offset.
 
     Examples
     --------
     >>> import hipgemm as hg
     >>> import ml_dtypes
-    >>> codes = np.array([[1.0, 2.0]], np.float32).astype(ml_dtypes.float8_e4m3fn)
-    >>> hg.ScaledArray(codes, 0.5, "fp8_e4m3")
+    >>> data = np.array([[1.0, 2.0]], np.float32).astype(ml_dtypes.float8_e4m3fn)
+    >>> hg.ScaledArray(data, 0.5, "fp8_e4m3")
     ScaledArray(shape=(1, 2), format='fp8_e4m3', axis=-1, host)
     """
 
@@ -83,14 +84,18 @@ class ScaledArray:
         if along is not None and form is MXFP4_E2M1 and data.dtype == _U8:
             shape[along] *= 2
         if form is not None:
-            scale = _read_scale(checks, scale, form, None if along is None else tuple(shape), along)
-        if is_array(data) and is_array(scale) and place_of(data) != place_of(scale):
-            got = f"data on {place_name(place_of(data))}, scale on {place_name(place_of(scale))}"
+            scale = _parse_scale(checks, scale, form, None if along is None else tuple(shape), along)
+        if is_array(data) and is_array(scale) and array_device(data) != array_device(scale):
+            got = f"data on {device_name(array_device(data))}, scale on {device_name(array_device(scale))}"
             checks.add(
-                TypeError, "residency", "data and scale must live in one place", got, "see hipgemm.asarray"
+                TypeError,
+                "residency",
+                "data and scale must be on the same device",
+                got,
+                "see hipgemm.asarray",
             )
         if hadamard and form is not None and form is not MXFP4_E2M1:
-            checks.add(ValueError, "hadamard", "hadamard=True must go with mxfp4_e2m1", format)
+            checks.add(ValueError, "hadamard", "hadamard=True is only for mxfp4_e2m1", format)
         elif hadamard and along is not None and shape[along] % HADAMARD:
             required = f"the length along axis {along} must be a multiple of {HADAMARD} with hadamard=True"
             checks.add(ValueError, "hadamard", required, shape[along])
@@ -114,11 +119,11 @@ class ScaledArray:
         group_offsets: Any = None,
         made: ScaledArray | None = None,
     ) -> ScaledArray:
-        """Make one of parts that are known to fit, `axis` counted from the end."""
+        """Make a ScaledArray of valid parts, with `axis` counted from the end."""
         q = cls.__new__(cls) if made is None else made
         q.data, q.scale, q.format, q.axis, q.shape = data, scale, form.name, axis, shape
         q.hadamard, q.amax, q.group_offsets = hadamard, amax, group_offsets
-        # Scales in the layout of a kernel, once made; shared by views.
+        # The cache of scales in kernel layouts; shared by views.
         q._kernel_scales = {} if kernel_scales is None else kernel_scales
         return q
 
@@ -135,17 +140,17 @@ class ScaledArray:
     @property
     def device(self) -> int | None:
         """The device that holds it; None on the host."""
-        return place_of(self.data)
+        return array_device(self.data)
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        """All that how it is read depends on, of one on a device, but for addresses."""
+        """The cache key of an array on a device: everything a plan depends on, except addresses."""
         data, scale = self.data._key, self.scale._key
         return data, scale, self.shape, self.format, self.axis, self.hadamard, self.group_offsets is None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers and their scales, two 4-bit numbers counted as one byte."""
+        """Bytes of the elements and scales; two 4-bit elements count as one byte."""
         count = int(np.prod(self.shape, dtype=np.int64))
         scales = int(np.prod(self.scale.shape, dtype=np.int64))
         return count * QUANTIZED[self.format].bits // 8 + scales * int(self.scale.dtype.itemsize)
@@ -153,39 +158,39 @@ class ScaledArray:
     @property
     def T(self) -> ScaledArray:
         """The array with its axes reversed; no copy."""
-        kept = self._kernel_scales if self.ndim <= 2 else {}  # else of other matrices than before
+        kept = self._kernel_scales if self.ndim <= 2 else {}  # a batch has other matrices then
         axis = -1 - self.axis - self.ndim
         return self._with(self.data.T, self.scale.T, axis, self.shape[::-1], _kernel_scales=kept)
 
     @property
     def mT(self) -> ScaledArray:
-        """The array with its last two axes exchanged; no copy."""
+        """The array with its last two axes swapped; no copy."""
         require_axes("ScaledArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis, self.axis)
-        data, scale, shape = _mt(self.data), _mt(self.scale), exchanged(self.shape)
+        data, scale, shape = _mt(self.data), _mt(self.scale), swap_last_axes(self.shape)
         return self._with(data, scale, axis, shape, _kernel_scales=self._kernel_scales)
 
     def reshape(self, *shape: Any) -> ScaledArray:
-        """Return the same numbers in another shape, to sum over a batch and its rows, say. No copy.
+        """Return the same elements in another shape, for example to merge batch and rows. No copy.
 
-        The axis that shares scales keeps its length and stays the last one; with one scale for all, any
-        shape will do.
+        The last axis must be the one along which scales are shared, and must keep its length. With one
+        scale for all elements, any shape is allowed.
 
         Parameters
         ----------
         *shape : int, or one sequence of int
-            Extent of each axis; one may be -1, for what is left.
+            Extent of each axis; one may be -1 and is then computed.
 
         Raises
         ------
         ValueError
-            For a shape of another size, one that would take a copy, or one that cuts or joins blocks.
+            If the size differs, a copy would be needed, or blocks would be split or merged.
 
         Examples
         --------
         >>> import ml_dtypes
-        >>> codes = np.zeros((2, 3, 64), ml_dtypes.float8_e4m3fn)
-        >>> ScaledArray(codes, 0.5, "fp8_e4m3").reshape(-1, 64).shape
+        >>> data = np.zeros((2, 3, 64), ml_dtypes.float8_e4m3fn)
+        >>> ScaledArray(data, 0.5, "fp8_e4m3").reshape(-1, 64).shape
         (6, 64)
         """
         function = "ScaledArray.reshape"
@@ -195,7 +200,7 @@ class ScaledArray:
         else:
             rows_apart = self.axis == -1 and self.scale.shape[:-1] == self.shape[:-1]
             if not rows_apart or extents[-1:] != self.shape[-1:] or self.group_offsets is not None:
-                required = f"the last axis must be that of the scales, and stay {self.shape[-1]} long"
+                required = f"the last axis must be that of the scales, and keep its length {self.shape[-1]}"
                 got = f"{extents} from {self.shape}, axis={self.axis}, scale.shape={self.scale.shape}"
                 raise fault(ValueError, function, required, got, "or quantize after reshaping")
             scale = self.scale.reshape(*extents[:-1], self.scale.shape[-1])
@@ -210,7 +215,7 @@ class ScaledArray:
         shape: tuple[int, ...] | None = None,
         **changes: Any,
     ) -> ScaledArray:
-        """Return one of other codes and scales, like this one in all else that is not given."""
+        """Return a copy with other elements and scales, and the given changes."""
         q = ScaledArray.__new__(ScaledArray)
         q.data, q.scale, q.format, q.hadamard = data, scale, self.format, self.hadamard
         q.axis, q.shape = self.axis if axis is None else axis, self.shape if shape is None else shape
@@ -225,13 +230,13 @@ class ScaledArray:
         return self._with(data, scale, amax=amax, group_offsets=offsets)
 
     def get(self) -> ScaledArray:
-        """Copy to the host, where each 4-bit number has a byte of its own."""
+        """Copy to the host, where each 4-bit element takes one byte."""
         form = QUANTIZED[self.format]
         data, scale, amax, offsets = map(_on_host, (self.data, self.scale, self.amax, self.group_offsets))
         if data.dtype == _U8:
             data = unpack_along(data, self.axis, self.shape[self.axis])
         if offsets is not None:
-            # Scales made without knowing the offsets have room for more.
+            # Scales of offsets on a device are allocated for the maximum number of blocks.
             used = slice(int(group_blocks(offsets)[-1]))
             scale = scale[used] if self.axis == -2 else scale[:, used]
         if form.block:
@@ -246,11 +251,11 @@ class ScaledArray:
         return f"ScaledArray(shape={self.shape}, format={self.format!r}, axis={self.axis}{more}, {where})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
-        raise TypeError("ScaledArray: the numbers must be asked for; use hipgemm.dequantize")
+        raise TypeError("ScaledArray: implicit conversion is not supported; use hipgemm.dequantize")
 
 
 def _mt(x: Any) -> Any:
-    """Exchange the last two axes of an array, if it has any; ndarray.mT needs NumPy 2."""
+    """Swap the last two axes of an array, if it has any; ndarray.mT needs NumPy 2."""
     if not x.shape:
         return x
     return x.swapaxes(-1, -2) if isinstance(x, np.ndarray) else x.mT
@@ -261,7 +266,7 @@ def _on_host(x: Any) -> Any:
 
 
 def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the first block of each group of rows, and behind them the number of all blocks.
+    """Return the first block of each group of rows, followed by the number of all blocks.
 
     >>> group_blocks(np.array([0, 33, 33, 128]))
     array([0, 2, 2, 5])
@@ -274,7 +279,7 @@ def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def pack_along(x: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
-    """Pack 4-bit numbers along an axis, an odd length filled up with zero."""
+    """Pack 4-bit elements along an axis; an odd length is padded with zero."""
     moved = np.ascontiguousarray(np.moveaxis(x, axis, -1))
     if moved.shape[-1] % 2:
         pad = np.zeros((*moved.shape[:-1], 1), moved.dtype)
@@ -283,13 +288,13 @@ def pack_along(x: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
 
 
 def packed_data(q: ScaledArray) -> npt.NDArray[Any]:
-    """Return the codes of an array on the host as a device holds them."""
+    """Return the elements of an array on the host, packed as on a device."""
     form = QUANTIZED[q.format]
     return pack_along(q.data, q.axis) if form.bits == 4 and q.data.dtype == form.dtype else q.data
 
 
 def unpack_along(x: npt.NDArray[np.uint8], axis: int, length: int) -> npt.NDArray[Any]:
-    """Undo `pack_along`."""
+    """The inverse of `pack_along`."""
     return np.moveaxis(unpack_fp4(np.moveaxis(x, axis, -1))[..., :length], -1, axis)
 
 
@@ -297,7 +302,7 @@ def unpack_along(x: npt.NDArray[np.uint8], axis: int, length: int) -> npt.NDArra
 
 
 def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
-    """Shape of the scales: one for each block along an axis, or with `block` 0 one for all of it.
+    """Shape of the scales: one per block along an axis, or one per row if `block` is 0.
 
     >>> scale_shape((4, 70), -1, 32), scale_shape((4, 70), -2, 0)
     ((4, 3), (1, 70))
@@ -308,7 +313,7 @@ def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...
 
 
 def _check_data(checks: Checks, data: Any, form: Format | None) -> tuple[int, ...] | None:
-    """Check codes; return their shape, if they are an array."""
+    """Check the elements; return their shape if they are an array."""
     if checks.array("data", data) is None:
         return None
     if form is not None and data.dtype != form.dtype and not (form is MXFP4_E2M1 and data.dtype == _U8):
@@ -321,14 +326,14 @@ def _check_data(checks: Checks, data: Any, form: Format | None) -> tuple[int, ..
     return tuple(data.shape) if checks.ndim("data", data.shape, 1) else None
 
 
-def _read_scale(
+def _parse_scale(
     checks: Checks, scale: Any, form: Format, shape: tuple[int, ...] | None, axis: int | None
 ) -> Any:
-    """Check scales for numbers of a shape, if that is known; return them as an array of their type."""
+    """Check scales for elements of a shape, if that is known; return them as an array."""
     want = None if shape is None or axis is None else scale_shape(shape, axis, form.block)
     if scale is None:
         required = f"scale must be {form.scale_dtype}" + ("" if want is None else f" of shape {want}")
-        checks.add(TypeError, "type", required, None, f"{form.name} means nothing without it")
+        checks.add(TypeError, "type", required, None, f"{form.name} needs a scale")
         return None
     if isinstance(scale, (Real, np.generic)) and not form.block:
         number: Any = scale
@@ -345,9 +350,9 @@ def _read_scale(
         scale = scale.view(form.scale_dtype)
     others: list[tuple[int, ...]] = [] if form.block else [()]
     if shape is not None and not form.block and len(shape) == 3:
-        others.append((shape[0], 1, 1))  # one for each matrix
+        others.append((shape[0], 1, 1))  # one per matrix
     if want is not None and tuple(scale.shape) not in (want, *others):
         required = f"scale.shape must be {want}" + "".join(f" or {x}" for x in others)
-        context = f"data holds {shape} numbers, axis={axis}"
+        context = f"data has shape {shape} in elements, axis={axis}"
         checks.add(ValueError, "shape", required, tuple(scale.shape), context)
     return scale

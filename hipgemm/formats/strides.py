@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Strides in bytes of an array whose last axis runs fastest.
+    """Strides in bytes of a C-contiguous array.
 
     >>> contiguous_strides((2, 3, 4), 2)
     (24, 8, 2)
@@ -22,14 +22,14 @@ def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 def restride(
     shape: tuple[int, ...], strides: tuple[int, ...], extents: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Return the strides of an array in another shape of the same size; None if it takes a copy.
+    """Return the strides of an array in another shape of the same size; None if that needs a copy.
 
     >>> restride((2, 3, 4), (48, 16, 4), (6, 2, 2)), restride((2, 3), (4, 8), (6,)), restride((), (), (1,))
     ((16, 8, 4), None, (0,))
     """
     if 0 in extents:
         return contiguous_strides(extents, strides[-1] if strides else 1)
-    runs: list[list[int]] = []  # extent and stride of what lies in memory as one, from the last axis on
+    runs: list[list[int]] = []  # extent and stride of merged axes, the last one first
     for n, stride in zip(reversed(shape), reversed(strides), strict=True):
         if n == 1:
             continue
@@ -55,7 +55,7 @@ def restride(
 def byte_range(
     shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, address: int
 ) -> tuple[int, int]:
-    """Return the first byte of an array and the one behind its last.
+    """Return the addresses of an array's first byte and of the byte after its last.
 
     >>> byte_range((3, 4), (-8, 2), 2, 100)
     (84, 108)
@@ -67,18 +67,18 @@ def byte_range(
     return address + low, address + high + itemsize
 
 
-def exchanged(axes: tuple[int, ...]) -> tuple[int, ...]:
-    """Exchange the last two of what belongs to the axes of an array."""
+def swap_last_axes(axes: tuple[int, ...]) -> tuple[int, ...]:
+    """Swap the last two entries of a shape or of strides."""
     return (*axes[:-2], *axes[:-3:-1])
 
 
-def line_pitch(along: int, itemsize: int) -> int:
-    """Bytes from line to line of storage made for a kernel: whole pieces of 16, at least one."""
-    return max(1, -(-along * itemsize // 16)) * 16
+def padded_pitch(length: int, itemsize: int) -> int:
+    """Pitch in bytes of rows that are padded for a kernel: a multiple of 16, at least 16."""
+    return max(1, -(-length * itemsize // 16)) * 16
 
 
 def rows_contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
-    """Whether a matrix is rows of adjacent elements, and the rows follow each other upwards."""
+    """Whether the rows of a matrix are contiguous, do not overlap, and have increasing addresses."""
     if len(shape) != 2:
         return False
     rows, columns = shape

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import requirement
 from ..formats.elements import FORMATS, QUANTIZED, full_name
 from ..formats.scaled import ScaledArray, scale_shape
-from ..formats.strides import contiguous_strides, exchanged
+from ..formats.strides import contiguous_strides, swap_last_axes
 from ..products.choose import Support
 from ..products.cost import RATES, Cost
 from .can_use import can_use
@@ -75,12 +75,12 @@ def ask(
     return can_use("matmul", a, b, dtype=None if dtype is None else FORMATS[dtype].dtype, arch=arch)
 
 
-def untouched(form: str, shape: tuple[int, ...], axis: int, turned: bool = False) -> Any:
-    """Make matrices without memory, each stored transposed if `turned`; blocked along `axis` if quantized."""
+def untouched(form: str, shape: tuple[int, ...], axis: int, transposed: bool = False) -> Any:
+    """Make matrices without memory, stored transposed if `transposed`; blocked along `axis` if quantized."""
     made = FORMATS.get(form) or QUANTIZED[form]
     one = np.zeros(1, f"u{made.itemsize}")
-    strides = contiguous_strides(exchanged(shape) if turned else shape, made.itemsize)
-    strides = exchanged(strides) if turned else strides
+    strides = contiguous_strides(swap_last_axes(shape) if transposed else shape, made.itemsize)
+    strides = swap_last_axes(strides) if transposed else strides
     x = np.lib.stride_tricks.as_strided(one, shape, strides).view(made.dtype)
     if made.scale_dtype is None:
         return x

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..array.device_array import DeviceArray, asarray, lend, new, new_padded
+from ..array.device_array import DeviceArray, asarray, new, new_padded, upload_async
 from ..formats.elements import BF16, BLOCK, F32
 from ..formats.scaled import ScaledArray
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
@@ -50,7 +50,7 @@ class OperandMaker:
 
     def vector(self, x: Any) -> DeviceArray:
         """Return factors on the device."""
-        return x if isinstance(x, DeviceArray) else lend(x, self.device, self.stream)
+        return x if isinstance(x, DeviceArray) else upload_async(x, self.device, self.stream)
 
     # ---- operands of each pass ----
 

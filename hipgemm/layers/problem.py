@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Reason
-from ..formats.arrays import Resident, is_array, place_name
+from ..formats.arrays import Resident, device_name, is_array
 from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, dtype_names, fnuz_hint, format_of
-from ..formats.faults import OUTPUTS, Faults
 from ..formats.groups import offset_reasons, same_offsets
 from ..formats.operand import Operand, operand_of
+from ..formats.operand_checks import OUTPUTS, OperandChecks
 from ..formats.scaled import HADAMARD, ScaledArray
-from ..formats.strides import contiguous_strides, line_pitch
+from ..formats.strides import contiguous_strides, padded_pitch
 from ..products.operation import GROUPED_MATMUL, MATMUL
 from ..products.problem import Problem
 from .recipe import ANY, RECIPES, Recipe
@@ -104,7 +104,7 @@ def describe_layer(
     2
     """
     kind = KINDS[function]
-    faults = LayerFaults(RECIPES.get(recipe, ANY) if isinstance(recipe, str) else ANY, kind)
+    faults = LayerChecks(RECIPES.get(recipe, ANY) if isinstance(recipe, str) else ANY, kind)
     if faults.recipe is ANY:
         faults.option("recipe", recipe, RECIPES, "recipe")
     x_shape, w_shape = faults.operand("x", x, (-1,), kind.x_ndim), faults.operand("w", w, (-1,), kind.w_ndim)
@@ -121,7 +121,7 @@ def describe_layer(
     faults.options(scaling, hadamard, x_shape, w_shape)
     faults.output_dtype("dtype", dtype)
     faults.cancel(x, w)
-    device, groups = faults.places_of(x, w, w_post_scale=w_post_scale, bias=bias), None
+    device, groups = faults.devices_of(x, w, w_post_scale=w_post_scale, bias=bias), None
     if kind.grouped:
         rows, groups = (x_shape[0], w_shape[0]) if x_shape and w_shape else (None, None)
         faults.found += offset_reasons(group_offsets, rows, groups, device)
@@ -162,7 +162,7 @@ def prepared(q: Any, shape: Shape, layer: Layer) -> Operand:
         return operand_of(q, BF16)
     *lead, k = shape
     columns = -(-k * form.bits // (8 * form.itemsize))
-    strides = (*contiguous_strides(lead, line_pitch(columns, form.itemsize)), form.itemsize)
+    strides = (*contiguous_strides(lead, padded_pitch(columns, form.itemsize)), form.itemsize)
     return Operand((*lead, columns), strides, form, 0, layer.device or 0, padded=True)
 
 
@@ -182,7 +182,7 @@ def describe_backward(
     >>> print(*describe_backward(np.ones((2, 3), np.float32), Layer(RECIPES["fp8"], (2,), 4, 8)))
     dy.shape must be (2, 4), that of y; got (2, 3)
     """
-    faults = LayerFaults(layer.recipe, layer.kind)
+    faults = LayerChecks(layer.recipe, layer.kind)
     shape = faults.operand("dy", dy, layer.kind.dy_axes)
     y_shape = (*layer.lead, layer.n)
     if shape is not None and shape != y_shape and not (parts(dy) and shape == (layer.m, layer.n)):
@@ -195,7 +195,7 @@ def describe_backward(
     faults.output_dtype("dtype", dtype)
     faults.output_dtype("dw_dtype", dw_dtype)
     if shape is not None:
-        faults.place("dy", place_of(dy), layer.device, "x and w")
+        faults.same_device("dy", array_device(dy), layer.device, "x and w")
     faults.transforms(dy, *kept)
     return faults.found
 
@@ -215,13 +215,13 @@ def parts(x: Any) -> tuple[ScaledArray, ...]:
     return x if is_pair(x) else (x,) if isinstance(x, ScaledArray) else ()
 
 
-def place_of(x: Any) -> int | None:
+def array_device(x: Any) -> int | None:
     """The device that holds an operand; None for the host."""
     x = first(x)
     return x.device if isinstance(x, (Resident, ScaledArray)) else None
 
 
-class LayerFaults(Faults):
+class LayerChecks(OperandChecks):
     """The faults of a layer's arguments."""
 
     def __init__(self, recipe: Recipe, kind: Kind) -> None:
@@ -263,7 +263,7 @@ class LayerFaults(Faults):
             self.add(ValueError, "shape", required, f"{rows.shape} and {columns.shape}")
             return False
         if rows.device != columns.device:
-            got = f"{place_name(rows.device)} and {place_name(columns.device)}"
+            got = f"{device_name(rows.device)} and {device_name(columns.device)}"
             self.add(TypeError, "residency", f"both parts of {name} must live in one place", got)
         self._quantized(f"{name}[0]", rows, (-1,))
         self._quantized(f"{name}[1]", columns, (-2,), in_groups=self.kind.grouped)
@@ -291,7 +291,9 @@ class LayerFaults(Faults):
     def cancel(self, x: Any, w: Any) -> None:
         """Check that both operands of the forward pass are transformed, or neither."""
         if parts(x) and parts(w) and first(x).hadamard != first(w).hadamard:
-            required = "x and w must both carry the Hadamard transform, or neither: it cancels only then"
+            required = (
+                "x and w must both have the Hadamard transform, or neither: otherwise it does not cancel"
+            )
             got = f"x.hadamard={first(x).hadamard}, w.hadamard={first(w).hadamard}"
             self.add(ValueError, "hadamard", required, got)
 
@@ -300,20 +302,20 @@ class LayerFaults(Faults):
         for part in parts(dy):
             name, kept = ("w", w) if part.axis == -1 else ("x", x)
             if isinstance(kept, ScaledArray) and kept.axis == -2 and kept.hadamard != part.hadamard:
-                required = f"dy must carry the Hadamard transform as saved.{name} does: it cancels only then"
+                required = f"dy must have the Hadamard transform like saved.{name}: otherwise it does not cancel"
                 got = f"{part.hadamard} and {kept.hadamard}, dy along axis {part.axis}"
                 self.add(ValueError, "hadamard", required, got)
 
-    def places_of(self, x: Any, w: Any, **vectors: Any) -> int | None:
+    def devices_of(self, x: Any, w: Any, **vectors: Any) -> int | None:
         """Check that everything lives where it should; return that place."""
         known = {
-            name: Operand((), (), F32, 0, place_of(operand))
+            name: Operand((), (), F32, 0, array_device(operand))
             for name, operand in (("x", x), ("w", w))
             if is_array(operand) or parts(operand)
         }
-        self.places(**known)
+        self.same_devices(**known)
         like = next(iter(known.values()), None)
-        self.epilogue_places(like, like="x", **vectors)
+        self.epilogue_devices(like, like="x", **vectors)
         return None if like is None else like.device
 
     # ---- options ----
@@ -338,9 +340,9 @@ class LayerFaults(Faults):
         elif not (hasattr(value, "current") and hasattr(value, "step")):
             self.add(TypeError, "type", f"{name} must be a number, a float32 array or an AmaxState", got)
             return
-        device, place = getattr(value, "device", None), place_of(x)
+        device, place = getattr(value, "device", None), array_device(x)
         if isinstance(device, int) and place is not None and device != place:
-            self.add(TypeError, "residency", f"{name} must be on device {place}", place_name(device))
+            self.add(TypeError, "residency", f"{name} must be on device {place}", device_name(device))
 
     def options(self, scaling: object, hadamard: object, x: Shape | None, w: Shape | None) -> None:
         """Check how operands of these shapes are to be quantized to an MX format."""

@@ -10,7 +10,7 @@ from ..config import config
 from ..errors import Reason, UnsupportedError, requirement
 from ..formats.groups import group_slots
 from ..formats.operand import Operand
-from ..formats.strides import line_pitch
+from ..formats.strides import padded_pitch
 from ..kernels.manifest import CHUNK_BYTES, Kernel, load_manifest
 from .cost import Cost, Product, copy_clocks, estimate
 from .layout import host_copies, on_device
@@ -53,7 +53,7 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
         return f"batch stride not a multiple of {CHUNK_BYTES} bytes"
     if x.address % CHUNK_BYTES:
         return f"base not {CHUNK_BYTES}-byte aligned"
-    if strided and x.tight and along * item % 4:
+    if strided and x.no_tail_padding and along * item % 4:
         return "ends inside a word"  # of 4 bytes, which the kernel reads whole
     if not strided and along * item % CHUNK_BYTES and not x.padded:
         return f"K not a multiple of {8 * CHUNK_BYTES // x.format.bits}"
@@ -73,13 +73,13 @@ def leading(x: Operand, kernel: Kernel, side: int = 0) -> int:
     """Elements from line to line of an operand that is read in place."""
     x, _ = major_view(x, kernel, side)
     lines, along = x.shape[-2:]
-    pitch = x.strides[-2] if lines > 1 else line_pitch(along, x.format.itemsize)
+    pitch = x.strides[-2] if lines > 1 else padded_pitch(along, x.format.itemsize)
     return pitch * 8 // x.format.bits
 
 
 def copy_pitch(x: Operand, kernel: Kernel, side: int = 0) -> int:
     """Bytes from line to line of an operand that is copied."""
-    return line_pitch(major_view(x, kernel, side)[0].shape[-1], x.format.itemsize)
+    return padded_pitch(major_view(x, kernel, side)[0].shape[-1], x.format.itemsize)
 
 
 def kernel_k(k: int, kernel: Kernel) -> int:
@@ -326,7 +326,7 @@ def _formats(p: Problem) -> tuple[str, str]:
 def _served(
     p: Problem, fast: Sequence[Kernel], kernels: Sequence[Kernel], forced: str
 ) -> tuple[list[tuple[Kernel, Problem, bool]], list[Reason]]:
-    """Return the kernels for a product's formats, with the product turned their way; or why there is none."""
+    """Return the kernels for a product's formats, transposed to suit them; or why there is none."""
     for ways in (_orientations(p), [(p, False)]):  # the latter where the transpose has no kernel
         served = [(k, q, swapped) for q, swapped in ways for k in fast if (k.a, k.b) == _formats(q)]
         if served:

@@ -27,7 +27,7 @@ class Chip:
     """One device of an architecture, at its highest clock."""
 
     compute_units: int
-    dies: int  # XCDs: parts with an L2 of their own, which workgroups are dealt out to in turn
+    xcds: int  # XCDs: parts with an L2 of their own, which workgroups are dealt out to in turn
     ghz: float
     memory: float  # bytes per second
 
@@ -298,8 +298,8 @@ class Load:
             + self.tiles * self.k_tiles * self.scale_bytes
         ) * self.batches
         # Tiles that an XCD works on together, and how many rows and columns of tiles they cover.
-        die_units = max(1, self.chip.compute_units // self.chip.dies)
-        self.together = max(1, min(die_units * self.resident, RUN, -(-self.tiles // self.chip.dies)))
+        die_units = max(1, self.chip.compute_units // self.chip.xcds)
+        self.together = max(1, min(die_units * self.resident, RUN, -(-self.tiles // self.chip.xcds)))
         self.run_rows = min(GROUP_ROWS, self.tiles_m, self.together)
         self.run_columns = min(self.tiles_n, -(-self.together // self.run_rows))
         each = min(self.run_rows * tm, x.m) * a_bytes + min(self.run_columns * tn, x.n) * b_bytes
@@ -328,9 +328,9 @@ class Load:
 
     def per_unit(self, splits: int) -> int:
         """Workgroups of the compute unit that has most of them."""
-        dies = self.chip.dies
-        on_die = -(-self.tiles * splits * self.batches // dies)
-        return -(-on_die // max(1, self.chip.compute_units // dies))
+        xcds = self.chip.xcds
+        on_die = -(-self.tiles * splits * self.batches // xcds)
+        return -(-on_die // max(1, self.chip.compute_units // xcds))
 
     def rounds(self, splits: int) -> int:
         """Workgroups that such a unit runs one after the other."""

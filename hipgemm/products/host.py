@@ -18,7 +18,7 @@ from ..array.transfer import download
 from ..formats.elements import QUANTIZED
 from ..formats.operand import Operand
 from ..formats.scaled import ScaledArray, packed_data
-from ..formats.strides import exchanged
+from ..formats.strides import swap_last_axes
 from ..runtime import hip, staging, tally
 from .layout import host_copies, is_column_major, uploaded
 from .operation import Arguments
@@ -101,14 +101,14 @@ class HostPlan:
                 return x
             block = hip.allocate(place.nbytes, plan.device, stream)
             start = block.ptr - place.offset
-            place.queue(np.asarray(x), start, stream)
+            place.upload(np.asarray(x), start, stream)
             return place.array(block, start)
 
         try:
             there = [upload(place, x) for place, x in zip(self.places[:4], sources[:4], strict=True)]
             out = plan.new_out(plan.device, stream)
             if plan.accumulate:
-                self.out.queue(result, out.ptr - self.out.offset, stream)
+                self.out.upload(result, out.ptr - self.out.offset, stream)
             queue([*there, *sources[4:]], out)
             download(out.ptr, out.shape, out.strides, result, stream)
         except Exception:
@@ -163,12 +163,12 @@ def _operand(x: Any, given: Operand, k: int, k_axis: int) -> list[Placement | No
     ndim = len(data.shape)
     shape, strides = data.shape, there.strides[-ndim:]
     if k_axis == -2:
-        strides, columns = exchanged(strides), not columns
-    placed = Placement.in_lines(shape, strides, data.dtype, columns)
+        strides, columns = swap_last_axes(strides), not columns
+    placed = Placement.pitched(shape, strides, data.dtype, columns)
     if scale is None:
         return [placed, None]
     if len(scale.shape) < 2 or x.group_offsets is not None:
         return [placed, Placement.contiguous(scale.shape, scale.dtype)]
     steps = there.scale_strides[-len(scale.shape) :]
-    steps = exchanged(steps) if k_axis == -2 else steps
+    steps = swap_last_axes(steps) if k_axis == -2 else steps
     return [placed, Placement.contiguous(scale.shape, scale.dtype, steps, columns=k_axis == -2)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..formats.operand import Operand
-from ..formats.strides import contiguous_strides, line_pitch
+from ..formats.strides import contiguous_strides, padded_pitch
 from .problem import Problem
 
 Axes = tuple[int, ...]
@@ -52,7 +52,7 @@ def uploaded(x: Operand, k: int = -1) -> Operand:
     x = _packed(x, k)
     columns = is_column_major(x)
     lines, along = x.shape[:-3:-1] if columns else x.shape[-2:]
-    pitch = line_pitch(along, x.format.itemsize)
+    pitch = padded_pitch(along, x.format.itemsize)
     steps: list[int] = []
     step = lines * pitch
     for n, stride in zip(reversed(x.shape[:-2]), reversed(x.strides[:-2]), strict=True):

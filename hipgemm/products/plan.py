@@ -100,7 +100,7 @@ class Plan:
     launch: BoundLaunch | None = None
     first: OperandPlan = OperandPlan("a")
     second: OperandPlan = OperandPlan("b")
-    swapped: bool = False  # the kernel computes the transpose, from exchanged operands
+    swapped: bool = False  # the kernel computes the transpose, from swap_last_axes operands
     in_place: bool = True  # operands are read where they lie, and have no scales
     one_launch: bool = True
     starts: tuple[Axes, ...] = ()  # of a, b, out and scales, for a launch each; empty for one

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..errors import Reason
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, format_of
-from ..formats.faults import INPUTS, OUTPUTS, Faults, dtype_name, dtype_names
 from ..formats.groups import offset_reasons, same_offsets, straddling
 from ..formats.operand import Operand, Shaped, bytes_of, operand_of
+from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks, dtype_name, dtype_names
 from ..formats.scaled import Resident, ScaledArray, is_array
-from ..formats.strides import line_pitch
+from ..formats.strides import padded_pitch
 from .operation import GROUPED_MATMUL as GROUPED_MATMUL
 from .operation import MATMUL, Arguments, Operation
 
@@ -65,7 +65,7 @@ class Problem:
 
     @property
     def transposed(self) -> Problem:
-        """The same product as one of the exchanged operands. Without vectors, which go with columns."""
+        """The same product as one of the swap_last_axes operands. Without vectors, which go with columns."""
         out = None if self.out is None else self.out.transposed
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, out=out)
 
@@ -123,9 +123,9 @@ def describe(op: Operation, call: Arguments) -> Described:
         rows = a.shape[0] if isinstance(a, Shaped) and len(a.shape) == 2 else None
         groups = b.shape[0] if op.ragged == "m" and isinstance(b, Shaped) and len(b.shape) == 3 else None
         faults.found += offset_reasons(call.offsets, rows, groups, x.device if x else None)
-    faults.places(**{first: x, second: y, "out": out_operand})
+    faults.same_devices(**{first: x, second: y, "out": out_operand})
     vectors = {"alpha": call.alpha, "col_scale": call.col_scale, "bias": call.bias}
-    faults.epilogue_places(x, first, **vectors)
+    faults.epilogue_devices(x, first, **vectors)
     if out_operand is not None:
         faults.output(out, out_operand, **_inputs(op, call))
     if not (x and y and out_format and shapes) or any(r.code == "shape" for r in faults.found):
@@ -171,7 +171,7 @@ class _Extents:
     groups: int
 
 
-class _ProductFaults(Faults):
+class _ProductFaults(OperandChecks):
     """The faults of a product's arguments."""
 
     def operand(self, op: Operation, side: int, x: Any, offsets: Any) -> Operand | None:
@@ -331,6 +331,6 @@ def _quantized(x: Operand) -> Operand:
     if x.format.block:
         return x  # a fault
     form = QUANTIZED["mxfp8_e4m3"]
-    pitch = line_pitch(x.shape[-1], 1)
+    pitch = padded_pitch(x.shape[-1], 1)
     scales = x.shape[-1], 1
     return Operand(x.shape, (pitch, 1), form, 0, x.device or 0, padded=True, scale_strides=scales)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..array.device_array import DeviceArray, lend
+from ..array.device_array import DeviceArray, upload_async
 from ..array.transfer import address_of
 from ..config import config
 from ..errors import UnsupportedError, error_context, raise_reasons
@@ -265,7 +265,7 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
     values: tuple[Any, ...]
     if plan.op.ragged:
         if type(offsets) is not DeviceArray:
-            offsets = lend(np.asarray(offsets, np.int32), plan.device, stream)
+            offsets = upload_async(np.asarray(offsets, np.int32), plan.device, stream)
             temporaries.append(offsets._block)
         if plan.quantizes:
             a, b = (quantize_mxfp8(x, axis=0, group_offsets=offsets, stream=stream) for x in (a, b))
@@ -472,6 +472,6 @@ def _read_vector(x: Any, device: int, stream: int, temporaries: list[hip.Block])
     if type(x) is DeviceArray:
         x._block.begin_read(stream)
         return x.ptr
-    made = lend(x, device, stream)
+    made = upload_async(x, device, stream)
     temporaries.append(made._block)
     return made.ptr

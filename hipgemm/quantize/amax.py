@@ -48,7 +48,7 @@ class AmaxState:
     def __init__(self, value: float | None = None, *, device: int | None = None):
         checks = Checks("AmaxState")
         number = None if value is None else checks.magnitude("value", value, "a number or None")
-        device = checks.take(_hip.parse_device(device), 0)
+        device = checks.value_or(_hip.parse_device(device), 0)
         checks.raise_all()
         self._primed = number is not None
         if number is None:

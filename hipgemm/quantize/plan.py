@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..array.device_array import DeviceArray, lend, new
+from ..array.device_array import DeviceArray, new, upload_async
 from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
 from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
@@ -34,7 +34,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
     else:
         offsets = offsets.astype(np.int32)
         offsets.flags.writeable = False
-        resident, blocks = lend(offsets, device, stream), int(group_blocks(offsets)[-1])
+        resident, blocks = upload_async(offsets, device, stream), int(group_blocks(offsets)[-1])
     # Codes row by row, as x has them: a product reads them there, wherever groups begin.
     pitch = round_up(max(1, columns), CHUNK_BYTES)
     # One piece of memory: codes, scales in the order of products, scales.
@@ -154,7 +154,7 @@ class MxPlan:
     """How an array is quantized along an axis, or a matrix along its rows and down its columns."""
 
     outputs: tuple[MxArray, ...]
-    turned: bool  # the kernel's rows are the array's columns
+    transposed: bool  # the kernel's rows are the array's columns
     launch: BoundLaunch | None  # None where there is nothing to quantize
     served: Call
 
@@ -171,7 +171,7 @@ class MxPlan:
         if self.launch is None:
             count_call(*self.served)
         else:
-            first, second = (across, pointers) if self.turned else (pointers, across)
+            first, second = (across, pointers) if self.transposed else (pointers, across)
             self.launch.launch(stream, (x.ptr, *first, *second))
             count_launched(self.served)
         return made
@@ -195,8 +195,8 @@ def mx_plan(
     outputs = tuple(MxArray.of(r, form, bool(hadamard)) for r in (along, across) if r is not None)
     sides = [(True, outputs[0].pitches), (True, outputs[1].pitches) if across else (False, (0, 0))]
     # The kernel reads fastest along what lies together.
-    turned = rows > 1 and abs(row_stride) < abs(stride)
-    if turned:
+    transposed = rows > 1 and abs(row_stride) < abs(stride)
+    if transposed:
         rows, columns, row_stride, stride = columns, rows, stride, row_stride
         sides.reverse()
     (by_row, row_pitches), (by_column, column_pitches) = sides
@@ -221,7 +221,7 @@ def mx_plan(
         hadamard=bool(hadamard),
     )
     moved = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
-    return MxPlan(outputs, turned, bound, Call(function, kernel, 0, moved))
+    return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, moved))
 
 
 def _bytes(part: Layout) -> int:
@@ -321,7 +321,7 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
 
 def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:
     """Return where `count` float32 lie side by side; one given number serves all."""
-    x = amax if isinstance(amax, DeviceArray) else lend(amax, device, stream)
+    x = amax if isinstance(amax, DeviceArray) else upload_async(amax, device, stream)
     x._block.begin_read(stream)
     item = F32.itemsize
     if axis is None:
@@ -339,7 +339,7 @@ def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: i
 
 
 @dataclass(frozen=True)
-class BackPlan:
+class DequantizePlan:
     """How codes and scales, read where they lie, become numbers again."""
 
     result: Layout
@@ -358,7 +358,7 @@ class BackPlan:
         return DeviceArray(out, out.ptr, *self.result)
 
 
-def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArray, BackPlan | None]:
+def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArray, DequantizePlan | None]:
     """Dequantize on the device of `q`, the current one; return the plan for others like it as well."""
     if q.group_offsets is not None:
         return dequantize_groups(q, stream, to), None
@@ -412,7 +412,7 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     if (ptr, scales[0]) != (q.data.ptr, q.scale.ptr):
         return result, None
     moved = q.data.nbytes + q.scale.nbytes + nbytes
-    return result, BackPlan(layout, nbytes, bound, Call("dequantize", "dequantize", 0, moved))
+    return result, DequantizePlan(layout, nbytes, bound, Call("dequantize", "dequantize", 0, moved))
 
 
 def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:

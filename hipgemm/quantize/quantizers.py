@@ -24,7 +24,7 @@ from ..reference import FP8, MXFP8
 from ..runtime import hip as _hip
 from ..runtime.tally import count_call
 from .amax import AmaxState
-from .plan import AmaxPlan, BackPlan, MxPlan, amax_plan, dequantize_codes, mx_plan, quantize_groups
+from .plan import AmaxPlan, DequantizePlan, MxPlan, amax_plan, dequantize_codes, mx_plan, quantize_groups
 
 Input = npt.NDArray[Any] | DeviceArray
 Axes = tuple[int] | tuple[int, int]
@@ -97,7 +97,7 @@ def quantize_fp8(
     along = None if axis is None else checks.axis(axis, ndim)
     number = checks.magnitude("eps", eps)
     given = _read_amax(checks, amax, x, along, axis)
-    checks.take(_hip.existing_stream(stream), 0)
+    checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
     assert form is not None
     assert number is not None
@@ -309,8 +309,8 @@ def transpose_quantize_mxfp8(
     ScaledArray(shape=(3, 64), format='mxfp8_e4m3', axis=-1, host)
     """
     function = "transpose_quantize_mxfp8"
-    turned = x.T if is_array(x) else x
-    return _mx(function, turned, (-1,), (scaling, format, MXFP8, False), stream)[0]
+    transposed = x.T if is_array(x) else x
+    return _mx(function, transposed, (-1,), (scaling, format, MXFP8, False), stream)[0]
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:
@@ -349,14 +349,14 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     key = None
     if type(q) is ScaledArray and type(q.data) is DeviceArray and q.group_offsets is None:
         key = (function, q._key, dtype)
-        plan: BackPlan | None = _kept(key)
+        plan: DequantizePlan | None = _kept(key)
         if plan is not None:
             return _run(q.data.device, plan.run, q, _hip.stream_handle(function, stream))
     checks = Checks(function)
     if not isinstance(q, ScaledArray):
         checks.wrong_type("q", "a ScaledArray", q)
     to = checks.dtype("dtype", dtype, tuple(FORMATS.values()))
-    checks.take(_hip.existing_stream(stream), 0)
+    checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
     assert to is not None
     if q.device is None:
@@ -407,7 +407,7 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
             checks.add(TypeError, "dtype", f"scale.dtype must be {MXFP4_E2M1.scale_dtype}", array.dtype)
         if len(array.shape) != 2:
             checks.add(ValueError, "shape", "scale.ndim must be 2", f"scale.shape={array.shape}")
-    checks.take(_hip.existing_stream(stream), 0)
+    checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
     if not isinstance(scale, DeviceArray):
         return formats.pack_mx_scales(scale)
@@ -465,7 +465,7 @@ def _check_mx(
             if x.shape[axis] % HADAMARD:
                 required = f"x.shape[{axis}] must be a multiple of {HADAMARD} for the Hadamard transform"
                 checks.add(ValueError, "hadamard", required, x.shape[axis], "pass hadamard=False")
-    checks.take(_hip.existing_stream(stream), 0)
+    checks.value_or(_hip.existing_stream(stream), 0)
     return checks, form or MXFP4_E2M1, tuple(found)
 
 
@@ -480,7 +480,7 @@ def _read_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: in
     """Read a given amax: an array, or a state."""
     place = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
     if place is not None and isinstance(x, DeviceArray):
-        checks.place("amax", place, x.device, "x")
+        checks.same_device("amax", place, x.device, "x")
     if isinstance(amax, AmaxState):
         if axis is not None:
             checks.add(ValueError, "axis", "axis must be None with an AmaxState", axis)
@@ -576,10 +576,10 @@ def _mx_groups(x: Input, axis: int, scaling: str, format: str, offsets: Input, s
     if is_array(x) and found and (len(x.shape), found[0]) != (2, -2):
         required = "x must be a matrix and axis 0 with group_offsets"
         checks.add(ValueError, "axis", required, f"x.shape={x.shape}, axis={axis}")
-    place = x.device if isinstance(x, DeviceArray) else None
-    if isinstance(offsets, DeviceArray) and place is None:
+    device = x.device if isinstance(x, DeviceArray) else None
+    if isinstance(offsets, DeviceArray) and device is None:
         offsets = offsets.get()
     rows = x.shape[0] if is_array(x) and x.shape else None
-    checks.found += offset_reasons(offsets, rows, place=place)
+    checks.found += offset_reasons(offsets, rows, device=device)
     checks.raise_all()
     return _on_device(function, x, stream, lambda d, s: quantize_groups(d, s, form, scaling, offsets))

@@ -144,7 +144,7 @@ def limit_memory(limit: int | None = None, *, cache: int | None = None, device: 
     >>> hg.limit_memory()
     """
     checks = Checks("limit_memory")
-    number = checks.take(_hip.parse_device(device), 0)
+    number = checks.value_or(_hip.parse_device(device), 0)
     limits = _number_of_bytes(checks, "limit", limit), _number_of_bytes(checks, "cache", cache)
     checks.raise_all()
     pool = _pool.of(number)

@@ -26,7 +26,7 @@ def test_round_trip(dtype):
     dtype, owner = np.dtype(dtype), Owner()
     strides = (8 * dtype.itemsize, -dtype.itemsize)
     capsule = _dlpack.export(4096, 3, (2, 5), strides, dtype, owner)
-    found = _dlpack.take(capsule)
+    found = _dlpack.import_capsule(capsule)
     assert (found.ptr, found.device_type, found.device) == (4096, 10, 3)
     assert (found.shape, found.strides, found.dtype) == ((2, 5), strides, dtype)
 
@@ -76,7 +76,7 @@ def test_owner_lives_as_long_as_needed(taken):
     del owner
     assert alive() is not None
     if taken:
-        found = _dlpack.take(capsule)
+        found = _dlpack.import_capsule(capsule)
         del capsule
         gc.collect()
         assert alive() is not None
@@ -109,7 +109,7 @@ def test_the_consumer_s_exception_survives_an_unused_capsule():
 
 def test_extreme_shapes():
     for shape, strides in (((0, 3), (12, 4)), ((), ()), ((1, 1), (400, 4)), ((3, 2), (0, 0)), ((4,), (-4,))):
-        found = _dlpack.take(_dlpack.export(4096, 1, shape, strides, np.dtype(np.float32), None))
+        found = _dlpack.import_capsule(_dlpack.export(4096, 1, shape, strides, np.dtype(np.float32), None))
         assert (found.ptr, found.device, found.shape) == (4096, 1, shape)
         for n, got, given in zip(shape, found.strides, strides, strict=True):
             assert n <= 1 or 0 in shape or got == given
@@ -117,15 +117,15 @@ def test_extreme_shapes():
 
 def test_a_capsule_is_taken_once():
     capsule = _dlpack.export(4096, 0, (), (), np.dtype(np.float32), None)
-    found = _dlpack.take(capsule)
+    found = _dlpack.import_capsule(capsule)
     assert found.shape == ()
     with pytest.raises(InterchangeError, match="unused capsule"):
-        _dlpack.take(capsule)
+        _dlpack.import_capsule(capsule)
 
 
 def test_not_a_capsule():
     with pytest.raises(InterchangeError):
-        _dlpack.take(object())
+        _dlpack.import_capsule(object())
 
 
 @pytest.mark.parametrize("dtype", [np.complex64, "S4", "M8[s]"])
@@ -137,13 +137,13 @@ def test_types_that_dlpack_lacks(dtype):
 def test_numpy_can_take_host_memory_s_layout():
     # NumPy knows the same struct: a capsule made here, but for host memory, must read back right.
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    found = _dlpack.take(x.__dlpack__())
+    found = _dlpack.import_capsule(x.__dlpack__())
     assert (found.device_type, found.shape, found.strides) == (1, (2, 3), (12, 4))
     assert found.ptr == x.__array_interface__["data"][0]
 
 
 class Producer:
-    """Of arrays that lend nothing: each call is noted, and fails as `says` tells."""
+    """Of arrays that upload_async nothing: each call is noted, and fails as `says` tells."""
 
     def __init__(self, says):
         self.says, self.calls = says, []
@@ -156,7 +156,7 @@ class Producer:
 def test_a_producer_s_own_type_error_is_told_at_once():
     producer = Producer("this array lends nothing")
     with pytest.raises(TypeError, match=r"^this array lends nothing$") as caught:
-        _dlpack.ask(producer, _dlpack.ROCM, 0)
+        _dlpack.request_capsule(producer, _dlpack.ROCM, 0)
     assert producer.calls == [["max_version", "stream"]]
     assert caught.value.__context__ is None
 
@@ -166,15 +166,15 @@ def test_a_producer_that_knows_no_versions_is_asked_without():
         def __dlpack__(self, stream):
             return stream
 
-    assert _dlpack.ask(Old(), _dlpack.ROCM, 7) == 7
+    assert _dlpack.request_capsule(Old(), _dlpack.ROCM, 7) == 7
 
     class Wrapped:  # whose signature says nothing
         def __dlpack__(self, **how):
             return Old().__dlpack__(**how)
 
-    assert _dlpack.ask(Wrapped(), _dlpack.CUDA, 0) == 1
+    assert _dlpack.request_capsule(Wrapped(), _dlpack.CUDA, 0) == 1
     producer = Producer("got an unexpected keyword argument 'max_version'")
     with pytest.raises(TypeError) as caught:
-        _dlpack.ask(producer, _dlpack.ROCM, 0)
+        _dlpack.request_capsule(producer, _dlpack.ROCM, 0)
     assert producer.calls == [["max_version", "stream"], ["stream"]]
     assert caught.value.__context__ is None

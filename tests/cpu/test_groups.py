@@ -42,7 +42,7 @@ def offsets(*values, dtype=np.int32):
             [0, 4],
             TypeError,
             "group_offsets must be a numpy.ndarray or a hipgemm.DeviceArray; got list; "
-            "make an array of it with numpy.asarray",
+            "convert it with numpy.asarray",
         ),
     ],
     ids=str,

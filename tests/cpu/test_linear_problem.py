@@ -108,7 +108,8 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
         (
             {"recipe": "mxfp4", "x": MX4, "w": reference.quantize_mxfp4(W, hadamard=False)},
             ValueError,
-            "x and w must both carry the Hadamard transform, or neither: it cancels only then; got x.hada",
+            "x and w must both have the Hadamard transform, or neither: otherwise it does not cancel; got "
+            "x.hada",
         ),
         (
             {"recipe": "mxfp8", "x": reference.quantize_mxfp8(X, axis=0, group_offsets=np.array([0, 1, 4]))},
@@ -178,7 +179,7 @@ def test_transforms_that_would_not_cancel():
     kept = reference.quantize_mxfp4(np.ones((64, 32), F32), axis=0)
     dy = reference.quantize_mxfp4(np.ones((8, 64), F32), hadamard=False)
     (reason,) = describe_backward(dy, layer_of("mxfp4"), (None, kept))
-    assert "dy must carry the Hadamard transform as saved.w does" in reason.text
+    assert "dy must have the Hadamard transform like saved.w" in reason.text
     dy = reference.quantize_mxfp4(np.ones((8, 64), F32))
     assert not describe_backward(dy, layer_of("mxfp4"), (None, kept))
 

@@ -21,7 +21,7 @@ class Fake(Resident):
     def __init__(self, shape, dtype=BF16, device=0, ptr=4096, strides=None):
         self.shape, self.dtype, self.device = shape, np.dtype(dtype), device
         self.strides = np.empty(shape, dtype).strides if strides is None else strides
-        self.readonly = self.padded = self.tight = False
+        self.readonly = self.padded = self.no_tail_padding = False
         self.address = ptr
 
     @property
@@ -96,8 +96,7 @@ MESSAGES = [
     (
         ([[1.0]], zeros(1, 4)),
         {},
-        "a must be a numpy.ndarray or a hipgemm.DeviceArray; got list; "
-        "make an array of it with numpy.asarray",
+        "a must be a numpy.ndarray or a hipgemm.DeviceArray; got list; convert it with numpy.asarray",
     ),
     ((zeros(2, 3), None), {}, "b must be a numpy.ndarray or a hipgemm.DeviceArray; got NoneType"),
     ((zeros(3), zeros(3, 4)), {}, "a.ndim must be at least 2; got 1; a.shape=(3,)"),
@@ -152,8 +151,7 @@ MESSAGES = [
     (
         (zeros(2, 3), zeros(3, 4)),
         {"bias": [0.0] * 4},
-        "bias must be a numpy.ndarray or a hipgemm.DeviceArray; got list; "
-        "make an array of it with numpy.asarray",
+        "bias must be a numpy.ndarray or a hipgemm.DeviceArray; got list; convert it with numpy.asarray",
     ),
     ((zeros(2, 3), zeros(3, 4)), {"bias": zeros(1, 4)}, "bias.shape must be (N,)=(4,); got (1, 4)"),
     (
@@ -180,14 +178,14 @@ MESSAGES = [
     (
         (zeros(2, 3), Fake((3, 4))),
         {},
-        "a, b must live in one place; got a on the host, b on device 0; "
-        "move arrays of the host with hipgemm.asarray(x, device=0)",
+        "a, b must be on the same device; got a on the host, b on device 0; "
+        "copy host arrays with hipgemm.asarray(x, device=0)",
     ),
     (
         (Fake((2, 3)), Fake((3, 4), device=1)),
         {},
-        "a, b must live in one place; got a on device 0, b on device 1; "
-        "move the others with hipgemm.asarray(x, device=0)",
+        "a, b must be on the same device; got a on device 0, b on device 1; "
+        "copy the others with hipgemm.asarray(x, device=0)",
     ),
     (
         (Fake((2, 3)), Fake((3, 4))),
@@ -355,7 +353,7 @@ def test_quantized_products(a, b, text):
 
 
 RAW = np.zeros((64, 3), ml_dtypes.float8_e4m3fn)
-ALIKE = "a and b must be quantized alike (both fp8, both MX, or neither); got "
+ALIKE = "a and b must have the same kind of format (both fp8, both MX, or neither); got "
 
 
 @pytest.mark.parametrize(
@@ -387,7 +385,7 @@ ALIKE = "a and b must be quantized alike (both fp8, both MX, or neither); got "
             MX4,
             MX4_HADAMARD.T,
             ValueError,
-            "a and b must both carry the Hadamard transform, or neither: it cancels only then; "
+            "a and b must both have the Hadamard transform, or neither: otherwise it does not cancel; "
             "got a.hadamard=False, b.hadamard=True; quantize_mxfp4 has hadamard=False",
         ),
         (
@@ -406,7 +404,7 @@ def test_quantized_faults(a, b, kind, text):
 def test_raw_bytes_are_refused():
     assert faults(RAW.T, zeros(64, 3)) == [
         "a.dtype must be bfloat16 or float16; got float8_e4m3fn; "
-        "such numbers need their scale: wrap both in a hipgemm.ScaledArray"
+        "quantized elements need a scale: wrap both in a hipgemm.ScaledArray"
     ]
     fnuz = np.zeros((3, 64), ml_dtypes.float8_e4m3fnuz)
     assert faults(fnuz, zeros(64, 3)) == [
@@ -485,7 +483,7 @@ def test_masks_are_not_lost():
         ("bias", (plain, plain), {"bias": vector}),
         ("col_scale", (plain, plain), {"col_scale": vector}),
     ):
-        assert faults(*args, **kwargs) == [f"{name} {required}; masks are not heeded: use .filled(value)"]
+        assert faults(*args, **kwargs) == [f"{name} {required}; masks are not supported: use .filled(value)"]
         assert kinds(*args, **kwargs) == [TypeError]
 
 

@@ -163,12 +163,12 @@ def test_hadamard_butterflies_round_in_order():
 def test_hadamard_spreads_an_outlier_and_is_undone(rng):
     x = rng.standard_normal((4, 64)).astype(np.float32)
     x[2, 5] = 40
-    plain, turned = (reference.quantize_mxfp4(x, hadamard=h) for h in (False, True))
-    assert (plain.hadamard, turned.hadamard) == (False, True)
-    error = [np.linalg.norm(reference.dequantize(q) - x) for q in (plain, turned)]
+    plain, rotated = (reference.quantize_mxfp4(x, hadamard=h) for h in (False, True))
+    assert (plain.hadamard, rotated.hadamard) == (False, True)
+    error = [np.linalg.norm(reference.dequantize(q) - x) for q in (plain, rotated)]
     assert error[1] < error[0]
     np.testing.assert_array_equal(
-        reference.dequantize(turned), reference.hadamard(reference.values(turned).astype(np.float32))
+        reference.dequantize(rotated), reference.hadamard(reference.values(rotated).astype(np.float32))
     )
 
 
@@ -326,9 +326,9 @@ def test_both(format, rng):
     np.testing.assert_array_equal(codes(rows), codes(quantize(x, format, **options)))
     np.testing.assert_array_equal(codes(columns), codes(quantize(x.T, format, **options)).T)
     if format != "mxfp4_e2m1":
-        turned = reference.transpose_quantize_mxfp8(x, format=format)
-        np.testing.assert_array_equal(codes(turned), codes(columns).T)
-        np.testing.assert_array_equal(scales(turned), scales(columns).T)
+        transposed = reference.transpose_quantize_mxfp8(x, format=format)
+        np.testing.assert_array_equal(codes(transposed), codes(columns).T)
+        np.testing.assert_array_equal(scales(transposed), scales(columns).T)
 
 
 def test_unit_rule_at_the_block_maximum(rng):

@@ -28,8 +28,8 @@ def test_shapes_and_axes():
     )
     assert q.nbytes == 4 * 70 + 4 * 3
     assert make(axis=1).axis == -1
-    turned = make(scale=np.zeros((1, 70), E8M0), axis=0)
-    assert turned.axis == -2
+    transposed = make(scale=np.zeros((1, 70), E8M0), axis=0)
+    assert transposed.axis == -2
     assert make(scale=np.zeros((4, 3), np.uint8)).scale.dtype == E8M0
 
 
@@ -84,7 +84,7 @@ def test_errors(options, kind, text):
 def test_missing_scale():
     data = np.zeros((4, 64), E4M3)
     with pytest.raises(
-        TypeError, match=r"scale must be float32 of shape \(4, 1\); got None; fp8_e4m3 means noth"
+        TypeError, match=r"scale must be float32 of shape \(4, 1\); got None; fp8_e4m3 needs a"
     ):
         ScaledArray(data, None, "fp8_e4m3")
     with pytest.raises(TypeError, match=r"scale must be float8_e8m0fnu of shape \(4, 2\); got None"):

@@ -38,7 +38,7 @@ def gemm(name, tile, layout="nt", op="gemm", form="bf16", threads=256):
 
 
 BIG, SMALL = gemm("big", (256, 256, 64), threads=512), gemm("small", (64, 64, 64))
-TURNED = gemm("turned", (64, 64, 64), "tn")
+TURNED = gemm("transposed", (64, 64, 64), "tn")
 COPY = Kernel("copy", "copy", "gfx950", 256, (64, 64), (), element_bytes=2)
 PLAIN = Kernel("plain_gemm", "plain", "gfx950", 256, (64, 64), ())
 
@@ -103,9 +103,9 @@ def test_copy_reason(x, reason):
         (operand(64, 4, strides=(2, 128)), None),
         (operand(63, 5, strides=(2, 128)), None),  # nothing must be whole pieces of 16 bytes
         (operand(64, 1, strides=(2, 6)), None),
-        (replace(operand(63, 4, strides=(2, 128)), tight=True), "ends inside a word"),
-        (replace(operand(63, 1, strides=(2, 6)), tight=True), "ends inside a word"),
-        (replace(operand(62, 4, strides=(2, 128)), tight=True), None),
+        (replace(operand(63, 4, strides=(2, 128)), no_tail_padding=True), "ends inside a word"),
+        (replace(operand(63, 1, strides=(2, 6)), no_tail_padding=True), "ends inside a word"),
+        (replace(operand(62, 4, strides=(2, 128)), no_tail_padding=True), None),
         (operand(1, 64, strides=(6, 16)), None),
         (operand(64, 4, strides=(8, 2)), "M not contiguous"),
         (operand(64, 4, strides=(-2, 128)), "M not contiguous"),
@@ -395,8 +395,8 @@ def test_can_use_names_copies():
     answer = can_use("matmul", ones(4, 30, 32), ones(4, 64, 50)[:, :32])
     assert answer.copies == ("b: matrices apart; copied on the host",)
     x = reference.quantize_mxfp8(np.ones((30, 64), np.float32))
-    turned = ScaledArray(np.asfortranarray(x.data), x.scale, x.format)
-    answer = can_use("matmul", turned, x.T)
+    transposed = ScaledArray(np.asfortranarray(x.data), x.scale, x.format)
+    answer = can_use("matmul", transposed, x.T)
     assert answer.copies == ("a: K not contiguous",)  # MX is read along K alone
     assert str(answer).endswith("\n  copies a: K not contiguous")
 

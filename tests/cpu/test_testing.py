@@ -184,5 +184,5 @@ def test_float16_has_its_own_bound(rng):
         bound = float(gemm_bound(a, b, dtype=np.float16)[0, 0])
         assert off <= bound < 1.01 * off + 2.0**-25
     q = exact_grid((3, 4, 8), rng, dtype=np.float16)
-    wide, turned = q.astype(np.float32), q.swapaxes(1, 2)
-    assert_gemm_close((wide @ wide.swapaxes(1, 2)).astype(np.float16), q, turned, exact=True)
+    wide, transposed = q.astype(np.float32), q.swapaxes(1, 2)
+    assert_gemm_close((wide @ wide.swapaxes(1, 2)).astype(np.float16), q, transposed, exact=True)

@@ -28,7 +28,7 @@ class Placed:
     def device(self, exactly: bool = False) -> hg.DeviceArray:
         """The same on the device; `exactly`: in an allocation of just these bytes, by another library."""
         if exactly:
-            whole = hg.asarray(Foreign(self.memory))
+            whole = hg.asarray(ExternalArray(self.memory))
         else:
             whole = hg.asarray(np.pad(self.memory, (0, -self.memory.size % 4), constant_values=255))
         return hg.DeviceArray(whole._block, whole.ptr + self.offset, self.shape, self.strides, self.dtype)
@@ -42,7 +42,7 @@ class Placed:
         return bool((memory == 255).all())
 
 
-class Foreign:
+class ExternalArray:
     """Memory that came from hipMalloc, without a byte to spare."""
 
     def __init__(self, data: np.ndarray):
@@ -62,7 +62,7 @@ class Foreign:
 
 def snug(x: np.ndarray) -> hg.DeviceArray:
     """An array on the device, in an allocation of just its bytes."""
-    memory = hg.asarray(Foreign(np.ascontiguousarray(x).reshape(-1).view(np.uint8)))
+    memory = hg.asarray(ExternalArray(np.ascontiguousarray(x).reshape(-1).view(np.uint8)))
     return memory.view(x.dtype).reshape(x.shape)
 
 

@@ -25,13 +25,13 @@ def matrices(shape, format, rng, *, rows=False):
     return q if rows or q.format.startswith("mx") else hg.ScaledArray(q.data, 0.5, format)
 
 
-def turned(x):
+def transposed(x):
     return x.mT if isinstance(x, hg.ScaledArray) else x.swapaxes(-1, -2)
 
 
 def check(a, b, out_dtype=F32, exact=True, **epilogue):
     """Multiply a (.., M, K) by b (.., N, K) transposed, from the host and on the device."""
-    bt = turned(b)
+    bt = transposed(b)
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-2])
     out = poison(np.empty(shape, out_dtype))
     assert hg.matmul(a, bt, out, **epilogue) is out
@@ -245,8 +245,8 @@ def test_can_use_foretells_quantized(format, rng):
     for order in ((0, 2, 1), (2, 1, 0), (1, 2, 0)):
         back = np.argsort(order)
         data = np.ascontiguousarray(a.data.transpose(order)).transpose(back)
-        turned = hg.ScaledArray(data, a.scale, format)
-        foretold(turned, b.mT)
+        transposed = hg.ScaledArray(data, a.scale, format)
+        foretold(transposed, b.mT)
         if format != "mxfp4_e2m1":
             foretold(hg.ScaledArray(hg.asarray(data), hg.asarray(a.scale), format), hg.asarray(b).mT)
 
@@ -262,8 +262,8 @@ def test_host_arrays_of_any_strides(rng):
     ):
         lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         out = poison(np.zeros((*lead, a.shape[-2], b.shape[-2]), F32))
-        hg.matmul(a, turned(b), out[..., ::-1])
-        assert_gemm_close(out[..., ::-1], a, turned(b), exact=True)
+        hg.matmul(a, transposed(b), out[..., ::-1])
+        assert_gemm_close(out[..., ::-1], a, transposed(b), exact=True)
 
 
 def test_nothing_else_is_written(rng):
@@ -346,7 +346,7 @@ def test_parts_of_k(format, lead, rng):
     a, b = matrices((*lead, 16, k), format, rng, rows=True), matrices((24, k), format, rng, rows=True)
     if format == "fp8_e5m2":
         b = matrices((24, k), "fp8_e4m3", rng, rows=True)
-    answer = hg.can_use("matmul", a, turned(b))
+    answer = hg.can_use("matmul", a, transposed(b))
     assert answer.splits > 1
     check(a, b)
     assert hg.usage().kernels["split_reduce"] > 0

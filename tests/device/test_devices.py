@@ -54,8 +54,8 @@ assert_gemm_close(hg.matmul(a, w.T), a, w.T)
 assert _hip.current_device() == 1
 """)
     assert out.strip() == (
-        "matmul: a, b must live in one place; got a on device 0, b on device 1; "
-        "move the others with hipgemm.asarray(x, device=0)"
+        "matmul: a, b must be on the same device; got a on device 0, b on device 1; "
+        "copy the others with hipgemm.asarray(x, device=0)"
     )
 
 
@@ -165,7 +165,7 @@ def test_arrays_of_two_devices_do_not_mix(two_devices) -> None:
     two_devices("""
 a = random_matrix((32, 32), rng)
 x, y = hg.asarray(a, device=0), hg.asarray(a, device=1)
-raises(TypeError, "must live in one place", lambda: hg.matmul(x, y))
+raises(TypeError, "must be on the same device", lambda: hg.matmul(x, y))
 raises(ValueError, "can only be copied to device 1", lambda: hg.asarray(x, device=1, copy=False))
 raises(TypeError, "quantize_fp8: amax must be on device 0 like x; got device 1",
        lambda: hg.quantize_fp8(x, hg.AmaxState(1.0, device=1)))

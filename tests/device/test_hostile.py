@@ -31,7 +31,7 @@ def test_copies_of_arrays(rng, free_bytes):
     both = copy.deepcopy([deep, deep])
     assert both[0] is both[1]
     np.testing.assert_array_equal(deep.get(), x[:, ::2])
-    with pytest.raises(TypeError, match=r"DeviceArray: memory of a device cannot be pickled; use \.get\(\)"):
+    with pytest.raises(TypeError, match=r"DeviceArray: device memory cannot be pickled; use \.get\(\)"):
         pickle.dumps(ours)
     del shallow, deep, both
     gc.collect()
@@ -140,7 +140,7 @@ def test_planned_calls_are_checked_like_new_ones(rng):
     a, b, bias = hg.zeros((4, 8), BF16), hg.zeros((8, 4), BF16), np.ones(4, F32)
     hg.matmul(a, b, bias=bias, col_scale=bias)
     for name in ("bias", "col_scale"):
-        with pytest.raises(TypeError, match=f"{name} must be .*; got MaskedArray; masks are not heeded"):
+        with pytest.raises(TypeError, match=f"{name} must be .*; got MaskedArray; masks are not supported"):
             hg.matmul(a, b, **{"bias": bias, "col_scale": bias, name: np.ma.masked_array(bias, [1, 0, 0, 0])})
 
     class Likeness:
@@ -169,13 +169,11 @@ def test_numbers_between_their_places(rng):
     assert memory[:, 1:].view(E4M3).shape == (4, 71)
     assert memory[:1, 4:].view(F32).shape == (1, 17)
     for view, dtype in ((memory[0, 1:65], BF16), (memory[0, 2:66], F32), (memory[:, 2:66], np.float64)):
-        with pytest.raises(ValueError, match=r"DeviceArray\.view: .* multiple"):
+        with pytest.raises(ValueError, match=r"DeviceArray\.view: .* aligned to"):
             view.view(dtype)
     odd = hg.asarray(np.zeros((4, 66), np.uint8))
     assert odd[:, :64].view(BF16).strides == (66, 2)
-    with pytest.raises(
-        ValueError, match=r"view: numbers of float32 must lie at multiples of 4 bytes; .*\(66, 4\)"
-    ):
+    with pytest.raises(ValueError, match=r"view: float32 elements must be aligned to 4 bytes; .*\(66, 4\)"):
         odd[:, :64].view(F32)
 
     class Shifted:
@@ -183,7 +181,7 @@ def test_numbers_between_their_places(rng):
             interface = {"shape": (8,), "typestr": "<f4", "data": (x.ptr + 2, False)}
             self.__cuda_array_interface__ = {**x.__cuda_array_interface__, **interface}
 
-    with pytest.raises(BufferError, match="asarray: numbers of float32 must lie at multiples of 4 bytes"):
+    with pytest.raises(BufferError, match="asarray: float32 elements must be aligned to 4 bytes"):
         hg.asarray(Shifted(memory))
     x = np.ndarray(
         (3, 8), np.float16, np.zeros(99, np.uint8).data, 1, (27, 2)

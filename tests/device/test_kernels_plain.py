@@ -20,7 +20,7 @@ from hipgemm.kernels.launch import Value
 from hipgemm.runtime import hip as _hip
 
 FORMATS = {**elements.FORMATS, **elements.QUANTIZED}
-LAYOUTS = ("row", "column", "reversed", "stepped", "tight")
+LAYOUTS = ("row", "column", "reversed", "stepped", "no_tail_padding")
 TILE = KERNELS["plain_gemm"].tile
 
 
@@ -83,7 +83,7 @@ def layouts(shape: tuple[int, ...], dtype: np.dtype, layout: str) -> tuple[np.nd
         place = np.s_[:, :inner, 1 : columns + 1, 2 : rows + 2]
     elif layout == "stepped":
         full, place = (inner, outer, 2 * rows, 3 * columns), np.s_[:, :, ::2, 1::3]
-    elif layout == "tight":
+    elif layout == "no_tail_padding":
         full, place = shape, np.s_[...]
     else:
         full, place = (outer, inner + 1, rows + 1, columns + 3), np.s_[:, :inner, :rows, 3 : columns + 3]
@@ -297,7 +297,7 @@ def test_ragged_shapes(memory, k):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_any_strides(memory, form, layout):
     rng = np.random.default_rng(8)
-    for other, to in zip(LAYOUTS, ("stepped", "reversed", "tight", "column", "row"), strict=True):
+    for other, to in zip(LAYOUTS, ("stepped", "reversed", "no_tail_padding", "column", "row"), strict=True):
         a, b = draw(form, rng, 67, 45, row_scales=True), draw(form, rng, 70, 45)
         check(memory, a, b, layout=(layout, other, to))
         check(memory, b, a, layout=(other, layout, layout), out="bf16")
@@ -308,7 +308,7 @@ def test_rows_and_numbers_repeated_by_a_stride_of_zero(memory, form):
     rng = np.random.default_rng(9)
     a, b = draw(form, rng, 70, 64), draw(form, rng, 5, 64)
     for axis, strides in ((2, {"a_row": 0}), (3, {"a_k": 0})):
-        repeated = np.repeat(a.codes.take([0], axis), a.codes.shape[axis], axis)
+        repeated = np.repeat(a.codes.value_or([0], axis), a.codes.shape[axis], axis)
         values = operand(memory, a, "a", "row") | strides
         c = memory.put(np.full((70, 5), np.nan, np.float32))
         launch(

@@ -193,14 +193,14 @@ FP8 = ["fp8_e4m3", "fp8_e5m2"]
 PAIRS = [("bf16", "bf16"), ("f16", "f16"), *((a, b) for a in FP8 for b in FP8 if (a, b) != (FP8[1],) * 2)]
 
 
-def exact(rows, columns, format, turned, rng):
-    """A matrix on the device, its lines 16 bytes apart; columns are the lines if `turned`."""
+def exact(rows, columns, format, transposed, rng):
+    """A matrix on the device, its lines 16 bytes apart; columns are the lines if `transposed`."""
     form = FORMATS.get(format) or QUANTIZED[format]
-    x = exact_grid((columns, rows) if turned else (rows, columns), rng, dtype=form.dtype, bits=2)
+    x = exact_grid((columns, rows) if transposed else (rows, columns), rng, dtype=form.dtype, bits=2)
     outer = np.full((x.shape[0], -(-x.shape[1] // 16) * 16 + 16), np.nan, x.dtype)
     outer[:, : x.shape[1]] = x
     data = hg.asarray(outer)[:, : x.shape[1]]
-    data = data.T if turned else data
+    data = data.T if transposed else data
     return data if format in FORMATS else hg.ScaledArray(data, hg.asarray(np.float32(0.5)), format)
 
 
@@ -307,8 +307,8 @@ def test_rows_reversed_beyond_4_gib(far_apart, rng):
     numbers, w = exact_grid((320, 64), rng), exact_grid((64, 64), rng, bits=2)
     far = far_apart[:, 64:128]
     hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(64).astype(BF16)), far)
-    turned = hg.matmul(far[::-1], hg.asarray(w).T, dtype=F32).get()  # by way of a copy
-    assert_gemm_close(turned, numbers[::-1], w.T, exact=True)
+    transposed = hg.matmul(far[::-1], hg.asarray(w).T, dtype=F32).get()  # by way of a copy
+    assert_gemm_close(transposed, numbers[::-1], w.T, exact=True)
 
 
 @pytest.mark.matrix

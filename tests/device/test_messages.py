@@ -79,7 +79,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: scaled(axis=2), V, "ScaledArray: axis must be from -2 to 1; got 2"),
     (lambda: scaled(axis=None), T, "ScaledArray: axis must be an int; got NoneType"),
     (lambda: scaled(np.ma.array(ones(4, 64, dtype=E4M3))), T,
-     f"ScaledArray: data {ARRAY}; got MaskedArray; masks are not heeded: use .filled(value)"),
+     f"ScaledArray: data {ARRAY}; got MaskedArray; masks are not supported: use .filled(value)"),
     (lambda: scaled(ones(4, 64, dtype=FNUZ)), T,
      "ScaledArray: data.dtype must be float8_e4m3fn for mxfp8_e4m3; got float8_e4m3fnuz; "
      "float8_e4m3fnuz is not the OCP type float8_e4m3fn: convert the values, never the bytes"),
@@ -89,28 +89,29 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: scaled(ones(dtype=E4M3), 1.0, "fp8_e4m3"), V,
      "ScaledArray: data.ndim must be at least 1; got 0"),
     (lambda: hg.ScaledArray(ones(4, 64, dtype=E4M3), None, "fp8_e4m3"), T,
-     "ScaledArray: scale must be float32 of shape (4, 1); got None; fp8_e4m3 means nothing without it"),
+     "ScaledArray: scale must be float32 of shape (4, 1); got None; fp8_e4m3 needs a scale"),
     (lambda: scaled(scale=1.0), T, f"ScaledArray: scale {ARRAY}; got float"),
     (lambda: scaled(scale=ones(4, 2)), T,
      "ScaledArray: scale.dtype must be float8_e8m0fnu for mxfp8_e4m3; got float32"),
     (lambda: scaled(scale=ones(4, 3, dtype=E8M0)), V,
-     "ScaledArray: scale.shape must be (4, 2); got (4, 3); data holds (4, 64) numbers, axis=-1"),
+     "ScaledArray: scale.shape must be (4, 2); got (4, 3); data has shape (4, 64) in elements, axis=-1"),
     (lambda: scaled(scale=1e39, format="fp8_e4m3"), V, "ScaledArray: scale must fit float32; got 1e+39"),
     (lambda: scaled(on(4, 64, dtype=E4M3)), T,
-     "ScaledArray: data and scale must live in one place; got data on device 0, scale on the host; see "
+     "ScaledArray: data and scale must be on the same device; got data on device 0, scale on the host; see "
      "hipgemm.asarray"),
-    (lambda: scaled(hadamard=True), V, "ScaledArray: hadamard=True must go with mxfp4_e2m1; got mxfp8_e4m3"),
+    (lambda: scaled(hadamard=True), V, "ScaledArray: hadamard=True is only for mxfp4_e2m1; got mxfp8_e4m3"),
     (lambda: scaled(ones(4, 40, dtype=E2M1), format="mxfp4_e2m1", hadamard=True), V,
      "ScaledArray: the length along axis -1 must be a multiple of 16 with hadamard=True; got 40"),
     (lambda: q(64).mT, V, "ScaledArray.mT: ndim must be at least 2; got 1"),
     (lambda: q(4, 64).reshape(5, 64), V, "ScaledArray.reshape: shape must hold 256 elements; got (5, 64)"),
     (lambda: q(4, 64).reshape(2, 128), V,
-     "ScaledArray.reshape: the last axis must be that of the scales, and stay 64 long; got (2, 128) from "
+     "ScaledArray.reshape: the last axis must be that of the scales, and keep its length 64; got (2, 128) "
+     "from "
      "(4, 64), "
      "axis=-1, scale.shape=(4, 2); or quantize after reshaping"),
     # operands of products
     (lambda: hg.matmul([[1.0]], W), T,
-     f"matmul: a {ARRAY}; got list; make an array of it with numpy.asarray"),
+     f"matmul: a {ARRAY}; got list; convert it with numpy.asarray"),
     (lambda: hg.matmul(A.astype(np.float32), W), T,
      "matmul: a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), "
      "or quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4"),
@@ -125,12 +126,13 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.matmul(A, W.astype(np.float16)), T,
      "matmul: a.dtype and b.dtype must be the same; got bfloat16 and float16"),
     (lambda: hg.matmul(q(4, 64), W), T,
-     "matmul: a and b must be quantized alike (both fp8, both MX, or neither); got mxfp8_e4m3 and bf16"),
+     "matmul: a and b must have the same kind of format (both fp8, both MX, or neither); got mxfp8_e4m3 "
+     "and bf16"),
     (lambda: hg.matmul(q(4, 64), q(64, 32)), V,
      "matmul: b must be blocked along K, its axis -2; got axis=-1; "
      "quantize with quantize_mxfp8(x, axis=-2), or quantize_mxfp8(x.T).T"),
     (lambda: hg.matmul(hg.quantize_mxfp4(ones(4, 64)), hg.quantize_mxfp4(ones(8, 64), hadamard=False).T), V,
-     "matmul: a and b must both carry the Hadamard transform, or neither: it cancels only then; "
+     "matmul: a and b must both have the Hadamard transform, or neither: otherwise it does not cancel; "
      "got a.hadamard=True, b.hadamard=False; quantize_mxfp4 has hadamard=False"),
     (lambda: hg.matmul(groups(np.array([0, 64])).T, q(8, 64).T), V,
      "matmul: a must be quantized without group_offsets; got 1 groups"),
@@ -142,8 +144,8 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "matmul: alpha must be a real number or a 0-d float32 DeviceArray; got complex"),
     (lambda: hg.matmul(A, W, alpha=1e39), V, "matmul: alpha must fit float32; got 1e+39"),
     (lambda: hg.matmul(A, hg.asarray(W)), T,
-     "matmul: a, b must live in one place; got a on the host, b on device 0; "
-     "move arrays of the host with hipgemm.asarray(x, device=0)"),
+     "matmul: a, b must be on the same device; got a on the host, b on device 0; "
+     "copy host arrays with hipgemm.asarray(x, device=0)"),
     (lambda: hg.matmul(A, W, np.broadcast_to(ones(1, 1, dtype=BF16), (4, 8))), V,
      "matmul: 2 faults:\n  - out must be writeable; got a read-only array\n"
      "  - out must not overlap itself; got shape (4, 8), strides (0, 0)"),
@@ -154,7 +156,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "quantize_mxfp8: x must be a matrix and axis 0 with group_offsets; got x.shape=(64, 8), axis=-1"),
     # quantizers
     (lambda: hg.quantize_fp8([[1.0]]), T,
-     f"quantize_fp8: x {ARRAY}; got list; make an array of it with numpy.asarray"),
+     f"quantize_fp8: x {ARRAY}; got list; convert it with numpy.asarray"),
     (lambda: hg.quantize_fp8(ones(2, dtype=int)), T,
      "quantize_fp8: x.dtype must be bfloat16, float16 or float32; got int64; convert with "
      "x.astype(numpy.float32)"),
@@ -203,55 +205,57 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.zeros(2, "f4", stream=12345), V,
      "zeros: stream must exist; got the unknown handle 0x3039; was it destroyed?"),
     (lambda: hg.asarray([1.0]), T,
-     "asarray: x must be a numpy.ndarray, a DeviceArray, or an array that speaks DLPack; got list; "
-     "make an array of it with numpy.asarray"),
+     "asarray: x must be a numpy.ndarray, a DeviceArray, or an array that supports DLPack; got list; "
+     "convert it with numpy.asarray"),
     (lambda: hg.asarray(np.ma.array(ones(2))), T,
-     "asarray: x must be a plain numpy.ndarray; got MaskedArray; masks are not heeded: use .filled(value)"),
+     "asarray: x must be a plain numpy.ndarray; got MaskedArray; masks are not supported: use "
+     ".filled(value)"),
     (lambda: hg.asarray(ones(2), copy=False), V, "asarray: a NumPy array can only be copied; got copy=False"),
     (lambda: hg.asarray(q(2, 64), copy=False), V,
      "asarray: a ScaledArray on the host can only be copied; got copy=False"),
     (lambda: hg.asarray(q(2, 64), np.float32), T,
      "asarray: dtype must be left out for a ScaledArray; got <class 'numpy.float32'>"),
     (lambda: hg.asarray(ones(2), E4M3), T,
-     "asarray: x.dtype must be float8_e4m3fn already: a conversion needs a scale; got float32; "
+     "asarray: x.dtype must be float8_e4m3fn: a conversion needs a scale; got float32; "
      "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"),
     (lambda: hg.asarray(on(2), np.float16), T,
-     "asarray: dtype must be that of an array on a device, float32; got float16"),
+     "asarray: dtype must be float32, the dtype of the device array; got float16"),
     (lambda: on(4, 6)[:, :2].reshape(-1), V,
-     "DeviceArray.reshape: axes that become one must lie as one in memory; got shape (4, 2), strides (24, "
+     "DeviceArray.reshape: axes can only be merged if their strides allow it without a copy; got shape (4, "
+     "2), strides (24, "
      "4)"),
     (lambda: on(4, 6).T.view(np.uint8), V,
-     "DeviceArray.view: the last axis must be contiguous to be read in numbers of 1 bytes; got strides=(4, "
+     "DeviceArray.view: the last axis must be contiguous to change the item size to 1; got strides=(4, "
      "24)"),
     (lambda: on(4, 3).view(np.float64), V,
      "DeviceArray.view: the last axis must be a multiple of 8 bytes; got 12"),
     (lambda: on(4).view(np.uint8)[1:].view(np.int32), V,
      "DeviceArray.view: the last axis must be a multiple of 4 bytes; got 15"),
     (lambda: on(4).view(np.uint8)[1:5].view(np.int32), V,
-     "DeviceArray.view: numbers of int32 must lie at multiples of 4 bytes; got address 0x.*, strides (4,)"),
+     "DeviceArray.view: int32 elements must be aligned to 4 bytes; got address 0x.*, strides (4,)"),
     (lambda: on(5, 7)[0, 0, 0], IndexError, "DeviceArray: at most 2 indices; got 3"),
     (lambda: on(5, 7)["a"], T, "DeviceArray: an index must be an int, a slice, None or ...; got str"),
     (lambda: on(3).get([0.0]), T,
-     "get: out must be a numpy.ndarray; got list; make an array of it with numpy.asarray"),
+     "get: out must be a numpy.ndarray; got list; convert it with numpy.asarray"),
     (lambda: on(3).get(np.zeros(4)), T,
      "get: 2 faults:\n  - out.dtype must be float32; got float64\n  - out.shape must be (3,); got (4,)"),
     (lambda: on(2).__dlpack__(dl_device=(8, 0)), B,
      "__dlpack__: dl_device must be (.*, 0) or the host, (1, 0); got (8, 0)"),
     (lambda: on(2).__dlpack__(dl_device=(1, 0), copy=False), B,
-     "__dlpack__: the host can only get a copy; got copy=False"),
+     "__dlpack__: an export to the host needs a copy; got copy=False"),
     (lambda: on(2, dtype=BF16).__cuda_array_interface__, B,
-     "__cuda_array_interface__: dtype must be one of NumPy; got bfloat16; use DLPack, or .view(np.uint8)"),
+     "__cuda_array_interface__: dtype must be a NumPy dtype; got bfloat16; use DLPack, or .view(np.uint8)"),
     (lambda: on(2, dtype=np.complex64).__dlpack__(), B,
      "__dlpack__: dtype must be one that DLPack has; got complex64"),
     (lambda: dlpack.export(4096, 0, (2,), (6,), np.dtype("f4"), None), B,
      "__dlpack__: strides must be whole elements; got (6,)"),
-    (lambda: hg.asarray(interface(typestr="|V3")), B, "asarray: typestr must name a type of NumPy; got |V3"),
+    (lambda: hg.asarray(interface(typestr="|V3")), B, "asarray: typestr must be a native NumPy type; got |V3"),
     (lambda: hg.asarray(interface(mask=1)), B,
-     "asarray: the array must have no mask, which DeviceArray does not know; got one"),
+     "asarray: the array must have no mask; got one"),
     (lambda: hg.asarray(speaker(kind=1)), B,
      "asarray: the capsule must hold .* device's memory (DLPack type .*); got type 1"),
     (lambda: hg.asarray(speaker(code=77)), B,
-     "asarray: the DLPack type must be one that NumPy has; got code 77, 32 bits, 1 lanes"),
+     "asarray: the DLPack type must be a NumPy or ml_dtypes type; got code 77, 32 bits, 1 lanes"),
     # streams, events, memory
     (lambda: hg.Stream().wait(3), T, "Stream.wait: other must be an Event or a Stream; got int"),
     (lambda: hg.Event().elapsed(1.0), T,
@@ -264,7 +268,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "  - limit must be a number of bytes or None; got str\n  - cache must not be negative; got -1"),
     # arrays in parts
     (lambda: cut([1, 2], 0), T,
-     "shard: x must be a numpy.ndarray, a DeviceArray or a ScaledArray; got list; make an array of it with "
+     "shard: x must be a numpy.ndarray, a DeviceArray or a ScaledArray; got list; convert it with "
      "numpy.asarray"),
     (lambda: cut(A, None, sizes=(2, 2)), V,
      "shard: sizes must be None where nothing is cut (axis=None); got (2, 2)"),
@@ -293,7 +297,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "sharded_matmul: split must be m, n, k or batch; got 'x'"),
     (lambda: hg.sharded_matmul([1], W, split="m"), T,
      "sharded_matmul: a must be a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray; got list; "
-     "make an array of it with numpy.asarray"),
+     "convert it with numpy.asarray"),
     (lambda: hg.sharded_matmul(A[0], W, split="m"), V, "sharded_matmul: a.ndim must be 2 or 3; got 1"),
     (lambda: hg.sharded_matmul(A, W, split="batch"), V,
      "sharded_matmul: a.ndim must be 3 for split=batch; got 2"),
@@ -355,7 +359,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "ScaledArray: 4 faults:\n  - data.dtype must be float8_e4m3fn for mxfp8_e4m3; got int8\n"
      "  - axis must be from -2 to 1; got 7\n"
      "  - scale.dtype must be float8_e8m0fnu for mxfp8_e4m3; got float32\n"
-     "  - hadamard=True must go with mxfp4_e2m1; got mxfp8_e4m3"),
+     "  - hadamard=True is only for mxfp4_e2m1; got mxfp8_e4m3"),
 ]  # fmt: skip
 
 

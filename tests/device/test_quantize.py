@@ -364,10 +364,10 @@ def test_dequantize(format, dtype, rng):
     x[3, 5] = np.nan
     for options in ({}, {"axis": 0}, {"axis": -1}):
         q = make(hg.asarray(x), format, **options)
-        for turned in (q, q.T):
-            want = reference.dequantize(turned.get(), dtype=dtype)
-            assert_bits(hg.dequantize(turned, dtype=dtype).get(), want)
-            assert_bits(hg.dequantize(turned.get(), dtype=dtype), want)
+        for transposed in (q, q.T):
+            want = reference.dequantize(transposed.get(), dtype=dtype)
+            assert_bits(hg.dequantize(transposed, dtype=dtype).get(), want)
+            assert_bits(hg.dequantize(transposed.get(), dtype=dtype), want)
 
 
 @pytest.mark.parametrize("format", MX)
@@ -397,8 +397,8 @@ def test_packed_scales(shape, rng):
     got = hg.pack_mx_scales(hg.asarray(scale))
     assert isinstance(got, hg.DeviceArray)
     np.testing.assert_array_equal(got.get(), want)
-    turned = hg.pack_mx_scales(hg.asarray(scale).T)
-    np.testing.assert_array_equal(turned.get(), hg.pack_mx_scales(np.ascontiguousarray(scale.T)))
+    transposed = hg.pack_mx_scales(hg.asarray(scale).T)
+    np.testing.assert_array_equal(transposed.get(), hg.pack_mx_scales(np.ascontiguousarray(scale.T)))
 
 
 # ---- from public bug reports

@@ -90,10 +90,10 @@ def test_zeros_with_a_single_one(format):
             ValueError,
             "b must be blocked along K, its axis -2; got axis=-1; quantize with",
         ),
-        ("hadamard", "plain.T", ValueError, "must both carry the Hadamard transform, or neither"),
-        ("rows", "fp8.T", TypeError, "a and b must be quantized alike"),
-        ("rows", "wide", TypeError, "a and b must be quantized alike"),
-        ("rows", "host.T", TypeError, "a, b must live in one place; got a on device 0, b on the host"),
+        ("hadamard", "plain.T", ValueError, "must both have the Hadamard transform, or neither"),
+        ("rows", "fp8.T", TypeError, "a and b must have the same kind of format"),
+        ("rows", "wide", TypeError, "a and b must have the same kind of format"),
+        ("rows", "host.T", TypeError, "a, b must be on the same device; got a on device 0, b on the host"),
     ],
 )
 def test_faults_leave_nothing_behind(a, b, kind, text, rng):

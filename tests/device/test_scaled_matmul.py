@@ -262,14 +262,14 @@ def test_operands_in_other_layouts(formats, rng, matrix_kernels):
     k = 96
     a, b = matrix(20, k, formats[0], rng, True), matrix(33, k, formats[1], rng, True)
     want = hg.matmul(a, b.T, dtype=F32)
-    turned = []
+    transposed = []
     for q in (a, b):
         x = hg.asarray(q)
         data = hg.asarray(np.ascontiguousarray(x.data.get().T)).T
         scale = hg.asarray(np.ascontiguousarray(x.scale.get().T)).T
-        turned.append(hg.ScaledArray(data, scale, q.format))
+        transposed.append(hg.ScaledArray(data, scale, q.format))
     hg.reset_usage()
-    np.testing.assert_array_equal(hg.matmul(turned[0], turned[1].T, dtype=F32).get(), want)
+    np.testing.assert_array_equal(hg.matmul(transposed[0], transposed[1].T, dtype=F32).get(), want)
     copies = {("matmul", operand, "K not contiguous"): 1 for operand in "ab"}
     assert hg.usage().copies == (copies if matrix_kernels else {})
     host = [hg.ScaledArray(np.asfortranarray(q.data), np.asfortranarray(q.scale), q.format) for q in (a, b)]

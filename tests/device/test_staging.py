@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
-from hipgemm.array.device_array import DeviceArray, queue_rows
-from hipgemm.array.transfer import queue_upload
+from hipgemm.array.device_array import DeviceArray, upload_padded
+from hipgemm.array.transfer import enqueue_upload
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime import staging as _staging
 
@@ -46,7 +46,7 @@ def test_every_byte_arrives_once(shape, small, rng):
     assert (wide[:, :4] == 7).all()
     assert (wide[:, -5:] == 7).all()
     np.testing.assert_array_equal(hg.asarray(wide[:, 4:-5]).get(), x)  # rows apart on the host
-    rows = queue_rows(wide[:, 4:-5], 0, 0)  # and on the device
+    rows = upload_padded(wide[:, 4:-5], 0, 0)  # and on the device
     np.testing.assert_array_equal(rows.get(), x)
     assert small.bytes <= _staging.LIMIT
 
@@ -64,7 +64,7 @@ def test_what_goes_up_may_change_at_once(small, rng):
     x = rng.integers(0, 256, (9, 1000), np.uint8)
     for source in (x.copy(), np.pad(x, ((0, 0), (0, 24)))[:, :1000], x.copy().T):
         expected, made = source.copy(), hg.empty(source.shape, np.uint8)
-        queue_upload(source, made.ptr, 0)
+        enqueue_upload(source, made.ptr, 0)
         source[...] = 0
         np.testing.assert_array_equal(made.get(), expected)
 
@@ -75,7 +75,7 @@ def test_many_small_uploads_are_in_flight_together(rng):
     made = [hg.empty((10,), np.float32) for _ in range(50)]
     values = rng.standard_normal((50, 10)).astype(np.float32)
     for target, row in zip(made, values, strict=True):
-        queue_upload(row, target.ptr, 0)
+        enqueue_upload(row, target.ptr, 0)
     for target, row in zip(made, values, strict=True):
         np.testing.assert_array_equal(target.get(), row)
     assert staging.bytes <= _staging.LIMIT
@@ -112,7 +112,7 @@ def test_pieces_are_under_way_together(small, monkeypatch, rng):
 
     monkeypatch.setattr(_hip, "call", called)
     monkeypatch.setattr(_hip, "block", blocked)
-    queue_upload(x, y.ptr, 0)
+    enqueue_upload(x, y.ptr, 0)
     assert [name for name in seen if name] == ["copy"] * 3
     hg.synchronize()  # or buffers may still be in flight
     seen.clear()
@@ -225,7 +225,7 @@ def test_numbers_far_apart_come_down_alone(device_memory, rng, monkeypatch):
     memory = hg.empty(3 * apart, np.uint8)
     x = rng.integers(0, 256, (3, 4, 5), np.uint8)
     for i in range(3):
-        queue_upload(x[i], memory.ptr + i * apart, 0)
+        enqueue_upload(x[i], memory.ptr + i * apart, 0)
     view = DeviceArray(memory._block, memory.ptr, (3, 4, 5), (apart, 5, 1), memory.dtype)
     for got, expected in (
         (view, x),

@@ -1,4 +1,4 @@
-"""Faults of the operands of products: each becomes an `Operand`, or a reason why it cannot."""
+"""Checks of the operands of products: each becomes an `Operand`, or a reason why it is invalid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .arrays import Resident, is_array, place_name
+from .arrays import Resident, device_name, is_array
 from .checks import Checks
 from .elements import BF16, F16, F32, QUANTIZED, Format, fnuz_hint
 from .elements import dtype_name as dtype_name
@@ -20,11 +20,11 @@ INPUTS = (BF16, F16)
 OUTPUTS = (BF16, F16, F32)
 
 
-class Faults(Checks):
-    """Collects what is wrong with the operands of a product, and describes them where nothing is."""
+class OperandChecks(Checks):
+    """Collects the faults of a product's operands, and returns descriptions of the valid ones."""
 
     def matrix(self, name: str, x: object, formats: tuple[Format, ...]) -> Operand | None:
-        """Read a matrix argument."""
+        """Parse a matrix argument."""
         array = self.array(name, x)
         if array is None:
             return None
@@ -36,11 +36,11 @@ class Faults(Checks):
         return operand_of(array, form)
 
     def two_axes(self, name: str, shape: tuple[int, ...]) -> None:
-        """Check that an operand is a matrix, or several."""
+        """Check that an operand is a matrix or a batch of matrices."""
         self.ndim(name, shape, 2)
 
     def scaled(self, name: str, q: ScaledArray, k_axis: int, *, in_groups: bool = False) -> Operand:
-        """Read a quantized operand, whose scales must be constant or blocked along K."""
+        """Parse a quantized operand, whose scales must be constant or blocked along K."""
         form = QUANTIZED[q.format]
         self.two_axes(name, q.shape)
         if not in_groups:
@@ -50,8 +50,8 @@ class Faults(Checks):
             function = "quantize_" + form.name.split("_")[0]
             advice = f"quantize with {function}(x, axis={k_axis})"
             if k_axis == -2:
-                turned = "T" if len(q.shape) == 2 else "mT"
-                advice += f", or {function}(x.{turned}).{turned}"
+                transposed = "T" if len(q.shape) == 2 else "mT"
+                advice += f", or {function}(x.{transposed}).{transposed}"
             what = "blocked" if form.block else "scaled by rows"
             required = f"{name} must be {what} along K, its axis {k_axis}"
             self.add(ValueError, "axis", required, f"axis={q.axis}", advice)
@@ -67,7 +67,7 @@ class Faults(Checks):
         b_operand: Operand,
         named: tuple[str, str] = ("a", "b"),
     ) -> None:
-        """Check that the operands can be multiplied with each other."""
+        """Check that the operands can be multiplied."""
         first, second = named
         kinds = [_kind(x.format) for x in (a_operand, b_operand)]
         if kinds[0] != kinds[1]:
@@ -76,18 +76,20 @@ class Faults(Checks):
                 required = f"{first}.dtype and {second}.dtype must be the same"
             else:
                 names = [x.format.name for x in (a_operand, b_operand)]
-                required = f"{first} and {second} must be quantized alike (both fp8, both MX, or neither)"
+                required = (
+                    f"{first} and {second} must have the same kind of format (both fp8, both MX, or neither)"
+                )
             self.add(TypeError, "dtype", required, " and ".join(names))
         if isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.hadamard != b.hadamard:
             required = (
-                f"{first} and {second} must both carry the Hadamard transform, or neither: "
-                "it cancels only then"
+                f"{first} and {second} must both have the Hadamard transform, or neither: "
+                "otherwise it does not cancel"
             )
             got = f"{first}.hadamard={a.hadamard}, {second}.hadamard={b.hadamard}"
             self.add(ValueError, "hadamard", required, got, "quantize_mxfp4 has hadamard=False")
 
     def shapes(self, a: object, b: object, out: object) -> int | None:
-        """Check that the matrices fit each other; return N if it is known."""
+        """Check that the shapes match; return N if it is known."""
         if not (isinstance(b, Shaped) and len(b.shape) >= 2):
             return None
         if isinstance(a, Shaped) and len(a.shape) >= 2:
@@ -100,7 +102,7 @@ class Faults(Checks):
         return int(b.shape[-1])
 
     def contraction(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-        """Check that operands of these shapes are equally long along K."""
+        """Check that operands of these shapes have the same K."""
         if a[-1] != b[-2]:
             required = f"a.shape[{len(a) - 1}] (K) must equal b.shape[{len(b) - 2}] (K)"
             self.add(ValueError, "shape", required, f"{a[-1]} and {b[-2]}", _shapes(a, b))
@@ -144,26 +146,26 @@ class Faults(Checks):
             self.add(ValueError, "range", "alpha must fit float32", value)  # it rounds to Inf
         return number
 
-    def places(self, **operands: Operand | None) -> None:
-        """Check that the matrices of one call live in one place."""
+    def same_devices(self, **operands: Operand | None) -> None:
+        """Check that the matrices of a call are on the same device."""
         known = {name: x.device for name, x in operands.items() if x is not None}
         if len(set(known.values())) > 1:
-            got = ", ".join(f"{name} on {place_name(device)}" for name, device in known.items())
+            got = ", ".join(f"{name} on {device_name(device)}" for name, device in known.items())
             device = next(device for device in known.values() if device is not None)
-            what = "arrays of the host" if None in known.values() else "the others"
-            advice = f"move {what} with hipgemm.asarray(x, device={device})"
-            self.add(TypeError, "residency", f"{', '.join(known)} must live in one place", got, advice)
+            what = "host arrays" if None in known.values() else "the others"
+            advice = f"copy {what} with hipgemm.asarray(x, device={device})"
+            self.add(TypeError, "residency", f"{', '.join(known)} must be on the same device", got, advice)
 
-    def epilogue_places(self, a: Operand | None, like: str = "a", **arguments: object) -> None:
-        """Check that device arguments of the epilogue are on the device of the matrices."""
+    def epilogue_devices(self, a: Operand | None, like: str = "a", **arguments: object) -> None:
+        """Check that device arrays of the epilogue are on the device of the matrices."""
         if a is None or a.device is None:
             return
         for name, x in arguments.items():
             if isinstance(x, Resident):
-                self.place(name, x.device, a.device, like)
+                self.same_device(name, x.device, a.device, like)
 
     def output(self, out: object, operand: Operand, **inputs: Operand | None) -> None:
-        """Check that `out` can be written without harm."""
+        """Check that `out` is writeable and overlaps no input."""
         self.writeable(out)
         if overlaps_itself(operand):
             got = f"shape {operand.shape}, strides {operand.strides}"
@@ -178,16 +180,16 @@ def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> str:
 
 
 def _kind(form: Format) -> str:
-    """What a format can be multiplied with: others of the same kind."""
+    """The kind of a format. Only formats of the same kind can be multiplied."""
     return "mx" if form.block else form.name.split("_")[0]
 
 
 def _dtype_hint(name: str, dtype: np.dtype[Any]) -> str:
-    """Say how to make an operand of an array that is none."""
+    """A hint how to convert an array of an unsupported dtype."""
     if hint := fnuz_hint(dtype):
         return hint
     if any(dtype == form.dtype for form in QUANTIZED.values()):
-        return "such numbers need their scale: wrap both in a hipgemm.ScaledArray"
+        return "quantized elements need a scale: wrap both in a hipgemm.ScaledArray"
     return (
         f"convert with {name}.astype(ml_dtypes.bfloat16), or quantize with hipgemm.quantize_fp8, "
         "quantize_mxfp8 or quantize_mxfp4"
