@@ -302,7 +302,7 @@ class LayerChecks(OperandChecks):
         for part in parts(dy):
             name, kept = ("w", w) if part.axis == -1 else ("x", x)
             if isinstance(kept, ScaledArray) and kept.axis == -2 and kept.hadamard != part.hadamard:
-                required = f"dy must have the Hadamard transform like saved.{name}: otherwise it does not cancel"
+                required = f"dy must have the Hadamard transform like saved.{name}: else it does not cancel"
                 got = f"{part.hadamard} and {kept.hadamard}, dy along axis {part.axis}"
                 self.add(ValueError, "hadamard", required, got)
 
