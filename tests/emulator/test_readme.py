@@ -1,0 +1,73 @@
+"""emulator/README.md: its programs run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hipgemm.runtime.loader import EMULATOR
+
+README = (Path(__file__).parents[2] / "emulator" / "README.md").read_text()
+
+
+def block(language: str) -> str:
+    """The README's one block of code in a language."""
+    (found,) = re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    return found
+
+
+def run(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HIPGEMM_")}
+    return subprocess.run(
+        command, cwd=folder, env=clean | environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the code object, and the library where the README has it."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "scale.hip").write_text(block("c++"))
+    for command in block("sh").splitlines():
+        done = run(folder, *command.replace("python", sys.executable, 1).split())
+        assert done.returncode == 0, done.stderr
+    library = folder / "hipgemm/_emulator/libamdhip64.so"
+    library.parent.mkdir(parents=True)
+    library.symlink_to(EMULATOR)
+    return folder
+
+
+def test_the_c_program(folder: Path) -> None:
+    (folder / "run.c").write_text(block("c"))
+    (build,) = re.findall(r"^cc (.*)$", README, re.MULTILINE)
+    compiler = ["cc"] if shutil.which("cc") else [sys.executable, "-m", "ziglang", "cc"]
+    done = run(folder, *compiler, *build.split())
+    assert done.returncode == 0, done.stderr
+    lines = re.findall(r"^LD_LIBRARY_PATH=(\S+) (\./run ?\d*)", README, re.MULTILINE)
+    right, wrong = (run(folder, *command.split(), LD_LIBRARY_PATH=path) for path, command in lines)
+    assert (right.returncode, right.stdout) == (0, "198\n"), right.stderr
+    assert wrong.returncode == 1
+    (said,) = re.findall(r"^(error 700: .*)$", README, re.MULTILINE)
+    assert re.fullmatch(re.escape(said).replace("…", "[0-9a-f]+") + "\n", wrong.stderr), wrong.stderr
+
+
+def test_the_python_program(folder: Path) -> None:
+    done = run(folder, sys.executable, "-I", "-c", block("python"))
+    assert done.stdout.splitlines()[0] == "198.0", done.stderr
+    assert "'waves': 2" in done.stdout
+
+
+def test_options_and_checks_are_those_of_the_sources() -> None:
+    """Each variable that the sources read is in the table, and none else."""
+    folder = Path(__file__).parents[2] / "emulator"
+    sources = "".join(file.read_text() for file in folder.rglob("*.?pp"))
+    read = set(re.findall(r'"HIPGEMM_EMULATOR_(\w+)"', sources))
+    table = README.split("## Options")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert read == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
