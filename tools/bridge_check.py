@@ -197,7 +197,7 @@ def sharding(args: argparse.Namespace) -> Result:
 
     if _hip.runtime().devices < 2:
         return {"ok": None, "why": "one device"}
-    return _pytest("sharding", ["tests/multi/test_sharding.py"], args, {"HIPGEMM_TEST_DEVICES": "all"})
+    return _pytest("sharding", ["tests/multi/test_sharding.py"], args)
 
 
 def interop(args: argparse.Namespace) -> Result:
@@ -213,14 +213,12 @@ def suite(args: argparse.Namespace) -> Result:
     return _pytest("suite", paths, args)
 
 
-def _pytest(
-    name: str, paths: Sequence[str], args: argparse.Namespace, variables: dict[str, str] | None = None
-) -> Result:
+def _pytest(name: str, paths: Sequence[str], args: argparse.Namespace) -> Result:
     log = args.out / f"{name}.log"
     options = ["-v", "--tb=short", "-p", "no:cacheprovider", f"--junitxml={args.out / f'{name}.xml'}"]
     more = shlex.split(os.environ.get("PYTEST_ARGS", ""))
     command = [sys.executable, "-m", "pytest", *options, *paths, *more]
-    code = _run(command, log, args.limit - 5, variables or {})
+    code = _run(command, log, args.limit - 5, {})
     # By lines: they are there also if the time was not enough.
     verdicts = re.findall(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", log.read_text(), re.MULTILINE)
     counts = {

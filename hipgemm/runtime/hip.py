@@ -169,7 +169,7 @@ _caller = threading.local()  # the function that last got a stream argument, for
 def existing_stream(stream: Any) -> int | Reason:
     """Parse a stream argument, and check that the stream exists."""
     handle = parse_stream(stream)
-    if isinstance(handle, Reason) or handle in _streams or exists(handle):
+    if isinstance(handle, Reason) or exists(handle):
         return handle
     return Reason(ValueError, "stream", _unknown_stream(handle))
 

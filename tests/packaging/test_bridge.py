@@ -18,13 +18,14 @@ from hipgemm.runtime import rocm as _rocm
 pytestmark = pytest.mark.emulator("the machine behind the bridge's driver")
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = "build/bridge/libcuda.so.1"
-TESTS = {  # and on how many devices
-    "tests/device/test_streams.py": 1,
-    "tests/device/test_interchange.py": 1,
-    "tests/device/test_kernels_rescale.py": 1,
-    "tests/bridge/test_driver.py": 2,
-    "tests/multi/test_sharding.py": 2,
-}
+TESTS = (
+    *(
+        "tests/device/test_streams.py",
+        "tests/device/test_interchange.py",
+        "tests/device/test_kernels_rescale.py",
+    ),
+    *("tests/bridge/test_driver.py", "tests/multi/test_sharding.py"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -117,18 +118,19 @@ def test_not_built(run_python):
     )
     done = run_python(code, HIPGEMM_RUNTIME="bridge")
     assert done.stdout.splitlines() == [
-        "the bridge is not built: /none.so is missing; run: make bridge (in a source tree; what is installed "
-        "by pip has none)",
+        "the bridge is not built: /none.so is missing; run: make bridge (in a source tree; an installed package "
+        "has no bridge)",
         "None",
     ], done.stderr
 
 
-@pytest.mark.parametrize("file", TESTS)
-def test_on_a_driver(environment, file):
+@pytest.mark.parametrize("devices", ["1", "2"])
+def test_on_a_driver(environment, devices):
+    """All in one process: what one file leaves behind does not disturb the next."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", file],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS],
         cwd=ROOT,
-        env=os.environ | environment | {"HIPGEMM_EMULATOR_DEVICES": str(TESTS[file])},
+        env=os.environ | environment | {"HIPGEMM_EMULATOR_DEVICES": devices},
         capture_output=True,
         text=True,
         check=False,
