@@ -118,8 +118,8 @@ def test_not_built(run_python):
     )
     done = run_python(code, HIPGEMM_RUNTIME="bridge")
     assert done.stdout.splitlines() == [
-        "the bridge is not built: /none.so is missing; run: make bridge (in a source tree; an installed package "
-        "has no bridge)",
+        "the bridge is not built: /none.so is missing; run: make bridge (in a source tree; an installed "
+        "package has no bridge)",
         "None",
     ], done.stderr
 
