@@ -17,7 +17,7 @@ from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
 from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
 from ..products.problem import Described, Problem, describe
-from ..products.run import kept_choices
+from ..products.run import cached_choices
 from ..runtime.hip import parse_stream
 
 
@@ -72,7 +72,7 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
     widened = _widened(list(given.values())[:2])
-    if not isinstance(stream, Reason) and (known := kept_choices(op, given, arch)) is not None:
+    if not isinstance(stream, Reason) and (known := cached_choices(op, given, arch)) is not None:
         return Support.of(*known, _named(known[0], widened))
     problem, reasons = described(**given)
     if isinstance(stream, Reason):

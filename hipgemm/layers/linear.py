@@ -273,7 +273,7 @@ def grouped_linear_backward(
     return backward("grouped_linear_backward", GroupedSaved, dy, saved, stream, **options)
 
 
-# ---- both of them ----
+# ---- both of them ----------------------------------------------------------------------------------
 
 
 def forward(

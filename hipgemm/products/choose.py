@@ -1,4 +1,4 @@
-"""Which kernel serves a problem, and every reason why none does. Pure: reads the manifest, no device."""
+"""Kernel selection: which kernel serves a problem, and every reason why none does. Uses no device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .cost import Cost, Product, copy_clocks, estimate
 from .layout import host_copies, on_device
 from .problem import Problem
 
-PLAIN = "plain"  # the operation of the kernel that takes anything
-REACH = 2**31  # bytes that a tile may span: offsets inside it are 31-bit
+PLAIN = "plain"  # the operation of the kernel that supports every format and layout
+REACH = 2**31  # limit of the bytes that a tile spans, since offsets in a tile have 31 bits
 
 # ---- operands: what a kernel reads in place --------------------------------------------------------
 
@@ -28,69 +28,69 @@ def k_strided(kernel: Kernel, side: int) -> bool:
 
 
 def major_view(x: Operand, kernel: Kernel, side: int) -> tuple[Operand, int]:
-    """View an operand (.., rows, K) along the axis that a kernel reads contiguously; lines of one tile."""
+    """View an operand (.., rows, K) along the kernel's contiguous axis; and the vectors of one tile."""
     if k_strided(kernel, side):
         return x.transposed, kernel.tile[2]
     return x, kernel.tile[side]
 
 
 def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
-    """Say why a kernel cannot read an operand (.., rows, K) where it lies; None if it can."""
+    """The reason why a kernel cannot read an operand (.., rows, K) in place; None if it can."""
     strided = k_strided(kernel, side)
-    x, tile_lines = major_view(x, kernel, side)
-    lines, along = x.shape[-2:]
+    x, tile_vectors = major_view(x, kernel, side)
+    vectors, length = x.shape[-2:]
     pitch, step = x.strides[-2:]
     item = x.format.itemsize
-    if (lines if strided else along) == 0:
+    if (vectors if strided else length) == 0:
         return None if x.padded or kernel.op == "scaled_gemm" else "K=0"
-    if along > 1 and step != item:
+    if length > 1 and step != item:
         return f"{'MN'[side] if strided else 'K'} not contiguous"
-    if lines > 1 and pitch < along * item:
+    if vectors > 1 and pitch < length * item:
         return "rows reversed or overlapping"
-    if lines > 1 and pitch % CHUNK_BYTES:
+    if vectors > 1 and pitch % CHUNK_BYTES:
         return f"row pitch not a multiple of {CHUNK_BYTES} bytes"
     if any(step % CHUNK_BYTES for step in x.strides[:-2]):
         return f"batch stride not a multiple of {CHUNK_BYTES} bytes"
     if x.address % CHUNK_BYTES:
         return f"base not {CHUNK_BYTES}-byte aligned"
-    if strided and x.no_tail_padding and along * item % 4:
-        return "ends inside a word"  # of 4 bytes, which the kernel reads whole
-    if not strided and along * item % CHUNK_BYTES and not x.padded:
+    if strided and x.no_tail_padding and length * item % 4:
+        return "ends inside a word"  # the kernel reads whole 4-byte words
+    if not strided and length * item % CHUNK_BYTES and not x.padded:
         return f"K not a multiple of {8 * CHUNK_BYTES // x.format.bits}"
-    if lines > 1 and pitch * tile_lines >= REACH:
+    if vectors > 1 and pitch * tile_vectors >= REACH:
         return "row pitch too large"
     return None
 
 
 def scales_reason(x: Operand) -> str | None:
-    """Say why a kernel cannot read scales of rows where they lie; None if it can, or if they are blocked."""
+    """The reason why a kernel cannot read row scales in place; None if it can, or if they are blocked."""
     if not x.scale_strides or x.format.block or x.shape[-2] <= 1 or x.scale_strides[-2] in (0, 4):
         return None
     return "not contiguous"
 
 
-def leading(x: Operand, kernel: Kernel, side: int = 0) -> int:
-    """Elements from line to line of an operand that is read in place."""
+def leading_dimension(x: Operand, kernel: Kernel, side: int = 0) -> int:
+    """The leading dimension, in elements, of an operand that is read in place."""
     x, _ = major_view(x, kernel, side)
-    lines, along = x.shape[-2:]
-    pitch = x.strides[-2] if lines > 1 else padded_pitch(along, x.format.itemsize)
+    vectors, length = x.shape[-2:]
+    pitch = x.strides[-2] if vectors > 1 else padded_pitch(length, x.format.itemsize)
     return pitch * 8 // x.format.bits
 
 
 def copy_pitch(x: Operand, kernel: Kernel, side: int = 0) -> int:
-    """Bytes from line to line of an operand that is copied."""
+    """The pitch, in bytes, of an operand that is copied."""
     return padded_pitch(major_view(x, kernel, side)[0].shape[-1], x.format.itemsize)
 
 
 def kernel_k(k: int, kernel: Kernel) -> int:
-    """K as the kernel wants it: in whole chunks where both operands have it contiguous."""
+    """K as the kernel needs it: rounded up to whole chunks if both operands are K-contiguous."""
     if k_strided(kernel, 0) or k_strided(kernel, 1):
         return k
     return max(kernel.op == "gemm", -(-k // kernel.chunk)) * kernel.chunk
 
 
 def direct(p: Problem, kernel: Kernel) -> bool:
-    """Whether a kernel can store into the output itself."""
+    """Whether a kernel can store to the output directly."""
     assert p.out is not None
     return p.out.rows_contiguous and _output_fits(p.out.pitch, p, kernel)
 
@@ -100,14 +100,14 @@ def _output_fits(pitch: int, p: Problem, kernel: Kernel) -> bool:
 
 
 def tiles(p: Problem, k: Kernel) -> int:
-    """Tiles of one product of the shape (M, N)."""
+    """The number of output tiles of one product."""
     return -(-p.m // k.tile[0]) * -(-p.n // k.tile[1])
 
 
 def workgroups(p: Problem, kernel: Kernel) -> int:
-    """Workgroups of a launch; with groups as many as serve wherever these begin."""
+    """The workgroups of a launch; with groups, enough for any offsets."""
     if p.op.ragged == "m":
-        groups = p.groups if p.k else 0  # without K, all rows are zero, as those of no group
+        groups = p.groups if p.k else 0  # with K=0 all rows are zero, like rows outside of all groups
         return group_slots(p.m, groups, kernel.tile[0]) * -(-p.n // kernel.tile[1])
     return tiles(p, kernel) * (p.groups if p.op.ragged else p.batches)
 
@@ -117,10 +117,10 @@ def workgroups(p: Problem, kernel: Kernel) -> int:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Something a kernel demands of a product, as it is launched.
+    """A requirement of a kernel.
 
-    `broken` returns (required, got) where it is not met. `looser` is what one kernel allows more of than
-    another: of several reasons with one code, that of the loosest is told.
+    `broken` returns (required, got) if it is not met. `looser` ranks kernels: of several reasons with
+    the same code, that of the least strict kernel is reported.
     """
 
     code: str
@@ -137,12 +137,12 @@ def _size(p: Problem, k: Kernel) -> tuple[str, object] | None:
 
 def _pitch(p: Problem, k: Kernel) -> tuple[str, object] | None:
     for side, (name, x) in enumerate(p.named()):
-        _, lines = major_view(x, k, side)
-        if copy_reason(x, k, side) is not None and copy_pitch(x, k, side) * lines >= REACH:
+        _, vectors = major_view(x, k, side)
+        if copy_reason(x, k, side) is not None and copy_pitch(x, k, side) * vectors >= REACH:
             axis = "MN"[side] if k_strided(k, side) else "K"
-            limit = REACH // lines * 8 // x.format.bits
+            limit = REACH // vectors * 8 // x.format.bits
             got = f"M={p.m}, N={p.n}, K={p.k}"
-            return f"{axis} must be below {limit} for {name} to be laid out anew", got
+            return f"{axis} must be below {limit} for a copy of {name}", got
     return None
 
 
@@ -169,7 +169,7 @@ PLAIN_CONSTRAINTS = (Constraint("size", _size), Constraint("grid", _grid))
 
 def _broken(p: Problem, kernel: Kernel, constraints: Iterable[Constraint]) -> list[tuple[Constraint, Reason]]:
     if p.empty and not p.op.ragged:
-        return []  # nothing to compute, so nothing to demand
+        return []  # nothing to compute, so no requirements
     return [
         (c, Reason(UnsupportedError, c.code, requirement(*found)))
         for c in constraints
@@ -177,7 +177,7 @@ def _broken(p: Problem, kernel: Kernel, constraints: Iterable[Constraint]) -> li
     ]
 
 
-# ---- the choice ------------------------------------------------------------------------------------
+# ---- the selection ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -185,27 +185,27 @@ class Choice:
     """A way to compute a product."""
 
     kernel: Kernel
-    problem: Problem  # the product as it is launched, transposed where `swapped`
+    problem: Problem  # the product as it is launched; transposed if `swapped`
     swapped: bool
-    copies: tuple[tuple[str, str], ...]  # operands and scales that it cannot take as they are, and why
-    cost: Cost  # the estimate, which says also into how many parts K is cut
+    copies: tuple[tuple[str, str], ...]  # operands and scales that must be copied, and why
+    cost: Cost  # the estimate, including into how many parts K is split
     copy_clocks: float = 0.0  # the estimate for the copies
-    why: tuple[Reason, ...] = ()  # why no faster kernel does, where the plain one does
+    why: tuple[Reason, ...] = ()  # for the plain kernel: why no faster kernel is used
 
     @property
     def names(self) -> tuple[str, str]:
-        """What messages call the first and the second operand of the kernel."""
+        """The names of the kernel's first and second operand in messages."""
         first, second = self.problem.op.operands
         return (second, first) if self.swapped else (first, second)
 
 
 def _matrices(x: Operand) -> int:
-    """How many different matrices there are."""
+    """The number of distinct matrices."""
     return math.prod(n for n, step in zip(x.shape[:-2], x.strides[:-2], strict=True) if step)
 
 
 def out_copy_reason(p: Problem, kernel: Kernel) -> str | None:
-    """Say why a kernel cannot store into the output itself; None if it can."""
+    """The reason why a kernel cannot store to the output directly; None if it can."""
     assert p.out is not None
     if direct(p, kernel):
         return None
@@ -238,11 +238,11 @@ def _choice(p: Problem, kernel: Kernel, swapped: bool = False) -> Choice:
 
 
 def _product(p: Problem) -> Product:
-    """What decides about time; of groups of rows as many products over the average rows of one."""
+    """The parameters of the estimate; groups of rows count as products of the average number of rows."""
     item, a_bits, b_bits = p.out_format.itemsize, p.a.format.bits, p.b.format.bits
     if not p.op.ragged:
         return Product(p.m, p.n, p.k, p.batches, _matrices(p.a), _matrices(p.b), item, a_bits, b_bits)
-    groups = max(1, min(p.groups, p.m) if p.op.ragged == "m" else p.groups)  # others have no rows
+    groups = max(1, min(p.groups, p.m) if p.op.ragged == "m" else p.groups)  # at most so many have rows
     m, k = (-(-p.m // groups), p.k) if p.op.ragged == "m" else (p.m, -(-p.k // groups))
     return Product(m, p.n, k, groups, groups, groups, item, a_bits, b_bits, splittable=False)
 
@@ -252,7 +252,7 @@ def _needs_copy(choice: Choice) -> bool:
 
 
 def _orientations(p: Problem) -> list[tuple[Problem, bool]]:
-    """The product itself, or its transpose, whichever has an output of contiguous rows."""
+    """The product, its transpose, or both: those whose output has contiguous rows."""
     if p.op.ragged or p.col_scale or p.bias is not None:
         return [(p, False)]
     ways = [(p, False), (p.transposed, True)]
@@ -260,16 +260,15 @@ def _orientations(p: Problem) -> list[tuple[Problem, bool]]:
 
 
 def serves(kernel: Kernel, p: Problem) -> bool:
-    """Whether a kernel is one with matrix instructions for this operation."""
+    """Whether a kernel uses matrix instructions and implements this operation."""
     return kernel.op.removeprefix("scaled_") == p.op.kernels
 
 
 def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
-    """Return the ways to compute a product, the best first; or every reason why there is none.
+    """Return the choices for a product, the best first; or every reason why there is none.
 
-    Those that copy an operand count only if all do.
-
-    `config.kernel` names the only kernel to consider, ``plain`` the one that takes anything.
+    Choices that copy an operand are only used if all do. `config.kernel` restricts them to one kernel;
+    ``plain`` is the kernel that supports every format and layout.
     """
     kernels = list(kernels)
     fast = [k for k in kernels if serves(k, p)]
@@ -279,7 +278,7 @@ def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[R
     why: list[Reason] = []
     if forced == PLAIN:
         if not p.op.plain:
-            text = "HIPGEMM_KERNEL=plain: there is no plain kernel for groups of rows"
+            text = "HIPGEMM_KERNEL=plain: no plain kernel for groups of rows exists"
             return [], [Reason(UnsupportedError, "forced", text)]
         fast, why = [], [Reason(UnsupportedError, "forced", "HIPGEMM_KERNEL=plain")]
     elif forced:
@@ -326,8 +325,8 @@ def _formats(p: Problem) -> tuple[str, str]:
 def _served(
     p: Problem, fast: Sequence[Kernel], kernels: Sequence[Kernel], forced: str
 ) -> tuple[list[tuple[Kernel, Problem, bool]], list[Reason]]:
-    """Return the kernels for a product's formats, transposed to suit them; or why there is none."""
-    for ways in (_orientations(p), [(p, False)]):  # the latter where the transpose has no kernel
+    """Return the kernels for a product's formats, which may be transposed; or why there is none."""
+    for ways in (_orientations(p), [(p, False)]):  # the latter if there is no kernel for the transpose
         served = [(k, q, swapped) for q, swapped in ways for k in fast if (k.a, k.b) == _formats(q)]
         if served:
             return served, []
@@ -341,7 +340,7 @@ def _served(
     if p.op.ragged:
         built = load_manifest().items()
         able = [arch for arch, made in built if any(serves(k, p) for k in made.kernels.values())]
-        required = f"the GPU must be one with kernels for groups of rows, {' or '.join(able) or 'none'}"
+        required = f"the GPU must have kernels for groups of rows: {' or '.join(able) or 'none'}"
         got = kernels[0].arch if kernels else "none"
         return [], [Reason(UnsupportedError, "kernel", requirement(required, got))]
     plain = [k for k in kernels if k.op == PLAIN]
@@ -355,22 +354,22 @@ def _served(
 
 @dataclass(frozen=True)
 class Support:
-    """The answer of `can_use`. True where the call would run.
+    """The answer of `can_use`. Its truth value is whether the call would run.
 
     Attributes
     ----------
     kernel : str or None
         The kernel that would run.
     reasons : tuple of Reason
-        Everything that stands in the way.
+        Every reason why it would not run.
     copies : tuple of str
         Operands that would be copied first, and why.
     costs : tuple of Cost
-        The estimate by which the kernel was chosen, one for each that fits, the chosen one's first.
+        The estimates of all kernels that support the call. The first one is that of the chosen kernel.
     splits : int
-        Into how many parts K would be cut; a second kernel adds them up.
+        The number of parts that K would be split into (split-K); a second kernel adds them.
     why : tuple of Reason
-        Why no faster kernel would run, where the plain one would.
+        Why no faster kernel would run, if the plain kernel would.
     """
 
     kernel: str | None
@@ -382,9 +381,9 @@ class Support:
 
     @classmethod
     def of(cls, p: Problem, found: Sequence[Choice], widened: Iterable[str] = ()) -> Support:
-        """What choices mean for a call; `widened` are operands that become 8-bit ones first."""
+        """The answer for the choices of a call; `widened` operands are expanded to 8 bits first."""
         best = found[0]
-        before = [(name, "4 bits beside 8") for name in widened]
+        before = [(name, "expanded to 8 bits") for name in widened]
         copies = tuple(f"{name}: {reason}" for name, reason in (*host_copies(p), *before, *best.copies))
         costs = tuple(choice.cost for choice in found)
         return cls(best.kernel.name, (), copies, costs, best.cost.splits, best.why)

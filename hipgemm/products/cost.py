@@ -1,4 +1,4 @@
-"""How long a kernel would take: an estimate that decides among kernels. Pure; explained in docs/choice.md."""
+"""The cost model: an estimate of a kernel's time, by which kernels are selected. See docs/choice.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..kernels.manifest import Kernel
 
 
 class Rate(NamedTuple):
-    """A figure of the model."""
+    """A parameter of the model."""
 
     value: float
     unit: str
@@ -27,17 +27,17 @@ class Chip:
     """One device of an architecture, at its highest clock."""
 
     compute_units: int
-    xcds: int  # XCDs: parts with an L2 of their own, which workgroups are dealt out to in turn
+    xcds: int  # each has its own L2; workgroups are assigned to XCDs round-robin
     ghz: float
     memory: float  # bytes per second
 
     @property
     def memory_clock_bytes(self) -> float:
-        """Bytes of memory per clock, of the whole chip."""
+        """Sustained memory bandwidth of the chip, in bytes per clock."""
         return self.memory * SUSTAINED_MEMORY.value / (self.ghz * 1e9)
 
 
-# Vendors' data sheets.
+# From vendors' data sheets.
 CHIPS = {
     "gfx950": Chip(256, 8, 2.4, 8.0e12),
     "gfx942": Chip(304, 8, 2.1, 5.3e12),
@@ -53,7 +53,7 @@ MATRIX = {
     4: Rate(8192, "multiply-adds/clock/CU", "ISA: 16x16x128 in 4 passes of 4 clocks, 4 SIMDs"),
 }
 VECTOR = Rate(64, "multiply-adds/clock/CU", "ISA: 64 lanes in 4 clocks, 4 SIMDs")
-PLAIN_WORK = Rate(2, "instructions/multiply-add", "assumed: for each one, an access to LDS or a conversion")
+PLAIN_WORK = Rate(2, "instructions/multiply-add", "assumed: one LDS access or conversion for each")
 SUSTAINED_MATRIX = Rate(
     0.64, "of the peak", "HipKittens, MI355X, bf16 8192^3: 1610 of 2516 TFLOP/s; power holds the clock down"
 )
@@ -68,7 +68,7 @@ LDS_LATENCY = Rate(44, "clocks", "measured: tinygrad's traces, 40 to 48 from a r
 WAVE_START = Rate(700, "clocks", "measured: tinygrad's traces, cold start of a wave")
 WAVE_END = Rate(230, "clocks", "measured: tinygrad's traces, 180 to 280 from the last store to the end")
 UNEVEN = Rate(
-    0.02, "of the shorter terms", "assumed: nothing overlaps wholly; little, so that it settles ties"
+    0.02, "of the shorter terms", "assumed: overlap is not perfect; small, so that it only breaks ties"
 )
 LAUNCH = Rate(1032, "clocks", f"{_ASSUMED}: dispatch 430 ns")
 RATES = {
@@ -92,33 +92,33 @@ RATES = {
     "launch": LAUNCH,
 }
 
-RUN, GROUP_ROWS = 64, 8  # tiles that an XCD takes together, and rows of them: src_hip/gemm/order.hpp
-_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # parts of K worth a look
+RUN, GROUP_ROWS = 64, 8  # consecutive tiles of an XCD, and the rows of tiles in them: src_hip/gemm/order.hpp
+_SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # numbers of parts of K to consider
 
 
-# ---- what is asked, what is answered ---------------------------------------------------------------
+# ---- inputs and outputs of the model ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Product:
-    """What decides about time: `batches` products (M, K) @ (K, N)."""
+    """The parameters of a product that determine its time: `batches` products (M, K) @ (K, N)."""
 
     m: int
     n: int
     k: int
     batches: int = 1
-    a_matrices: int = 0  # how many different operands there are: 1 for one that all share; 0: `batches`
+    a_matrices: int = 0  # the number of distinct operands: 1 if all share one; 0 stands for `batches`
     b_matrices: int = 0
     out_bytes: int = 2  # of an element of the result
-    a_bits: int = 16  # of an element of the operands, for a kernel that takes any
+    a_bits: int = 16  # of an element of the operands, for the plain kernel
     b_bits: int = 16
-    splittable: bool = True  # whether K may be cut into parts
+    splittable: bool = True  # whether K may be split
 
 
 class Term(NamedTuple):
-    """A part of an estimate.
+    """A term of an estimate.
 
-    Those with `overlaps` go on at the same time, and the longest of them counts; the others are added.
+    Terms with `overlaps` run concurrently, and the longest of them counts; the others are added.
     """
 
     name: str
@@ -130,20 +130,20 @@ class Term(NamedTuple):
 
 @dataclass(frozen=True)
 class Cost:
-    """A rough time for one kernel, in clocks of the engine. Only its order matters.
+    """An estimated time of one kernel, in engine clocks. It is for comparing kernels.
 
     Attributes
     ----------
     kernel : Kernel
-        Which.
+        The kernel.
     splits, split_tiles : int
-        Into how many parts K is cut, and how many K tiles (counted as turns) are in each.
+        The number of parts of K, and of K iterations in each.
     tiles, rounds : int
-        Output tiles of all products; how many workgroups a compute unit runs one after the other.
+        The number of output tiles of all products, and of workgroups that a compute unit runs in sequence.
     clocks : float
         The estimate.
     load : Load
-        What the kernel does, apart from how K is split.
+        The work of the kernel, independent of how K is split.
     """
 
     kernel: Kernel
@@ -156,7 +156,7 @@ class Cost:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """What the estimate consists of."""
+        """The terms of the estimate."""
         return tuple(self.load.terms(self.splits, self.split_tiles))
 
     @property
@@ -166,12 +166,12 @@ class Cost:
 
     @property
     def microseconds(self) -> float:
-        """The estimate as a time."""
+        """The estimate in microseconds."""
         return self.clocks / self.load.chip.ghz / 1e3
 
     @property
     def totals(self) -> Totals:
-        """What the whole product costs the chip, for comparison with counters."""
+        """Totals of the whole product, for comparison with counters."""
         return self.load.totals(self.splits)
 
     def __str__(self) -> str:
@@ -182,18 +182,18 @@ class Cost:
 
 
 class Totals(NamedTuple):
-    """Sums over the chip, in the units of the emulator's counters."""
+    """Totals over the chip, in the units of the emulator's counters."""
 
     matrix_clocks: float  # of SIMDs
     lds_read_bytes: float
     lds_dma_bytes: float
-    read_bytes: float  # that workgroups ask for
-    unique_bytes: float  # of operands, each once
+    read_bytes: float  # requested by workgroups
+    unique_bytes: float  # of the operands, each counted once
     written_bytes: float
 
 
 def estimate(x: Product, kernel: Kernel) -> Cost:
-    """Estimate a kernel's time for a product, with as many parts of K as are best.
+    """Estimate a kernel's time for a product, with the best number of parts of K.
 
     >>> kernel = Kernel("k", "gemm", "gfx950", 256, (64, 64, 64), (), "bf16", "bf16", "nt")
     >>> one, many = (estimate(Product(m, 4096, 4096), kernel) for m in (1, 4096))
@@ -209,19 +209,19 @@ def estimate(x: Product, kernel: Kernel) -> Cost:
             best, least = choice, clocks
         _, power, _, _, fabric, memory, _ = loop
         if max(power, fabric, memory) == max(loop):
-            break  # the chip as a whole is busy: more parts would only add to that
+            break  # limited by the whole chip: more parts would not help
     tiles, rounds = load.tiles * load.batches, load.rounds(best[0])
     return Cost(kernel, *best, tiles=tiles, rounds=rounds, clocks=least, load=load)
 
 
 def uneven(loop: Iterable[float]) -> float:
-    """Clocks that terms of the main loop add to the longest of them."""
+    """Clocks that the shorter terms of the main loop add to the longest one."""
     terms = list(loop)
     return UNEVEN.value * (sum(terms) - max(terms))
 
 
 def copy_clocks(read: int, written: int, arch: str = "gfx950") -> float:
-    """Estimate the time of laying an operand out anew, in clocks: bytes at memory's rate, and a launch."""
+    """Estimate the time of a copy of an operand, in clocks: its bytes at memory bandwidth, and a launch."""
     chip = CHIPS.get(arch, CHIPS["gfx950"])
     alone = LAUNCH.value + WAVE_START.value + LATENCY.value + WAVE_END.value
     return alone + (read + written) / chip.memory_clock_bytes
@@ -231,7 +231,7 @@ def copy_clocks(read: int, written: int, arch: str = "gfx950") -> float:
 
 
 class Load:
-    """What a kernel does for a product, apart from how K is split."""
+    """The work of a kernel for a product, independent of how K is split."""
 
     def __init__(self, x: Product, kernel: Kernel) -> None:
         self.x, self.kernel = x, kernel
@@ -245,46 +245,48 @@ class Load:
         self.batches = max(1, x.batches)
         self.k_tiles = max(1, -(-x.k // tk))
         self.waves = max(1, kernel.threads // 64)
-        self.resident = max(1, int(kernel.workgroups_per_cu))  # workgroups that share a compute unit
+        self.resident = max(1, int(kernel.workgroups_per_cu))  # occupancy: workgroups per compute unit
         a_bytes, b_bytes = _bytes(kernel.a, x.a_bits), _bytes(kernel.b, x.b_bits)
         self.a_matrices = min(x.a_matrices or self.batches, self.batches)
         self.b_matrices = min(x.b_matrices or self.batches, self.batches)
-        # Bytes of a K tile: asked of L2, and put into LDS (rows past the end as zeros). Scales of blocks are
-        # loaded by each wave for itself: at least a line of 128 bytes for each of the 4 blocks that a load
-        # takes, more if the wave has more than 64 rows.
-        a_codes, b_codes = _bytes(kernel.a, x.a_bits, False), _bytes(kernel.b, x.b_bits, False)
-        # Of an operand across K, a load takes a run of numbers, which may be shorter than a line. Rows along
-        # K that do not begin at a line of 128 bytes touch one more.
+        # Bytes of a K tile that are requested from L2, and written to LDS (rows past the end as zeros). Each
+        # wave loads its block scales: at least one cache line of 128 bytes for each of the 4 blocks of a
+        # load, more if the wave has more than 64 rows.
+        a_item, b_item = _bytes(kernel.a, x.a_bits, False), _bytes(kernel.b, x.b_bits, False)
+        # For an MN-major operand, a load reads a run of elements, which may be shorter than a cache line.
+        # Rows of a K-major operand that are not aligned to a cache line touch one more.
         parts = 2 if kernel.schedule == "PingPong" else 1
-        a_asked = a_codes * (
-            max(1.0, 128 * parts / (tm * a_codes))
+        a_asked = a_item * (
+            max(1.0, 128 * parts / (tm * a_item))
             if kernel.layout[:1] == "t"
-            else _touched(x.k * a_codes, tk * a_codes)
+            else _touched(x.k * a_item, tk * a_item)
         )
-        b_asked = b_codes * (
-            max(1.0, 128 * parts / (tn * b_codes))
+        b_asked = b_item * (
+            max(1.0, 128 * parts / (tn * b_item))
             if kernel.layout[1:] == "n"
-            else _touched(x.k * b_codes, tk * b_codes)
+            else _touched(x.k * b_item, tk * b_item)
         )
-        lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
-        self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * lines
+        cache_lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
+        self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * cache_lines
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
-        self.dma_bytes = (tm + tn) * 4 * tk if self.plain else (tm * a_codes + tn * b_codes) * tk
+        self.dma_bytes = (tm + tn) * 4 * tk if self.plain else (tm * a_item + tn * b_item) * tk
         reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
         self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
-        if self.plain:  # a square of the tile for each thread, float32 in LDS
+        if self.plain:  # each thread computes a square of the tile, from float32 in LDS
             self.lds_bytes = kernel.threads * 2 * math.sqrt(tm * tn / kernel.threads) * 4 * tk
         self.bits = 32 if self.plain else kernel.bits
         rate = VECTOR.value / PLAIN_WORK.value if self.plain else MATRIX[self.bits].value
         self.peak = rate * self.chip.compute_units
-        # Clocks of a compute unit for a K tile.
+        # Clocks of a compute unit per K tile.
         self.matrix_step = tm * tn * tk / rate
         self.lds_step = self.lds_bytes / LDS_READ.value + self.dma_bytes / LDS_DMA.value
         self.l2_step = self.step_bytes / L2.value
-        # Fetches run this many K tiles ahead.
+        # The prefetch distance in K tiles.
         stages = kernel.lds // self.dma_bytes if kernel.lds else 2.0
         self.ahead = 1.25 if kernel.schedule == "PingPong" else max(1.0, stages - 1)
-        self.spare = max(0.0, stages - 2)  # tiles of zeros fetched at the end, so that waits stay the same
+        self.spare = max(
+            0.0, stages - 2
+        )  # tiles of zeros that are prefetched at the end, to keep wait counts
         alone = self.matrix_step * max(1.0, 4 / self.waves)
         if kernel.schedule == "PingPong":
             self.chain_step = max(alone, self.lds_step, LATENCY.value / self.ahead)
@@ -297,9 +299,9 @@ class Load:
             (self.tiles_n * x.m * a_asked + self.tiles_m * x.n * b_asked) * x.k
             + self.tiles * self.k_tiles * self.scale_bytes
         ) * self.batches
-        # Tiles that an XCD works on together, and how many rows and columns of tiles they cover.
-        die_units = max(1, self.chip.compute_units // self.chip.xcds)
-        self.together = max(1, min(die_units * self.resident, RUN, -(-self.tiles // self.chip.xcds)))
+        # Tiles that are in flight on an XCD, and how many rows and columns of tiles they cover.
+        xcd_units = max(1, self.chip.compute_units // self.chip.xcds)
+        self.together = max(1, min(xcd_units * self.resident, RUN, -(-self.tiles // self.chip.xcds)))
         self.run_rows = min(GROUP_ROWS, self.tiles_m, self.together)
         self.run_columns = min(self.tiles_n, -(-self.together // self.run_rows))
         each = min(self.run_rows * tm, x.m) * a_bytes + min(self.run_columns * tn, x.n) * b_bytes
@@ -308,45 +310,45 @@ class Load:
         self.results = x.m * x.n * self.batches
 
     def choices(self) -> Iterator[tuple[int, int]]:
-        """Numbers of parts of K that are worth a look, with the even number of turns in each."""
-        turns = self.k_tiles + self.k_tiles % 2
-        yield 1, turns
+        """Numbers of parts of K to consider, with the even number of K iterations in each."""
+        iterations = self.k_tiles + self.k_tiles % 2
+        yield 1, iterations
         if (
             self.plain
             or not self.x.splittable
             or self.tiles * self.batches >= 4 * self.chip.compute_units * self.resident
         ):
-            return  # so many rounds that the last one, though units idle in it, matters little
+            return  # so many rounds that idle compute units in the last one hardly matter
         before = 1
         for wanted in _SPLITS:
-            each = -(-turns // wanted)
+            each = -(-iterations // wanted)
             each += each % 2
-            splits = -(-turns // each)
+            splits = -(-iterations // each)
             if splits > before:
                 before = splits
                 yield splits, each
 
     def per_unit(self, splits: int) -> int:
-        """Workgroups of the compute unit that has most of them."""
+        """Workgroups of the compute unit with the most workgroups."""
         xcds = self.chip.xcds
-        on_die = -(-self.tiles * splits * self.batches // xcds)
-        return -(-on_die // max(1, self.chip.compute_units // xcds))
+        on_xcd = -(-self.tiles * splits * self.batches // xcds)
+        return -(-on_xcd // max(1, self.chip.compute_units // xcds))
 
     def rounds(self, splits: int) -> int:
-        """Workgroups that such a unit runs one after the other."""
+        """Workgroups that such a compute unit runs in sequence."""
         return -(-self.per_unit(splits) // self.resident)
 
     def written(self, splits: int) -> float:
-        """Bytes that the kernel stores."""
+        """Bytes that the kernel stores, in all."""
         return self.results * (4 * splits if splits > 1 else self.x.out_bytes)
 
     def stored_bytes(self, splits: int) -> int:
-        """Bytes of the result's tile."""
+        """Bytes of an output tile."""
         size = 4 if splits > 1 else self.x.out_bytes
         return min(self.tile_m, self.x.m) * min(self.tile_n, self.x.n) * size
 
     def overlapping(self, splits: int, split_tiles: int) -> tuple[float, ...]:
-        """Clocks of what goes on at the same time: matrix, power, LDS, L2, fabric, memory, latency."""
+        """Clocks of the concurrent terms: matrix, power, LDS, L2, fabric, memory, latency."""
         mine, steps = self.per_unit(splits), min(self.k_tiles, split_tiles)
         simds = max(1.0, 4 / (self.waves * min(mine, self.resident)))
         written = self.written(splits)
@@ -361,7 +363,7 @@ class Load:
         )
 
     def added(self, splits: int) -> tuple[float, ...]:
-        """Clocks of what comes before and after: launch, start, store, sum of the parts."""
+        """Clocks of the sequential terms: launch, start, store, reduction of the parts of K."""
         mine, rounds = self.per_unit(splits), self.rounds(splits)
         return (
             LAUNCH.value,
@@ -371,14 +373,14 @@ class Load:
         )
 
     def reduction(self, splits: int) -> float:
-        """Clocks of the second kernel, which adds up the parts of K."""
+        """Clocks of the second kernel, which adds the parts of K."""
         workspace = self.written(splits)
         rate = FABRIC.value if workspace <= CACHE.value else self.chip.memory_clock_bytes
         moved = workspace / rate + self.results * self.x.out_bytes / self.chip.memory_clock_bytes
         return LAUNCH.value + WAVE_START.value + LATENCY.value + WAVE_END.value + moved
 
     def totals(self, splits: int) -> Totals:
-        """Sums over the chip."""
+        """Totals over the chip."""
         groups = self.tiles * self.batches * splits
         steps = self.tiles * self.k_tiles * self.batches
         return Totals(
@@ -391,7 +393,7 @@ class Load:
         )
 
     def terms(self, splits: int, split_tiles: int) -> Iterator[Term]:
-        """The same with words."""
+        """The terms with their formulas."""
         chip, mine, rounds = self.chip, self.per_unit(splits), self.rounds(splits)
         steps = min(self.k_tiles, split_tiles)
         loop = self.overlapping(splits, split_tiles)
@@ -405,13 +407,13 @@ class Load:
         written = self.written(splits)
         name, formula = "vector" if self.plain else "matrix", f"{each} x {tile} / {speed}"
         busy = min(4, self.waves * min(mine, self.resident))
-        formula += f" x 4 / {busy}, the SIMDs that have a wave" if busy < 4 else ""
+        formula += f" x 4 / {busy}, the SIMDs with a wave" if busy < 4 else ""
         yield Term(name, matrix, formula, rate.source, True)
         formula = f"{self.macs:.4g} multiply-adds / ({units} x {speed} x {SUSTAINED_MATRIX.value})"
         yield Term("power", power, formula, SUSTAINED_MATRIX.source, True)
         formula = f"{each} x ({self.lds_bytes:.0f} read / {LDS_READ.value:.0f}"
-        formula += f" + {self.dma_bytes:.0f} filled / {LDS_DMA.value:.0f})"
-        formula += f" + {self.spare:.0f} fills with zeros at the end" if self.spare else ""
+        formula += f" + {self.dma_bytes:.0f} written /  {LDS_DMA.value:.0f})"
+        formula += f" + {self.spare:.0f} tiles of zeros at the end" if self.spare else ""
         yield Term("lds", lds, formula, f"{LDS_READ.source}; {LDS_DMA.source}", True)
         yield Term("l2", l2, f"{each} x {self.step_bytes:.0f} bytes / {L2.value:.0f}", L2.source, True)
         formula = f"({_size(self.missed_bytes)} for {self.run_rows} x {self.run_columns} tiles in each L2"
@@ -421,9 +423,11 @@ class Load:
         formula += f" / {chip.memory_clock_bytes:.0f}"
         yield Term("memory", memory, formula, SUSTAINED_MEMORY.source, True)
         formula = f"{rounds} round{'s' if rounds != 1 else ''} x {steps} K tiles x {self.chain_step:.0f}"
-        source = f"a K tile of one workgroup: fetched {self.ahead:g} ahead, {LATENCY.value:.0f} clocks each"
+        source = (
+            f"a K tile of one workgroup: prefetched {self.ahead:g} ahead, {LATENCY.value:.0f} clocks each"
+        )
         yield Term("latency", latency, formula, f"{source}; {LATENCY.source}", True)
-        formula = f"{UNEVEN.value:g} x all of the above but the longest"
+        formula = f"{UNEVEN.value:g} x the sum of all terms above except the longest"
         yield Term("uneven", uneven(loop), formula, UNEVEN.source, False)
         yield Term("launch", launch, f"{LAUNCH.value:.0f}", LAUNCH.source, False)
         formula = f"{rounds} x ({WAVE_START.value:.0f} + {LATENCY.value:.0f})"
@@ -437,7 +441,7 @@ class Load:
 
 
 def _bytes(name: str, bits: int, scales: bool = True) -> float:
-    """Bytes of a number of a format, with its share of the scales; by `bits` for a kernel of no format."""
+    """Bytes of an element of a format, with its share of the scales; by `bits` for the plain kernel."""
     made = FORMATS.get(name) or QUANTIZED.get(name)
     if made is None:
         return bits / 8
@@ -445,17 +449,17 @@ def _bytes(name: str, bits: int, scales: bool = True) -> float:
 
 
 def _touched(row: float, width: float) -> float:
-    """Bytes of the lines that rows of `width` bytes touch, over those bytes; `row` bytes lie from row to row.
+    """Bytes of the cache lines that rows of `width` bytes touch, relative to `width`; `row` is the pitch.
 
     >>> _touched(4096, 128), _touched(2880, 128)
     (1.0, 1.5)
     """
     pitch = -(-int(row) // 16) * 16
-    lines = [-(-(i * pitch % 128 + int(width)) // 128) for i in range(8)]
-    return sum(lines) * 128 / 8 / width
+    cache_lines = [-(-(i * pitch % 128 + int(width)) // 128) for i in range(8)]
+    return sum(cache_lines) * 128 / 8 / width
 
 
 def _size(count: float) -> str:
-    """A number of bytes for people."""
+    """Format a number of bytes."""
     power = min(4, int(math.log2(count) // 10)) if count >= 1 else 0
     return f"{count / 1024**power:.4g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

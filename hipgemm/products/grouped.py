@@ -1,4 +1,4 @@
-"""The public products of groups of rows: one launch for all groups, wherever these begin."""
+"""The public grouped products: one launch for all groups of rows."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def grouped_matmul(
     dtype: npt.DTypeLike | None = None,
     stream: Any = None,
 ) -> Any:
-    """Multiply each group of rows with a matrix of its own: ``out[o[g]:o[g+1]] = x[o[g]:o[g+1]] @ w[g]``.
+    """Multiply each group of rows by its own matrix: ``out[o[g]:o[g+1]] = x[o[g]:o[g+1]] @ w[g]``.
 
-    One launch serves all groups. Offsets on the device are not read back. Sums are kept in float32, and
-    the result is rounded once.
+    One launch serves all groups. Offsets on the device are not copied to the host. Sums are accumulated in
+    float32, and the result is rounded once.
 
     Parameters
     ----------
     x : numpy.ndarray, DeviceArray or ScaledArray
         Rows (M, K) of bfloat16 or float16, or quantized along K.
     w : numpy.ndarray, DeviceArray or ScaledArray
-        Matrices (G, K, N), of the type of `x` or quantized alike (fp8 with one scale, one for each matrix
-        or one for each column); ``w.mT`` of (G, N, K) and, but for MX, (G, K, N) itself are read in place.
+        Matrices (G, K, N) of the same format as `x` (fp8 with one scale, one per matrix, or one per column).
+        ``w.mT`` of an array (G, N, K) is read in place, and an array (G, K, N) too except in MX formats.
     group_offsets : int32 array (G+1,)
-        Where groups begin, from 0 on, not decreasing, at most M; on the host or the device. Rows at and
-        behind the last one become 0.
+        The first row of each group, and the end of the last one: from 0, not decreasing, at most M; on the
+        host or the device. The rows from the last offset on become 0.
     out : array, optional
-        Where to put the result: (M, N), in the same place as `x`; not overlapping an input.
+        The destination (M, N), on the device of `x`. It must not overlap an input.
     dtype : dtype, optional
         bfloat16 (the default; float16 for such inputs), float16 or float32.
     stream : int or object with int(), optional
@@ -49,16 +49,17 @@ def grouped_matmul(
     Returns
     -------
     numpy.ndarray or DeviceArray
-        (M, N), like the inputs. A DeviceArray comes back at once; `get` waits for it.
+        (M, N), of the same kind as the inputs. A DeviceArray is returned before the work is complete; `get`
+        waits.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed; of offsets the index.
+        For invalid arguments. The message lists all faults, of offsets the index.
     UnsupportedError
-        For arguments that are right but have no kernel; its `reasons` say why.
+        For valid arguments that no kernel supports. Its `reasons` give every reason.
     HipError
-        At the next wait, for wrong offsets on the device; nothing outside the arrays is touched.
+        At the next wait, for invalid offsets on the device. No memory outside the arrays is accessed.
 
     Examples
     --------
@@ -89,42 +90,43 @@ def grouped_wgrad(
 ) -> Any:
     """Sum over the rows of each group: ``out[g] = dy[o[g]:o[g+1]].T @ x[o[g]:o[g+1]]``.
 
-    The gradient of `grouped_matmul` with respect to the (G, N, K) storage of its weights. One launch serves
-    all groups. Sums are kept in float32, and the result is rounded once.
+    This is the gradient of `grouped_matmul` with respect to weights that are stored as (G, N, K). One launch
+    serves all groups. Sums are accumulated in float32, and the result is rounded once.
 
     Parameters
     ----------
     dy, x : numpy.ndarray, DeviceArray or ScaledArray
-        Rows (M, N) and (M, K) of bfloat16 or float16, or quantized alike along their first axis:
-        `quantize_mxfp8` with ``axis=0, group_offsets=group_offsets`` for any offsets, without
-        `group_offsets` for multiples of 32.
+        Rows (M, N) and (M, K) of bfloat16 or float16, or both quantized along their first axis by
+        `quantize_mxfp8` with ``axis=0, group_offsets=group_offsets``. If all offsets are multiples of 32,
+        they may be quantized without `group_offsets`.
     group_offsets : int32 array (G+1,)
         As for `grouped_matmul`.
     out : array, optional
-        Where to put the result: (G, N, K), in the same place as `x`; not overlapping an input.
+        The destination (G, N, K), on the device of `x`. It must not overlap an input.
     dtype : dtype, optional
         bfloat16 (the default; float16 for such inputs), float16 or float32.
     recipe : str, optional
-        ``"mxfp8"`` quantizes bfloat16 and float16 operands in groups first; ``"bf16"`` multiplies them as
-        they are, as does the default.
+        ``"mxfp8"`` quantizes bfloat16 and float16 operands by groups first. ``"bf16"``, the default,
+        multiplies them without quantization.
     accumulate : bool
-        Add to what `out` holds, in float32 before rounding.
+        Add to the values in `out`, in float32 before rounding.
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
     numpy.ndarray or DeviceArray
-        (G, N, K), like the inputs: zeros for an empty group, or with `accumulate` what was there.
+        (G, N, K), of the same kind as the inputs. The matrix of an empty group is 0, or unchanged with
+        `accumulate`.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed; of offsets the index.
+        For invalid arguments. The message lists all faults, of offsets the index.
     UnsupportedError
-        For arguments that are right but have no kernel; its `reasons` say why.
+        For valid arguments that no kernel supports. Its `reasons` give every reason.
     HipError
-        At the next wait, for wrong offsets on the device; nothing outside the arrays is touched.
+        At the next wait, for invalid offsets on the device. No memory outside the arrays is accessed.
 
     Examples
     --------

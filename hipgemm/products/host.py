@@ -1,6 +1,6 @@
-"""Products of arrays on the host: how they are uploaded before, and the result downloaded after.
+"""Products of host arrays: upload of the operands, and download of the result.
 
-Small ones go up through one pinned buffer and one block of device memory, in one copy each way.
+Small arrays share one pinned buffer and one block of device memory, with one copy in each direction.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _INT32 = np.dtype(np.int32)
 
 @dataclass(frozen=True)
 class HostPlan:
-    """How the arrays of one call reach the device, and the result the host.
+    """How the arrays of a call are copied to the device, and the result to the host.
 
-    `places` are those of the operands, each followed by that of its scales, then of col_scale, bias and
-    offsets: None for what is not there, or on the device already.
+    `placements` are those of the operands, each followed by that of its scales, then of col_scale, bias and
+    offsets; None if an array is missing or on the device already.
     """
 
-    places: tuple[Placement | None, ...]
+    placements: tuple[Placement | None, ...]
     out: Placement
-    copies: tuple[tuple[str, str], ...]  # that NumPy makes on the way, and why
-    upload: int  # bytes that go up together; 0 for arrays too large for that
+    copies: tuple[tuple[str, str], ...]  # that NumPy makes before the upload, and why
+    upload: int  # bytes that are uploaded in one copy; 0 if the arrays are too large for that
     total: int
 
     def run(
@@ -61,11 +61,11 @@ class HostPlan:
             vectors[-1] = vectors[-1].get()
         sources = [*_parts(a), *_parts(b), *vectors]
 
-        def queue(there: list[Any], target: DeviceArray) -> None:
-            x, y = _joined(a, *there[:2]), _joined(b, *there[2:4])
-            execute(plan, x, y, target, (alpha, *there[4:]), stream)
+        def queue(arrays: list[Any], target: DeviceArray) -> None:
+            x, y = _joined(a, *arrays[:2]), _joined(b, *arrays[2:4])
+            execute(plan, x, y, target, (alpha, *arrays[4:]), stream)
 
-        run = self._together if self.upload else self._apart
+        run = self._run_in_one_buffer if self.upload else self._run_separately
         if hip.current_device() == plan.device:
             run(plan, sources, queue, result, stream)
         else:
@@ -73,56 +73,62 @@ class HostPlan:
                 run(plan, sources, queue, result, stream)
         return result
 
-    def _together(self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int) -> None:
-        """Go through one pinned buffer and one block."""
+    def _run_in_one_buffer(
+        self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int
+    ) -> None:
+        """Copy all arrays through one pinned buffer and one block."""
         block = hip.allocate(self.total, plan.device, stream)
         base = block.ptr
-        pairs = list(zip(sources, self.places, strict=True))
-        there = [x if place is None else place.array(block, base) for x, place in pairs]
+        pairs = list(zip(sources, self.placements, strict=True))
+        arrays = [x if placement is None else placement.array(block, base) for x, placement in pairs]
         with staging.acquired(plan.device, self.total, stream) as buffer:
             memory = buffer.array
-            for x, place in pairs:
-                if place is not None:
-                    place.write(memory, x)
+            for x, placement in pairs:
+                if placement is not None:
+                    placement.write(memory, x)
             if plan.accumulate:
                 self.out.write(memory, result)
             hip.copy("HostToDevice", base, buffer.ptr, self.upload, stream)
-            queue(there, self.out.array(block, base))
+            queue(arrays, self.out.array(block, base))
             at = self.out.offset
             hip.copy("DeviceToHost", buffer.ptr + at, base + at, self.out.nbytes, stream)
             hip.synchronize(stream)
             self.out.read(memory, result)
 
-    def _apart(self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int) -> None:
-        """Go array by array, piece by piece."""
+    def _run_separately(
+        self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int
+    ) -> None:
+        """Copy each array by itself, in chunks."""
 
-        def upload(place: Placement | None, x: Any) -> Any:
-            if place is None:
+        def upload(placement: Placement | None, x: Any) -> Any:
+            if placement is None:
                 return x
-            block = hip.allocate(place.nbytes, plan.device, stream)
-            start = block.ptr - place.offset
-            place.upload(np.asarray(x), start, stream)
-            return place.array(block, start)
+            block = hip.allocate(placement.nbytes, plan.device, stream)
+            start = block.ptr - placement.offset
+            placement.upload(np.asarray(x), start, stream)
+            return placement.array(block, start)
 
         try:
-            there = [upload(place, x) for place, x in zip(self.places[:4], sources[:4], strict=True)]
+            arrays = [
+                upload(placement, x) for placement, x in zip(self.placements[:4], sources[:4], strict=True)
+            ]
             out = plan.new_out(plan.device, stream)
             if plan.accumulate:
                 self.out.upload(result, out.ptr - self.out.offset, stream)
-            queue([*there, *sources[4:]], out)
+            queue([*arrays, *sources[4:]], out)
             download(out.ptr, out.shape, out.strides, result, stream)
         except Exception:
             hip.quiesce(stream)
-            raise  # Ctrl-C need not wait: what is under way uses buffers that are given back by their events
+            raise  # no wait for KeyboardInterrupt: buffers in use are released by their events
 
 
 def _parts(x: Any) -> tuple[Any, Any]:
-    """The arrays of an operand, as a device holds them."""
+    """The elements and scales of an operand, packed as on a device."""
     return (packed_data(x), x.scale) if type(x) is ScaledArray else (x, None)
 
 
 def _joined(x: Any, data: Any, scale: Any) -> Any:
-    """The operand `x` of arrays on the device."""
+    """The operand `x` with its arrays on the device."""
     if type(x) is not ScaledArray:
         return data
     form = QUANTIZED[x.format]
@@ -131,7 +137,7 @@ def _joined(x: Any, data: Any, scale: Any) -> Any:
 
 
 def plan(p: Problem, call: Arguments) -> HostPlan:
-    """Decide how the arrays of a call reach the device."""
+    """Plan how the arrays of a call are copied to the device."""
     assert p.given is not None
     placed: list[Placement | None] = []
     for x, given, k_axis in zip((call.a, call.b), p.given, p.op.k_axes, strict=True):
@@ -141,10 +147,10 @@ def plan(p: Problem, call: Arguments) -> HostPlan:
         placed.append(Placement.contiguous(vector.shape, dtype or vector.dtype) if on_host else None)
     out = Placement.contiguous(p.shape, p.out_format.dtype)
     total = 0
-    for i, place in enumerate(placed):
-        if place is not None:
-            placed[i] = replace(place, offset=total)
-            total += _aligned(place.nbytes)
+    for i, placement in enumerate(placed):
+        if placement is not None:
+            placed[i] = replace(placement, offset=total)
+            total += _aligned(placement.nbytes)
     upload, total = total, total + out.nbytes
     out = replace(out, offset=upload)
     upload = total if p.accumulate else upload
@@ -156,12 +162,12 @@ def _aligned(nbytes: int) -> int:
 
 
 def _operand(x: Any, given: Operand, k: int, k_axis: int) -> list[Placement | None]:
-    """Where the elements of an operand go, and its scales."""
-    there = uploaded(given, k)
-    columns = is_column_major(there)
+    """The placements of an operand's elements and scales."""
+    target = uploaded(given, k)
+    columns = is_column_major(target)
     data, scale = _parts(x)
     ndim = len(data.shape)
-    shape, strides = data.shape, there.strides[-ndim:]
+    shape, strides = data.shape, target.strides[-ndim:]
     if k_axis == -2:
         strides, columns = swap_last_axes(strides), not columns
     placed = Placement.pitched(shape, strides, data.dtype, columns)
@@ -169,6 +175,6 @@ def _operand(x: Any, given: Operand, k: int, k_axis: int) -> list[Placement | No
         return [placed, None]
     if len(scale.shape) < 2 or x.group_offsets is not None:
         return [placed, Placement.contiguous(scale.shape, scale.dtype)]
-    steps = there.scale_strides[-len(scale.shape) :]
+    steps = target.scale_strides[-len(scale.shape) :]
     steps = swap_last_axes(steps) if k_axis == -2 else steps
     return [placed, Placement.contiguous(scale.shape, scale.dtype, steps, columns=k_axis == -2)]

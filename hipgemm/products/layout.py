@@ -1,4 +1,4 @@
-"""How operands lie, how they are copied to where a kernel can read them, and batches as few strides. Pure."""
+"""Layouts of operands, copies to layouts that a kernel can read, and merged batch axes. Uses no device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .problem import Problem
 Axes = tuple[int, ...]
 
 
-# ---- operands on the host, and where they go -------------------------------------------------------
+# ---- layouts of host operands on a device ----------------------------------------------------------
 
 
 def is_column_major(x: Operand) -> bool:
@@ -24,18 +24,18 @@ def is_column_major(x: Operand) -> bool:
 
 
 def host_copy_reason(x: Operand, k: int) -> str | None:
-    """Say why an operand of the host is copied there before it is uploaded line by line; None if not."""
+    """The reason why a host operand is copied on the host before the upload; None if it is not."""
     x = _packed(x, k)
-    lines = x.transposed if is_column_major(x) else x
-    if not lines.rows_contiguous:
+    major = x.transposed if is_column_major(x) else x
+    if not major.rows_contiguous:
         return "no axis contiguous; copied on the host"
-    own = [axis for axis in range(len(x.shape) - 1) if lines.strides[axis] or axis == len(x.shape) - 2]
-    levels, _ = merge([lines.shape[axis] for axis in own], [lines.strides[axis] for axis in own])
-    return "matrices apart; copied on the host" if len(levels) > 1 and 0 not in levels else None
+    own = [axis for axis in range(len(x.shape) - 1) if major.strides[axis] or axis == len(x.shape) - 2]
+    levels, _ = merge([major.shape[axis] for axis in own], [major.strides[axis] for axis in own])
+    return "matrices not contiguous; copied on the host" if len(levels) > 1 and 0 not in levels else None
 
 
 def host_copies(p: Problem) -> list[tuple[str, str]]:
-    """Operands that are copied on the host first, and why."""
+    """The operands that are copied on the host first, and why."""
     if p.device is not None or p.given is None:
         return []
     named = zip(p.op.operands, p.given, strict=True)
@@ -43,18 +43,18 @@ def host_copies(p: Problem) -> list[tuple[str, str]]:
 
 
 def uploaded(x: Operand, k: int = -1) -> Operand:
-    """Describe an operand (.., rows, K) of the host as it will lie on a device: lines padded to 16 bytes.
+    """Describe a host operand (.., rows, K) as it will be on a device: rows or columns padded to 16 bytes.
 
-    `k` is K in elements, to tell those of 4 bits that are yet to be packed.
+    `k` is K in elements; it shows whether 4-bit elements are not packed yet.
     """
     if x.device is not None:
         return x
     x = _packed(x, k)
     columns = is_column_major(x)
-    lines, along = x.shape[:-3:-1] if columns else x.shape[-2:]
-    pitch = padded_pitch(along, x.format.itemsize)
+    vectors, length = x.shape[:-3:-1] if columns else x.shape[-2:]
+    pitch = padded_pitch(length, x.format.itemsize)
     steps: list[int] = []
-    step = lines * pitch
+    step = vectors * pitch
     for n, stride in zip(reversed(x.shape[:-2]), reversed(x.strides[:-2]), strict=True):
         steps.insert(0, step if stride else 0)
         step *= n if stride else 1
@@ -70,7 +70,7 @@ def uploaded(x: Operand, k: int = -1) -> Operand:
 
 
 def _uploaded_scales(x: Operand, k: int) -> Axes:
-    """Strides of scales that are uploaded: contiguous, along K last."""
+    """Strides of uploaded scales: contiguous, with K as the last axis."""
     block = x.format.block
     extents = [n if step else 1 for n, step in zip(x.shape, x.scale_strides, strict=True)]
     extents[-1] = -(-k // block) if block else 1
@@ -79,7 +79,7 @@ def _uploaded_scales(x: Operand, k: int) -> Axes:
 
 
 def _packed(x: Operand, k: int) -> Operand:
-    """Describe 4-bit elements on the host as what they are packed into: rows one behind the other."""
+    """Describe 4-bit elements on the host as they will be packed: in contiguous rows."""
     if x.format.bits != 4 or x.shape[-1] != k:
         return x
     shape = (*x.shape[:-1], -(-k // 2))
@@ -90,13 +90,12 @@ def _packed(x: Operand, k: int) -> Operand:
 
 
 def on_device(p: Problem) -> Problem:
-    """The same product as it is launched: operands on a device, an output, few leading axes.
+    """The product as it is launched: operands on a device, an output, and merged leading axes.
 
-    Axes that lie in memory as one become one. Where all products share `b`, and the rows of `a` go on
-    from one to the next, so does M.
+    If all products share `b` and the rows of `a` are equally spaced, the batch is merged into M.
     """
     given = p.given or (p.a, p.b)
-    a, b = (_there(x, y, p.k) for x, y in zip((p.a, p.b), given, strict=True))
+    a, b = (_device_operand(x, y, p.k) for x, y in zip((p.a, p.b), given, strict=True))
     out = p.out
     if out is None or out.device is None:
         strides = contiguous_strides(p.shape, p.out_format.itemsize)
@@ -110,7 +109,7 @@ def on_device(p: Problem) -> Problem:
     moving = (0, 2, 3)  # a, out and the scales of a
     while batch and m * batch[-1] < 2**31 and not (steps[1][-1] or steps[4][-1]):
         if a.format.block and len(batch) > 1:
-            break  # blocked scales are reordered for all rows at once, or product by product
+            break  # blocked scales are reordered for all rows at once, or for each product
         if steps[0][-1] == 0 or (m != 1 and any(steps[i][-1] != m * rows[i] for i in moving)):
             break
         for i in moving:
@@ -136,8 +135,8 @@ def on_device(p: Problem) -> Problem:
     )
 
 
-def _there(x: Operand, given: Operand, k: int) -> Operand:
-    """An operand as a kernel will read it: uploaded, or widened once it is uploaded."""
+def _device_operand(x: Operand, given: Operand, k: int) -> Operand:
+    """An operand as a kernel will read it: uploaded, and expanded to 8 bits if needed."""
     if x.widens and given.device is None:
         return replace(x, scale_strides=uploaded(given, k).scale_strides)
     return uploaded(x, k)
@@ -151,7 +150,7 @@ def _scale_strides(x: Operand) -> Axes:
 
 
 def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axes]]:
-    """Join neighbouring axes wherever one stride walks through both, in every array at once.
+    """Merge adjacent axes that one stride can traverse, in all arrays.
 
     >>> merge((2, 3, 1), (24, 8, 4), (0, 0, 0))
     ((6,), [(8,), (0,)])
@@ -171,7 +170,7 @@ def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axe
 
 
 class Batch:
-    """Leading axes: the two that a launch steps through; each entry of the others takes its own launch."""
+    """Leading axes: a launch covers the two longest; each entry of the others needs its own launch."""
 
     def __init__(self, extents: Axes):
         longest = sorted(range(len(extents)), key=lambda axis: extents[axis])[-2:]
@@ -188,7 +187,7 @@ class Batch:
         return (own[0] if len(own) > 1 else 0), (own[-1] if own else 0)
 
     def starts(self, *parts: Sequence[int]) -> tuple[Axes, ...]:
-        """Where each launch begins in each operand; empty for one launch."""
+        """The offset of each launch in each operand, in bytes; empty for one launch."""
         if not self._launched:
             return ()
         return tuple(
@@ -200,12 +199,12 @@ class Batch:
 
 
 def own_axes(strides: Axes) -> list[int]:
-    """Leading axes that are not broadcast."""
+    """The leading axes that are not broadcast."""
     return [axis for axis, step in enumerate(strides[:-2]) if step]
 
 
 def spread(steps: Axes, own: Sequence[int], count: int) -> Axes:
-    """Give the axes that are broadcast a stride of 0."""
+    """Strides of all leading axes, with 0 for broadcast ones."""
     found = [0] * count
     for axis, step in zip(own, steps, strict=True):
         found[axis] = step
@@ -217,32 +216,32 @@ def spread(steps: Axes, own: Sequence[int], count: int) -> Axes:
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy of an operand: its shape without axes that are broadcast, strides before and after."""
+    """A copy of an operand: its shape without broadcast axes, and the strides of source and target."""
 
     reason: str
     item: int
     shape: Axes
     source: Axes
     target: Axes
-    padded: int  # columns with the zeros behind them
+    padded: int  # columns including padding
     nbytes: int
 
     @property
     def back(self) -> Copy:
-        """The copy that undoes it."""
+        """The copy in the opposite direction."""
         return replace(self, source=self.target, target=self.source)
 
 
-def copy_to_lines(reason: str, item: int, shape: Axes, strides: Axes, pitch: int) -> Copy:
-    """Copy matrices (.., lines, elements) to contiguous lines, `pitch` bytes apart."""
+def copy_to_rows(reason: str, item: int, shape: Axes, strides: Axes, pitch: int) -> Copy:
+    """Copy matrices (.., rows, columns) to contiguous rows, `pitch` bytes apart."""
     own = own_axes(strides)
     lead = tuple(shape[axis] for axis in own)
-    lines, along = shape[-2:]
-    matrix = lines * pitch
+    rows, columns = shape[-2:]
+    matrix = rows * pitch
     return Copy(
         reason,
         item,
-        (*lead, lines, along),
+        (*lead, rows, columns),
         (*(strides[axis] for axis in own), *strides[-2:]),
         (*contiguous_strides(lead, matrix), pitch, item),
         pitch // item,

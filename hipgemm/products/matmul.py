@@ -47,7 +47,7 @@ def matmul(
 ) -> DeviceArray: ...
 
 
-# A TypeError. Yet with these, operands that may be either have a type.
+# These raise a TypeError. They are declared so that operands of a union type can be checked.
 @overload
 def matmul(
     a: Host,
@@ -107,57 +107,59 @@ def matmul(
 ) -> Any:
     """Multiply matrices: ``out = (a @ b) * alpha * col_scale + bias``.
 
-    Sums are kept in float32, and the result is rounded once.
+    Sums are accumulated in float32, and the result is rounded once.
 
     Parameters
     ----------
     a, b : numpy.ndarray, DeviceArray or ScaledArray
-        Matrices (.., M, K) and (.., K, N) of bfloat16, of float16, or quantized alike, both on the host or
-        both on one device. Leading axes broadcast as those of `numpy.matmul`. Blocks of quantized ones lie
-        along K, whose scales are applied before the sum is rounded.
+        Matrices (.., M, K) and (.., K, N), both bfloat16, both float16, or both quantized; both on the host
+        or both on the same device. Leading axes broadcast as in `numpy.matmul`. MX operands must be blocked
+        along K; their scales are applied before the sum is rounded.
     out : array, optional
-        Where to put the result: (.., M, N), any strides, in the same place as `a`; not overlapping an input.
+        The destination (.., M, N), with any strides, on the device of `a`. It must not overlap an input.
     dtype : dtype, optional
         bfloat16, float16 or float32. Default: that of `out`, else float16 for float16 operands, else
         bfloat16.
     alpha : float or 0-d float32 DeviceArray
-        A factor.
+        A scalar factor.
     col_scale : float32 array (N,), optional
-        A factor for each column, on the host or the device.
+        A factor per column, on the host or the device.
     bias : array (N,), optional
-        bfloat16, float16 or float32; added last, on the host or the device.
+        Added last; bfloat16, float16 or float32, on the host or the device.
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
     numpy.ndarray or DeviceArray
-        Like the inputs. A DeviceArray comes back at once; `get` waits for it.
+        Of the same kind as the inputs. A DeviceArray is returned before the work is complete; `get` waits.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed. One-dimensional operands are.
+        For invalid arguments, such as one-dimensional operands. The message lists all faults.
     UnsupportedError
-        For arguments that are right but have no kernel: extents of 2**31 and more, and results of so many
-        tiles that no grid holds them. Its `reasons` say why.
+        For valid arguments that no kernel supports: an extent of 2**31 or more, or a result with too many
+        tiles for a grid. Its `reasons` give every reason.
 
     Notes
     -----
-    bfloat16, float16 and fp8 operands are read in place in all four layouts, so ``x @ w.T`` and ``a.T @ b``
-    copy nothing, nor does an output whose columns are contiguous; MX operands are read along K. What a
-    kernel cannot read so (a base or a pitch that is no multiple of 16 bytes, say) is laid out anew on the
-    device first, which `usage` counts and `can_use` foretells.
+    bfloat16, float16 and fp8 operands are read in place in all four layouts (nn, nt, tn, tt), so ``x @ w.T``
+    and ``a.T @ b`` need no copy. Neither does an output with contiguous rows or columns. MX operands must be
+    contiguous along K. An operand that a kernel cannot read in place, for example with a pitch that is not a
+    multiple of 16 bytes, is copied on the device first. `can_use` reports such a copy in advance, and `usage`
+    counts it.
 
-    Leading axes take one launch as long as they come down to two strides, and one for each entry of any
-    other. Where all share `b` and the rows of `a` follow each other, they are one product of more rows.
-    Operands may be larger than 4 GiB, as may strides.
+    One launch serves all leading axes that can be merged into two strides; each entry of other axes needs its
+    own launch. If all products share `b` and the rows of `a` are equally spaced, they run as one product with
+    more rows. Operands and strides may be larger than 4 GiB.
 
-    A model of the device chooses the tile, and cuts K into parts where there are too few tiles; parts are
-    summed in order, so the same call gives the same bits. The plain kernel serves what no other can, slowly;
-    `usage` and `can_use` say why. HIPGEMM_KERNEL=plain forces it, the name of another one that one.
+    A cost model chooses the tile, and splits K if there are too few tiles. The parts are added in a fixed
+    order, so equal calls give equal bits. The plain kernel serves calls that no faster kernel supports, and
+    it is slow; `usage` and `can_use` give the reason. HIPGEMM_KERNEL selects one kernel by its name, or the
+    plain kernel by ``plain``.
 
-    To sum over a batch as well as its rows, as for gradients of weights, flatten both:
+    To sum over the batch too, as for weight gradients, flatten both operands:
     ``dy.reshape(-1, N).T @ x.reshape(-1, K)``.
 
     Examples

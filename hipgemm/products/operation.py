@@ -1,4 +1,4 @@
-"""What matmul, grouped_matmul and grouped_wgrad differ in: one record each."""
+"""The parameters in which matmul, grouped_matmul and grouped_wgrad differ."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class Operation:
     """A kind of matrix product."""
 
     name: str  # the public function
-    operands: tuple[str, str]  # what that calls its operands
-    kernels: str  # `Kernel.op` of the kernels that serve it, but for "scaled_"
-    ragged: Literal["", "m", "k"]  # the extent that groups of rows cut
-    k_axes: tuple[int, int]  # the axes of the arguments that the product sums over
-    k_name: str = "K"  # what messages call that extent
-    out_name: str = "(M, N)"  # and the shape of the result
-    ndims: tuple[int, int] | None = None  # axes of the arguments; None: two or more, which broadcast
-    plain: bool = False  # whether a kernel that takes any format and any strides may serve it
+    operands: tuple[str, str]  # the names of its operands
+    kernels: str  # `Kernel.op` of its kernels, without the prefix "scaled_"
+    ragged: Literal["", "m", "k"]  # the extent that groups of rows divide
+    k_axes: tuple[int, int]  # the contraction axes of the arguments
+    k_name: str = "K"  # the name of their extent in messages
+    out_name: str = "(M, N)"  # the shape of the result in messages
+    ndims: tuple[int, int] | None = None  # ndim of the arguments; None: two or more, which broadcast
+    plain: bool = False  # whether the plain kernel supports it
 
 
 MATMUL = Operation("matmul", ("a", "b"), "gemm", "", (-1, -2), plain=True)
@@ -30,7 +30,7 @@ GROUPED_WGRAD = Operation(
 
 
 class Arguments(NamedTuple):
-    """The arguments of one call, whichever operation it is of."""
+    """The arguments of a call of any operation."""
 
     a: Any
     b: Any
@@ -45,7 +45,7 @@ class Arguments(NamedTuple):
 
     @classmethod
     def named(cls, op: Operation, given: Mapping[str, Any]) -> Arguments:
-        """Those of a call, by the names that the public function has for them."""
+        """The arguments of a call, by their names in the public function."""
         first, second = op.operands
         rest = {
             name: x for name, x in given.items() if name not in (first, second, "group_offsets", "stream")

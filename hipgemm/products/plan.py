@@ -1,4 +1,4 @@
-"""How one call of a product runs on a device: all but addresses and values, decided once and kept."""
+"""Plans: how a product runs on a device. A plan is cached, and holds everything but addresses and values."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from .choose import (
     copy_reason,
     k_strided,
     kernel_k,
-    leading,
+    leading_dimension,
     out_copy_reason,
     scales_reason,
     tiles,
     workgroups,
 )
-from .layout import Batch, Copy, copy_to_lines, merge, own_axes, spread
+from .layout import Batch, Copy, copy_to_rows, merge, own_axes, spread
 from .operation import Operation
 from .problem import Problem
 
@@ -57,71 +57,71 @@ SCALES = ("a_scale", "b_scale")
 
 @dataclass(frozen=True)
 class ScalePlan:
-    """Where a kernel finds the scales of an operand (.., rows, K).
+    """How a kernel reads the scales of an operand (.., rows, K).
 
-    Blocked ones are kept in the order of products: all rows as one matrix, or else matrix by matrix.
+    Block scales are reordered and cached: for all rows as one matrix, or else for each matrix.
     """
 
-    step: int = 0  # rows from block to block, or 1 for a float of each row, in the kernel's terms
+    step: int = 0  # the kernel's argument: rows between blocks, or 1 for one float per row
     copy: Copy | None = None
     blocked: bool = False
-    cache_key: str = ""  # under which arrays keep blocked ones
-    starts: tuple[tuple[int, int], ...] = ()  # of each matrix: bytes in the scales, and as they are ordered
+    cache_key: str = ""  # of reordered block scales in the array's cache
+    starts: tuple[tuple[int, int], ...] = ()  # offsets of each matrix: in the source, and reordered
     nbytes: int = 0
-    padding: int = 0  # bytes behind them
-    order: BoundLaunch | None = None  # None where there are none
+    padding: int = 0  # bytes after them
+    order: BoundLaunch | None = None  # reorders block scales
 
 
 @dataclass(frozen=True)
 class OperandPlan:
-    """How an operand reaches the kernel: in place or by a copy, and its scales."""
+    """How a kernel reads an operand: in place or from a copy; and its scales."""
 
     name: str
     copy: Copy | None = None
     scales: ScalePlan | None = None
-    group_scales: bool = False  # MX scales down the columns of groups of rows
-    widens: bool = False  # 4-bit elements, to be read as 8-bit ones
+    group_scales: bool = False  # MX scales along the columns of groups of rows
+    widens: bool = False  # 4-bit elements that are expanded to 8 bits
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is decided before a call: what is launched, over what, with which fixed arguments."""
+    """The plan of a call: the launches, their grids and their fixed arguments."""
 
     op: Operation
     problem: Problem
     shape: Axes  # of the result
-    strides: Axes  # of one that is made for it
+    strides: Axes  # of a result that is allocated
     nbytes: int
     out_format: Format
     device: int
-    choices: tuple[Choice, ...]  # the ways there are, this one first
-    ranges: tuple[tuple[int, int], ...]  # bytes that a, b and out span, from their addresses
-    served: Call | None = None  # None where the result is empty
+    choices: tuple[Choice, ...]  # all choices, that of this plan first
+    ranges: tuple[tuple[int, int], ...]  # byte ranges of a, b and out, relative to their addresses
+    served: Call | None = None  # None if the result is empty
     launch: BoundLaunch | None = None
     first: OperandPlan = OperandPlan("a")
     second: OperandPlan = OperandPlan("b")
-    swapped: bool = False  # the kernel computes the transpose, from swap_last_axes operands
-    in_place: bool = True  # operands are read where they lie, and have no scales
+    swapped: bool = False  # the kernel computes the transpose, from swapped operands
+    in_place: bool = True  # operands are read in place, and have no scales
     one_launch: bool = True
-    starts: tuple[Axes, ...] = ()  # of a, b, out and scales, for a launch each; empty for one
+    starts: tuple[Axes, ...] = ()  # offsets of a, b, out and scales for each launch; empty for one launch
     out_copy: Copy | None = None
-    reduce: BoundLaunch | None = None  # adds up the parts of K
+    reduce: BoundLaunch | None = None  # adds the parts of K
     workspace: int = 0
-    rows: int = 0  # in groups
+    rows: int = 0  # that groups divide
     groups: int = 0
-    reads: bool = True  # of groups: whether there is anything to multiply
-    quantizes: bool = False  # operands in groups of rows first
+    reads: bool = True  # for groups: whether the operands are read
+    quantizes: bool = False  # quantize the operands by groups first
     accumulate: bool = False
-    error_slot: int = 0  # where kernels report wrong offsets
+    error_slot: int = 0  # where kernels report invalid offsets
 
     def new_out(self, device: int, stream: int) -> DeviceArray:
-        """Make room for the result."""
+        """Allocate the result."""
         block = hip.allocate(self.nbytes, device, stream)
         return DeviceArray(block, block.ptr, self.shape, self.strides, self.out_format.dtype)
 
 
 def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
-    """Decide how a product runs on a device, in the first of several ways."""
+    """Make the plan of the first choice."""
     choice = choices[0]
     q, kernel = choice.problem, choice.kernel
     given = p.given or (p.a, p.b)
@@ -147,9 +147,9 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
     if 0 in shape:
         return Plan(**known)
     flop = 2 * p.batches * p.m * p.n * p.k
-    moved = _own_bytes(p.a) + _own_bytes(p.b) + known["nbytes"]
-    slower = "; ".join(reason.text for reason in choice.why)
-    known["served"] = Call(p.op.name, kernel.name, flop, moved, slower)
+    min_bytes = _own_bytes(p.a) + _own_bytes(p.b) + known["nbytes"]
+    fallback_reason = "; ".join(reason.text for reason in choice.why)
+    known["served"] = Call(p.op.name, kernel.name, flop, min_bytes, fallback_reason)
     known["swapped"] = choice.swapped
     loaded = function(device, kernel.name)
     if p.op.ragged:
@@ -161,7 +161,7 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
 
 
 def _own_bytes(x: Operand) -> int:
-    """Bytes of an operand, whatever is broadcast counted once."""
+    """Bytes of an operand without repetition along broadcast axes."""
     own = (n for n, step in zip(x.shape, x.strides, strict=True) if step)
     return x.format.itemsize * math.prod(own)
 
@@ -171,8 +171,8 @@ def _levels(name: str, pair: tuple[int, int]) -> Values:
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """An operand as a kernel reads it: elements from line to line, bytes from matrix to matrix."""
+class _KernelOperand:
+    """An operand as a kernel reads it: the leading dimension in elements, and batch strides in bytes."""
 
     plan: OperandPlan
     ld: int
@@ -180,34 +180,36 @@ class _Placed:
     scale_steps: Axes
 
 
-def _place(p: Problem, kernel: Kernel, side: int, name: str, device: int, reads: bool = True) -> _Placed:
-    """Plan how an operand reaches a kernel with matrix instructions."""
+def _plan_operand(
+    p: Problem, kernel: Kernel, side: int, name: str, device: int, reads: bool = True
+) -> _KernelOperand:
+    """Plan how a kernel with matrix instructions reads an operand."""
     x = (p.a, p.b)[side]
     lead = (0,) * (len(x.shape) - 2)
     reason = copy_reason(x, kernel, side) if reads else None
-    copy, steps, ld = None, x.strides[:-2], leading(x, kernel, side)
+    copy, steps, ld = None, x.strides[:-2], leading_dimension(x, kernel, side)
     if reason is not None:
         pitch = copy_pitch(x, kernel, side)
         y = x.transposed if k_strided(kernel, side) else x
-        copy = copy_to_lines(reason, x.format.itemsize, y.shape, y.strides, pitch)
+        copy = copy_to_rows(reason, x.format.itemsize, y.shape, y.strides, pitch)
         steps = spread(copy.target[:-2], own_axes(x.strides), len(lead))
         ld = pitch * 8 // x.format.bits
     scales, scale_steps = None, lead
     in_groups = bool(p.op.ragged == "k" and x.format.block)
     if x.scale_strides and reads and not in_groups:
         scales, scale_steps = _scales(x, p.k, device)
-    return _Placed(OperandPlan(name, copy, scales, in_groups, x.widens), ld, steps, scale_steps)
+    return _KernelOperand(OperandPlan(name, copy, scales, in_groups, x.widens), ld, steps, scale_steps)
 
 
 def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
-    """Return where the scales of an operand (.., rows, K) will be, and how far apart those of each matrix."""
+    """Plan the scales of an operand (.., rows, K); return also their batch strides in bytes."""
     strides = x.scale_strides
     rows, row = x.shape[-2], strides[-2]
     if not x.format.block:
         reason = scales_reason(x)
         if reason is None:
             return ScalePlan(int(rows > 1 and row == 4)), strides[:-2]
-        copy = copy_to_lines(reason, 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
+        copy = copy_to_rows(reason, 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
         return ScalePlan(1, copy), spread(copy.target[:-2], own_axes(strides), len(x.shape) - 2)
     own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
     lead, steps = tuple(x.shape[axis] for axis in own), tuple(strides[axis] for axis in own)
@@ -227,7 +229,7 @@ def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
         cache_key="gemm" if not lead else "gemm many" if together else "gemm each",
         starts=starts,
         nbytes=each * len(starts),
-        # A kernel reads whole lines of scales from where its matrix begins: at the end, past the last one's.
+        # A kernel reads whole rows of scales from the start of a matrix, so it may read past the last matrix.
         padding=(ordered - rows) * SCALE_ROW_BYTES if together else 0,
         order=bind_scale_order(device, (row, strides[-1]), ordered, k, x.format.bits) if rows and k else None,
     )
@@ -235,7 +237,7 @@ def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
 
 
 def _out_copy(p: Problem, kernel: Kernel) -> Copy | None:
-    """Plan the copy from contiguous storage to an output that the kernel cannot write."""
+    """Plan the copy from contiguous storage to an output that the kernel cannot store to directly."""
     assert p.out is not None
     reason = out_copy_reason(p, kernel)
     if reason is None:
@@ -250,11 +252,11 @@ def _out_copy(p: Problem, kernel: Kernel) -> Copy | None:
 
 
 def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str]) -> dict[str, Any]:
-    """Plan a launch of a kernel with matrix instructions; or two, if K is cut into parts."""
+    """Plan a launch of a kernel with matrix instructions; or two, if K is split."""
     p, kernel, cost = choice.problem, choice.kernel, choice.cost
     assert p.out is not None
     batch = Batch(p.batch)
-    a, b = (_place(p, kernel, side, name, device) for side, name in enumerate(names))
+    a, b = (_plan_operand(p, kernel, side, name, device) for side, name in enumerate(names))
     out_copy = _out_copy(p, kernel)
     out_steps, ldc = p.out.strides[:-2], p.out.pitch
     if out_copy is not None:
@@ -298,13 +300,13 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
             "launch": BoundLaunch(loaded, grid, varying, fixed),
             "one_launch": not starts,
         }
-    # Each part stores its sums, and a second kernel does what otherwise the first one does at its end.
-    ld = -(-p.n // 4) * 4  # rows that begin at 16 bytes
+    # Each part stores its sums to a workspace, and a second kernel adds them and applies the epilogue.
+    ld = -(-p.n // 4) * 4  # so that rows are aligned to 16 bytes
     matrix = 4 * p.m * ld
     part = matrix * batch.count
     sums: Values = {"ldc": ld, "c_outer": batch.inner * matrix, "c_inner": matrix, "split_stride": part}
     fixed = {**layout, **sums, "out_type": F32, "bias_type": F32}
-    # Scales of blocks go into the sums, others onto them.
+    # Block scales are applied inside the sums, other scales after the reduction.
     inner, outer = ((*SCALES, "alpha"), ("alpha",)) if blocked else (("alpha",), (*SCALES, "alpha"))
     outer = outer if scaled else ("alpha",)
     if scaled:
@@ -337,7 +339,7 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
 
 
 def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, Any]:
-    """Plan a launch of the kernel that takes any format and any strides."""
+    """Plan a launch of the plain kernel."""
     assert p.out is not None
     batch = Batch(p.batch)
     fixed: Values = {}
@@ -377,7 +379,7 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
     p, kernel = choice.problem, choice.kernel
     assert p.out is not None
     forward, reads = p.op.ragged == "m", not p.empty
-    a, b = (_place(p, kernel, side, name, device, reads) for side, name in enumerate(choice.names))
+    a, b = (_plan_operand(p, kernel, side, name, device, reads) for side, name in enumerate(choice.names))
     out_copy = _out_copy(p, kernel)
     out = p.out.strides if out_copy is None else out_copy.source
     ldc = p.out.pitch if out_copy is None else p.n

@@ -26,8 +26,8 @@ RECIPES = ("bf16", "mxfp8")  # of grouped_wgrad
 class Problem:
     """Products ``out[.., m, n] = sum over k of a[.., m, k] * b[.., n, k]``, scaled, plus a bias.
 
-    M, N and K count elements, however these are packed. Operands have the leading axes `batch`; with groups
-    of rows, which cut M or K, there are none but those of the groups.
+    M, N and K count elements, even if these are packed. Operands have the leading axes `batch`. With groups
+    of rows, which divide M or K, the only leading axis is that of the groups.
     """
 
     op: Operation
@@ -35,8 +35,8 @@ class Problem:
     n: int
     k: int
     a: Operand  # (batch.., M, K)
-    b: Operand  # (batch.., N, K); (groups, N, K) where groups cut M
-    out: Operand | None  # (batch.., M, N); (groups, M, N) where groups cut K
+    b: Operand  # (batch.., N, K); (groups, N, K) if groups divide M
+    out: Operand | None  # (batch.., M, N); (groups, M, N) if groups divide K
     out_format: Format
     alpha: float | Literal["device"] = 1.0
     col_scale: bool = False
@@ -44,11 +44,11 @@ class Problem:
     batch: tuple[int, ...] = ()
     groups: int = 0
     accumulate: bool = False
-    given: tuple[Operand, Operand] | None = None  # a and b as they came, where they are widened or quantized
+    given: tuple[Operand, Operand] | None = None  # the arguments, before they are expanded or quantized
 
     @property
     def batches(self) -> int:
-        """How many products of one shape there are."""
+        """The number of products in the batch."""
         return math.prod(self.batch)
 
     @property
@@ -58,14 +58,14 @@ class Problem:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is multiplied: no element of the result, or groups without rows or columns."""
+        """Whether nothing is multiplied: an empty result, or groups without rows or columns."""
         if not self.op.ragged:
             return 0 in self.shape
         return 0 in (self.m, self.n, self.k, self.groups)
 
     @property
     def transposed(self) -> Problem:
-        """The same product as one of the swap_last_axes operands. Without vectors, which go with columns."""
+        """The transposed product, with swapped operands. Only for products without col_scale and bias."""
         out = None if self.out is None else self.out.transposed
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, out=out)
 
@@ -91,7 +91,7 @@ class Problem:
 
 
 def describe(op: Operation, call: Arguments) -> Described:
-    """Describe one call: the problem, None where faults leave nothing to describe, and every fault.
+    """Describe a call: the problem, or None if it is not defined, and every fault.
 
     >>> import ml_dtypes
     >>> x, w = np.zeros((5, 8), ml_dtypes.bfloat16), np.zeros((2, 8, 3), ml_dtypes.bfloat16)
@@ -102,7 +102,7 @@ def describe(op: Operation, call: Arguments) -> Described:
     """
     a, b, out = call.a, call.b, call.out
     first, second = op.operands
-    faults = _ProductFaults()
+    faults = _ProductChecks()
     operands = [faults.operand(op, i, x, call.offsets) for i, x in enumerate((a, b))]
     out_operand = None if out is None else faults.matrix("out", out, OUTPUTS)
     alpha = faults.alpha(call.alpha)
@@ -171,11 +171,11 @@ class _Extents:
     groups: int
 
 
-class _ProductFaults(OperandChecks):
+class _ProductChecks(OperandChecks):
     """The faults of a product's arguments."""
 
     def operand(self, op: Operation, side: int, x: Any, offsets: Any) -> Operand | None:
-        """Read an operand, with the axes of the argument."""
+        """Parse an operand, with the axes of the argument."""
         name, k_axis = op.operands[side], op.k_axes[side]
         found: Operand | None
         if isinstance(x, ScaledArray):
@@ -190,7 +190,7 @@ class _ProductFaults(OperandChecks):
         return found
 
     def extents(self, op: Operation, a: Any, b: Any, offsets: Any, out: Operand | None) -> _Extents | None:
-        """Check that the matrices fit each other and the output; return M, N, K and the groups."""
+        """Check that the shapes match; return M, N, K and the number of groups."""
         ndims = op.ndims or (0, 0)
         for x, ndim in zip((a, b), ndims, strict=True):
             if not isinstance(x, Shaped) or len(x.shape) < 2 or (ndim and len(x.shape) != ndim):
@@ -224,7 +224,7 @@ class _ProductFaults(OperandChecks):
         return _Extents(m, n, a.shape[i], groups)
 
     def out_format(self, dtype: Any, out: Operand | None, like: Operand | None) -> Format | None:
-        """Read the type of the result."""
+        """Parse the type of the result."""
         if dtype is None:
             if out is not None:
                 return out.format
@@ -237,15 +237,15 @@ class _ProductFaults(OperandChecks):
         return form
 
     def accumulation(self, accumulate: Any, out: Any) -> None:
-        """Check whether there is something to add to."""
+        """Check `accumulate`, which needs an output."""
         if not isinstance(accumulate, (bool, np.bool_)):
             required = "accumulate must be True or False"
             self.add(TypeError, "type", required, type(accumulate).__qualname__)
         elif accumulate and out is None:
-            self.add(ValueError, "accumulate", "accumulate=True must come with out to add to", "out=None")
+            self.add(ValueError, "accumulate", "accumulate=True needs an array out", "out=None")
 
     def recipe(self, recipe: Any, dy: Any, x: Any) -> None:
-        """Check what operands are to be quantized to."""
+        """Check the recipe, the format to quantize operands to."""
         if recipe is None:
             return
         if recipe not in RECIPES:
@@ -254,32 +254,32 @@ class _ProductFaults(OperandChecks):
             self.add(kind, "recipe", required, repr(recipe))
         for name, y in (("dy", dy), ("x", x)):
             if isinstance(y, ScaledArray):
-                required = "recipe must be left out for operands that are quantized"
+                required = "recipe must be omitted for quantized operands"
                 self.add(ValueError, "recipe", required, f"recipe={recipe!r}, {name} in {y.format}")
 
     def _blocks(self, name: str, q: ScaledArray, offsets: Any) -> None:
-        """Check that the blocks of an operand are those of the groups."""
+        """Check that the blocks of an operand match the groups."""
         if q.group_offsets is not None:
             if not same_offsets(q.group_offsets, offsets):
-                required = f"group_offsets must be those that {name} was quantized with"
+                required = f"group_offsets must be the offsets that {name} was quantized with"
                 one, other = (isinstance(o, Resident) for o in (q.group_offsets, offsets))
-                got = "others" if one == other else f"{_place(offsets)}, not {_place(q.group_offsets)}"
+                got = "other offsets" if one == other else f"{_kind(offsets)}, not {_kind(q.group_offsets)}"
                 self.add(ValueError, "groups", required, got, "on a device, pass the same array")
         elif QUANTIZED[q.format].block and isinstance(offsets, np.ndarray) and offsets.dtype.kind in "iu":
             inside = straddling(offsets) if offsets.ndim == 1 else None
             if inside is not None:
-                required = f"group_offsets must be multiples of 32 where {name} was quantized without them"
+                required = f"group_offsets must be multiples of 32 if {name} was quantized without them"
                 got = f"group_offsets[{inside}]={offsets[inside]}"
                 advice = "quantize with quantize_mxfp8(x, axis=0, group_offsets=group_offsets)"
                 self.add(ValueError, "groups", required, got, advice)
 
 
-def _place(offsets: Any) -> str:
+def _kind(offsets: Any) -> str:
     return "an array on the device" if isinstance(offsets, Resident) else "one on the host"
 
 
 def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:
-    """Everything that the output must not overlap."""
+    """The inputs, which the output must not overlap."""
     parts: dict[str, Operand | None] = {}
     for name, x in zip(op.operands, (call.a, call.b), strict=True):
         if isinstance(x, ScaledArray):
@@ -295,7 +295,7 @@ def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:
 
 
 def _widened(q: Any, x: Operand, other: Operand, k_axis: int) -> Operand:
-    """Describe 4-bit elements beside 8-bit ones: widened to e4m3, which holds them all."""
+    """Describe 4-bit elements that are multiplied with 8-bit ones: expanded to e4m3, without rounding."""
     if not (x.format.bits == 4 and other.format.bits == 8):
         return x
     shape = q.shape
@@ -311,7 +311,7 @@ def _widened(q: Any, x: Operand, other: Operand, k_axis: int) -> Operand:
 
 
 def _broadcast(x: Operand, batch: tuple[int, ...]) -> Operand:
-    """Give an operand the leading axes of the product, those that it lacks with a stride of 0."""
+    """Broadcast an operand to the leading axes of the product, with strides of 0."""
     missing = len(batch) + 2 - len(x.shape)
 
     def spread(strides: tuple[int, ...]) -> tuple[int, ...]:
@@ -327,9 +327,9 @@ def _broadcast(x: Operand, batch: tuple[int, ...]) -> Operand:
 
 
 def _quantized(x: Operand) -> Operand:
-    """Describe what `quantize_mxfp8` makes of a matrix in groups of rows."""
+    """Describe the result of `quantize_mxfp8` for a matrix with groups of rows."""
     if x.format.block:
-        return x  # a fault
+        return x  # an invalid argument
     form = QUANTIZED["mxfp8_e4m3"]
     pitch = padded_pitch(x.shape[-1], 1)
     scales = x.shape[-1], 1

@@ -1,4 +1,4 @@
-"""Runs products: the cache of plans, and the one way in which a planned call goes, from either side."""
+"""Runs products: the plan cache, and the execution of plans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ plans: dict[Any, tuple[Plan, host.HostPlan | None]] = {}
 _MAX_PLANS = 4096
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
 _OPTIONS = (("dtype", None), ("alpha", 1.0), ("col_scale", None), ("bias", None))
-_GROUP_UNIT = 256  # rows of a group whose MX scales a kernel loads at once
+_GROUP_UNIT = 256  # rows of a group whose MX scales a workgroup loads
 
 
 def run(
@@ -50,7 +50,7 @@ def run(
     accumulate: Any = False,
     stream: Any = None,
 ) -> Any:
-    """Compute a product; the arguments are those of the public functions, whatever they are."""
+    """Compute a product. The arguments are those of the public functions, not checked yet."""
     handle = 0 if stream is None else hip.stream_handle(op.name, stream)
     if type(alpha) is not float:
         alpha = _number(alpha)
@@ -61,14 +61,14 @@ def run(
         if found is not None and found[1] is not None and found[0].device != hip.current_device():
             key = key, hip.current_device()
             found = plans.get(key)
-    except (AttributeError, TypeError):  # wrong in a way that the description will tell
+    except (AttributeError, TypeError):  # invalid arguments, which `describe` reports
         pass
     more = alpha, col_scale, bias, offsets
     if found is None:
         call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
-        plan, there = _plan(op, call, key)
+        plan, host_plan = _plan(op, call, key)
     else:
-        plan, there = found
+        plan, host_plan = found
         if (
             (type(alpha) is float and abs(alpha) >= _BEYOND_FLOAT32)
             or (out is not None and _may_overlap(plan, a, b, out, more))
@@ -76,8 +76,8 @@ def run(
         ):
             call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
             raise_reasons(op.name, describe(op, call)[1])
-    if there is not None:
-        return there.run(plan, execute, a, b, out, more, handle)
+    if host_plan is not None:
+        return host_plan.run(plan, execute, a, b, out, more, handle)
     device = plan.device
     if out is None:
         out = plan.new_out(device, handle)
@@ -102,7 +102,7 @@ def _call_key(
     recipe: Any,
     accumulate: Any,
 ) -> Any:
-    """Everything that a plan and the checks behind it depend on, except values and where arrays lie."""
+    """The cache key: everything that a plan and its checks depend on, except values and addresses."""
     return (
         op.name,
         a._key if type(a) is DeviceArray else _key(a),
@@ -120,19 +120,19 @@ def _call_key(
 
 
 def _key(x: Any) -> Any:
-    """All of an operand that a plan depends on."""
+    """The part of the cache key of one operand."""
     kind = type(x)
     if kind is DeviceArray:
         return x._key
     if kind is ScaledArray:
-        # What is quantized in groups has its own layout of scales.
+        # Arrays that are quantized by groups have another layout of scales.
         groups = x.group_offsets is None
         return _key(x.data), _key(x.scale), x.shape, x.format, x.axis, x.hadamard, groups
     return kind, x.shape, x.strides, x.dtype, x.flags.writeable
 
 
 def _number(alpha: Any) -> Any:
-    """Turn a number of any kind into a float; leave anything else to be described as a fault."""
+    """Convert any real number to float; return anything else unchanged, for the checks."""
     value = alpha.item() if isinstance(alpha, (np.generic, np.ndarray)) and alpha.shape == () else alpha
     try:
         return float(value) if isinstance(value, Real) else alpha
@@ -140,10 +140,12 @@ def _number(alpha: Any) -> Any:
         return alpha
 
 
-def kept_choices(op: str, arguments: dict[str, Any], arch: str) -> tuple[Problem, tuple[Choice, ...]] | None:
-    """What was decided for a call like this one, if a plan for this architecture is kept.
+def cached_choices(
+    op: str, arguments: dict[str, Any], arch: str
+) -> tuple[Problem, tuple[Choice, ...]] | None:
+    """The choices for a call, if a plan for this architecture is cached.
 
-    None for calls with offsets or an output, whose values and places no key tells.
+    None for calls with offsets or an output, whose values and addresses are not in the cache key.
     """
     call = dict(arguments)
     a, b = (call.pop(name, None) for name in MATMUL.operands)
@@ -161,9 +163,9 @@ def kept_choices(op: str, arguments: dict[str, Any], arch: str) -> tuple[Problem
 
 
 def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan | None]:
-    """Make a plan for a call, or raise what stands against it; the same checks as `can_use`."""
+    """Make a plan for a call, or raise its faults; the same checks as `can_use`."""
     if type(call.offsets) is DeviceArray and type(call.a) is not DeviceArray and _on_host(call.a):
-        call = call._replace(offsets=call.offsets.get())  # to be checked here
+        call = call._replace(offsets=call.offsets.get())  # to be checked on the host
     problem, reasons = describe(op, call)
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
         raise_reasons(op.name, reasons)  # before any device is opened
@@ -179,19 +181,19 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
         raise
     with error_context(op.name):
         plan = build(problem, found, device)
-    there = host.plan(problem, call) if problem.device is None else None
+    host_plan = host.plan(problem, call) if problem.device is None else None
     if len(plans) >= _MAX_PLANS:
         plans.clear()
     if key is not None:
-        plans[key] = plan, there
-    return plan, there
+        plans[key] = plan, host_plan
+    return plan, host_plan
 
 
 def _on_host(x: Any) -> bool:
     return isinstance(x, np.ndarray) or (isinstance(x, ScaledArray) and x.device is None)
 
 
-# ---- what no key remembers -------------------------------------------------------------------------
+# ---- checks of values and addresses ----------------------------------------------------------------
 
 
 def _address(x: Any) -> int:
@@ -201,24 +203,24 @@ def _address(x: Any) -> int:
 
 
 def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) -> bool:
-    """Whether what `out` spans may meet what an input spans."""
+    """Whether the byte range of `out` may overlap that of an input."""
     if type(out) is type(a) is type(b) is DeviceArray:
         mine, one, other = out._block, a._block, b._block
         if not (mine is one or mine is other) and mine.size and one.size and other.size:
-            # Blocks of the pool are apart; memory of others may have several names.
+            # Blocks of the pool do not overlap; memory of other libraries may be aliased.
             for x in others:  # a loop: a generator costs as much as the rest
                 if type(x) is DeviceArray and (x._block is mine or not x._block.size):
                     break
             else:
                 return False
     (a_low, a_high), (b_low, b_high), (low, high) = plan.ranges
-    place = _address(out)
-    low, high = place + low, place + high
-    place = a._address if type(a) is DeviceArray else _address(a)
-    if place + a_low < high and low < place + a_high:
+    address = _address(out)
+    low, high = address + low, address + high
+    address = a._address if type(a) is DeviceArray else _address(a)
+    if address + a_low < high and low < address + a_high:
         return True
-    place = b._address if type(b) is DeviceArray else _address(b)
-    if place + b_low < high and low < place + b_high:
+    address = b._address if type(b) is DeviceArray else _address(b)
+    if address + b_low < high and low < address + b_high:
         return True
     for x in others:
         if type(x) is DeviceArray:
@@ -237,7 +239,7 @@ def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) 
 
 
 def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
-    """Whether offsets on the host are in order, and those that operands were quantized with."""
+    """Whether offsets on the host are valid, and match the offsets that operands were quantized with."""
     known = type(offsets) is not DeviceArray
     if known and not in_order(offsets, plan.rows):
         return False
@@ -251,7 +253,7 @@ def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
     return True
 
 
-# ---- execution: everything is queued on the stream, in order ---------------------------------------
+# ---- execution: all work is queued on the stream, in order -----------------------------------------
 
 
 def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...], stream: int) -> None:
@@ -260,7 +262,7 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
     if bound is None or served is None:
         return
     alpha, col_scale, bias, offsets = more
-    # These go back to the pool when this function ends, and serve this stream next.
+    # These return to the pool at the end of this function, for reuse on this stream.
     temporaries: list[hip.Block] = []
     values: tuple[Any, ...]
     if plan.op.ragged:
@@ -309,14 +311,14 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
         bound.launch(stream, values if plan.op.ragged else (*values, *scales, alpha))
         tally.count_launched(served)
     else:
-        _launch_all(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha)
+        _launch_parts(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha)
         tally.count_call(*served)
     if plan.out_copy is not None:
         tally.count_copy(plan.op.name, "out", plan.out_copy.reason, plan.out_copy.nbytes)
         _copy(plan.out_copy, device, stream, out_ptr, out.ptr)
 
 
-def _launch_all(
+def _launch_parts(
     plan: Plan,
     stream: int,
     pointers: tuple[int, int, int],
@@ -324,7 +326,7 @@ def _launch_all(
     scales: tuple[int, ...],
     alpha: float,
 ) -> None:
-    """Launch the kernels of plans that are more than one launch: many matrices, or parts of K."""
+    """Run a plan with several launches: for axes that one launch cannot cover, or parts of K."""
     bound, reduce = plan.launch, plan.reduce
     assert bound is not None
     workspace = hip.allocate(plan.workspace, plan.device, stream) if reduce else None
@@ -347,13 +349,13 @@ def _launch_all(
 def _read(
     plan: Plan, side: OperandPlan, x: Operand, offsets: Any, stream: int, temporaries: list[hip.Block]
 ) -> tuple[int, tuple[int, ...]]:
-    """Return where the kernel finds an operand, copied if it must be, and its scales."""
+    """Return the addresses of an operand, copied if needed, and of its scales."""
     if plan.op.ragged and not plan.reads:
         return 0, (0,) if isinstance(x, ScaledArray) else ()
     if side.widens:
         assert isinstance(x, ScaledArray)
         if "mxfp8" not in x._kernel_scales:
-            tally.count_copy(plan.op.name, side.name, "4 bits beside 8")
+            tally.count_copy(plan.op.name, side.name, "expanded to 8 bits")
         x = as_mxfp8(x, stream)
     stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
     stored._block.begin_read(stream)
@@ -376,7 +378,7 @@ def _copied(copy: Copy, x: DeviceArray, stream: int, temporaries: list[hip.Block
 
 
 def _copy(copy: Copy, device: int, stream: int, source: int, target: int) -> None:
-    """Queue a copy, matrix by matrix unless all are one."""
+    """Queue a copy, with one launch for all axes that can be merged."""
     shape = copy.shape
     lead, (from_steps, to_steps) = merge(shape[:-1], copy.source[:-1], copy.target[:-1])
     rows, from_row, to_row = (lead[-1], from_steps[-1], to_steps[-1]) if lead else (1, 0, 0)
@@ -399,12 +401,12 @@ def _copy(copy: Copy, device: int, stream: int, source: int, target: int) -> Non
 def _read_scales(
     plan: Plan, side: OperandPlan, q: ScaledArray, stream: int, temporaries: list[hip.Block]
 ) -> int:
-    """Return where the kernel finds the scales of an operand."""
+    """Return the address of the scales of an operand."""
     where, scale = side.scales, q.scale
     assert where is not None
     if where.blocked:
         block, ptr = _block_scales(where, q, stream)
-        temporaries.append(block)  # another thread may put its own in the place where this one is kept
+        temporaries.append(block)  # another thread may replace it in the cache
         return ptr
     scale._block.begin_read(stream)
     if where.copy is None:
@@ -414,7 +416,7 @@ def _read_scales(
 
 
 def _block_scales(where: ScalePlan, q: ScaledArray, stream: int) -> tuple[hip.Block, int]:
-    """Return the scales in the order that kernels read, made at the first product and kept; their address."""
+    """Return the reordered block scales and their address; they are cached at the first product."""
     found: tuple[hip.Block, int] | None = q._kernel_scales.get(where.cache_key)
     if found is not None and found[0].ptr:
         found[0].begin_read(stream)
@@ -434,12 +436,12 @@ def _block_scales(where: ScalePlan, q: ScaledArray, stream: int) -> tuple[hip.Bl
 def _group_scales(
     plan: Plan, q: ScaledArray, offsets: DeviceArray, stream: int, temporaries: list[hip.Block]
 ) -> int:
-    """Return where the kernel finds MX scales down the columns of groups of rows."""
-    kept: tuple[hip.Block, int] | None = q._kernel_scales.get("groups")
-    if kept is not None and kept[0].ptr:
-        kept[0].begin_read(stream)
-        temporaries.append(kept[0])
-        return kept[1]
+    """Return the address of MX scales along the columns of groups of rows."""
+    cached: tuple[hip.Block, int] | None = q._kernel_scales.get("groups")
+    if cached is not None and cached[0].ptr:
+        cached[0].begin_read(stream)
+        temporaries.append(cached[0])
+        return cached[1]
     rows, columns = q.shape
     scale = q.scale
     block = hip.allocate(group_scale_bytes(rows, columns, plan.groups), scale.device, stream)
@@ -462,7 +464,7 @@ def _group_scales(
         groups=plan.groups,
         by_group=q.group_offsets is not None,
     )
-    if q.group_offsets is not None:  # others may come with other offsets next time
+    if q.group_offsets is not None:  # otherwise the next call may have other offsets
         q._kernel_scales["groups"] = block, block.ptr
     return block.ptr
 

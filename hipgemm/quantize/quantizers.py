@@ -498,7 +498,7 @@ def _read_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: in
     return amax
 
 
-# ---- on the device ----------------------------------------------------------------------------------
+# ---- on the device ---------------------------------------------------------------------------------
 
 
 T = TypeVar("T")

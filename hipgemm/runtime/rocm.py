@@ -90,7 +90,7 @@ def split_version(number: int) -> tuple[int, int, int]:
     return number // 10_000_000, number // 100_000 % 100, number % 100_000
 
 
-# ---- search ------------------------------------------------------------------------------------------
+# ---- search ----------------------------------------------------------------------------------------
 
 
 def candidates() -> list[str]:
@@ -149,7 +149,7 @@ def _in_packages() -> Path | None:
         return None
 
 
-# ---- the probe in a child process --------------------------------------------------------------------
+# ---- the probe in a child process ------------------------------------------------------------------
 
 # Prints each step before it runs, since a driver may hang or crash, and the result at the end.
 _PROBE = r"""
@@ -275,7 +275,7 @@ def _why_no_device() -> str:
     return ""
 
 
-# ---- which hip-python matches ------------------------------------------------------------------------
+# ---- which hip-python matches ----------------------------------------------------------------------
 
 
 def _release(version: Sequence[int]) -> tuple[str, str]:

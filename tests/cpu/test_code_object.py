@@ -70,7 +70,7 @@ def assembly(compiled):
     return {arch: text for arch, (text, _) in compiled.items()}
 
 
-# ---- manifest and code object ---------------------------------------------------------------------------
+# ---- manifest and code object ----------------------------------------------------------------------
 
 
 def test_file_is_the_one_the_manifest_names(built):
@@ -291,7 +291,7 @@ def test_several_metadata_notes_are_refused(built):
         code_object.read(bytes(header) + 2 * note + names)
 
 
-# ---- generated code -------------------------------------------------------------------------------------
+# ---- generated code --------------------------------------------------------------------------------
 
 
 @every_gemm
@@ -354,7 +354,7 @@ def test_scales_are_never_scalars(assembly, arch, kernel):
         assert re.search(r", v\d+, v\d+$", found), found
 
 
-# ---- index arithmetic, the kernels' own headers compiled for this machine -------------------------------
+# ---- index arithmetic, the kernels' own headers compiled for this machine --------------------------
 
 
 @pytest.fixture(scope="module")

@@ -53,17 +53,18 @@ WGRAD = [
     ((DY, X, offsets(0, 9)), {}, ValueError,
      "group_offsets must be at most 6, the number of rows; got group_offsets[1]=9"),
     ((DY, X, AT), {"accumulate": True}, ValueError,
-     "accumulate=True must come with out to add to; got out=None"),
+     "accumulate=True needs an array out; got out=None"),
     ((DY, X, AT), {"accumulate": 1}, TypeError, "accumulate must be True or False; got int"),
     ((DY, X, AT), {"recipe": "fp8"}, ValueError, "recipe must be 'bf16' or 'mxfp8'; got 'fp8'"),
     ((DY, X, AT), {"out": ones(3, 8, 16)}, ValueError,
      "out.shape must be (G, N, K)=(2, 8, 16); got (3, 8, 16)"),
     ((mx(6, 8, o=AT), mx(6, 16, o=AT), AT), {"recipe": "mxfp8"}, ValueError,
-     "recipe must be left out for operands that are quantized; got recipe='mxfp8', dy in mxfp8_e4m3"),
+     "recipe must be omitted for quantized operands; got recipe='mxfp8', dy in mxfp8_e4m3"),
     ((mx(6, 8, o=AT), mx(6, 16, o=AT), offsets(0, 3, 6)), {}, ValueError,
-     "group_offsets must be those that dy was quantized with; got others; on a device, pass the same array"),
+     "group_offsets must be the offsets that dy was quantized with; got other offsets; on a device, pass "
+     "the same array"),
     ((mx(64, 8), mx(64, 16), offsets(0, 33, 64)), {}, ValueError,
-     "group_offsets must be multiples of 32 where dy was quantized without them; got group_offsets[1]=33; "
+     "group_offsets must be multiples of 32 if dy was quantized without them; got group_offsets[1]=33; "
      "quantize with quantize_mxfp8(x, axis=0, group_offsets=group_offsets)"),
     ((mx(6, 8, axis=-1), mx(6, 16, o=AT), AT), {}, ValueError,
      "dy must be blocked along K, its axis -2; got axis=-1; quantize with quantize_mxfp8(x, axis=-2), "

@@ -241,5 +241,5 @@ def test_can_use_grouped_linear(recipe):
     assert [r.code for r in answer.reasons] == ["shape", "dtype", "offsets"], answer
     answer = can_use("grouped_linear", x, w, offsets, recipe=recipe, arch="gfx942")
     assert [(r.kind, str(r)) for r in answer.reasons] == [
-        (UnsupportedError, "the GPU must be one with kernels for groups of rows, gfx950; got gfx942")
+        (UnsupportedError, "the GPU must have kernels for groups of rows: gfx950; got gfx942")
     ]

@@ -244,7 +244,7 @@ BROKEN = {
     ),
     "pitch": (
         replace(problem(8, 8, 2**24), a=operand(8, 2**24, strides=(2**40, 4))),
-        "K must be below 16777216 for a to be laid out anew; got M=8, N=8, K=16777216",
+        "K must be below 16777216 for a copy of a; got M=8, N=8, K=16777216",
     ),
     "output": (problem(8, 2**24, 8), "N must be below 16777216 for bf16 output; got 16777216"),
     "grid": (problem(HUGE - 1, 65 * 64, 8), "the grid must be below 2**32 threads; got "),
@@ -393,7 +393,7 @@ def test_can_use_names_copies():
     answer = can_use("matmul", ones(30, 64)[:, ::2], ones(4, 32, 50)[:, ::2].repeat(2, 1))
     assert answer.copies == ("a: no axis contiguous; copied on the host",)
     answer = can_use("matmul", ones(4, 30, 32), ones(4, 64, 50)[:, :32])
-    assert answer.copies == ("b: matrices apart; copied on the host",)
+    assert answer.copies == ("b: matrices not contiguous; copied on the host",)
     x = reference.quantize_mxfp8(np.ones((30, 64), np.float32))
     transposed = ScaledArray(np.asfortranarray(x.data), x.scale, x.format)
     answer = can_use("matmul", transposed, x.T)

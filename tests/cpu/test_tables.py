@@ -27,7 +27,7 @@ KERNELS = ROOT / "hipgemm" / "kernels"
 MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
 
 
-# ---- formats --------------------------------------------------------------------------------------------
+# ---- formats ---------------------------------------------------------------------------------------
 
 
 def test_formats_are_those_of_the_package():
@@ -86,7 +86,7 @@ def test_kernels_from_before_there_were_codes(tmp_path):
         load_manifest(tmp_path)
 
 
-# ---- rows -----------------------------------------------------------------------------------------------
+# ---- rows ------------------------------------------------------------------------------------------
 
 ROWS = (SOURCE / "instances.def").read_text()
 
@@ -131,7 +131,7 @@ def test_wrong_rows_are_named(old, new, said):
     assert str(error.value).endswith(said)
 
 
-# ---- what differs between two builds --------------------------------------------------------------------
+# ---- what differs between two builds ---------------------------------------------------------------
 
 
 def test_a_build_is_as_itself():

@@ -63,7 +63,7 @@ def refusal():
     return said.removesuffix(WAY_OUT).removeprefix(f"HIPGEMM_HIPCC={os.environ['HIPGEMM_HIPCC']} ")
 
 
-# ---- the choice -----------------------------------------------------------------------------------------
+# ---- the choice ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [None, "", "ziglang"])
@@ -127,7 +127,7 @@ def test_none_at_all(monkeypatch):
         find_toolchain()
 
 
-# ---- what is refused -------------------------------------------------------------------------------------
+# ---- what is refused -------------------------------------------------------------------------------
 
 
 def test_missing(monkeypatch):
@@ -228,7 +228,7 @@ def test_a_slow_main_loop(driver):
     )
 
 
-# ---- the probe ------------------------------------------------------------------------------------------
+# ---- the probe -------------------------------------------------------------------------------------
 
 
 def test_the_probe_has_every_builtin_of_the_kernels():

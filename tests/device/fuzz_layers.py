@@ -32,7 +32,7 @@ def brought(x: Placed, where: str) -> Any:
     return x.host if where == "host" else x.device(where == "exactly")
 
 
-# ---- quantizers ----------------------------------------------------------------------------------------
+# ---- quantizers ------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -126,7 +126,7 @@ def run_quantizing(case: Quantizing) -> None:
             np.testing.assert_array_equal(given["amax"].next.get(), top)
 
 
-# ---- and back ------------------------------------------------------------------------------------------
+# ---- and back --------------------------------------------------------------------------------------
 
 
 def make_back(seed: int) -> fuzz.Case:
@@ -144,7 +144,7 @@ def run_back(case: fuzz.Case) -> None:
         assert_bits(hg.dequantize(q.device(case.exactly), dtype=dtype).get(), want)
 
 
-# ---- linear layers -------------------------------------------------------------------------------------
+# ---- linear layers ---------------------------------------------------------------------------------
 
 
 @dataclass

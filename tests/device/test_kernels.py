@@ -219,7 +219,7 @@ def test_loads_may_land_at_once():
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
-# ---- strided copies -------------------------------------------------------------------------------------
+# ---- strided copies --------------------------------------------------------------------------------
 
 
 def copy(memory, source, target, pad=0):

@@ -102,7 +102,7 @@ def test_c_at_any_pitch(memory, name):
             check(memory, name, 20, n, 65, out=out, gap=gap)
 
 
-# ---- operands that are views ----------------------------------------------------------------------------
+# ---- operands that are views -----------------------------------------------------------------------
 
 
 def stored(kernel: Kernel, side: int, x: np.ndarray) -> np.ndarray:
@@ -190,7 +190,7 @@ def test_operands_beyond_4_gib(memory, device_memory, name):
             assert np.array_equal(multiply(memory, name, *placed, m, n, k, splits), unscaled)
 
 
-# ---- the machine ----------------------------------------------------------------------------------------
+# ---- the machine -----------------------------------------------------------------------------------
 
 
 @pytest.mark.emulator("sanitizers, memory modes")

@@ -31,7 +31,7 @@ def memory():
     made.free()
 
 
-# ---- operands -------------------------------------------------------------------------------------------
+# ---- operands --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -190,7 +190,7 @@ def check(memory: Memory, a: Side, b: Side, *, exact=True, device_alpha=None, **
         testing.assert_gemm_close(got[o, i], x, y, exact=exact, **factors)
 
 
-# ---- values ---------------------------------------------------------------------------------------------
+# ---- values ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("b", FORMATS)
@@ -278,7 +278,7 @@ def test_a_scale_that_is_nan_spoils_its_row(memory):
     assert np.array_equal(np.delete(got[:69], 1, axis=1), np.delete(clean[:69], 1, axis=1))
 
 
-# ---- shapes, strides, batches ---------------------------------------------------------------------------
+# ---- shapes, strides, batches ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 31, 32, 33, 64, 100])
@@ -412,7 +412,7 @@ def test_results_and_batches_beyond_4_gib(memory, device_memory, out):
         _hip.call("hipFree", space)
 
 
-# ---- epilogue -------------------------------------------------------------------------------------------
+# ---- epilogue --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("out", TYPES)
@@ -465,7 +465,7 @@ def test_long_sums_stay_within_the_bound(memory):
         check(memory, a, b, exact=False)
 
 
-# ---- the machine ----------------------------------------------------------------------------------------
+# ---- the machine -----------------------------------------------------------------------------------
 
 MODES = [
     {"HIPGEMM_EMULATOR_CHECK": "all"},

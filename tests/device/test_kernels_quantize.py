@@ -20,7 +20,7 @@ ELEMENTS = ("e4m3", "e5m2")
 LAYOUTS = ("row", "column", "reversed", "stepped", "shifted")
 
 
-# ---- inputs ---------------------------------------------------------------------------------------------
+# ---- inputs ----------------------------------------------------------------------------------------
 
 
 def in_layout(x, layout):
@@ -96,7 +96,7 @@ def same_codes(got, expected):
     return np.array_equal(nan, got_nan) and np.array_equal(got[~nan], expected.view(np.uint8)[~nan])
 
 
-# ---- MX -------------------------------------------------------------------------------------------------
+# ---- MX --------------------------------------------------------------------------------------------
 
 
 def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=False, fp4=False, sides="rc"):
@@ -263,7 +263,7 @@ def test_every_tie_of_float32(memory):
         check_mx(memory, x, sides="r", fp4=fp4, element="e5m2" if element == "e5m2" else "e4m3", rule="floor")
 
 
-# ---- fp8 ------------------------------------------------------------------------------------------------
+# ---- fp8 -------------------------------------------------------------------------------------------
 
 
 def amax(memory, x, layout, step):
@@ -379,7 +379,7 @@ def test_next_amax_accumulates(memory):
     assert after == 3
 
 
-# ---- bytes moved ----------------------------------------------------------------------------------------
+# ---- bytes moved -----------------------------------------------------------------------------------
 
 
 def moved(run):
@@ -415,7 +415,7 @@ def test_bytes_moved_are_near_each_rule_s_floor(memory):
         assert floor <= per_value <= 1.05 * floor, (name, per_value, floor)
 
 
-# ---- and back -------------------------------------------------------------------------------------------
+# ---- and back --------------------------------------------------------------------------------------
 
 
 def dequantize(memory, q, out, gap=0):

@@ -318,7 +318,7 @@ def test_in_other_modes_of_the_emulator(file, chosen, setting):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
 
 
-# ---- layouts of scales ----------------------------------------------------------------------------------
+# ---- layouts of scales -----------------------------------------------------------------------------
 
 
 def test_public_packing(memory):

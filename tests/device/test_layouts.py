@@ -340,9 +340,9 @@ def kernels_at_their_limits():
 def test_the_farthest_lines_that_a_tile_spans(kernel, rng, use_kernel):
     store = hg.empty(5 * 2**30, np.uint8)  # mostly never touched
 
-    def far(lines, along, tile_lines):
+    def far(lines, along, tile_vectors):
         """Lines as far apart as the kernel reads them in place, on both sides of the edge of a tile."""
-        pitch = (2**31 - 1) // tile_lines // 16 * 16
+        pitch = (2**31 - 1) // tile_vectors // 16 * 16
         return hg.DeviceArray(store._block, store.ptr, (lines, along), (pitch, 2), BF16)
 
     for side in (0, 1):

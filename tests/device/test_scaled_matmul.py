@@ -145,7 +145,7 @@ def test_4_bits_are_widened_once(formats, rng):
         hg.matmul(a, b.T)
     used = hg.usage()
     assert used.kernels["fp4_to_fp8"] == 1
-    assert used.copies == {("matmul", "a" if formats[0] == "mxfp4_e2m1" else "b", "4 bits beside 8"): 1}
+    assert used.copies == {("matmul", "a" if formats[0] == "mxfp4_e2m1" else "b", "expanded to 8 bits"): 1}
 
 
 # ---- scales

@@ -94,7 +94,7 @@ def test_without_a_gpu_it_ends_before_anything_runs(tmp_path: Path) -> None:
     assert re.search(r"^problem +.+ \(HIPGEMM_RUNTIME=rocm\)$", done.stdout, re.MULTILINE)
 
 
-# ---- docs/rocm.md --------------------------------------------------------------------------------------
+# ---- docs/rocm.md ----------------------------------------------------------------------------------
 
 # Where the report has what a command prints; other commands are run.
 KEPT = {"info": "info.txt", "selftest": "selftest.txt", "test": "tests.txt", "--refcheck": "matmul-bf16.txt"}
