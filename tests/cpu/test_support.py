@@ -23,7 +23,7 @@ from hipgemm.products.choose import (
     choices,
     copy_reason,
     kernel_k,
-    leading,
+    leading_dimension,
     tiles,
 )
 from hipgemm.products.layout import on_device
@@ -132,12 +132,12 @@ def test_k_of_a_kernel(k, padded):
 
 
 def test_leading():
-    assert leading(operand(4, 64, strides=(256, 2)), BIG) == 128
-    assert leading(operand(1, 60), BIG) == 64
-    assert leading(operand(60, 4, strides=(2, 256)), TURNED, 1) == 128
-    assert leading(operand(60, 1, strides=(2, 0)), TURNED, 1) == 64
+    assert leading_dimension(operand(4, 64, strides=(256, 2)), BIG) == 128
+    assert leading_dimension(operand(1, 60), BIG) == 64
+    assert leading_dimension(operand(60, 4, strides=(2, 256)), TURNED, 1) == 128
+    assert leading_dimension(operand(60, 1, strides=(2, 0)), TURNED, 1) == 64
     four = gemm("four", (64, 64, 256), op="scaled_gemm", form="mxfp4_e2m1")
-    assert leading(operand(4, 32, format=QUANTIZED["mxfp4_e2m1"]), four) == 64
+    assert leading_dimension(operand(4, 32, format=QUANTIZED["mxfp4_e2m1"]), four) == 64
 
 
 @pytest.mark.parametrize(("m", "n", "count"), [(1, 1, 1), (256, 256, 1), (257, 256, 2), (257, 513, 6)])
