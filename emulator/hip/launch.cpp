@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <string_view>
 
 #include "hip/event.hpp"
 #include "hip/module.hpp"
@@ -56,50 +57,54 @@ std::string shape_text(const uint32_t (&size)[3]) {
   return rt::text("(", size[0], ", ", size[1], ", ", size[2], ")");
 }
 
+template <class... Parts>
+[[noreturn]] void refuse(hipError_t code, const loader::KernelInfo& info, const Parts&... parts) {
+  fail(code, "kernel ", info.name, ": ", parts...);
+}
+
 void check_shape(const loader::KernelInfo& info, const Shape& shape) {
-  const std::string kernel = "kernel " + info.name + ": ";
   uint64_t threads = 1;
   for (int i = 0; i < 3; ++i) {
     if (!shape.grid[i] || !shape.block[i]) {
-      fail(hipErrorInvalidConfiguration, kernel, "grid and block must be positive; got grid ",
-           shape_text(shape.grid), ", block ", shape_text(shape.block));
+      refuse(hipErrorInvalidConfiguration, info, "grid and block must be positive; got grid ",
+             shape_text(shape.grid), ", block ", shape_text(shape.block));
     }
     if (shape.grid[i] > hip::kMaxGrid[i] || uint64_t{shape.grid[i]} * shape.block[i] > UINT32_MAX) {
-      fail(hipErrorInvalidConfiguration, kernel, "grid ", shape_text(shape.grid), " of blocks ",
-           shape_text(shape.block),
-           " exceeds the grid limits (2147483647, 65536, 65536) or 2^32 lanes");
+      refuse(hipErrorInvalidConfiguration, info, "grid ", shape_text(shape.grid), " of blocks ",
+             shape_text(shape.block),
+             " exceeds the grid limits (2147483647, 65536, 65536) or 2^32 lanes");
     }
     if (shape.block[i] > hip::kMaxThreads) threads = UINT32_MAX;
     threads = std::min<uint64_t>(threads * shape.block[i], UINT32_MAX);
   }
   if (threads > hip::kMaxThreads) {
-    fail(hipErrorInvalidConfiguration, kernel, "a block may have ", hip::kMaxThreads,
-         " lanes; got ", shape_text(shape.block));
+    refuse(hipErrorInvalidConfiguration, info, "a block may have ", hip::kMaxThreads,
+           " lanes; got ", shape_text(shape.block));
   }
   if (threads > info.max_workgroup_size) {
-    fail(hipErrorLaunchFailure, kernel, "compiled for at most ", info.max_workgroup_size,
-         " lanes in a block; got ", shape_text(shape.block));
+    refuse(hipErrorLaunchFailure, info, "compiled for at most ", info.max_workgroup_size,
+           " lanes in a block; got ", shape_text(shape.block));
   }
   for (int i = 0; i < 3; ++i) {
     if (info.required_workgroup_size[0] && info.required_workgroup_size[i] != shape.block[i]) {
-      fail(hipErrorLaunchFailure, kernel, "compiled for blocks of ",
-           shape_text(info.required_workgroup_size), "; got ", shape_text(shape.block));
+      refuse(hipErrorLaunchFailure, info, "compiled for blocks of ",
+             shape_text(info.required_workgroup_size), "; got ", shape_text(shape.block));
     }
   }
   if (shape.dynamic_lds > hip::kLdsBytes) {
-    fail(hipErrorInvalidValue, kernel, "dynamic LDS must be at most ", hip::kLdsBytes, "; got ",
-         shape.dynamic_lds);
+    refuse(hipErrorInvalidValue, info, "dynamic LDS must be at most ", hip::kLdsBytes, "; got ",
+           shape.dynamic_lds);
   }
   if (uint64_t{shape.dynamic_lds} + info.descriptor.group_segment_bytes > hip::kLdsBytes) {
-    fail(hipErrorLaunchOutOfResources, kernel, info.descriptor.group_segment_bytes,
-         " bytes of LDS and ", shape.dynamic_lds, " dynamic ones exceed the CU's ", hip::kLdsBytes);
+    refuse(hipErrorLaunchOutOfResources, info, info.descriptor.group_segment_bytes,
+           " bytes of LDS and ", shape.dynamic_lds, " dynamic ones exceed the CU's ",
+           hip::kLdsBytes);
   }
 }
 
 // The caller's arguments: an array of pointers, one for each, or one packed block.
 void copy_arguments(const loader::KernelInfo& info, void** params, void** extra, Kernarg& kernarg) {
   if (params && extra) fail(hipErrorInvalidValue, "kernelParams and extra exclude each other");
-  const std::string kernel = "kernel " + info.name + ": ";
   if (params) {
     std::vector<rt::Piece> pieces;
     for (const loader::Argument& argument : info.arguments) {
@@ -109,48 +114,48 @@ void copy_arguments(const loader::KernelInfo& info, void** params, void** extra,
     std::vector<const void*> pointers(pieces.size());
     const rt::Piece list{pointers.data(), params, pointers.size() * sizeof(void*)};
     if (!rt::read_host({&list, 1})) {
-      fail(hipErrorInvalidValue, kernel, "kernelParams (", pointers.size(), " pointers at ",
-           rt::hex(params), ") cannot be read");
+      refuse(hipErrorInvalidValue, info, "kernelParams (", pointers.size(), " pointers at ",
+             rt::hex(params), ") cannot be read");
     }
     for (size_t i = 0; i < pieces.size(); ++i) pieces[i].host = pointers[i];
     if (!rt::read_host(pieces)) {
-      fail(hipErrorInvalidValue, kernel, "one of the ", pieces.size(),
-           " arguments that kernelParams points to cannot be read");
+      refuse(hipErrorInvalidValue, info, "one of the ", pieces.size(),
+             " arguments that kernelParams points to cannot be read");
     }
     return;
   }
   if (!extra) {
     if (info.explicit_bytes) {
-      fail(hipErrorInvalidValue, kernel,
-           "takes arguments, but neither kernelParams nor extra is given");
+      refuse(hipErrorInvalidValue, info,
+             "takes arguments, but neither kernelParams nor extra is given");
     }
     return;
   }
   const void* block = nullptr;
   const size_t* bytes = nullptr;
   for (int i = 0; extra[i] != HIP_LAUNCH_PARAM_END; i += 2) {
-    if (i > 2) fail(hipErrorInvalidValue, kernel, "extra has no HIP_LAUNCH_PARAM_END");
+    if (i > 2) refuse(hipErrorInvalidValue, info, "extra has no HIP_LAUNCH_PARAM_END");
     if (extra[i] == HIP_LAUNCH_PARAM_BUFFER_POINTER) {
       block = extra[i + 1];
     } else if (extra[i] == HIP_LAUNCH_PARAM_BUFFER_SIZE) {
       bytes = static_cast<const size_t*>(extra[i + 1]);
     } else {
-      fail(hipErrorInvalidValue, kernel, "extra has an unknown key ", rt::hex(extra[i]));
+      refuse(hipErrorInvalidValue, info, "extra has an unknown key ", rt::hex(extra[i]));
     }
   }
   if (!bytes || (!block && *bytes)) {
-    fail(hipErrorInvalidValue, kernel, "extra must give the argument block and its size");
+    refuse(hipErrorInvalidValue, info, "extra must give the argument block and its size");
   }
   // A C struct of the arguments may be padded at its end to the alignment of its widest member;
   // callers of hand-written kernels pass one struct to several of them.
   const uint64_t padded = (info.explicit_bytes + 15) / 16 * 16;
   if (*bytes < info.explicit_bytes || (*bytes > padded && !info.lists_padding)) {
-    fail(hipErrorInvalidValue, kernel, "the argument block must have ", info.explicit_bytes,
-         " bytes; got ", *bytes);
+    refuse(hipErrorInvalidValue, info, "the argument block must have ", info.explicit_bytes,
+           " bytes; got ", *bytes);
   }
   const rt::Piece piece{kernarg.data(), block, info.explicit_bytes};
   if (!rt::read_host({&piece, 1})) {
-    fail(hipErrorInvalidValue, kernel, "the argument block at ", rt::hex(block), " cannot be read");
+    refuse(hipErrorInvalidValue, info, "the argument block at ", rt::hex(block), " cannot be read");
   }
 }
 
@@ -162,11 +167,12 @@ void add_hidden_arguments(const loader::KernelInfo& info, const Shape& shape, Ke
     const auto store = [&](uint64_t value) {
       std::memcpy(kernarg.data() + argument.offset, &value, std::min<uint64_t>(argument.bytes, 8));
     };
-    const std::string& kind = argument.kind;
-    for (int i = 0; i < 3; ++i) {
-      const char axis = static_cast<char>('x' + i);
-      if (kind == std::string("hidden_block_count_") + axis) store(shape.grid[i]);
-      if (kind == std::string("hidden_group_size_") + axis) store(shape.block[i]);
+    const std::string_view kind = argument.kind;
+    const auto axis = static_cast<unsigned>(kind.back() - 'x');
+    if (axis < 3) {
+      const std::string_view family = kind.substr(0, kind.size() - 1);
+      if (family == "hidden_block_count_") store(shape.grid[axis]);
+      if (family == "hidden_group_size_") store(shape.block[axis]);
       // hidden_remainder_ is the size of a partial last block: HIP's grids have none.
       // hidden_global_offset_ is an OpenCL notion, zero in HIP.
     }

@@ -90,7 +90,7 @@ Marker Stream::enqueue(Work work) {
   if (released_ > last_) start_worker();  // first: without it nothing is queued
   queue_.push_back({std::move(work), device.queues.epoch, own_mailbox(), std::move(report)});
   ++last_;
-  changed_.notify_all();
+  if (released_ >= last_) changed_.notify_all();  // else no worker has anything to do yet
   if (queue_.size() > kLongQueue) {
     try {
       release(last_ - kLongQueue / 2);
