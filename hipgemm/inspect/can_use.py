@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement
@@ -16,27 +15,22 @@ from ..products.choose import Support, choices
 from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
 from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
-from ..products.problem import Described, Problem, describe
+from ..products.problem import Problem, describe
 from ..products.run import cached_choices
+from ..runtime import hip
 from ..runtime.hip import parse_stream
 
-
-def _product(op: Operation, **given: Any) -> Described:
-    return describe(op, Arguments.named(op, given))
-
-
-# What each operation is called by, and what describes its product (of layers the forward one).
-_OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Described]]] = {
-    "matmul": (matmul, partial(_product, MATMUL)),
-    "linear": (linear, partial(forward_problem, "linear")),
-    "grouped_matmul": (grouped_matmul, partial(_product, GROUPED_MATMUL)),
-    "grouped_wgrad": (grouped_wgrad, partial(_product, GROUPED_WGRAD)),
-    "grouped_linear": (grouped_linear, partial(forward_problem, "grouped_linear")),
+_PRODUCTS: dict[str, tuple[Callable[..., Any], Operation]] = {
+    "matmul": (matmul, MATMUL),
+    "grouped_matmul": (grouped_matmul, GROUPED_MATMUL),
+    "grouped_wgrad": (grouped_wgrad, GROUPED_WGRAD),
 }
+_LAYERS: dict[str, Callable[..., Any]] = {"linear": linear, "grouped_linear": grouped_linear}
+_FUNCTIONS = {name: function for name, (function, _) in _PRODUCTS.items()} | _LAYERS
 
 
-def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Support:
-    """Tell whether a call would run, by the same checks as the call itself. Opens no device.
+def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> Support:
+    """Tell whether a call would run, by the same checks as the call itself. Runs nothing.
 
     Parameters
     ----------
@@ -45,8 +39,9 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
         ``"grouped_linear"`` for the forward pass.
     *args, **kwargs
         What it would be called with. Whether a stream exists, and on which device, only the call can find.
-    arch : str
-        The architecture to ask about.
+    arch : str, optional
+        The architecture to ask about; no device is opened then. Default: that of the device that would serve
+        the call, which is the operands' or the current one.
 
     Returns
     -------
@@ -61,24 +56,30 @@ def can_use(op: str, /, *args: Any, arch: str = "gfx950", **kwargs: Any) -> Supp
     >>> bool(answer), answer.reasons[0].code
     (False, 'dtype')
     """
-    if not isinstance(op, str) or op not in _OPERATIONS:
-        raise ValueError(f"can_use: {requirement('op must be ' + ' or '.join(_OPERATIONS), repr(op))}")
-    if not isinstance(arch, str):
+    if not isinstance(op, str) or op not in _FUNCTIONS:
+        raise ValueError(f"can_use: {requirement('op must be ' + ' or '.join(_FUNCTIONS), repr(op))}")
+    if arch is not None and not isinstance(arch, str):
         raise TypeError(f"can_use: {requirement('arch must be a name such as gfx950', repr(arch))}")
-    function, described = _OPERATIONS[op]
     stream = parse_stream(kwargs.pop("stream", None))
     try:
-        given = inspect.signature(function).bind(*args, **kwargs).arguments
+        given = inspect.signature(_FUNCTIONS[op]).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
     widened = _widened(list(given.values())[:2])
-    if not isinstance(stream, Reason) and (known := cached_choices(op, given, arch)) is not None:
-        return Support.of(*known, _named(known[0], widened))
-    problem, reasons = described(**given)
+    if op in _LAYERS:
+        problem, reasons = forward_problem(op, **given)
+    else:
+        operation = _PRODUCTS[op][1]
+        call = Arguments.named(operation, given)
+        if not isinstance(stream, Reason) and (known := cached_choices(operation, call, arch)) is not None:
+            return Support.of(*known, _named(known[0], widened))
+        problem, reasons = describe(operation, call)
     if isinstance(stream, Reason):
         reasons = [stream, *reasons]
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
         return Support(None, tuple(reasons))
+    if arch is None:
+        arch = hip.arch(hip.current_device() if problem.device is None else problem.device)
     try:
         kernels = code_object(arch).kernels.values()
     except KernelNotFoundError as error:

@@ -23,7 +23,7 @@ from ..runtime import hip, tally
 from . import host
 from .choose import Choice, choices
 from .layout import Copy, merge
-from .operation import MATMUL, Arguments, Operation
+from .operation import Arguments, Operation
 from .plan import OperandPlan, Plan, ScalePlan, build
 from .problem import Problem, describe
 
@@ -32,7 +32,6 @@ Operand = DeviceArray | ScaledArray
 plans: dict[Any, tuple[Plan, host.HostPlan | None]] = {}
 _MAX_PLANS = 4096
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
-_OPTIONS = (("dtype", None), ("alpha", 1.0), ("col_scale", None), ("bias", None))
 _GROUP_UNIT = 256  # rows of a group whose MX scales a workgroup loads
 
 
@@ -69,11 +68,7 @@ def run(
         plan, host_plan = _plan(op, call, key)
     else:
         plan, host_plan = found
-        if (
-            (type(alpha) is float and abs(alpha) >= _BEYOND_FLOAT32)
-            or (out is not None and _may_overlap(plan, a, b, out, more))
-            or (op.ragged and not _groups_fit(plan, a, b, offsets))
-        ):
+        if not _is_valid(plan, a, b, out, more):
             call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
             raise_reasons(op.name, describe(op, call)[1])
     if host_plan is not None:
@@ -141,25 +136,24 @@ def _number(alpha: Any) -> Any:
 
 
 def cached_choices(
-    op: str, arguments: dict[str, Any], arch: str
+    op: Operation, call: Arguments, arch: str | None
 ) -> tuple[Problem, tuple[Choice, ...]] | None:
-    """The choices for a call, if a plan for this architecture is cached.
+    """The choices for a call that is valid and whose plan for this architecture is cached, if it is.
 
-    None for calls with offsets or an output, whose values and addresses are not in the cache key.
+    `arch` None stands for that of the device that would serve the call.
     """
-    call = dict(arguments)
-    a, b = (call.pop(name, None) for name in MATMUL.operands)
-    dtype, alpha, col_scale, bias = (call.pop(name, default) for name, default in _OPTIONS)
-    if op != MATMUL.name or call.pop("out", None) is not None or call:
-        return None
+    if type(call.alpha) is not float:
+        call = call._replace(alpha=_number(call.alpha))
     try:
-        key = _call_key(MATMUL, a, b, None, dtype, alpha, col_scale, bias, None, None, False)
-        found = plans.get(key)
-    except (AttributeError, TypeError):
+        plan, host_plan = plans[_call_key(op, *call)]
+        valid = _is_valid(plan, call.a, call.b, call.out, call[4:8])
+    except (AttributeError, KeyError, TypeError):
         return None
-    if found is None or found[0].choices[0].kernel.arch != arch:
-        return None
-    return found[0].problem, found[0].choices
+    if arch is None:
+        same = host_plan is None or plan.device == hip.current_device()
+    else:
+        same = plan.choices[0].kernel.arch == arch
+    return (plan.problem, plan.choices) if valid and same else None
 
 
 def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan | None]:
@@ -200,6 +194,16 @@ def _address(x: Any) -> int:
     if type(x) is DeviceArray:
         return x._address
     return _address(x.data) if type(x) is ScaledArray else address_of(x)
+
+
+def _is_valid(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bool:
+    """Whether values and addresses, which no cache key holds, are right too."""
+    alpha = more[0]
+    if type(alpha) is float and (alpha >= _BEYOND_FLOAT32 or alpha <= -_BEYOND_FLOAT32):
+        return False
+    if out is not None and _may_overlap(plan, a, b, out, more):
+        return False
+    return not plan.op.ragged or _groups_fit(plan, a, b, more[3])
 
 
 def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) -> bool:

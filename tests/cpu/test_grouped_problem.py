@@ -1,5 +1,7 @@
 """Products of groups of rows: every fault in its words, what can_use says, and which kernel is chosen."""
 
+from functools import partial
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hipgemm.kernels.manifest import load_manifest
 from hipgemm.products.choose import choices, workgroups
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+can_use = partial(hg.can_use, arch="gfx950")
 KERNELS = list(load_manifest()["gfx950"].kernels.values())
 
 
@@ -89,7 +92,7 @@ def test_faults_of_wgrad(args, kwargs, kind, text):
 def check(op, describe, args, kwargs, kind, text):
     _, reasons = describe(*args, **kwargs)
     assert (kind, text) in [(reason.kind, reason.text) for reason in reasons]
-    answer = hg.can_use(op, *args, **kwargs)
+    answer = can_use(op, *args, **kwargs)
     assert not answer
     assert text in [reason.text for reason in answer.reasons]
     with pytest.raises(kind) as caught:
@@ -103,29 +106,29 @@ def test_every_fault_is_told():
 
 
 def test_can_use_says_what_would_run():
-    answer = hg.can_use("grouped_matmul", X, W.swapaxes(1, 2).copy().swapaxes(1, 2), AT)
+    answer = can_use("grouped_matmul", X, W.swapaxes(1, 2).copy().swapaxes(1, 2), AT)
     assert answer.kernel.startswith("grouped_matmul_bf16_nt_")
     assert not answer.copies
     assert answer.costs[0].kernel.name == answer.kernel
-    assert hg.can_use("grouped_matmul", X, W, AT).kernel.startswith("grouped_matmul_bf16_nn_")
-    answer = hg.can_use("grouped_wgrad", DY, X, AT, recipe="mxfp8")
+    assert can_use("grouped_matmul", X, W, AT).kernel.startswith("grouped_matmul_bf16_nn_")
+    answer = can_use("grouped_wgrad", DY, X, AT, recipe="mxfp8")
     assert answer.kernel.startswith("grouped_wgrad_mxfp8_e4m3_tn_")
     narrow = [reference.quantize_mxfp4(ones(64, n), axis=0, hadamard=False) for n in (8, 16)]
-    answer = hg.can_use("grouped_wgrad", *narrow, offsets(0, 32, 64))
+    answer = can_use("grouped_wgrad", *narrow, offsets(0, 32, 64))
     assert [reason.code for reason in answer.reasons] == ["format"]
-    assert not hg.can_use("grouped_matmul", X, W, AT, arch="gfx942")
+    assert not can_use("grouped_matmul", X, W, AT, arch="gfx942")
 
 
 def test_forced_kernels(configure):
     configure(kernel="grouped_matmul_bf16_nn_64x64x64")
-    assert hg.can_use("grouped_matmul", X, W, AT).kernel == "grouped_matmul_bf16_nn_64x64x64"
-    (reason,) = hg.can_use("grouped_wgrad", DY, X, AT).reasons
+    assert can_use("grouped_matmul", X, W, AT).kernel == "grouped_matmul_bf16_nn_64x64x64"
+    (reason,) = can_use("grouped_wgrad", DY, X, AT).reasons
     assert str(reason).startswith(
         "HIPGEMM_KERNEL must be a kernel for grouped_wgrad; got grouped_matmul_bf16_nn_64x64x64; "
         "those for bf16 and bf16: grouped_wgrad_bf16_tn_256x256x64, "
     )
     configure(kernel="plain")
-    assert [reason.kind for reason in hg.can_use("grouped_matmul", X, W, AT).reasons] == [hg.UnsupportedError]
+    assert [reason.kind for reason in can_use("grouped_matmul", X, W, AT).reasons] == [hg.UnsupportedError]
 
 
 def chosen(rows, groups, n, k):

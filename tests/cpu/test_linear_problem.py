@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm import can_use, reference
+import hipgemm as hg
+from hipgemm import reference
 from hipgemm.errors import UnsupportedError, message
 from hipgemm.layers.problem import Layer, describe_backward, describe_layer
 from hipgemm.layers.recipe import RECIPES
 
+can_use = partial(hg.can_use, arch="gfx950")
 F32 = np.float32
 X, W = np.ones((4, 64), F32), np.ones((8, 64), F32)
 FP8, MX8, MX4 = (

@@ -4,13 +4,15 @@ import json
 import os
 import re
 from dataclasses import replace
+from functools import partial
 
 import ml_dtypes
 import numpy as np
 import pytest
 from describing import describe_matmul
 
-from hipgemm import can_use, reference
+import hipgemm as hg
+from hipgemm import reference
 from hipgemm.errors import KernelNotFoundError, UnsupportedError
 from hipgemm.formats.elements import BF16, QUANTIZED
 from hipgemm.formats.operand import Operand
@@ -30,6 +32,7 @@ from hipgemm.products.layout import on_device
 from hipgemm.products.operation import MATMUL
 from hipgemm.products.problem import Problem
 
+can_use = partial(hg.can_use, arch="gfx950")
 BFLOAT16 = ml_dtypes.bfloat16
 
 

@@ -28,7 +28,8 @@ for quantize in (
 ):
     a, b = map(quantize, on_device)
     assert_gemm_close(hg.matmul(a, b.T, dtype=np.float32).get(), a.get(), b.get().T)
-print(*sorted(k for k in hg.usage().kernels if "gemm" in k))
+answers = {hg.can_use("matmul", *pair).kernel for pair in ((x, w.T), (a, b.T))}
+print(*sorted(k for k in hg.usage().kernels if "gemm" in k), *answers)
 """
 FOLDER = Path(__file__).parent
 other_architecture = pytest.mark.emulator("a device of another architecture")
@@ -66,4 +67,4 @@ def test_the_library_takes_the_plain_kernel(run_python, arch):
     """Under the checks, which the kernels' own tests go without: they would take minutes."""
     environment = {"HIPGEMM_EMULATOR_ARCH": arch, "HIPGEMM_EMULATOR_CHECK": CHECKS[arch]}
     done = run_python(LIBRARY, **environment)
-    assert done.stdout == "plain_gemm\n", done.stdout + done.stderr
+    assert done.stdout == "plain_gemm plain_gemm\n", done.stdout + done.stderr

@@ -38,6 +38,30 @@ def test_products(operands):
     assert not used.refused_calls
 
 
+@pytest.mark.matrix
+def test_can_use_shares_the_plan_of_a_call(monkeypatch):
+    """Of every operation, with and without an output; what no cache key holds is still checked."""
+    x, w, at = np.ones((64, 64), BF16), np.ones((2, 64, 64), BF16), np.array([0, 32, 64], np.int32)
+    calls = [
+        ("matmul", (x, x, np.zeros((64, 64), BF16)), {"alpha": np.float32(0.5)}),
+        ("matmul", (hg.asarray(x), hg.asarray(x)), {"bias": np.ones(64, np.float32)}),
+        ("grouped_matmul", (x, w, at), {}),
+        ("grouped_wgrad", (x, x, at, np.zeros((2, 64, 64), np.float32)), {"accumulate": True}),
+    ]
+    for op, args, options in calls:
+        getattr(hg, op)(*args, **options)
+    expected = [can_use(op, *args, arch="gfx950", **options) for op, args, options in calls]
+
+    def describe(*_):
+        raise AssertionError("described again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hipgemm.inspect.can_use.describe", describe)
+        assert [can_use(op, *args, **options) for op, args, options in calls] == expected
+    assert not can_use("matmul", x, x, x)  # the output is an input
+    assert not can_use("grouped_matmul", x, w, at[::-1].copy())
+
+
 def test_operands_count_once_however_they_are_shared(operands):
     _, b = operands
     batch = hg.asarray(np.zeros((4, 300, 512), BF16))
