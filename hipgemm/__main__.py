@@ -23,7 +23,7 @@ from .formats.scaled import ScaledArray
 from .inspect import explain
 from .inspect.can_use import can_use
 from .inspect.explain import in_place, untouched
-from .inspect.info import info
+from .inspect.info import info, kind
 from .inspect.usage import reset_usage, usage
 from .kernels.manifest import GEMMS, Kernel, code_object
 from .products.choose import PLAIN, k_strided
@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="runtime, devices, kernels")
-    commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
+    test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
+    test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
     ask = commands.add_parser("can-use", help="which kernel would serve a call, or why none")
     ask.add_argument("op", choices=["matmul"])
     ask.add_argument("a", help="shape of a, such as 300x512 or 4x300x512; a T behind it: stored transposed")
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(found)
             return 1 if found.problem else 0
         if args.command == "selftest":
-            return selftest()
+            return selftest(verbose=args.verbose)
         if args.command == "can-use":
             return _can_use(args)
         if args.command == "explain":
@@ -79,22 +80,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def selftest() -> int:
-    """Multiply a few shapes with every kernel, hold every element to its bound; return 0 if all is right."""
+def selftest(*, verbose: bool = False) -> int:
+    """Multiply a few shapes with every kernel, check every element; return 0 if all is right.
+
+    Print what failed and a line for each kind of kernel, or, if `verbose`, for each product.
+    """
     print(info())
     reset_usage()
-    failures = 0
-    rng = np.random.default_rng(0)
     kernels = code_object(_hip.arch(_hip.current_device())).kernels.values()
-    for kernel in (k for k in kernels if k.op in GEMMS or k.op == PLAIN):
-        for i, (m, n, k) in enumerate(SELFTEST_SHAPES):
-            if kernel.layout not in ("nt", "") and i % 2 == 0:
-                continue  # what is loaded another way shows in the ragged ones
-            faults = _try_shape(kernel, m, n, k, SELFTEST_INPUTS[i % 2], rng)
-            failures += bool(faults)
-            line = f"{'FAIL' if faults else 'ok  '}  {kernel.name}  ({m}, {k}) @ ({k}, {n})"
-            print(line, *faults, sep="\n      ")
-    print(usage())
+    kinds: dict[str, list[Kernel]] = {}
+    for kernel in kernels:
+        if kernel.op in GEMMS or kernel.op == PLAIN:
+            kinds.setdefault(kind(kernel.name), []).append(kernel)
+    rng = np.random.default_rng(0)
+    failures = 0
+    for name, members in kinds.items():
+        tried = failed = 0
+        for kernel in members:
+            for i, (m, n, k) in enumerate(SELFTEST_SHAPES):
+                if kernel.layout not in ("nt", "") and i % 2 == 0:
+                    continue  # what is loaded another way shows in the ragged ones
+                faults = _try_shape(kernel, m, n, k, SELFTEST_INPUTS[i % 2], rng)
+                tried += 1
+                failed += bool(faults)
+                if verbose or faults:
+                    line = f"{'FAIL' if faults else 'ok  '}  {kernel.name}  ({m}, {k}) @ ({k}, {n})"
+                    print(line, *faults, sep="\n      ")
+        failures += failed
+        said = f"{failed} failed" if failed else "all right"
+        print(f"{name:24} {len(members):3} kernels, {tried:3} products: {said}", flush=True)
+    if verbose:
+        print(usage())
     print(f"on {info().summary}")
     print(f"selftest: {failures} failures" if failures else "selftest: all right")
     return 1 if failures else 0

@@ -36,6 +36,12 @@ class SessionRuntime:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
+        if "PYTEST_XDIST_WORKER" in os.environ:  # one process for each core
+            os.environ.setdefault("HIPGEMM_EMULATOR_THREADS", "1")
+        self.open()
+
+    def open(self) -> str | None:
+        """Open what serves the run; return which runtime that is."""
         if self.part == "emulated" or self.listing:
             os.environ["HIPGEMM_RUNTIME"] = "emulator"
         asked = os.environ.get("HIPGEMM_RUNTIME", "").lower()
@@ -49,6 +55,7 @@ class SessionRuntime:
             pytest.exit(f"HIPGEMM_RUNTIME={asked}, but the tests would run on {info.summary}", returncode=2)
         if info.runtime:
             os.environ["HIPGEMM_RUNTIME"] = info.runtime  # for child processes
+        return info.runtime
 
     def pytest_report_header(self) -> str:
         return f"hipgemm on {self.summary}"

@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 import sysconfig
-from typing import Any
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TextIO
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NativeParts(BuildHookInterface):  # type: ignore[misc]
-    """Runs `make kernels emulator` with the Python of the build environment."""
+    """Runs `make kernels emulator-all` with the Python of the build environment."""
 
     PLUGIN_NAME = "custom"
 
@@ -26,14 +28,41 @@ class NativeParts(BuildHookInterface):  # type: ignore[misc]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build; tag the wheel for this platform (the emulator is native) and any Python 3."""
         if not _make_builds_by_itself():
-            subprocess.run(
-                ["make", "-C", self.root, "kernels", "emulator", f"BUILD_PYTHON={sys.executable}"],
-                check=True,
-                stdout=sys.stderr,
-            )
+            _build(self.root)
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform}"
+
+
+def _build(root: str) -> None:
+    """Run make; tell what it builds on the terminal, from which pip hides it, or, without one, to pip."""
+    command = ["make", "-C", root, "--no-print-directory", "kernels", "emulator-all"]
+    lines: list[str] = []
+    started = time.monotonic()
+    with (
+        _terminal() as told,
+        subprocess.Popen(
+            [*command, f"BUILD_PYTHON={sys.executable}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as make,
+    ):
+        assert make.stdout is not None
+        for line in make.stdout:
+            lines.append(line)
+            start = "\r" * told.isatty()  # over what pip shows while it waits
+            print(f"{start}hipgemm: {line}", end="", file=told, flush=True)
+        if make.wait():
+            sys.exit(f"hipgemm: {' '.join(command)} failed:\n{''.join(lines[-100:])}")
+        print(f"hipgemm: built in {time.monotonic() - started:.0f} s", file=told)
+
+
+def _terminal() -> AbstractContextManager[TextIO]:
+    try:
+        return open("/dev/tty", "w")
+    except OSError:
+        return nullcontext(sys.stderr)
 
 
 def _make_builds_by_itself() -> bool:

@@ -6,8 +6,6 @@
 namespace emu::check {
 namespace {
 
-bool is_vector(Operand o) { return o >= kVgpr && o < kNoOperand; }
-
 class Builder {
  public:
   Builder(const Decoded& d, uint32_t accum_offset)

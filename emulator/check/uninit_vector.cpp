@@ -8,8 +8,6 @@
 namespace emu::check {
 namespace {
 
-bool is_vector(Operand o) { return o >= kVgpr && o < kNoOperand; }
-
 // The lane that `lane` reads under a DPP control; -1 if that is outside the row or wave.
 int dpp_source(uint32_t ctrl, int lane) {
   const int row = lane & ~15, in_row = lane & 15;

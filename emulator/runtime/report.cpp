@@ -7,11 +7,11 @@
 namespace rt {
 namespace {
 
-struct ThreadState {
+struct ErrorSlot {
   hipError_t error = hipSuccess;
   std::string report;
 };
-thread_local ThreadState thread_state;
+thread_local ErrorSlot error_slot;
 
 // Names come from files that may be damaged; a report is always printable ASCII.
 std::string printable(const std::string& report) {
@@ -48,22 +48,22 @@ const char* error_name(hipError_t code) {
 }
 
 hipError_t record_error(hipError_t code, const char* function, const char* what) noexcept {
-  thread_state.error = code;
+  error_slot.error = code;
   try {
-    thread_state.report = printable(std::string(function) + (*what ? ": " : "") + what);
+    error_slot.report = printable(std::string(function) + (*what ? ": " : "") + what);
     if (options().verbose) std::fprintf(stderr, "hipgemm emulator: %s\n", last_report());
   } catch (...) {  // out of memory for the text: the code alone must do
-    thread_state.report.clear();
+    error_slot.report.clear();
   }
   return code;
 }
 
 hipError_t last_error(bool reset) noexcept {
-  const hipError_t error = thread_state.error;
-  if (reset) thread_state.error = hipSuccess;
+  const hipError_t error = error_slot.error;
+  if (reset) error_slot.error = hipSuccess;
   return error;
 }
 
-const char* last_report() noexcept { return thread_state.report.c_str(); }
+const char* last_report() noexcept { return error_slot.report.c_str(); }
 
 }  // namespace rt

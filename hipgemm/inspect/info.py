@@ -81,14 +81,23 @@ class Info:
         return "\n".join(lines)
 
 
+def kind(kernel: str) -> str:
+    """Name a kernel without layout and tile.
+
+    >>> kind("gemm_bf16_nt_64x64x64")
+    'gemm_bf16'
+    """
+    return re.sub(r"(_[nt][nt])?_\d+x\d+x\d+$", "", kernel)
+
+
 def _kinds(names: tuple[str, ...]) -> list[str]:
-    """Name kernels up to their tile: formats and layout, with how many there are of each.
+    """Name the kinds of kernels, with how many there are of each.
 
     >>> _kinds(("gemm_bf16_nt_64x64x64", "gemm_bf16_nt_128x128x64", "amax"))
     ['gemm_bf16 (2)', 'amax']
     """
-    counts = Counter(re.sub(r"(_[nt][nt])?_\d+x\d+x\d+$", "", name) for name in names)
-    return [kind if count == 1 else f"{kind} ({count})" for kind, count in counts.items()]
+    counts = Counter(map(kind, names))
+    return [name if count == 1 else f"{name} ({count})" for name, count in counts.items()]
 
 
 def _built(manifest: str) -> dict[str, tuple[str, ...]]:

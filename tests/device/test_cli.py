@@ -73,6 +73,19 @@ def test_selftest():
     assert done.returncode == 0
 
 
+def test_selftest_tells_kinds_or_every_product(monkeypatch, capsys):
+    monkeypatch.setattr("hipgemm.__main__.SELFTEST_SHAPES", ((1, 1, 1), (5, 3, 2)))
+    assert main(["selftest"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    kinds = [line for line in lines if line.endswith(" products: all right")]
+    assert len(lines) == len(str(info()).splitlines()) + len(kinds) + 2
+    assert main(["selftest", "-v"]) == 0
+    every = capsys.readouterr().out.splitlines()
+    assert [line for line in every if line in kinds] == kinds
+    products = sum(line.startswith("ok    ") for line in every)
+    assert products == sum(int(re.search(r"(\d+) products", line)[1]) for line in kinds)
+
+
 def test_selftest_fails_when_a_product_is_wrong(monkeypatch, capsys):
     import hipgemm.__main__ as module
 
