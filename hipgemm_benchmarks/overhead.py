@@ -69,19 +69,22 @@ def recorded(call: Call) -> Launches:
 
 
 def microseconds(calls: dict[str, Call], batch: int = 50, batches: int = 40) -> dict[str, float]:
-    """Time calls that only queue work, in turns, so that what disturbs one disturbs all; medians."""
+    """Time calls that only queue work; medians.
+
+    The calls take turns, batch by batch, so that what disturbs one disturbs all. What a batch has queued runs
+    before the next one is timed, and some calls go first: the emulator, which shares the cores, leaves the
+    caches to Python as a GPU would.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
     for _ in range(batches):
         for name, call in calls.items():
-            call()  # leaves caches as it needs them
-            _hip.synchronize()
+            for _ in range(batch // 5):
+                call()
             start = time.perf_counter()
             for _ in range(batch):
                 call()
             times[name].append((time.perf_counter() - start) / batch)
-    _hip.synchronize()
+            _hip.synchronize()
     return {name: 1e6 * statistics.median(found) for name, found in times.items()}
 
 
