@@ -31,8 +31,8 @@ from .products.matmul import matmul
 from .runtime import hip as _hip
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
 
-SELFTEST_SHAPES = ((256, 256, 256), (257, 133, 201), (1, 1, 1), (3, 5, 0))  # one tile, and ragged ones
-# What is multiplied for a shape: exact inputs or random ones, and the type of the result. Shapes take turns.
+SELFTEST_SHAPES = ((256, 256, 256), (257, 133, 201), (1, 1, 1), (3, 5, 0))  # whole tiles, and edges
+# Exact or random inputs, and the result type. Shapes alternate between the two rows.
 SELFTEST_INPUTS = (((True, F32), (False, BF16)), ((True, F16), (False, F32)))
 
 
@@ -119,7 +119,7 @@ def selftest(*, verbose: bool = False) -> int:
 def _try_shape(
     kernel: Kernel, m: int, n: int, k: int, inputs: Sequence[tuple[bool, Format]], rng: np.random.Generator
 ) -> list[str]:
-    """Multiply with one kernel, from the host and resident; return what was wrong."""
+    """Multiply with one kernel, with host and device operands; return the faults."""
     faults = []
     for exact, form in inputs:
         a = _operand(kernel.a or "bf16", (m, k), rng, exact, k_strided(kernel, 0))
@@ -136,7 +136,7 @@ def _try_shape(
                 resident = matmul(asarray(a), asarray(w).T, dtype=form.dtype, **epilogue).get()
             assert_gemm_close(out, a, w.T, exact=exact, **epilogue)
             if resident.tobytes() != out.tobytes():
-                faults.append(f"{form.name}: resident operands give another result than those of the host")
+                faults.append(f"{form.name}: device operands and host operands give different results")
         except (AssertionError, HipError, UnsupportedError) as error:
             faults.append(f"{form.name}, {'exact' if exact else 'random'}: {error}")
     return faults
@@ -173,14 +173,14 @@ def _can_use(args: argparse.Namespace) -> int:
             print(f"error: a shape looks like 300x512, 300x512T or 4x300x512; got {text!r}", file=sys.stderr)
             return 2
         shape = tuple(map(int, found[1].split("x")))
-        # Never touched, so that huge ones cost nothing.
+        # Never accessed, so that large shapes need no memory.
         matrices.append(untouched(args.input, shape, -1 if not matrices else -2, bool(found[2])))
     dtype = None if args.dtype is None else FORMATS[args.dtype].dtype
     answer = can_use(args.op, *matrices, dtype=dtype, arch=args.arch)
     print(answer)
     costs = in_place(answer)
     if costs:
-        print("  by the model that chooses among kernels (estimated, not measured):")
+        print("  estimates of the cost model (not measured):")
     for cost in costs:
         print(f"    {cost}")
     return 0 if answer else 1

@@ -1,4 +1,4 @@
-"""The settings of this process: read from the environment once, and changed by `hipgemm.config`."""
+"""The settings of the process: read from the environment once, and changed by `hipgemm.config`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ RUNTIMES = ("auto", "rocm", "emulator", "bridge")
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its variable, and how its text is read."""
+    """A setting: its environment variable, and the parser of its text."""
 
     variable: str
-    read: Callable[[str, str], Any]  # of a name for messages, and the text; or what is wrong with it
-    numbers: bool = True  # whether `config` takes numbers, True and False as well
+    parse: Callable[[str, str], Any]  # (name for messages, text) -> value or Reason
+    numbers: bool = True  # whether `config` also accepts numbers, True and False
 
 
 def _one_of(required: str, known: dict[str, Any]) -> Callable[[str, str], Any]:
-    """Read one of some words."""
+    """A parser for one of several words."""
     return lambda name, text: known.get(text.lower(), _wrong(f"{name} must be {required}", text))
 
 
 def _kernel(name: str, text: str) -> str | None:
-    return text or None  # which names there are depends on the architecture: checked where one is chosen
+    return text or None  # the names depend on the architecture; kernel selection checks them
 
 
 def _report(name: str, text: str) -> bool:
@@ -68,26 +68,26 @@ SETTINGS = {
 
 
 class Config:
-    """The settings of this process, as attributes; called to change some.
+    """The settings of the process, as attributes. Call it to change settings.
 
-    The environment is read once, at the first use of a setting. Settings belong to the process: all threads
-    see a change. `runtime`, `pool` and the limits are used when the first device is, and an error to change
-    from then on; limits change by `limit_memory`, at any time.
+    The environment is read once, at the first use of a setting. Settings are shared by all threads.
+    `runtime`, `pool` and the limits are fixed at the first use of a device; changing them later is an error.
+    Use `limit_memory` to change limits at any time.
 
     Attributes
     ----------
     runtime : str
         HIPGEMM_RUNTIME: ``"auto"``, ``"rocm"``, ``"emulator"`` or ``"bridge"``.
     kernel : str or None
-        HIPGEMM_KERNEL: the only kernel for products; ``"plain"`` for the one that takes anything.
+        HIPGEMM_KERNEL: the only kernel to use for products; ``"plain"`` is the slow general kernel.
     report : bool
-        HIPGEMM_REPORT: print `usage` when the process ends.
+        HIPGEMM_REPORT: print `usage` at the end of the process.
     pool : bool
-        HIPGEMM_POOL: keep freed device memory for reuse.
+        HIPGEMM_POOL: hold freed device memory for reuse.
     memory_limit, cache_limit : int or None
-        HIPGEMM_MEMORY_LIMIT, HIPGEMM_CACHE_LIMIT: bytes on each device.
+        HIPGEMM_MEMORY_LIMIT, HIPGEMM_CACHE_LIMIT: bytes per device.
     mpi_gpu : bool
-        HIPGEMM_MPI_GPU: the MPI library reads device memory itself.
+        HIPGEMM_MPI_GPU: the MPI library is GPU-aware and accesses device memory.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Config:
         self._fixed: dict[str, str] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Read a setting at its first use; then it is an attribute."""
+        """Parse a setting at its first use and store it as an attribute."""
         if name not in SETTINGS:
             raise self._unknown(name)
         value = self.find(name)
@@ -119,12 +119,12 @@ class Config:
         return value
 
     def find(self, name: str) -> Any:
-        """Return a setting, or a Reason: what is wrong with its variable."""
+        """Return a setting, or a Reason if its variable is invalid."""
         if name not in self.__dict__:
             if self._texts is None:
                 self._texts = {s.variable: os.environ.get(s.variable, "") for s in SETTINGS.values()}
             setting = SETTINGS[name]
-            value = setting.read(setting.variable, self._texts[setting.variable])
+            value = setting.parse(setting.variable, self._texts[setting.variable])
             if isinstance(value, Reason):
                 return value
             self.__dict__[name] = value
@@ -142,31 +142,31 @@ class Config:
             raise self._unknown(name)
 
     def __call__(self, **changes: Any) -> Change:
-        """Change settings now; used by ``with``, until its end.
+        """Change settings; in a ``with`` statement, until its end.
 
         Parameters
         ----------
         **changes
-            Settings by name. Numbers of bytes may be text, such as ``"16G"``; None stands for the default.
+            Settings by name. A number of bytes may be text, such as ``"16G"``; None is the default.
 
         Returns
         -------
         Change
-            What restores the former settings at the end of a ``with`` block.
+            A context manager that restores the previous settings.
 
         Raises
         ------
         TypeError, ValueError
-            For settings that do not exist, values that they do not take, or changes that come too late; all
-            of these are listed, and nothing is changed.
+            For unknown settings, invalid values, or settings that are fixed. The message lists all faults,
+            and nothing is changed.
         """
-        wanted = {name: self._read(name, value) for name, value in changes.items()}
+        wanted = {name: self._parse(name, value) for name, value in changes.items()}
         raise_reasons("config", [value for value in wanted.values() if isinstance(value, Reason)])
         change = Change(self, {name: self.__dict__.get(name, _UNREAD) for name in wanted})
         self.__dict__.update(wanted)
         return change
 
-    def _read(self, name: str, value: Any) -> Any:
+    def _parse(self, name: str, value: Any) -> Any:
         if name not in SETTINGS:
             required = f"a setting must be one of {', '.join(SETTINGS)}"
             return Reason(TypeError, "setting", requirement(required, repr(name)))
@@ -176,7 +176,7 @@ class Config:
         if not isinstance(text, str):
             required = f"{name} must be {'text, a number' if setting.numbers else 'text'} or None"
             return Reason(TypeError, "setting", requirement(required, repr(value)))
-        found = setting.read(name, text)
+        found = setting.parse(name, text)
         if name in self._fixed and not isinstance(found, Reason) and found != self.__dict__[name]:
             advice = "hipgemm.limit_memory changes it at any time" if name.endswith("_limit") else ""
             required = f"{name} must be set before {self._fixed[name]}, and is {self.__dict__[name]!r} now"
@@ -184,7 +184,7 @@ class Config:
         return found
 
     def fix(self, before: str, *names: str) -> None:
-        """Refuse to change settings from now on, since something was built on them."""
+        """Fix settings: later changes are errors."""
         for name in names:
             self._fixed[name] = before
             getattr(self, name)
@@ -194,7 +194,7 @@ class Config:
 
 
 class Change:
-    """Settings that were changed; a context manager that restores them, unless they were fixed meanwhile."""
+    """Changed settings; a context manager that restores them, except those that were fixed since."""
 
     def __init__(self, config: Config, before: dict[str, Any]) -> None:
         self._config, self._before = config, before
@@ -207,7 +207,7 @@ class Change:
         for name, value in self._before.items():
             if name in self._config._fixed:
                 continue
-            if value is _UNREAD:  # its variable is read when it is used
+            if value is _UNREAD:  # parsed at its first use
                 values.pop(name, None)
             else:
                 values[name] = value
@@ -218,13 +218,13 @@ config = Config()
 
 
 def variable(name: str) -> str | None:
-    """Return another variable of the environment as it is now; None where there is none."""
+    """Return the current value of another environment variable; None if it is not set."""
     return os.environ.get(name)
 
 
 @contextmanager
 def environment(**values: str | None) -> Iterator[dict[str, str]]:
-    """Set variables (or unset them, by None) that libraries read for themselves; yields all there are."""
+    """Set environment variables for libraries (None unsets one); yields the whole environment."""
     before = {name: os.environ.get(name) for name in values}
     try:
         _set(values)

@@ -1,4 +1,4 @@
-"""What each public operation computes, in NumPy: the oracle, and a spec to read."""
+"""The reference: the definition of each public operation in NumPy, for tests and readers."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def matmul(
 ) -> Array:
     """Return ``a @ b * alpha * col_scale + bias`` in float64, rounded once to `dtype` if one is given.
 
-    `alpha` counts as the float32 number nearest to it, which is what a kernel is handed. Quantized
-    operands count as code x scale.
+    `alpha` is rounded to float32 first, as for a kernel. The value of a quantized element is element times
+    scale.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def matmul(
     array([[3., 4.],
            [7., 8.]])
     """
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are values like any other
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are valid values
         out: Array = values(a) @ values(b)
         out = out * np.float64(np.float32(alpha))
         if col_scale is not None:
@@ -70,7 +70,7 @@ def matmul(
 def grouped_matmul(
     x: Matrix, w: Matrix, group_offsets: Array, /, *, dtype: npt.DTypeLike | None = None
 ) -> Array:
-    """Return rows ``x[o[g]:o[g + 1]] @ w[g]`` for each group g, and zeros behind the last one.
+    """Return rows ``x[o[g]:o[g + 1]] @ w[g]`` for each group g, and zeros after the last group.
 
     In float64, rounded once to `dtype` if one is given.
 
@@ -98,9 +98,9 @@ def grouped_wgrad(
     dtype: npt.DTypeLike | None = None,
     onto: Array | None = None,
 ) -> Array:
-    """Return ``dy[o[g]:o[g + 1]].T @ x[o[g]:o[g + 1]]`` for each group g: zeros for an empty one.
+    """Return ``dy[o[g]:o[g + 1]].T @ x[o[g]:o[g + 1]]`` for each group g; zeros for an empty group.
 
-    In float64, rounded once to `dtype` if one is given. Added to `onto` before, except for empty groups.
+    In float64, added to `onto` if it is given, then rounded once to `dtype` if one is given.
 
     Examples
     --------
@@ -133,7 +133,7 @@ def _format(function: str, name: str, dtype: npt.DTypeLike) -> Format:
 
 
 def values(x: Matrix) -> npt.NDArray[np.float64]:
-    """Return an operand's numbers in float64: code x scale, a Hadamard transform left in.
+    """Return an operand's values in float64: element times scale. A Hadamard transform is not inverted.
 
     Examples
     --------
@@ -142,13 +142,13 @@ def values(x: Matrix) -> npt.NDArray[np.float64]:
     """
     if not isinstance(x, ScaledArray):
         return np.asarray(x).astype(np.float64)
-    codes, scale = _decoded(x)
+    elements, scale = _decoded(x)
     with np.errstate(invalid="ignore"):
-        return np.asarray(codes.astype(np.float64) * scale.astype(np.float64))
+        return np.asarray(elements.astype(np.float64) * scale.astype(np.float64))
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
-    """Return code x scale in float32, the Hadamard transform undone, then rounded to `dtype`.
+    """Return element times scale in float32, with the Hadamard transform inverted, rounded to `dtype`.
 
     Examples
     --------
@@ -156,16 +156,16 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     array([ 0.    ,  3.    , -0.3125], dtype=float32)
     """
     to = _format("dequantize", "dtype", dtype)
-    codes, scale = _decoded(q)
+    elements, scale = _decoded(q)
     with np.errstate(invalid="ignore", over="ignore"):
-        x = codes * scale
+        x = elements * scale
         if q.hadamard:
             x = np.moveaxis(hadamard(np.moveaxis(x, q.axis, -1)), -1, q.axis)
         return np.asarray(x.astype(to.dtype))
 
 
 def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
-    """Codes and scales in float32, the scales repeated over their blocks."""
+    """Elements and scales in float32; scales are repeated over their blocks."""
     data, scale = q.data, q.scale
     if data.dtype == np.uint8:
         data = unpack_along(data, q.axis, q.shape[q.axis])
@@ -179,7 +179,7 @@ def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
 
 
 def _spread_groups(q: ScaledArray) -> Floats:
-    """Scales repeated over blocks that begin anew with each group; 1 for rows of none."""
+    """Scales repeated over the blocks of each group; 1 for rows outside of all groups."""
     bytes_ = q.scale.view(np.uint8) if q.axis == -2 else q.scale.T.view(np.uint8)
     scale = e8m0_value(bytes_)
     spread = np.ones((q.shape[q.axis], scale.shape[1]), np.float32)
@@ -200,7 +200,7 @@ def quantize_fp8(
     eps: float = 1e-8,
     format: str = "fp8_e4m3",
 ) -> ScaledArray:
-    """Quantize with one float32 scale for all of `x`, or for each row of it along `axis`.
+    """Quantize with one float32 scale for the tensor, or one per row along `axis`.
 
     Examples
     --------
@@ -220,16 +220,19 @@ def quantize_fp8(
     with np.errstate(all="ignore"):
         total = used + np.float32(eps)
         scale = total / top
-        # A total so small that top / total would overflow divides first.
+        # If total is so small that top / total would overflow, divide by it first.
         scaled = np.where(total < np.float32(2.0**-100), (x / total) * top, x * (top / total))
-        vanished = scale == 0  # too small for a scale: zeros, signs kept
+        vanished = scale == 0  # underflow: zeros with the signs of x
         scaled = np.where(vanished, x * np.float32(0), scaled)
         scale = np.where(vanished, np.float32(1), scale)
-        lost = ~np.isfinite(total)
-        scaled, scale = np.where(lost, np.float32(np.nan), scaled), np.where(lost, np.float32(np.nan), scale)
-    codes = cast(np.clip(scaled, -top, top), form)
+        not_finite = ~np.isfinite(total)
+        scaled, scale = (
+            np.where(not_finite, np.float32(np.nan), scaled),
+            np.where(not_finite, np.float32(np.nan), scale),
+        )
+    elements = cast(np.clip(scaled, -top, top), form)
     scale = np.broadcast_to(scale, own.shape).copy()
-    return ScaledArray._make(codes, scale, form, -1 if axis is None else axis, x.shape, amax=own)
+    return ScaledArray._make(elements, scale, form, -1 if axis is None else axis, x.shape, amax=own)
 
 
 def quantize_mxfp8(
@@ -240,9 +243,9 @@ def quantize_mxfp8(
     format: str = "mxfp8_e4m3",
     group_offsets: Array | None = None,
 ) -> ScaledArray:
-    """Quantize with one power of two for each 32 elements along `axis`.
+    """Quantize with one power-of-two scale per 32 elements along `axis`.
 
-    With `group_offsets` and ``axis=0`` blocks begin anew at each offset; rows behind the last one are zeros.
+    With `group_offsets` and ``axis=0`` a new block begins at each offset; rows after the last one are zeros.
 
     Examples
     --------
@@ -255,7 +258,7 @@ def quantize_mxfp8(
     if group_offsets is None:
         return _quantize_mx(function, x, axis, scaling, form)
     if x.ndim != 2 or axis not in (0, -2):
-        raise fault(ValueError, function, "group_offsets must go with a matrix and axis=0", f"axis={axis}")
+        raise fault(ValueError, function, "group_offsets needs a matrix and axis=0", f"axis={axis}")
     raise_reasons(function, offset_reasons(group_offsets, x.shape[0]))
     offsets = group_offsets.astype(np.int32)
     assert form.scale_dtype is not None
@@ -269,7 +272,7 @@ def quantize_mxfp8(
 
 
 def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard: bool = True) -> ScaledArray:
-    """Quantize to 4 bits with one power of two for each 32 elements, as a rule after a Hadamard transform.
+    """Quantize to 4 bits with one power-of-two scale per 32 elements, by default after a Hadamard transform.
 
     Examples
     --------
@@ -294,16 +297,16 @@ def _quantize_mx(
         pad = count * BLOCK - shape[axis]  # zeros never change a block's maximum
         blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]).reshape(*x.shape[:-1], count, BLOCK)
         amax = np.max(np.abs(blocks), axis=-1, initial=np.float32(0))
-        lost = ~np.isfinite(amax)
-        byte = scale_byte(np.where(lost, np.float32(0), amax), scaling, form)
-        byte = np.where(lost, np.uint8(255), byte)
-        # 2^-e is the number of the mirrored byte; 255, a NaN, stays one.
-        up = e8m0_value(np.where(lost, byte, 254 - byte))[..., None]
-        codes = cast(np.clip(blocks * up, -form.maximum, form.maximum), form)
-    codes = codes.reshape(*x.shape[:-1], count * BLOCK)[..., : shape[axis]]
+        not_finite = ~np.isfinite(amax)
+        byte = scale_byte(np.where(not_finite, np.float32(0), amax), scaling, form)
+        byte = np.where(not_finite, np.uint8(255), byte)
+        # 2^-e has the byte 254 - byte; 255 (NaN) stays 255.
+        up = e8m0_value(np.where(not_finite, byte, 254 - byte))[..., None]
+        elements = cast(np.clip(blocks * up, -form.maximum, form.maximum), form)
+    elements = elements.reshape(*x.shape[:-1], count * BLOCK)[..., : shape[axis]]
     assert form.scale_dtype is not None
     return ScaledArray._make(
-        np.moveaxis(codes, -1, axis),
+        np.moveaxis(elements, -1, axis),
         np.moveaxis(byte.view(form.scale_dtype), -1, axis),
         form,
         axis,
@@ -313,7 +316,7 @@ def _quantize_mx(
 
 
 def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, ScaledArray]:
-    """Return `x` quantized along its last axis, and along its first.
+    """Return `x` quantized along its last axis, and along its first axis.
 
     Examples
     --------
@@ -340,7 +343,7 @@ def transpose_quantize_mxfp8(x: Array, **options: Any) -> ScaledArray:
 
 
 def hadamard(x: Floats) -> Floats:
-    """Transform each 16 consecutive numbers of the last axis by Sylvester's H16 / 4, its own inverse.
+    """Multiply each 16 consecutive elements of the last axis by Sylvester's H16 / 4, its own inverse.
 
     Examples
     --------
@@ -384,9 +387,9 @@ def linear_products(
 ) -> dict[str, tuple[Matrix, Matrix, dict[str, Any]]]:
     """Return the three products of a linear layer, each as ``a, b, epilogue`` for `matmul`.
 
-    ``y`` (M, N), ``dx`` (M, K), and ``dw.T`` (K, N), whose columns w_post_scale divides. Matrices x (M, K),
-    w (N, K) and dy (M, N) may be quantized already, or pairs of what is quantized along both axes; `amax`
-    is theirs for fp8. A quantized dy counts as ``dy * w_post_scale``.
+    They are ``y`` (M, N), ``dx`` (M, K), and ``dw.T`` (K, N), whose columns are divided by w_post_scale. x
+    (M, K), w (N, K) and dy (M, N) may be quantized, or pairs that are quantized along both axes. `amax` gives
+    their amax for fp8. A quantized dy is used as ``dy * w_post_scale``.
 
     Examples
     --------
@@ -414,7 +417,7 @@ def linear_products(
 def _plain_operands(
     operands: tuple[Any, Any, Any], recipe: str, amax: Any, format: str | None, *_: Any
 ) -> tuple[list[Any], list[Any]]:
-    """Return x, w and g in bfloat16 or fp8, twice: they serve sums over either axis."""
+    """Return x, w and g in bfloat16 or fp8, twice, since they can be summed over either axis."""
     made: list[Any] = []
     for x, given, form in zip(operands, amax, (None, None, format), strict=True):
         if isinstance(x, ScaledArray):
@@ -448,14 +451,14 @@ def _mx_operands(
     for operand, along, across, form in ((x, "k", "m", None), (w, "k", "n", None), (g, "n", "m", format)):
         one = _blocked(operand, -1, form or usual, scaling, transform[along])
         rows.append(one)
-        # mxfp8 goes on from the codes of the forward pass; mxfp4 and dy are quantized both ways at once.
+        # mxfp8 requantizes the operands of the forward pass; mxfp4 and dy are quantized along both axes.
         again = recipe == "mxfp8" and operand is not g and isinstance(operand, np.ndarray)
         columns.append(_blocked(one if again else operand, -2, form or usual, scaling, transform[across]))
     return rows, columns
 
 
 def _transform(length: int, wanted: bool | None, *operands: tuple[Any, int]) -> bool:
-    """Whether a product is to be one of transformed operands: as what is quantized, else as wanted."""
+    """Whether to transform the operands of a product: like its quantized operands, else as requested."""
     for operand, axis in operands:
         for part in operand if isinstance(operand, tuple) else (operand,):
             if isinstance(part, ScaledArray) and part.axis == axis:
@@ -464,7 +467,7 @@ def _transform(length: int, wanted: bool | None, *operands: tuple[Any, int]) -> 
 
 
 def _blocked(x: Any, axis: int, format: str, scaling: str | None, hadamard: bool) -> ScaledArray:
-    """Return x blocked along an axis, however it came."""
+    """Return x blocked along an axis; quantized or requantized if needed."""
     for part in x if isinstance(x, tuple) else (x,):
         if isinstance(part, ScaledArray):
             if part.axis == axis:
@@ -490,8 +493,8 @@ def grouped_linear_products(
 ) -> dict[str, tuple[Matrix, Matrix]]:
     """Return the three products of grouped linear layers as operands of the functions above.
 
-    ``y`` and ``dx`` for `grouped_matmul`, ``dw`` for `grouped_wgrad`; x (M, K), w (G, N, K) and dy (M, N) as
-    for `linear_products`, of dy only may there be a pair.
+    They are ``y`` and ``dx`` for `grouped_matmul`, and ``dw`` for `grouped_wgrad`. x (M, K), w (G, N, K) and
+    dy (M, N) are as for `linear_products`, but only dy may be a pair.
 
     Examples
     --------
@@ -510,7 +513,7 @@ def grouped_linear_products(
     along_n = four and _transform(n, hadamard, (w, -2), (dy, -1))
     a, b = (_blocked(q, -1, usual, scaling, along_k) for q in (x, w))
     g = _blocked(dy, -1, format or usual, scaling, along_n)
-    across = w if four and isinstance(w, np.ndarray) else b  # mxfp4 is blocked both ways at once
+    across = w if four and isinstance(w, np.ndarray) else b  # mxfp4 is quantized along both axes
     columns = [_in_groups(q, group_offsets, form, scaling) for q, form in ((dy, format), (a, None))]
     return {
         "y": (a, b.mT),
@@ -520,7 +523,7 @@ def grouped_linear_products(
 
 
 def _in_groups(x: Any, offsets: Array, format: str | None, scaling: str | None) -> ScaledArray:
-    """Return x in mxfp8, blocked down the columns of each group, however it came."""
+    """Return x in mxfp8, blocked along the columns of each group; quantized or requantized if needed."""
     if isinstance(x, tuple):
         columns: ScaledArray = x[1]
         return columns

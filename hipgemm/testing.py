@@ -1,6 +1,6 @@
-"""How close is close: error bounds, inputs with exact results, poison, and a comparison that explains.
+"""Tools for tests: error bounds, inputs with exact results, poisoned outputs, and comparisons.
 
-Global scores such as a cosine pass with rows of zeros, so every element is held to its own bound.
+A global score such as cosine similarity can pass with rows of zeros, so every element has its own bound.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .reference import Array, Matrix
 
 
 def gamma(n: int) -> float:
-    """Bound on the relative error of `n` float32 roundings in a row."""
+    """Bound on the relative error of `n` successive float32 roundings."""
     return n * 2.0**-24 / (1 - n * 2.0**-24)
 
 
@@ -32,11 +32,12 @@ def gemm_bound(
     col_scale: Array | None = None,
     bias: Array | None = None,
 ) -> Array:
-    """Return how far each element of `matmul` may lie from `reference.matmul`, in any summation order.
+    """Return the error bound of each element of `matmul` against `reference.matmul`, in any summation order.
 
-    Operands may be quantized, and have leading axes. With P the product of magnitudes and u the output's
-    unit roundoff, that is ``g (P + |bias|) + u (|ref| + g (P + |bias|)) + eta``, where g covers K products
-    and each epilogue factor in float32, and eta is half the smallest subnormal.
+    Operands may be quantized, and have leading axes. The bound is
+    ``g (P + |bias|) + u (|ref| + g (P + |bias|)) + eta``. P is the product of absolute values, u the unit
+    roundoff of the output, g the factor for K products and each epilogue factor in float32, and eta half the
+    smallest subnormal.
 
     Examples
     --------
@@ -75,10 +76,10 @@ def exact_grid(
     dtype: npt.DTypeLike = ml_dtypes.bfloat16,
     bits: int = 3,
 ) -> Array:
-    """Return small integers, zeros among them, whose products sum exactly in float32 in any order.
+    """Return small integers whose products sum exactly in float32 in any order.
 
     Two such matrices with entries below ``2**bits`` give exact results up to ``K = 2**(24 - 2*bits)``,
-    so kernel and reference must agree in every bit.
+    so kernel and reference must agree bit by bit.
 
     Examples
     --------
@@ -90,9 +91,9 @@ def exact_grid(
 
 
 def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str = "mxfp8_e4m3") -> ScaledArray:
-    """Return a quantized matrix of small numbers, and scales that are powers of two.
+    """Return a quantized matrix of small integers with power-of-two scales.
 
-    Two of them, blocked along K, multiply exactly in float32 in any order up to K = 2**14.
+    The product of two, blocked along K, is exact in float32 in any order up to K = 2**14.
 
     Examples
     --------
@@ -100,17 +101,17 @@ def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str =
     ScaledArray(shape=(2, 40), format='mxfp4_e2m1', axis=-1, host)
     """
     form = QUANTIZED[format]
-    codes = exact_grid(shape, rng, dtype=form.dtype, bits=min(3, form.mantissa_bits + 1))
+    data = exact_grid(shape, rng, dtype=form.dtype, bits=min(3, form.mantissa_bits + 1))
     scale = np.exp2(rng.integers(-1, 2, scale_shape(shape, -1, form.block))).astype(np.float32)
     if form.block:
         scale = (127 + np.log2(scale)).astype(np.uint8)
-    return ScaledArray(codes, scale, format)
+    return ScaledArray(data, scale, format)
 
 
 def random_matrix(
     shape: tuple[int, ...], rng: np.random.Generator, *, dtype: npt.DTypeLike = ml_dtypes.bfloat16
 ) -> Array:
-    """Return normal numbers, each row at a scale of its own, rounded to `dtype`.
+    """Return normally distributed numbers with a different scale in each row, rounded to `dtype`.
 
     Examples
     --------
@@ -124,7 +125,7 @@ def random_matrix(
 
 
 def poison(x: Array) -> Array:
-    """Overwrite an array with NaN in place and return it. Do so with outputs before a launch.
+    """Fill an array with NaN in place and return it. For outputs before a launch.
 
     Examples
     --------
@@ -137,10 +138,9 @@ def poison(x: Array) -> Array:
 
 
 def surround(x: Array, *, rows: int = 2, columns: int = 8) -> Array:
-    """Return a copy of a matrix inside a larger one that is NaN all around it.
+    """Return a copy of a matrix inside a larger matrix of NaN.
 
-    A kernel that reads beyond its operand turns NaN; one that writes beyond its output shows in
-    ``result.base``.
+    A kernel that reads out of bounds returns NaN; one that writes out of bounds changes ``result.base``.
 
     Examples
     --------
@@ -172,16 +172,16 @@ def assert_gemm_close(
     out : numpy.ndarray
         The result.
     a, b : numpy.ndarray or ScaledArray
-        The operands it was made from, on the host.
+        The operands, on the host.
     alpha, col_scale, bias
-        The epilogue it was made with.
+        The arguments of the epilogue.
     exact : bool
-        Demand the reference's own bits: for inputs from `exact_grid`.
+        Require the same bits as the reference; for inputs of `exact_grid`.
 
     Raises
     ------
     AssertionError
-        With the number of bad elements, the worst one, and where the bad ones lie.
+        With the number of wrong elements, the worst one, and the rows and columns of the wrong ones.
 
     Examples
     --------
@@ -208,7 +208,7 @@ def assert_gemm_close(
     bound = np.zeros_like(ref) if bound is None else bound
     with np.errstate(invalid="ignore"):
         error = np.abs(got - (rounded.astype(np.float64) if exact else ref))
-        # Where the reference itself has no bound (NaN, Inf), only the same value will do.
+        # If the reference has no bound (NaN, Inf), only the same value is correct.
         good = np.where(np.isfinite(ref) & np.isfinite(bound), error <= bound, False)
         good |= _same(out, rounded)
     if exact:
@@ -226,7 +226,7 @@ def _same(x: Array, y: Array) -> Array:
 def _explain(
     out: Array, ref: Array, error: Array, bound: Array, bad: Array, to: Format, k: int, exact: bool
 ) -> str:
-    size = np.where(np.isnan(error), np.inf, error)  # NaN is infinitely wrong
+    size = np.where(np.isnan(error), np.inf, error)  # NaN counts as an infinite error
     with np.errstate(invalid="ignore"):
         excess = np.where(bad, size / np.where(bound > 0, bound, 1.0), -1.0)
     excess[np.isnan(excess)] = np.inf
@@ -246,7 +246,7 @@ def _explain(
 
 
 def _distinct(lead: list[Array]) -> str:
-    """The first few places along the leading axes, and how many there are."""
+    """Format the first few indices along the leading axes, and their number."""
     found = sorted({tuple(int(i) for i in index) for index in zip(*lead, strict=True)})
     some = ", ".join(str(index if len(index) > 1 else index[0]) for index in found[:6])
     return some if len(found) <= 6 else f"{some}, .. ({len(found)})"

@@ -578,7 +578,7 @@ def asarray(
     to = None
     if isinstance(x, ScaledArray):
         if dtype is not None:
-            checks.add(TypeError, "dtype", "dtype must be left out for a ScaledArray", repr(dtype))
+            checks.add(TypeError, "dtype", "dtype must be omitted for a ScaledArray", repr(dtype))
         if x.device is None and copy is False:
             checks.add(ValueError, "copy", "a ScaledArray on the host can only be copied", "copy=False")
     elif isinstance(x, (np.ndarray, np.generic)):

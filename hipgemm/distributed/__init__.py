@@ -1,1 +1,1 @@
-"""Arrays in parts on several devices or ranks, and their products."""
+"""Arrays sharded over devices or MPI ranks, and their products."""

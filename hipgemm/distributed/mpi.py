@@ -1,4 +1,4 @@
-"""Collectives of an mpi4py communicator: the ranks agree first, and none waits longer than it is told to."""
+"""Collectives on an mpi4py communicator: ranks first agree on the call; every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 TIMEOUT = 300.0  # seconds
-_AT_ONCE = 2e-4  # seconds: what takes less is waited for without sleeping
+_SPIN = 2e-4  # seconds to wait without sleeping
 _NAME_BYTES = 256
-_TEXT_BYTES = 1024  # of what a rank says when ranks do not agree
+_TEXT_BYTES = 1024  # of a rank's description of its call
 _DIGEST_BYTES = 16
 
 
 @dataclass
 class _State:
-    """What a communicator keeps of us, for as long as it lives."""
+    """The attribute that is attached to a communicator."""
 
-    place: int = 0  # of this rank among those of its host
-    lost: bool = False  # an exchange never ended
+    local_rank: int = 0  # among the ranks of its host
+    lost: bool = False  # a collective never completed
 
 
 _key: int | None = None  # of the state among a communicator's attributes
-_abandoned: list[Any] = []  # requests that never ended, and what they would write to
+_abandoned: list[Any] = []  # requests that never completed, and their buffers
 
 
 def is_communicator(x: object) -> bool:
@@ -52,26 +52,25 @@ def is_communicator(x: object) -> bool:
 
 
 def device(comm: Any) -> int:
-    """The device of this rank: the devices of a host are dealt out to its ranks."""
+    """The device of this rank: local ranks are assigned to the devices of a host round-robin."""
     state = comm.Get_attr(_key)
-    return int(state.place % _hip.runtime().devices)
+    return int(state.local_rank % _hip.runtime().devices)
 
 
 class Ranks:
-    """The ranks of a communicator during one call of a public function, which waits no longer than told."""
+    """The ranks of a communicator during a call of a public function, with a timeout."""
 
     def __init__(self, function: str, comm: Any, timeout: Any) -> None:
         checks = Checks(function)
         wait = checks.seconds(timeout)
         self.function, self.comm = function, comm
-        self.timeout = TIMEOUT if checks.found else wait  # `agree` tells, and the other ranks are told
+        self.timeout = TIMEOUT if checks.found else wait  # `agree` reports the fault on all ranks
 
     def agree(self, start: Callable[[], tuple[str, T]]) -> T:
-        """Do on every rank what comes before it sends data, and see that all did.
+        """Run the local part of a call on every rank, and check that all ranks make the same call.
 
-        `start` raises what is wrong, or returns what the call asks for in words, and a result. A fault on one
-        rank is an error on all of them, and so is asking for different things: sizes would not match, or
-        bytes be taken for what they are not.
+        `start` raises an exception, or returns a description of the call and a result. A fault on one rank is
+        an error on all ranks. Different descriptions are an error too, since message sizes would not match.
         """
         function, comm = self.function, self.comm
         self._join()
@@ -84,21 +83,21 @@ class Ranks:
         text = f"{function} of {text}" if failed is None else text
         digest = hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
         try:
-            said = self.tell(bytes([failed is not None]) + digest, 1 + _DIGEST_BYTES)
-            if not any(one[0] for one in said) and len(set(said)) == 1:
+            states = self.all_gather_text(bytes([failed is not None]) + digest, 1 + _DIGEST_BYTES)
+            if not any(one[0] for one in states) and len(set(states)) == 1:
                 return result  # type: ignore[no-any-return]
-            told = self.tell(text.encode(), _TEXT_BYTES)
+            descriptions = self.all_gather_text(text.encode(), _TEXT_BYTES)
         except TimeoutError as late:
             raise failed or late from late
         if failed is not None:
             raise failed
-        texts = [f"on rank {i} {one.decode(errors='replace')}" for i, one in enumerate(told)]
+        texts = [f"on rank {i} {one.decode(errors='replace')}" for i, one in enumerate(descriptions)]
         rank = comm.Get_rank()
-        if faulty := [i for i, one in enumerate(said) if one[0]]:
-            raise fault(RuntimeError, function, "the call must be right on all ranks", texts[faulty[0]])
-        other = next(i for i, one in enumerate(said) if one != said[rank])
+        if faulty := [i for i, one in enumerate(states) if one[0]]:
+            raise fault(RuntimeError, function, "the call must be valid on all ranks", texts[faulty[0]])
+        other = next(i for i, one in enumerate(states) if one != states[rank])
         got = f"{texts[rank]}; {texts[other]}"
-        raise fault(ValueError, function, "all ranks must ask for the same", got)
+        raise fault(ValueError, function, "all ranks must make the same call", got)
 
     def all_gather(self, part: npt.NDArray[Any], axis: int, offsets: Sequence[int]) -> list[npt.NDArray[Any]]:
         """The parts of all ranks, in order."""
@@ -116,9 +115,9 @@ class Ranks:
         return [np.moveaxis(x, 0, axis) for x in parts]
 
     def exchange_rows(self, sent: DeviceArray, planes: DeviceArray, rows: Sequence[int], unit: int) -> None:
-        """Send each rank its rows of `sent`, `unit` floats each; receive from each a plane of this rank's.
+        """Send each rank its rows of `sent`, `unit` floats each; receive its own rows from each rank.
 
-        Through the host, unless HIPGEMM_MPI_GPU=1 says that the MPI library reads device memory itself.
+        Staged on the host, unless HIPGEMM_MPI_GPU=1 declares a GPU-aware MPI library.
         """
         counts = np.diff(rows).tolist()
         comm = self.comm
@@ -137,41 +136,43 @@ class Ranks:
         with _rows_of(_mpi().FLOAT, unit) as row:
             send = [source, counts, list(rows[:-1]), row]
             receive = [target, [mine] * ranks, [mine * i for i in range(ranks)], row]
-            kept = (source, target, sent, planes)
-            self._run(lambda: comm.Ialltoallv(send, receive), kept)
+            buffers = (source, target, sent, planes)
+            self._run(lambda: comm.Ialltoallv(send, receive), buffers)
         if not direct:
             upload(target.reshape(-1), planes.ptr, 0)
 
     def _join(self) -> None:
-        """Meet a communicator for the first time, on all of its ranks; later, see that it is whole."""
+        """Attach state to a communicator at its first use; later, check that it is usable."""
         global _key
         mpi, comm, function = _mpi(), self.comm, self.function
         if comm == mpi.COMM_NULL or comm.Is_inter():
             got = "MPI.COMM_NULL" if comm == mpi.COMM_NULL else "an intercommunicator"
-            raise fault(ValueError, function, "the communicator must be of one group of ranks", got)
+            raise fault(ValueError, function, "the communicator must be an intracommunicator", got)
         if _key is None:
             _key = mpi.Comm.Create_keyval()
         state = comm.Get_attr(_key)
         if state is None:
             comm.Set_attr(_key, state := _State())
             name = mpi.Get_processor_name().encode()
-            names = self.tell(name, _NAME_BYTES)
-            state.place = names[: comm.Get_rank()].count(names[comm.Get_rank()])
+            names = self.all_gather_text(name, _NAME_BYTES)
+            state.local_rank = names[: comm.Get_rank()].count(names[comm.Get_rank()])
         elif state.lost:
-            required, got = "the communicator must be whole", "one on which an earlier exchange did not end"
+            required = "the communicator must be usable"
+            got = "one on which an earlier collective did not complete"
             raise fault(TimeoutError, function, required, got)
 
-    def tell(self, text: bytes, size: int) -> list[bytes]:
-        """Return what each rank says, in at most `size` bytes."""
+    def all_gather_text(self, text: bytes, size: int) -> list[bytes]:
+        """Return the texts of all ranks, at most `size` bytes each."""
         own = np.frombuffer(text[:size].ljust(size, b"\0"), np.uint8)
         every = np.zeros((self.comm.Get_size(), size), np.uint8)
         self._run(lambda: self.comm.Iallgather(own, every), (own, every))
         return [row.tobytes().rstrip(b"\0") for row in every]
 
     def _run(self, start: Callable[[], Any], buffers: Any) -> None:
-        """Start a collective and wait for it, but not for ever.
+        """Start a collective and wait for it, with a timeout.
 
-        One that never ends cannot be taken back: the job is beyond saving, and ends with this process.
+        A collective that never completes cannot be cancelled, so the job is aborted at the end of this
+        process.
         """
         began = time.monotonic()
         pause = 0.0
@@ -183,13 +184,13 @@ class Ranks:
                 waited = time.monotonic() - began
                 if waited > self.timeout:
                     required += f" within {self.timeout:g} s"
-                    got = "no end of the exchange; a rank is lost"
+                    got = "no completion of the collective; a rank is missing"
                     raise fault(TimeoutError, self.function, required, got)
-                if waited < _AT_ONCE:
+                if waited < _SPIN:
                     os.sched_yield()
                 else:
                     time.sleep(pause := min(pause * 2 or 1e-5, 1e-3))
-        except BaseException as error:  # Ctrl-C, too: MPI may write to the buffers still
+        except BaseException as error:  # KeyboardInterrupt too: MPI may still write to the buffers
             if not _abandoned:
                 atexit.register(_mpi().COMM_WORLD.Abort, 1)  # MPI_Finalize would wait for the lost rank
             _abandoned.append((request, buffers))
@@ -201,7 +202,7 @@ class Ranks:
 
 @contextmanager
 def _rows_of(number: Any, unit: int) -> Iterator[Any]:
-    """The type of a row of numbers, so that counts are those of rows."""
+    """The MPI datatype of a row, so that counts are numbers of rows."""
     row = number.Create_contiguous(unit).Commit()
     try:
         yield row
@@ -210,10 +211,10 @@ def _rows_of(number: Any, unit: int) -> Iterator[Any]:
 
 
 def _memory(x: DeviceArray) -> Any:
-    """Device memory as mpi4py takes it: an address and a length."""
+    """Device memory as an mpi4py buffer."""
     return _mpi().buffer.fromaddress(x.ptr, max(x.nbytes, 1))
 
 
 def _mpi() -> Any:
-    """The module that communicators come from: it is there, since there is one."""
+    """The module mpi4py.MPI, which is loaded if there is a communicator."""
     return sys.modules["mpi4py.MPI"]

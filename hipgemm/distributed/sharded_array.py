@@ -1,4 +1,4 @@
-"""Arrays in parts, one on each device or MPI rank: what they are, and how an array is cut into them."""
+"""Sharded arrays: one part on each device or MPI rank, and how an array is split into parts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ T = TypeVar("T")
 
 
 class ShardedArray:
-    """An array of which each device, or each MPI rank, holds a part. Made by `shard` and `sharded_matmul`.
+    """An array with one part on each device or MPI rank. `shard` and `sharded_matmul` make it.
 
     Attributes
     ----------
     parts : tuple of DeviceArray or ScaledArray
-        What this process holds: one part for each of `devices`, in order along `axis`. With a
-        communicator one part.
+        The parts of this process: one for each of `devices`, in order along `axis`. With a communicator one
+        part.
     axis : int or None
-        Counted from the end: the axis along which it was cut. None: each part is the whole array.
+        The axis along which it is split, counted from the end. None: each part is the whole array.
     devices : tuple of int
         The device of each part.
     comm : mpi4py communicator or None
-        Whose ranks hold the parts.
+        The communicator whose ranks hold the parts.
     offsets : tuple of int
-        Where each part begins along `axis`, and the end of the last; with a communicator those of all ranks.
+        The start of each part along `axis`, and the end of the last one; with a communicator of all ranks.
 
     Examples
     --------
@@ -68,7 +68,7 @@ class ShardedArray:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """All that how a product is computed depends on, but for addresses."""
+        """The cache key: everything that a plan depends on, except addresses."""
         if self._key is None:
             self._key = tuple([x._key for x in self.parts]), self.shape, self.axis, self.offsets
         return self._key
@@ -87,20 +87,20 @@ class ShardedArray:
     def T(self) -> ShardedArray:
         """The array with its axes reversed; no copy."""
         axis = None if self.axis is None else -1 - self.axis - self.ndim
-        return self._turned((x.T for x in self.parts), self.shape[::-1], axis)
+        return self._transposed((x.T for x in self.parts), self.shape[::-1], axis)
 
     @property
     def mT(self) -> ShardedArray:
-        """The array with its last two axes swap_last_axes; no copy."""
+        """The array with its last two axes swapped; no copy."""
         require_axes("ShardedArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis or 0, self.axis)
-        return self._turned((x.mT for x in self.parts), swap_last_axes(self.shape), axis)
+        return self._transposed((x.mT for x in self.parts), swap_last_axes(self.shape), axis)
 
-    def _turned(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
+    def _transposed(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
         return ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)
 
     def get(self) -> npt.NDArray[Any]:
-        """Copy to the host and put together; with a communicator every rank gets all of it.
+        """Copy to the host and concatenate; with a communicator every rank gets the whole array.
 
         Returns
         -------
@@ -109,9 +109,9 @@ class ShardedArray:
         Raises
         ------
         TypeError
-            For quantized parts: use `dequantize` on each.
+            For quantized parts: use `dequantize` on each part.
         ValueError, TimeoutError
-            When other ranks ask for something else, or do not take part in time.
+            If other ranks make another call, or none before the timeout.
         """
         function = "ShardedArray.get"
         if isinstance(self.parts[0], ScaledArray):
@@ -133,7 +133,7 @@ class ShardedArray:
         return np.concatenate(host, axis=self.axis)
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
-        raise TypeError("ShardedArray: a copy to the host must be asked for; use .get()")
+        raise TypeError("ShardedArray: implicit copies to the host are not supported; use .get()")
 
     def __repr__(self) -> str:
         where = f"devices={list(self.devices)}"
@@ -150,20 +150,21 @@ def shard(
     sizes: Sequence[int] | None = None,
     timeout: float = _mpi.TIMEOUT,
 ) -> ShardedArray:
-    """Cut an array into parts and bring each to a device.
+    """Split an array into parts, and copy each part to a device.
 
     Parameters
     ----------
     x : numpy.ndarray, DeviceArray or ScaledArray
-        The whole array. With a communicator each rank passes the whole array, and keeps its part.
+        The whole array. With a communicator each rank passes the whole array and gets its part.
     devices : sequence of int, int, or mpi4py communicator, optional
-        Which devices; a number stands for the first ones; default: all. A device may be named more than
-        once. With a communicator, each rank uses one device: those of a host are dealt out to its ranks.
+        The devices. A number n stands for the first n devices. Default: all. A device may be listed more
+        than once. With a communicator each rank uses one device; ranks are assigned to the devices of
+        their host round-robin.
     axis : int or None
-        The axis to cut. None: every device gets all of it.
+        The axis to split. None: every device gets the whole array.
     sizes : sequence of int, optional
-        Length of each part. Default: as equal as can be. Parts of MX operands begin at multiples of their
-        block.
+        The length of each part. Default: as equal as possible. Parts of MX operands begin at multiples of the
+        block size.
     timeout : float
         Seconds to wait for other ranks, here, in `get` and in products.
 
@@ -174,14 +175,14 @@ def shard(
     Raises
     ------
     TypeError
-        For an `x` of another type.
+        If `x` has another type.
     ValueError
-        For devices that do not exist, an axis that `x` lacks, or sizes that do not add up to its length;
-        with a communicator, for ranks that ask for different things.
+        For devices that do not exist, an axis that `x` does not have, or sizes that do not add up to its
+        length; with a communicator, if ranks make different calls.
     RuntimeError
-        When the call is at fault on another rank.
+        If the call is invalid on another rank.
     TimeoutError
-        When other ranks do not take part in time.
+        If other ranks do not make the call before the timeout.
 
     Examples
     --------
@@ -195,11 +196,11 @@ def shard(
         checks = Checks("shard")
         known = check_part(checks, "x", x)
         checks.seconds(timeout)
-        places = read_places(checks, devices)
-        count = len(places) if comm is None else comm.Get_size()
+        numbers = parse_devices(checks, devices)
+        count = len(numbers) if comm is None else comm.Get_size()
         along, offsets = _where(checks, x if known else None, axis, sizes, count)
         checks.raise_all()
-        made = bring_parts(x, along, offsets, places, comm, timeout)
+        made = split_array(x, along, offsets, numbers, comm, timeout)
         return f"{named(x)}, axis {along}, offsets {offsets}", made
 
     return start()[1] if comm is None else _mpi.Ranks("shard", comm, timeout).agree(start)
@@ -208,18 +209,18 @@ def shard(
 def assemble(
     parts: Any, *, axis: int | None, comm: Any = None, timeout: float = _mpi.TIMEOUT
 ) -> ShardedArray:
-    """Make a `ShardedArray` of parts that are where they belong already; nothing is copied between devices.
+    """Make a `ShardedArray` from parts that are already on their devices, without copies between devices.
 
     Parameters
     ----------
     parts : sequence of DeviceArray or ScaledArray on devices, or one array
-        One for each device, in order along `axis`. With a communicator the part of this rank alone, which
-        may be on the host as well. They differ in length along `axis` only. Quantized ones may have scales
-        of their own.
+        One for each device, in order along `axis`. With a communicator only the part of this rank, which may
+        be on the host. Parts may only differ in their length along `axis`. Quantized parts may have
+        different scales.
     axis : int or None
-        The axis along which they make up the whole. None: each is the whole.
+        The axis along which they are split. None: each part is the whole array.
     comm : mpi4py communicator, optional
-        Whose ranks hold one part each.
+        The communicator whose ranks hold one part each.
     timeout : float
         As for `shard`.
 
@@ -230,7 +231,7 @@ def assemble(
     Raises
     ------
     TypeError, ValueError, RuntimeError, TimeoutError
-        As `shard`, and for parts that do not fit each other.
+        As `shard`, and for parts that do not match.
 
     Examples
     --------
@@ -251,12 +252,12 @@ def assemble(
         elif not listed:
             checks.wrong_type("parts", "a list or tuple of one or more arrays", parts)
         known = [x for x in listed if check_part(checks, "a part", x)]
-        if ranks is None and any(_place(x) is None for x in known):
+        if ranks is None and any(_array_device(x) is None for x in known):
             checks.add(TypeError, "residency", "each part must be on a device", "one on the host")
         along = None if axis is None else checks.axis(axis, len(known[0].shape) if known else None)
         kinds = dict.fromkeys(_kind(x, along) for x in known)
         if len(kinds) > 1:
-            required = "all parts must be alike but for their length along axis"
+            required = "all parts must be equal in format and shape, except their length along axis"
             checks.add(ValueError, "parts", required, " and ".join(kinds))
         checks.raise_all()
         return f"{next(iter(kinds))}, axis {along}", along
@@ -267,23 +268,23 @@ def assemble(
     if along is not None:
         lengths = [int(x.shape[along]) for x in listed]
         if ranks is not None:
-            lengths = [int(said) for said in ranks.tell(str(lengths[0]).encode(), 20)]
+            lengths = [int(text) for text in ranks.all_gather_text(str(lengths[0]).encode(), 20)]
         shape[along] = sum(lengths)
         checks = Checks(function)
         offsets = given_offsets(checks, lengths, len(lengths), listed[0], along, shape[along])
         checks.raise_all()
-    if comm is not None and _place(listed[0]) is None:
+    if comm is not None and _array_device(listed[0]) is None:
         listed = [asarray(listed[0], device=_mpi.device(comm))]
     return ShardedArray(listed, tuple(shape), along, offsets, comm, timeout)
 
 
-def _place(x: Any) -> int | None:
+def _array_device(x: Any) -> int | None:
     """The device that holds an array; None for the host."""
     return None if isinstance(x, np.ndarray) else x.device
 
 
 def _kind(x: Any, axis: int | None) -> str:
-    """What parts must have in common, in words."""
+    """What all parts must have in common, as text."""
     shape = [str(n) for n in x.shape]
     if axis is not None and -axis <= len(shape):
         shape[axis] = "any"
@@ -294,7 +295,7 @@ def _kind(x: Any, axis: int | None) -> str:
 
 
 def check_part(checks: Checks, name: str, x: Any) -> bool:
-    """Check what is a part, or is to be cut into some; return whether it is an array of any kind."""
+    """Check a part, or an array to split; return whether it is an array."""
     if isinstance(x, ScaledArray):
         checks.no_groups(name, x)
         return True
@@ -302,10 +303,10 @@ def check_part(checks: Checks, name: str, x: Any) -> bool:
 
 
 def _where(checks: Checks, x: Any, axis: Any, sizes: Any, count: int) -> tuple[int | None, tuple[int, ...]]:
-    """The axis from the end, and where parts begin along it; `x` is None if it is no array."""
+    """The axis counted from the end, and the offsets of parts; `x` is None if it is not an array."""
     if axis is None:
         if sizes is not None:
-            checks.add(ValueError, "sizes", "sizes must be None where nothing is cut (axis=None)", sizes)
+            checks.add(ValueError, "sizes", "sizes must be None for axis=None", sizes)
         return None, ()
     along = checks.axis(axis, None if x is None else len(x.shape))
     if along is None or count == 0:
@@ -315,35 +316,35 @@ def _where(checks: Checks, x: Any, axis: Any, sizes: Any, count: int) -> tuple[i
     return along, given_offsets(checks, sizes, count, x, along, x.shape[along])
 
 
-# ---- which part goes where -------------------------------------------------------------------------
+# ---- parts and devices ------------------------------------------------------------------------
 
 
 def named(x: Any) -> str:
-    """Type and shape of an array, in words."""
+    """Type and shape of an array, as text."""
     return f"{x.format if isinstance(x, ScaledArray) else x.dtype} {x.shape}"
 
 
-def bring_parts(
+def split_array(
     x: Any,
     axis: int | None,
     offsets: Sequence[int],
-    places: Sequence[int],
+    devices: Sequence[int],
     comm: Any,
     timeout: float,
 ) -> ShardedArray:
-    """Cut an array, and bring to each of `places` its part; with a communicator one, this rank's."""
+    """Split an array, and copy each part to its device; with a communicator only the part of this rank."""
     first = 0 if comm is None else comm.Get_rank()
 
     def part(i: int) -> Part:
         mine = x if axis is None else cut(x, axis, offsets[first + i], offsets[first + i + 1])
-        found: Part = asarray(mine, device=places[i])
+        found: Part = asarray(mine, device=devices[i])
         return found
 
-    return ShardedArray(on_each(places, part), x.shape, axis, offsets, comm, timeout)
+    return ShardedArray(on_each(devices, part), x.shape, axis, offsets, comm, timeout)
 
 
-def read_places(checks: Checks, devices: Any) -> tuple[int, ...]:
-    """The devices that an argument names; of a communicator this rank's."""
+def parse_devices(checks: Checks, devices: Any) -> tuple[int, ...]:
+    """Parse a devices argument; for a communicator, the device of this rank."""
     if _mpi.is_communicator(devices):
         return (_mpi.device(devices),)
     count = _hip.runtime().devices
@@ -353,19 +354,20 @@ def read_places(checks: Checks, devices: Any) -> tuple[int, ...]:
         if not 1 <= devices <= count:
             checks.add(ValueError, "device", f"devices must be 1 to {count}", devices)
         return tuple(range(int(devices)))
-    places = checks.ints("devices", devices, "a sequence of ints, an int, or an mpi4py communicator")
-    if places is not None and not (places and all(0 <= d < count for d in places)):
-        checks.add(ValueError, "device", f"devices must name one or more of 0 to {count - 1}", list(places))
-    return places or ()
+    numbers = checks.ints("devices", devices, "a sequence of ints, an int, or an mpi4py communicator")
+    if numbers is not None and not (numbers and all(0 <= d < count for d in numbers)):
+        required = f"devices must be one or more of 0 to {count - 1}"
+        checks.add(ValueError, "device", required, list(numbers))
+    return numbers or ()
 
 
 def block_step(x: Any, axis: int) -> int:
-    """Where parts may begin: at multiples of a block that shares a scale."""
+    """The alignment of parts: the block size along the axis of the scales, else 1."""
     return QUANTIZED[x.format].block or 1 if isinstance(x, ScaledArray) and x.axis == axis else 1
 
 
 def even_offsets(length: int, count: int, step: int) -> tuple[int, ...]:
-    """Cut a length as evenly as whole steps allow, the longer parts first.
+    """Split a length as evenly as whole steps allow, the longer parts first.
 
     >>> even_offsets(10, 4, 1), even_offsets(100, 3, 32)
     ((0, 3, 6, 8, 10), (0, 64, 96, 100))
@@ -377,7 +379,7 @@ def even_offsets(length: int, count: int, step: int) -> tuple[int, ...]:
 
 
 def given_offsets(checks: Checks, sizes: Any, count: int, x: Any, axis: int, total: int) -> tuple[int, ...]:
-    """Where parts of given sizes begin; `x` is one of them, or the whole."""
+    """The offsets of parts with given sizes; `x` is one of them, or the whole array."""
     lengths = checks.ints("sizes", sizes)
     if lengths is None:
         return ()
@@ -392,25 +394,27 @@ def given_offsets(checks: Checks, sizes: Any, count: int, x: Any, axis: int, tot
 
 
 def sliced(x: Any, axis: int, start: int, stop: int) -> Any:
-    """A range along an axis that is counted from the end."""
+    """Slice along an axis that is counted from the end."""
     index = (slice(None),) * (len(x.shape) + axis) + (slice(start, stop),)
     return x[index]
 
 
 def cut(x: Any, axis: int, start: int, stop: int) -> Any:
-    """A part of an array of any kind, without a copy."""
+    """A part of an array or ScaledArray, without a copy."""
     if not isinstance(x, ScaledArray):
         return sliced(x, axis, start, stop)
     form = QUANTIZED[x.format]
     shape = list(x.shape)
     shape[axis] = stop - start
     along = axis == x.axis
-    halves = 2 if along and x.data.dtype == np.uint8 else 1  # two numbers in a byte
+    halves = 2 if along and x.data.dtype == np.uint8 else 1  # two elements per byte
     data = sliced(x.data, axis, start // halves, -(-stop // halves))
     scale = x.scale
     if along and form.block:
         scale = sliced(scale, axis, start // form.block, -(-stop // form.block))
-    elif scale.shape and not along and scale.shape[axis] == x.shape[axis]:  # else parts share it
+    elif (
+        scale.shape and not along and scale.shape[axis] == x.shape[axis]
+    ):  # otherwise all parts share the scale
         scale = sliced(scale, axis, start, stop)
     return x._with(data, scale, shape=tuple(shape), amax=None)
 
@@ -428,10 +432,10 @@ def device_of(x: Part) -> int:
 
 
 def on_each(devices: Sequence[int], f: Callable[[int], T]) -> list[T]:
-    """f(0), f(1), .. side by side, since each may wait for copies to or from its device."""
+    """Call f(0), f(1), .. in parallel, since each may wait for copies to or from its device."""
     if len(devices) == 1:
         return [f(0)]
-    from concurrent.futures import ThreadPoolExecutor  # it takes its time, and few processes need it
+    from concurrent.futures import ThreadPoolExecutor  # slow to import, and few processes need it
 
     with ThreadPoolExecutor(len(devices)) as pool:
         return list(pool.map(f, range(len(devices))))

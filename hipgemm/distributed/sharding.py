@@ -1,4 +1,4 @@
-"""Products of arrays in parts, on several devices or on the ranks of MPI."""
+"""Products of sharded arrays, on several devices or MPI ranks."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from .sharded_array import (
     ShardedArray,
     assemble,
     block_step,
-    bring_parts,
     cut,
     even_offsets,
     given_offsets,
     named,
     on_each,
-    read_places,
+    parse_devices,
     shard,
     sliced,
+    split_array,
 )
 
 __all__ = ["ShardedArray", "assemble", "least_k", "sent_bytes", "shard", "sharded_matmul", "speedup"]
@@ -47,14 +47,14 @@ __all__ = ["ShardedArray", "assemble", "least_k", "sent_bytes", "shard", "sharde
 Split = Literal["m", "n", "k", "batch"]
 _FUNCTION = "sharded_matmul"
 
-# Along which axis each split cuts the result.
+# The axis along which the result is split, for each `split`.
 _CUTS = {"m": -2, "n": -1, "k": -2, "batch": -3}
-# And the operands; None: whole everywhere.
+# The axes along which the operands are split; None: whole on every device.
 _OPERAND_CUTS: dict[str, dict[str, int | None]] = {
     "a": {"m": -2, "n": None, "k": -1, "batch": -3},
     "b": {"m": None, "n": -1, "k": -2, "batch": -3},
 }
-_PIECE_BYTES = 32 << 20  # of an operand that goes up while the piece before it is multiplied
+_CHUNK_BYTES = 32 << 20  # of an operand that is uploaded while the previous chunk is multiplied
 
 
 def sharded_matmul(
@@ -70,15 +70,15 @@ def sharded_matmul(
     bias: npt.NDArray[Any] | None = None,
     timeout: float | None = None,
 ) -> Any:
-    """Multiply on several devices, or on all ranks of a communicator: `matmul` of parts.
+    """Multiply on several devices, or on all ranks of a communicator.
 
     Parameters
     ----------
     a, b : ShardedArray, numpy.ndarray or ScaledArray
-        As for `matmul`. What is not sharded yet is sharded as the split wants it.
+        As for `matmul`. Operands that are not sharded are sharded as `split` requires.
     split : str
         ========= ============== ============== ================ ==============================
-        split     a cut along    b cut along    result cut along each of D devices sends
+        split     a split along  b split along  result split on  each of D devices sends
         ========= ============== ============== ================ ==============================
         ``m``     M (axis -2)    nothing        M                nothing
         ``n``     nothing        N (axis -1)    N                nothing
@@ -86,36 +86,36 @@ def sharded_matmul(
         ``batch`` first of three first of three first of three   nothing
         ========= ============== ============== ================ ==============================
 
-        AᵀB over split rows is ``k``: ``sharded_matmul(dy.T, x, split="k")`` with both cut along axis 0.
-        ``batch`` also takes a `b` that is whole everywhere.
+        AᵀB over split rows is ``k``: ``sharded_matmul(dy.T, x, split="k")`` with both split along axis 0.
+        ``batch`` also accepts a `b` that is whole on every device.
     devices : as for `shard`
-        Where to work if neither operand is sharded.
+        The devices to use if neither operand is sharded.
     dtype, alpha, col_scale, bias
-        As for `matmul`; on the host.
+        As for `matmul`, on the host.
     timeout : float, optional
-        Seconds to wait for other ranks. Default: as the sharded operands, or 300.
+        Seconds to wait for other ranks. Default: that of the sharded operands, or 300.
 
     Returns
     -------
     ShardedArray or numpy.ndarray
-        The latter if neither operand was sharded.
+        The latter if neither operand is sharded.
 
     Raises
     ------
     TypeError, ValueError
-        As `matmul`, and for operands that are cut otherwise than the split wants, or lie on other devices;
-        with a communicator, for ranks that ask for different things.
+        As `matmul`, and for operands that are not split as `split` requires, or are on other devices; with a
+        communicator, if ranks make different calls.
     RuntimeError
-        When the call is at fault on another rank.
+        If the call is invalid on another rank.
     TimeoutError
-        When other ranks do not take part in time.
+        If other ranks do not make the call before the timeout.
 
     Notes
     -----
-    With ``k`` each device multiplies its range of K for all rows and sends float32 sums to the device that
-    owns them; between the devices of one process while it multiplies the next rows. The owner adds the
-    ranges in their order, applies alpha, col_scale and bias, and rounds once: the same bits on every run.
-    With a communicator this is a call for all of its ranks: see docs/sharding.md.
+    With ``k`` each device multiplies its range of K for all rows, and sends float32 sums to the device that
+    owns the rows. Between devices of one process this overlaps with the product of the next rows. The owner
+    adds the ranges in a fixed order, applies alpha, col_scale and bias, and rounds once, so results are
+    reproducible. With a communicator, all of its ranks must make the call: see docs/sharding.md.
 
     Examples
     --------
@@ -141,13 +141,13 @@ def sharded_matmul(
     wait = min((x.timeout for x in given), default=_mpi.TIMEOUT) if timeout is None else timeout
 
     def start() -> tuple[str, Any]:
-        """All that a rank does by itself, so that what fails here is told on all of them."""
+        """The local part of the call; its errors are reported on all ranks."""
         plan = _planned(a, b, split, devices, epilogue, comm, wait)
         text = "" if comm is None else _words(a, b, plan, epilogue)
         if not given and split != "k" and comm is None and not _resident(a, b):
-            return text, _through(a, b, plan, epilogue)
+            return text, _multiply_chunks(a, b, plan, epilogue)
         first, second = (
-            x if isinstance(x, ShardedArray) else bring_parts(x, axis, offsets, plan.places, comm, wait)
+            x if isinstance(x, ShardedArray) else split_array(x, axis, offsets, plan.devices, comm, wait)
             for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
         )
         if len(_plans) >= _MAX_PLANS:
@@ -165,7 +165,7 @@ def sharded_matmul(
 
 
 def sent_bytes(m: int, n: int, devices: int) -> int:
-    """Bytes that a device sends in a product (M, N) split along K, where M is a multiple of `devices`.
+    """Bytes that a device sends in a product (M, N) with ``split="k"``, if M is a multiple of `devices`.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def sent_bytes(m: int, n: int, devices: int) -> int:
 
 
 def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
-    """K from which sending takes no longer than multiplying, in a product split along K (docs/sharding.md).
+    """The K from which communication takes no longer than compute, for ``split="k"`` (docs/sharding.md).
 
     Examples
     --------
@@ -187,9 +187,9 @@ def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
 
 
 def speedup(k: int, flops: float, bytes_per_second: float, devices: int, *, overlap: bool) -> float:
-    """How many times as fast as one device a product split along K is: below 1, it does not pay.
+    """The speedup of a product with ``split="k"`` over one device; below 1 it is slower.
 
-    Sending hides behind multiplying (`overlap`) between the devices of one process, not between ranks.
+    Communication overlaps with compute (`overlap`) between devices of one process, not between ranks.
 
     Examples
     --------
@@ -200,11 +200,11 @@ def speedup(k: int, flops: float, bytes_per_second: float, devices: int, *, over
     return 2 * k / flops / (max(multiplying, sending) if overlap else multiplying + sending)
 
 
-# ---- what is asked for -----------------------------------------------------------------------------
+# ---- checks and plans ----------------------------------------------------------------------------
 
 
 class _Epilogue(NamedTuple):
-    """What `matmul` does to sums."""
+    """The epilogue arguments of `matmul`."""
 
     dtype: Any
     alpha: float
@@ -212,61 +212,61 @@ class _Epilogue(NamedTuple):
     bias: Any
 
     def of(self, low: int, high: int) -> _Epilogue:
-        """The same for a range of columns."""
+        """The epilogue of a range of columns."""
         col_scale, bias = (None if x is None else x[low:high] for x in (self.col_scale, self.bias))
         return self._replace(col_scale=col_scale, bias=bias)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a product is computed, once everything about it was found right."""
+    """The plan of a product, after all checks."""
 
     split: str
-    axes: tuple[int | None, int | None]  # along which the operands are cut
-    offsets: tuple[tuple[int, ...], tuple[int, ...]]  # where
-    places: tuple[int, ...]  # the devices of this process's parts
+    axes: tuple[int | None, int | None]  # along which the operands are split
+    offsets: tuple[tuple[int, ...], tuple[int, ...]]  # of their parts
+    devices: tuple[int, ...]  # of this process's parts
     dtype: np.dtype[Any]  # of the result
     shape: tuple[int, ...]  # of the result
-    rows: tuple[int, ...]  # where those begin that each device adds up, for ``k``
-    first: int  # which part is this process's first
+    rows: tuple[int, ...]  # offsets of the rows that each device owns, for ``k``
+    first: int  # the index of this process's first part
 
 
-_plans: dict[Any, _Plan] = {}  # of operands that are sharded over the devices of this process
+_plans: dict[Any, _Plan] = {}  # for operands that are sharded over devices of this process
 _MAX_PLANS = 1024
 
 
 def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
-    """All that a plan and the checks before it depend on; None where some of it is to be looked at again."""
+    """The cache key: everything that a plan and its checks depend on; None if values must be checked too."""
     try:
         col_scale, bias = (None if x is None else (type(x), x.shape, x.dtype) for x in (e.col_scale, e.bias))
         key = a.key, b.key, split, e.dtype, col_scale, bias
         hash(key)
-    except (AttributeError, TypeError):  # wrong in a way that the checks will tell
+    except (AttributeError, TypeError):  # invalid arguments, which the checks report
         return None
     known = type(e.alpha) is float and abs(e.alpha) < F32.maximum
     return key if known and a.comm is None and b.comm is None else None
 
 
 def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any) -> _Plan:
-    """Check a call, and decide where operands are cut."""
+    """Check a call, and plan how operands are split."""
     faults = OperandChecks(_FUNCTION)
     if not isinstance(split, str) or split not in _CUTS:
         faults.add(ValueError, "option", "split must be m, n, k or batch", repr(split))
     faults.seconds(timeout)
     if comm is not None:
-        faults.value_or(config.find("mpi_gpu"), False)  # a wrong value is an error on all ranks
+        faults.value_or(config.find("mpi_gpu"), False)  # an invalid value is an error on all ranks
     dtype = _check_operands(faults, a, b, split, epilogue)
     known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
-    places = _common_places(faults, a, b, known, devices)
+    numbers = _common_devices(faults, a, b, known, devices)
     faults.raise_all()
-    axes = _wanted("a", a, split), _wanted("b", b, split)
-    count = len(places) if comm is None else comm.Get_size()
+    axes = _split_axis("a", a, split), _split_axis("b", b, split)
+    count = len(numbers) if comm is None else comm.Get_size()
     found = []
     for name, x, axis in zip("ab", (a, b), axes, strict=True):
         if isinstance(x, ShardedArray):
             if x.axis != axis:
-                required = f"{name} must be {_cut_name(axis)} for split={split}"
-                faults.add(ValueError, "axis", required, _cut_name(x.axis))
+                required = f"{name} must be {_axis_name(axis)} for split={split}"
+                faults.add(ValueError, "axis", required, _axis_name(x.axis))
             found.append(x.offsets)
         elif axis is None:
             found.append(())
@@ -276,25 +276,25 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
         else:
             found.append(even_offsets(x.shape[axis], count, block_step(x, axis)))
     if split in ("k", "batch") and None not in axes and found[0] != found[1] and not faults.found:
-        required = "a and b must be cut at the same places"
+        required = "a and b must be split at the same offsets"
         faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}")
     faults.raise_all()
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     first, rows = 0 if comm is None else comm.Get_rank(), even_offsets(a.shape[-2], count, 1)
-    return _Plan(split, axes, (found[0], found[1]), places, dtype, shape, rows, first)
+    return _Plan(split, axes, (found[0], found[1]), numbers, dtype, shape, rows, first)
 
 
 def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
-    """What ranks must agree on."""
+    """A description of the call, which must be equal on all ranks."""
     kinds = " and ".join(("sharded " if isinstance(x, ShardedArray) else "") + named(x) for x in (a, b))
     vectors = {"col_scale": epilogue.col_scale, "bias": epilogue.bias}
     types = (f"{name} {'none' if x is None else x.dtype}" for name, x in vectors.items())
-    said = f"split={plan.split}, to {plan.dtype}, alpha={epilogue.alpha}, {', '.join(types)}"
-    return f"{kinds}, {said}, cut at {plan.offsets}"
+    options = f"split={plan.split}, to {plan.dtype}, alpha={epilogue.alpha}, {', '.join(types)}"
+    return f"{kinds}, {options}, split at {plan.offsets}"
 
 
 def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilogue) -> np.dtype[Any]:
-    """Check operands as `matmul` will check their parts, and the epilogue; return the result's type."""
+    """Check operands like `matmul`, and the epilogue; return the result's type."""
     parts = [x.parts[0] if isinstance(x, ShardedArray) else x for x in (a, b)]
     operands: list[Operand | None] = []
     for name, x, part, k_axis in (("a", a, parts[0], -1), ("b", b, parts[1], -2)):
@@ -319,13 +319,13 @@ def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilo
     faults.vector("bias", e.bias, OUTPUTS, columns)
     for name, x in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
         if isinstance(x, DeviceArray):
-            required = f"{name} must be on the host, from where each device gets it"
+            required = f"{name} must be on the host"
             faults.add(TypeError, "residency", required, f"an array on device {x.device}")
     return (dtype or (F16 if getattr(parts[0], "dtype", None) == F16.dtype else BF16)).dtype
 
 
 def _check_shapes(faults: OperandChecks, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
-    """Check that operands fit each other, and the split."""
+    """Check that the shapes match, and are valid for the split."""
     faults.contraction(a, b)
     if split != "batch":
         faults.batch(a, b)
@@ -338,39 +338,39 @@ def _check_shapes(faults: OperandChecks, a: tuple[int, ...], b: tuple[int, ...],
         faults.add(ValueError, "shape", "b.ndim must be 2 for split=k", len(b))
 
 
-def _common_places(
+def _common_devices(
     faults: OperandChecks, a: Any, b: Any, known: ShardedArray | None, devices: Any
 ) -> tuple[int, ...]:
-    """The devices of a product, which all that tell of any must agree on."""
+    """The devices of a product, which must be the same for all arguments."""
     if known is None:
-        return read_places(faults, devices)
+        return parse_devices(faults, devices)
     both = isinstance(a, ShardedArray) and isinstance(b, ShardedArray)
     if both and (a.devices != b.devices or a.comm != b.comm):
-        required = "a and b must be on the same devices in the same order, or of one communicator"
+        required = "a and b must have the same devices in the same order, or the same communicator"
         faults.add(ValueError, "device", required, f"{a!r} and {b!r}")
     if devices is not None:
         same = devices == known.comm if _mpi.is_communicator(devices) else known.comm is None
-        if not same or read_places(faults, devices) != known.devices:
+        if not same or parse_devices(faults, devices) != known.devices:
             required = "devices must be those of the sharded operand, or None"
-            faults.add(ValueError, "device", required, f"{devices} beside {known!r}")
+            faults.add(ValueError, "device", required, f"{devices} and {known!r}")
     return known.devices
 
 
-def _wanted(name: str, x: Any, split: str) -> int | None:
-    """The axis along which a split wants an operand cut."""
+def _split_axis(name: str, x: Any, split: str) -> int | None:
+    """The axis along which an operand must be split."""
     found = _OPERAND_CUTS[name][split]
     return None if split == "batch" and len(x.shape) == 2 else found  # one matrix for the whole batch
 
 
-def _cut_name(axis: int | None) -> str:
-    return "whole on every device (axis=None)" if axis is None else f"cut along axis {axis}"
+def _axis_name(axis: int | None) -> str:
+    return "whole on every device (axis=None)" if axis is None else f"split along axis {axis}"
 
 
 # ---- products --------------------------------------------------------------------------------------
 
 
 def _multiply(x: Part, y: Part, out: DeviceArray | None, e: _Epilogue) -> DeviceArray:
-    """`matmul` of parts, quantized or not."""
+    """Call `matmul` for parts, quantized or not."""
     multiply: Callable[..., DeviceArray] = matmul
     return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias)
 
@@ -378,24 +378,24 @@ def _multiply(x: Part, y: Part, out: DeviceArray | None, e: _Epilogue) -> Device
 def _multiply_parts(
     a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
 ) -> ShardedArray:
-    """Multiply part by part; with ``k`` between the devices of one process add up the parts, too."""
+    """Multiply the parts; for ``k`` between devices of one process also add the ranges of K."""
     if plan.split == "k":
-        return _add_up(_exchange_devices(a, b, plan.rows), plan, epilogue, comm, timeout)
+        return _reduce(_exchange_devices(a, b, plan.rows), plan, epilogue, comm, timeout)
     parts, offsets = [], plan.offsets[plan.split == "n"]
     for i, x in enumerate(a.parts):
         at = plan.first + i
         part = epilogue.of(offsets[at], offsets[at + 1]) if plan.split == "n" else epilogue
         parts.append(_multiply(x, b.parts[i], None, part))
-    return ShardedArray(parts, plan.shape, _CUTS[plan.split], offsets, comm, timeout, plan.places)
+    return ShardedArray(parts, plan.shape, _CUTS[plan.split], offsets, comm, timeout, plan.devices)
 
 
 def _resident(*operands: Any) -> bool:
     return any(isinstance(x.data if isinstance(x, ScaledArray) else x, DeviceArray) for x in operands)
 
 
-def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[Any]:
-    """Multiply host operands piece by piece: one goes up and one comes down while another is multiplied."""
-    axis, devices, cuts = _CUTS[plan.split], plan.places, plan.axes
+def _multiply_chunks(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[Any]:
+    """Multiply host operands in chunks; upload, product and download of different chunks overlap."""
+    axis, devices, axes = _CUTS[plan.split], plan.devices, plan.axes
     out = np.empty(plan.shape, plan.dtype)
     offsets = even_offsets(out.shape[axis], len(devices), 1)
 
@@ -404,27 +404,25 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
         copies = Stream(device)
         whole: list[Any] = [
             asarray(x, device=device) if along is None else None
-            for x, along in zip((a, b), cuts, strict=True)
+            for x, along in zip((a, b), axes, strict=True)
         ]
-        nbytes = sum(x.nbytes for x, along in zip((a, b), cuts, strict=True) if along is not None)
-        step = max(1, _PIECE_BYTES * out.shape[axis] // max(nbytes, 1))
+        nbytes = sum(x.nbytes for x, along in zip((a, b), axes, strict=True) if along is not None)
+        step = max(1, _CHUNK_BYTES * out.shape[axis] // max(nbytes, 1))
         made: list[tuple[DeviceArray, npt.NDArray[Any]]] = []
         with _hip.on_device(device):
             for low in range(first, last, step):
                 high = min(low + step, last)
                 x, y = (
-                    there
-                    if along is None
-                    else asarray(cut(x, along, low, high), device=device, stream=copies)
-                    for x, along, there in zip((a, b), cuts, whole, strict=True)
+                    full if along is None else asarray(cut(x, along, low, high), device=device, stream=copies)
+                    for x, along, full in zip((a, b), axes, whole, strict=True)
                 )
                 part = epilogue.of(low, high) if plan.split == "n" else epilogue
                 made.append((_multiply(x, y, None, part), sliced(out, axis, low, high)))
                 if len(made) > 1:
-                    product, there = made.pop(0)
-                    product.get(there)
-            for product, there in made:
-                product.get(there)
+                    product, target = made.pop(0)
+                    product.get(target)
+            for product, target in made:
+                product.get(target)
 
     on_each(devices, work)
     return out
@@ -433,14 +431,14 @@ def _through(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[An
 def _exchange_ranks(
     sent: DeviceArray, received: DeviceArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
 ) -> ShardedArray:
-    """Send each rank this one's sums for its rows, and add up those of all for ours."""
-    unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats that belong to one row
+    """Send each rank this rank's sums of its rows, and add the sums of all ranks for our rows."""
+    unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats per row
     with _hip.on_device(sent.device):
         _mpi.Ranks(_FUNCTION, comm, timeout).exchange_rows(sent, received, plan.rows, unit)
-    return _add_up([received], plan, epilogue, comm, timeout)
+    return _reduce([received], plan, epilogue, comm, timeout)
 
 
-def _add_up(
+def _reduce(
     planes: list[DeviceArray], plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
 ) -> ShardedArray:
     """Add the ranges of K on each device."""
@@ -448,11 +446,11 @@ def _add_up(
     for each in planes:
         with _hip.on_device(each.device):
             parts.append(_add_planes(each, plan.dtype, epilogue))
-    return ShardedArray(parts, plan.shape, -2, plan.rows, comm, timeout, plan.places)
+    return ShardedArray(parts, plan.shape, -2, plan.rows, comm, timeout, plan.devices)
 
 
 def _add_planes(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
-    """Add the ranges of K, the first axis, in their order; then what `matmul` does to a sum."""
+    """Add the ranges of K, the first axis, in a fixed order, and apply the epilogue."""
     device, (ranges, *shape) = planes.device, planes.shape
     out = new(tuple(shape), dtype, device, 0)
     if out.size == 0:
@@ -498,7 +496,7 @@ _SUMS = _Epilogue(F32.dtype, 1.0, None, None)  # of a range of K
 
 
 def _reshaped(x: DeviceArray, shape: tuple[int, ...], offset: int = 0) -> DeviceArray:
-    """Contiguous memory as another shape, from so many bytes on."""
+    """Contiguous memory as another shape, from an offset in bytes on."""
     return DeviceArray(x._block, x.ptr + offset, shape, contiguous_strides(shape, x.dtype.itemsize), x.dtype)
 
 
@@ -510,7 +508,7 @@ def _rows(x: Part, low: int, high: int) -> Part:
 
 
 def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> list[DeviceArray]:
-    """For each device the sums of all ranges for its rows. Queued; nothing is waited for."""
+    """For each device, the sums of all ranges for its rows. Everything is queued, without waiting."""
     count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
     planes = []
     several = set(a.devices) if len(set(a.devices)) > 1 else ()
@@ -520,7 +518,7 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
             with _hip.on_device(device):
                 _copies(device).arriving.wait(Event(device, timing=False).record())
     for i, x in enumerate(a.parts):
-        # Its own rows last: what others wait for goes first.
+        # Its own rows last, since other devices wait for theirs.
         for owner in (*range(i + 1, count), *range(i + 1)):
             if rows[owner] == rows[owner + 1] or columns == 0:
                 continue
@@ -539,7 +537,7 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
 
 @dataclass(frozen=True)
 class _Copies:
-    """Streams of a device for copies to and from others, beside the products."""
+    """Streams of a device for copies to and from other devices, concurrent with products."""
 
     leaving: Stream
     arriving: Stream
@@ -556,10 +554,10 @@ def _copies(device: int) -> _Copies:
 
 
 def _send(source: DeviceArray, target: DeviceArray) -> None:
-    """Queue a copy to another device, behind the product that makes the source."""
+    """Queue a copy to another device, after the product that makes the source."""
     leaving, arriving = _copies(source.device).leaving, _copies(target.device).arriving
     source._block.begin_read(int(leaving))
-    target._block.readers.add(int(arriving))  # should it be dropped before all have arrived
+    target._block.readers.add(int(arriving))  # in case it is deleted before all copies are complete
     ends = (target.ptr, target.device, int(arriving)), (source.ptr, source.device, int(leaving))
     _staging.copy_between_devices(*ends[0], *ends[1], source.nbytes)
 
@@ -567,7 +565,7 @@ def _send(source: DeviceArray, target: DeviceArray) -> None:
 def _own_sums(
     a: ShardedArray, b: ShardedArray, rows: Sequence[int], rank: int
 ) -> tuple[DeviceArray, DeviceArray]:
-    """A rank's sums for all rows, owner by owner; and where those of all ranks for its own will go."""
+    """A rank's sums of all rows, for each owner; and the buffer to receive those of its own rows."""
     x, y, device, lead, columns = a.parts[0], b.parts[0], a.devices[0], a.shape[:-2], b.shape[-1]
     unit = math.prod(lead) * columns
     with _hip.on_device(device):

@@ -1,1 +1,1 @@
-"""What would serve a call, what did, and what it cost."""
+"""Reports: supported calls, usage, counters, the runtime."""

@@ -46,7 +46,7 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
     Returns
     -------
     Support
-        True or False, with the kernel or all the reasons.
+        Its truth value is the answer; it holds the kernel, or all reasons.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
 
 
 def _widened(operands: list[Any]) -> list[bool]:
-    """Operands of 4 bits that are not yet kept as 8-bit ones."""
+    """For each operand, whether it is not cached as 8-bit elements."""
     return [isinstance(q, ScaledArray) and "mxfp8" not in q._kernel_scales for q in operands]
 
 

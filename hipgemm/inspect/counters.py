@@ -1,4 +1,4 @@
-"""What launches on the emulator have cost: instructions, clocks of the matrix pipes and of LDS, bytes."""
+"""The emulator's counters: instructions, clocks of matrix pipes and LDS, bytes of memory."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from ..runtime import hip as _hip
 
 @dataclass(frozen=True)
 class EmulatorCounters:
-    """Sums over launches. All but `nanoseconds` are the same at every run, on every CPU.
+    """Sums over launches. All except `nanoseconds` are reproducible, on every CPU.
 
-    Those from `counted_launches` on are about addresses and cover that many of the launches only: those
-    that ran while addresses were counted. The rules behind them are in docs/emulator.md, "Counters".
+    The counters from `counted_launches` on depend on addresses. They cover only the launches that ran while
+    addresses were counted. docs/emulator.md, "Counters", defines them.
 
     Attributes
     ----------
     launches, workgroups, waves : int
-        What was started.
+        Numbers of launches, workgroups and waves.
     wave_instructions : int
-        Instructions, once for each wave that executes them. By class they are `salu`, `valu`, `trans`
+        Executed instructions, counted per wave. By class they are `salu`, `valu`, `trans`
         (transcendental), `mfma` (matrix), `lds`, `vmem` (vector memory), `smem` (scalar memory), `branch`,
         `wait` (s_waitcnt) and `other`.
     barriers : int
-        ``s_barrier`` among them.
+        Of these, ``s_barrier``.
     matrix_clocks : int
-        Clocks that the matrix pipes are busy, summed over SIMDs.
+        Busy clocks of the matrix pipes, summed over SIMDs.
     nanoseconds : int
-        Host time inside the machine.
+        Host time of emulation.
     counted_launches : int
         Launches whose addresses were counted.
     lds_data_clocks, lds_conflict_clocks : int
-        Clocks that LDS data ports are busy without bank conflicts, and what conflicts add.
+        Busy clocks of the LDS data ports without bank conflicts, and the clocks that conflicts add.
     lds_read_bytes, lds_written_bytes, lds_dma_bytes : int
-        What lanes read from and write to LDS, and what loads write there directly.
+        Bytes that lanes read from and write to LDS, and that loads write to LDS directly (DMA).
     global_read_bytes, global_written_bytes, global_atomic_bytes : int
-        Bytes of memory that lanes ask for.
+        Bytes of memory that lanes request.
     l2_read_requests, l2_written_requests, l2_atomic_requests : int
-        128-byte lines that these touch, those of each wave instruction once.
+        128-byte cache lines that these touch, counted once per wave instruction.
     unique_read_bytes, unique_read_lines, unique_written_bytes, unique_written_lines : int
-        Different bytes and 128-byte lines that a launch touches.
+        Distinct bytes and 128-byte lines that a launch touches.
     scalar_bytes : int
-        What scalar loads read.
+        Bytes of scalar loads.
     scratch_bytes : int
-        What lanes read and write of their private memory.
+        Bytes that lanes read and write in private memory.
     each : tuple of EmulatorLaunch
-        The launches, in the order in which they ended; of more than 1024 the latest.
+        The launches in the order of completion, at most the latest 1024.
     """
 
     launches: int = 0
@@ -94,24 +94,25 @@ class EmulatorCounters:
 
 @dataclass(frozen=True)
 class EmulatorLaunch:
-    """One launch.
+    """The counters of one launch.
 
     Attributes
     ----------
     kernel : str
         Its name.
     workgroups, workgroup_size : tuple of int
-        The grid in workgroups, and a workgroup in lanes; x, y, z.
+        The grid in workgroups, and the workgroup in lanes, as x, y, z.
     vgprs, agprs, sgprs : int
-        Registers as the compiler counts them: vector ones, accumulation registers among them, scalar ones.
+        Registers as the compiler counts them: vector registers, the accumulation registers among them, and
+        scalar registers.
     allocated_vgprs : int
-        Vector registers that a wave occupies of the 512 that a SIMD has for each lane.
+        Vector registers that a wave occupies, of the 512 of a SIMD.
     lds_bytes : int
-        LDS of a workgroup.
+        LDS per workgroup.
     private_bytes : int
-        Private memory of a lane.
+        Private memory per lane.
     counters : EmulatorCounters
-        What it cost.
+        Its counters.
     """
 
     kernel: str
@@ -131,16 +132,16 @@ _MOST_KERNEL_NAME = 4096
 
 
 def emulator_counters(*, reset: bool = False, addresses: bool | None = None) -> EmulatorCounters:
-    """Wait for all work on the emulator and tell what it has cost since the start or the last reset.
+    """Wait for all work on the emulator, and return the counters since the start or the last reset.
 
     Parameters
     ----------
     reset : bool
-        Start anew from zero afterwards.
+        Set the counters to zero afterwards.
     addresses : bool, optional
-        From now on count (or do not count) what depends on addresses, too: LDS clocks, bytes, requests.
-        Launches take several times as long meanwhile. Left out, nothing changes; at the start the
-        environment variable HIPGEMM_EMULATOR_COUNT=1 says yes.
+        From now on, count (or do not count) what depends on addresses too: LDS clocks, bytes, requests.
+        Launches then take several times as long. Default: no change; HIPGEMM_EMULATOR_COUNT=1 sets it at
+        the start.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Which kernel a product would take, and what the estimate of each candidate consists of."""
+"""Explanations: which kernel a product would use, and the terms of each candidate's estimate."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layout",
         default="nt",
         choices=LAYOUTS,
-        help="how a and b lie in memory: n as they are used, t transposed (default: nt, a @ w.T)",
+        help="how a and b are stored: n as used, t transposed (default: nt, a @ w.T)",
     )
-    parser.add_argument("--batch", type=int, default=0, help="this many products, each with its own a and b")
+    parser.add_argument("--batch", type=int, default=0, help="number of products, each with its own a and b")
     parser.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
     parser.add_argument("--arch", default="gfx950")
     parser.add_argument(
@@ -45,11 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the candidates for a product, their terms, and why one of them is taken."""
+    """Print the candidates for a product, their terms, and why one of them is chosen."""
     extents = (args.M, args.N, args.K)
     if any(n is None or n < 0 for n in extents) or args.batch < 0:
         print(
-            "error: " + requirement("explain takes M, N and K, numbers of at least 0", f"{extents}"),
+            "error: " + requirement("M, N and K must be at least 0", f"{extents}"),
             file=sys.stderr,
         )
         return 2
@@ -68,7 +68,7 @@ def ask(
     dtype: str | None = None,
     arch: str = "gfx950",
 ) -> Support:
-    """Ask `can_use` about a product that takes no memory."""
+    """Call `can_use` for a product, without allocating its operands."""
     lead = (batch,) if batch else ()
     a = untouched(form, (*lead, m, k), -1, layout[0] == "t")
     b = untouched(form, (*lead, k, n), -2, layout[1] == "t")
@@ -89,7 +89,7 @@ def untouched(form: str, shape: tuple[int, ...], axis: int, transposed: bool = F
 
 
 def in_place(answer: Support) -> list[Cost]:
-    """Return the estimates of those kernels that read the operands as the chosen one does."""
+    """Return the estimates of kernels with the operand layouts of the chosen one."""
     if not answer.costs:
         return []
     chosen = answer.costs[0]
@@ -97,25 +97,27 @@ def in_place(answer: Support) -> list[Cost]:
 
 
 def explanation(answer: Support, flop: float) -> str:
-    """Write what a choice rests on."""
+    """Format the explanation of a choice."""
     lines = [str(answer)]
     if not answer.costs:
         return lines[0]
     chosen, *others = costs = in_place(answer)
-    lines += ["", "estimates, in clocks at the highest engine clock (a model, nothing was measured)"]
+    lines += ["", "estimates, in clocks at the highest engine clock (by the model, not measured)"]
     lines += _table(costs, flop)
     if len(costs) < len(answer.costs):
-        lines.append(f"  {len(answer.costs) - len(costs)} more would need copies, or the transposed product")
+        lines.append(
+            f"  {len(answer.costs) - len(costs)} more kernels would need copies, or the transposed product"
+        )
     lines += ["", *_why(chosen, others), "", f"terms of {chosen.kernel.name}"]
     lines += _terms(chosen)
-    lines += ["", "figures behind them"]
+    lines += ["", "parameters of the model"]
     width = max(map(len, RATES))
     lines += [f"  {name:{width}} {r.value:>12,g} {r.unit}; {r.source}" for name, r in RATES.items()]
     return "\n".join(lines)
 
 
 def _table(costs: Sequence[Cost], flop: float) -> list[str]:
-    """One row for each candidate, one column for each term."""
+    """A table with one row per candidate and one column per term."""
     names = list(dict.fromkeys(term.name for cost in costs for term in cost.terms))
     rows = [["kernel", "tiles", "K parts", "rounds", *names, "clocks", "us", "TFLOP/s", "bound by"]]
     for cost in costs:
@@ -132,11 +134,11 @@ def _table(costs: Sequence[Cost], flop: float) -> list[str]:
 
 
 def _why(chosen: Cost, others: Sequence[Cost]) -> list[str]:
-    """Say what the choice gains over the next best."""
+    """Explain the choice by its difference from the next best candidate."""
     if not others:
-        return ["no other kernel can do it"]
+        return ["no other kernel supports this product"]
     other = others[0]
-    line = f"{chosen.kernel.name} it is: {_short(chosen.clocks)} clocks, {chosen.bound} most of them"
+    line = f"chosen: {chosen.kernel.name}: {_short(chosen.clocks)} clocks, bound by {chosen.bound}"
     line += f"; {other.kernel.name} would take {other.clocks / chosen.clocks:.3g} times as long"
     mine, theirs = ({term.name: term.clocks for term in cost.terms} for cost in (chosen, other))
     loops = [{t.name: t.clocks for t in cost.terms if t.overlaps} for cost in (chosen, other)]
@@ -148,14 +150,14 @@ def _why(chosen: Cost, others: Sequence[Cost]) -> list[str]:
     more = sorted(((gain, name) for name, gain in gains.items() if gain > 0), reverse=True)
     less = sorted((gain, name) for name, gain in gains.items() if gain < 0)
     names = {"loop": f"the main loop (bound by {max(loops[1], key=lambda n: loops[1][n])})"}
-    told = [f"{_short(gain)} more in {names.get(name, name)}" for gain, name in more]
-    told += [f"{_short(-gain)} less in {names.get(name, name)}" for gain, name in less]
-    return textwrap.wrap(f"{line}: {', '.join(told)}" if told else line, 118)
+    differences = [f"{_short(gain)} more in {names.get(name, name)}" for gain, name in more]
+    differences += [f"{_short(-gain)} less in {names.get(name, name)}" for gain, name in less]
+    return textwrap.wrap(f"{line}: {', '.join(differences)}" if differences else line, 118)
 
 
 def _terms(cost: Cost) -> list[str]:
     lines = []
-    for overlaps, label in ((True, "at the same time; the longest counts:"), (False, "added:")):
+    for overlaps, label in ((True, "concurrent; the longest counts:"), (False, "added:")):
         lines.append(f"  {label}")
         for term in cost.terms:
             if term.overlaps == overlaps:

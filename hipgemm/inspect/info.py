@@ -1,4 +1,4 @@
-"""What is here: runtime, devices, kernels."""
+"""The installation: runtime, devices, kernels."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ..runtime import rocm as _rocm
 
 @dataclass(frozen=True)
 class Info:
-    """What `info` found.
+    """The installation: runtime, devices and kernels.
 
     Attributes
     ----------
     runtime : str or None
-        ``"rocm"``, ``"emulator"``, ``"bridge"``, or None where there is none.
+        ``"rocm"``, ``"emulator"``, ``"bridge"``, or None if there is no runtime.
     library : str
         The HIP library in use.
     version : str
-        The version of HIP that it reports.
+        The HIP version that it reports.
     driver : str
-        The version of the GPU's driver: of the kernel module, or what HIP reports where that tells none.
+        The version of the GPU driver: of the kernel module, or if that has none, of HIP.
     hip_python : str
         The version of hip-python.
     devices : tuple of str
-        Each device's name and architecture.
+        The name and architecture of each device.
     kernels : dict
         The kernels built, by architecture.
     problem : str
-        What is wrong, if anything.
+        The problem that prevents use, if any.
     advice : str
-        What works, but should be changed.
+        A recommended change, if any.
     """
 
     runtime: str | None
@@ -51,7 +51,7 @@ class Info:
 
     @property
     def summary(self) -> str:
-        """One line: runtime, devices with their architecture, versions, library; or why there is none.
+        """One line: runtime, devices with their architectures, versions, library; or why there is none.
 
         >>> devices = ("MI355X, gfx950",) * 8
         >>> Info("rocm", "/opt/rocm/lib/libamdhip64.so", "7.0.51831", "6.14.14", "7.0", devices, {}).summary
@@ -105,7 +105,7 @@ def _built(manifest: str) -> dict[str, tuple[str, ...]]:
 
 
 def info() -> Info:
-    """Tell which runtime, devices and kernels are in use. Opens the runtime; never raises for want of one.
+    """Return the runtime, devices and kernels in use. Opens the runtime; does not raise if there is none.
 
     Examples
     --------
@@ -153,12 +153,12 @@ def info() -> Info:
 
 
 def _driver(runtime: str) -> str:
-    """The version of the kernel's module, where there is one that tells it; else what HIP reports."""
+    """The version of the kernel module if it has one; else the driver version that HIP reports."""
     if runtime == "rocm":
         try:
             return f"amdgpu {Path('/sys/module/amdgpu/version').read_text().strip()}"
         except OSError:
-            pass  # the kernel's own amdgpu has no version
+            pass  # the amdgpu module of the mainline kernel has no version
     number = int(_hip.call("hipDriverGetVersion"))
     if runtime == "bridge":
         return f"for CUDA {number // 1000}.{number % 1000 // 10}"

@@ -1,4 +1,4 @@
-"""Which kernel served what, what was copied first, what was refused. HIPGEMM_REPORT=1 prints it at exit."""
+"""Usage: which kernels served which calls, copies, refused calls. HIPGEMM_REPORT=1 prints it at exit."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..runtime import tally
 
 
 class Served(NamedTuple):
-    """What one kernel did for calls of which it was the main one.
+    """The calls that a kernel served as the main kernel.
 
     Attributes
     ----------
     calls : int
-        How many. A call may launch its kernel several times, and helper kernels besides.
+        The number of calls. A call may launch the kernel several times, and helper kernels too.
     flop : int
-        Two for each multiplication that the results need.
+        Floating-point operations of the results: two per multiply-add.
     moved : int
-        The fewest bytes that would do: each operand read once, each result written once.
+        The minimum of bytes to move: each operand read once, each result written once.
     """
 
     calls: int = 0
@@ -40,13 +40,13 @@ class Usage:
     served : dict
         `Served` by kernel.
     copies, copied : dict
-        Operands laid out anew, and their bytes, by ``(operation, operand, reason)``.
+        Operands that were copied or repacked, and their bytes, by ``(operation, operand, reason)``.
     slower : dict
-        Calls that a slower kernel served by ``(operation, kernel, reason)``.
+        Calls that a slower kernel served, by ``(operation, kernel, reason)``.
     refused, latest : dict
-        Obstacles of unsupported calls, and the last one in full, by ``(operation, code)``.
+        Reasons of unsupported calls, and the latest message, by ``(operation, code)``.
     refused_calls : int
-        Those calls; one may have met several obstacles.
+        The number of these calls; one call may have several reasons.
     """
 
     kernels: dict[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ _NONE = Served()
 
 
 def usage() -> Usage:
-    """Return a copy of the counts.
+    """Return a copy of the usage counts.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def usage() -> Usage:
 
 
 def reset_usage() -> None:
-    """Set all counts to zero.
+    """Set all usage counts to zero.
 
     Examples
     --------

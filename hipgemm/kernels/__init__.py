@@ -1,1 +1,1 @@
-"""What was built, and how it is launched."""
+"""The kernels that were built, and their launches."""

@@ -1,7 +1,6 @@
 """Kernels of a device, their arguments by name, and launches.
 
-The manifest describes each kernel's arguments, and the codes of formats and scale rules among them; nothing
-here repeats it.
+The manifest describes the arguments of each kernel, and the enumeration of formats and scale rules.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from ..runtime import hip, tally
 from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
 from .scale_layout import gemm_scale_bytes, gemm_scale_step
 
-Value = float | Format | str  # of an argument; a str is the name of a scale rule
+Value = float | Format | str  # of an argument; a str is a scale rule
 
-# For a product whose operands have no scales.
+# The scale arguments of a product without scales.
 NO_SCALES: dict[str, Value] = {
     f"{side}_scale{what}": 0 for side in "ab" for what in ("", "_step", "_outer", "_inner")
 }
 
 _CODES = {"ptr": "Q", "i64": "q", "u32": "I", "f32": "f"}
 _MAX_ARGUMENT_BYTES = 4096
-_MAX_EXTENT, _MAX_THREADS = 2**31, 2**32 - 1  # kernels count in 4 bytes, HIP a launch's threads
+_MAX_EXTENT, _MAX_THREADS = 2**31, 2**32 - 1  # of 32-bit indices in kernels, and of a HIP launch
 
 
 def pack_format(args: Sequence[Argument]) -> str:
@@ -42,7 +41,7 @@ def pack_format(args: Sequence[Argument]) -> str:
     text, at = "<", 0
     for argument in args:
         if argument.type not in _CODES or argument.offset < at:
-            raise KernelNotFoundError(f"no way to pack {argument}; run: {MAKE_LINE}")
+            raise KernelNotFoundError(f"cannot pack {argument}; run: {MAKE_LINE}")
         gap = argument.offset - at
         text += (f"{gap}x" if gap else "") + _CODES[argument.type]
         at = argument.offset + argument.size
@@ -62,7 +61,7 @@ class Function:
     codes: Codes = field(repr=False)
 
     def pack(self, values: Mapping[str, Value]) -> bytes:
-        """Pack arguments given by name: exactly those that the manifest lists."""
+        """Pack arguments by name; they must be exactly those in the manifest."""
         try:
             given = [values[x.name] for x in self.args]
         except KeyError as error:
@@ -85,7 +84,7 @@ class Function:
 
 
 class ArgumentBlock:
-    """A block of arguments, and HIP's description of it. HIP copies it at the launch."""
+    """An argument buffer with its HIP_LAUNCH_PARAM list. HIP copies it at the launch."""
 
     def __init__(self, size: int = _MAX_ARGUMENT_BYTES) -> None:
         self.buffer = (ctypes.c_char * size)()
@@ -98,7 +97,7 @@ class ArgumentBlock:
 
     @classmethod
     def copy_of(cls, extra: Any) -> ArgumentBlock:
-        """A block of its own with the arguments that a launch is given as `extra`."""
+        """Copy the arguments of a launch that are passed as `extra`."""
         _, source, _, size, _ = (ctypes.c_size_t * 5).from_address(int(extra))
         made = cls(ctypes.c_size_t.from_address(size).value)
         ctypes.memmove(made.buffer, source, len(made.buffer))
@@ -106,10 +105,10 @@ class ArgumentBlock:
 
 
 class BoundLaunch:
-    """A launch that is repeated with other addresses: all other arguments are packed once.
+    """A launch that is repeated with other addresses. All other arguments are packed once.
 
-    Each launch under way has a block of arguments of its own, whatever thread, signal handler or finalizer it
-    comes from; blocks are kept for the next one.
+    Each launch in progress has its own argument block, in any thread, signal handler or finalizer. Blocks are
+    reused.
     """
 
     __slots__ = (
@@ -126,17 +125,17 @@ class BoundLaunch:
     def __init__(
         self, kernel: Function, workgroups: int, varying: Sequence[str], fixed: Mapping[str, Value]
     ) -> None:
-        """Bind all arguments but the `varying` ones, which are named in the order in which they lie."""
+        """Bind all arguments except the `varying` ones, which are listed in memory order."""
         self.name, self._handle, self._threads = kernel.name, kernel.handle, kernel.threads
         self._workgroups = workgroups
         self._template = kernel.pack({**fixed, **dict.fromkeys(varying, 0)})
         self._free: list[ArgumentBlock] = []
-        places = {x.name: i for i, x in enumerate(kernel.args)}
-        found = [(i, places[name] - i) for i, name in enumerate(varying)]
+        index = {x.name: i for i, x in enumerate(kernel.args)}
+        found = [(i, index[name] - i) for i, name in enumerate(varying)]
         runs: list[tuple[Callable[..., None], int, int, int]] = []
-        for _, members in groupby(found, key=lambda pair: pair[1]):  # neighbours in memory
+        for _, members in groupby(found, key=lambda pair: pair[1]):  # contiguous in memory
             indices = [i for i, _ in members]
-            args = [kernel.args[places[varying[i]]] for i in indices]
+            args = [kernel.args[index[varying[i]]] for i in indices]
             first = args[0].offset
             moved = [Argument(x.name, x.type, x.offset - first, x.size) for x in args]
             packer = struct.Struct(pack_format(moved)).pack_into
@@ -160,12 +159,12 @@ class BoundLaunch:
         self._free.append(block)
 
     def count(self) -> None:
-        """Count a launch; calls that are one are counted at once by `tally.count_launched`."""
+        """Count a launch. A call with a single launch is counted by `tally.count_launched` instead."""
         tally.count_kernel(self.name)
 
 
 class _Blocks(threading.local):
-    """A thread's argument blocks: one, or more where signal handlers or finalizers launch during a launch."""
+    """A thread's argument blocks: one, or more if signal handlers or finalizers launch during a launch."""
 
     def __init__(self) -> None:
         self.free: list[ArgumentBlock] = []
@@ -178,7 +177,7 @@ _lock = threading.RLock()
 
 
 def function(device: int, name: str) -> Function:
-    """Return a kernel of the device's code object, loading that at its first use."""
+    """Return a kernel of the device's code object, which is loaded at its first use."""
     found = _functions.get((device, name))
     if found is None:
         with _lock:
@@ -196,7 +195,7 @@ def _load_function(device: int, name: str) -> Function:
     if kernel is None:
         if name in code_object(built.arch).kernels:
             raise KernelNotFoundError(
-                f"{name} was built after this process had loaded kernels; start it anew"
+                f"{name} was built after this process had loaded kernels; restart the process"
             )
         raise KernelNotFoundError(
             f"no kernel {name} for {built.arch}; built: {', '.join(built.kernels)}; run: {MAKE_LINE}"
@@ -217,7 +216,7 @@ def _load_module(device: int) -> tuple[CodeObject, Any]:
         ) from error
     if hashlib.sha256(image).hexdigest() != built.sha256:
         raise KernelNotFoundError(
-            f"the code object {built.path} is not the one in the manifest; run: {MAKE_LINE}"
+            f"the code object {built.path} does not match the manifest; run: {MAKE_LINE}"
         )
     with hip.on_device(device):
         return built, hip.call("hipModuleLoadData", image)
@@ -236,7 +235,7 @@ def launch(kernel: Function, workgroups: int, stream: int, /, **values: Value) -
 
 
 def launch_tiles(device: int, name: str, rows: int, columns: int, stream: int, /, **values: Value) -> None:
-    """Launch a kernel over a matrix, a workgroup for each tile of it."""
+    """Launch a kernel over a matrix, with one workgroup per tile."""
     kernel = function(device, name)
     workgroups = _tiles(kernel, rows, columns)
     if workgroups:
@@ -254,7 +253,7 @@ def bind_tiles(
     matrices: int = 1,
     **fixed: Value,
 ) -> BoundLaunch | None:
-    """Bind such a launch, over so many matrices; None where there are no tiles."""
+    """Bind such a launch, over `matrices` matrices; None if there are no tiles."""
     kernel = function(device, name)
     workgroups = _tiles(kernel, rows, columns) * matrices
     return BoundLaunch(kernel, workgroups, varying, fixed) if workgroups else None
@@ -283,8 +282,7 @@ def copy_strided(
 ) -> None:
     """Copy a matrix between any two layouts, and pad its rows with zeros.
 
-    `src` and `dst` are each an address, the bytes from row to row, and the bytes from column to column.
-    `device` is the current one.
+    `src` and `dst` are each an address, a row stride and a column stride in bytes. `device` is current.
     """
     padded = max(columns, padded_columns)
     if rows == 0 or padded == 0:
@@ -308,7 +306,7 @@ def copy_strided(
 
 
 def bind_scale_order(device: int, strides: tuple[int, int], rows: int, k: int, bits: int) -> BoundLaunch:
-    """Bind the copy of e8m0 scales (rows, K/32), of these strides, to the order in which products read."""
+    """Bind the copy of e8m0 scales (rows, K/32) with these strides to the order of products."""
     kernel = function(device, "mx_gemm_scale")
     fixed: dict[str, Value] = {
         "src_row_stride": strides[0],

@@ -1,4 +1,4 @@
-"""What was built: the kernels of each architecture, as the manifest lists them. Pure: no device."""
+"""The manifest: the kernels that were built for each architecture. Uses no device."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..formats.elements import FORMATS, QUANTIZED, SCALE_RULES, Format
 
 KERNEL_DIR = Path(__file__).parent
 MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
-BRIDGE_ARCH = "sm_90a"  # what the portable kernels are built for under the bridge
-BRIDGE_LINE = "make bridge (in a source tree; what is installed by pip has none)"
-ARCHS = ("gfx950", "gfx942", "gfx90a", "gfx1100", "gfx1201")  # that there are kernels for
+BRIDGE_ARCH = "sm_90a"  # of the portable kernels for the bridge
+BRIDGE_LINE = "make bridge (in a source tree; an installed package has no bridge)"
+ARCHS = ("gfx950", "gfx942", "gfx90a", "gfx1100", "gfx1201")  # with kernels
 GEMMS = ("gemm", "scaled_gemm")  # operations of products
-CHUNK_BYTES = 16  # what one lane of a kernel loads at once
+CHUNK_BYTES = 16  # bytes of one load of a lane
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel of a code object, as the manifest lists it."""
+    """A kernel of a code object."""
 
     name: str
     op: str
@@ -46,18 +46,18 @@ class Kernel:
     layout: str = ""
     element_bytes: int = 0
     schedule: str = ""
-    lds: int = 0  # bytes of a workgroup
-    workgroups_per_cu: float = 0  # that share a compute unit, by registers allocated and by LDS
+    lds: int = 0  # bytes per workgroup
+    workgroups_per_cu: float = 0  # occupancy, limited by registers and LDS
     main_loop: Mapping[str, float] = field(default_factory=dict, hash=False)  # per wave and K tile
 
     @property
     def bits(self) -> int:
-        """Bits of one number of the operands; of the wider one where they differ."""
+        """Bits of an operand's element; of the wider operand if they differ."""
         return max(_format(name).bits for name in (self.a, self.b))
 
     @property
     def chunk(self) -> int:
-        """Numbers along K that the kernel takes or leaves together."""
+        """Elements along K of one 16-byte chunk; K is a multiple of this."""
         return 8 * CHUNK_BYTES // min(_format(name).bits for name in (self.a, self.b))
 
 
@@ -67,14 +67,14 @@ def _format(name: str) -> Format:
 
 @dataclass(frozen=True)
 class Codes:
-    """What kernels are passed for a format or a rule for scales, by name."""
+    """The kernels' enumeration of formats and scale rules, by name."""
 
     formats: Mapping[str, int]
     scale_rules: Mapping[str, int]
 
     @property
     def missing(self) -> list[str]:
-        """Names of the package that have no code."""
+        """Names of the package that the enumeration lacks."""
         wanted = (((*FORMATS, *QUANTIZED), self.formats), (SCALE_RULES, self.scale_rules))
         return [name for names, codes in wanted for name in names if name not in codes]
 
@@ -91,12 +91,12 @@ class CodeObject:
 
     @cached_property
     def orders_scales(self) -> bool:
-        """Whether there are products that read MX scales in an order of their own."""
+        """Whether there are kernels that read reordered MX scales."""
         return any(kernel.op == "scaled_gemm" for kernel in self.kernels.values())
 
 
 def load_manifest(directory: Path | None = None, name: str = "manifest.json") -> dict[str, CodeObject]:
-    """Read a manifest; empty where nothing was built."""
+    """Read a manifest; empty if nothing was built."""
     path = (directory or KERNEL_DIR) / name
     try:
         stamp = path.stat().st_mtime_ns
@@ -148,7 +148,7 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path, codes: Codes) -> 
 
 
 def code_object(arch: str, directory: Path | None = None) -> CodeObject:
-    """Return what was built for an architecture, or say what was found, what is built, and what to run."""
+    """Return the code object of an architecture, or raise an error that says how to build it."""
     if arch.startswith("sm_"):  # under the bridge
         built = load_manifest(directory, "bridge.json")
         if arch not in built:
@@ -165,8 +165,8 @@ def code_object(arch: str, directory: Path | None = None) -> CodeObject:
 
 
 def no_kernels(arch: str, built: Iterable[str]) -> str:
-    """Say that an architecture is not among those built, and what helps."""
+    """The message that no kernels are built for an architecture."""
     advice = f"run: {MAKE_LINE}"
     if arch not in ARCHS:
-        advice = f"hipgemm has kernels for {', '.join(ARCHS)} only: make kernels builds no others"
+        advice = f"hipgemm has kernels for {', '.join(ARCHS)} only"
     return f"no kernels for {arch}; architectures built: {', '.join(built) or 'none'}; {advice}"

@@ -1,4 +1,4 @@
-"""Linear layers, one for all rows or one for each group of rows. What they compute is in `reference`."""
+"""Linear layers, for all rows or for groups of rows. `reference` defines their results."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ def linear(
 ) -> tuple[Any, LinearSaved]:
     """Apply a linear layer in low precision: ``y = (x @ w.T) * w_post_scale + bias``.
 
-    `x` and `w` are brought to the recipe's format first: rounded to bfloat16, or quantized. Sums are kept
-    in float32, and y is rounded once.
+    `x` and `w` are first rounded to bfloat16 or quantized, as the recipe says. Sums are accumulated in
+    float32, and y is rounded once.
 
     Parameters
     ----------
     x : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
-        Activations (.., M, K), of two axes or more: bfloat16, float16 or float32, or quantized already.
+        Activations (.., M, K) with two or more axes: bfloat16, float16, float32 or quantized.
     w : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
-        Weights (N, K), likewise.
+        Weights (N, K), of the same types.
     recipe : str
-        ``"bf16"``, ``"fp8"`` (one scale for a tensor), ``"mxfp8"`` or ``"mxfp4"`` (one for 32 numbers).
+        ``"bf16"``, ``"fp8"`` (one scale per tensor), ``"mxfp8"`` or ``"mxfp4"`` (one per 32 elements).
     bias : array (N,), optional
         bfloat16, float16 or float32; added last.
     w_post_scale : float32 array (N,), optional
-        Factors of the columns of y, which the weights lack: the real ones are ``w * w_post_scale[:, None]``.
+        Factors of the columns of y. The weights of the layer are then ``w * w_post_scale[:, None]``.
     x_amax, w_amax : float, 0-d float32 array or AmaxState, optional
-        For fp8: what to take for the greatest magnitude. An AmaxState is delayed scaling; the default is
-        current scaling, by the tensor's own.
+        For fp8: the absolute maximum by which to scale. An AmaxState gives delayed scaling. The default is
+        current scaling, by the tensor's own amax.
     scaling : str, optional
-        For mxfp8 and mxfp4: the rule of the scales, as in `quantize_mxfp8`. Default: the quantizers' own.
+        For mxfp8 and mxfp4: the rule of the scales, as in `quantize_mxfp8`. Default: that of the quantizer.
     hadamard : bool, optional
-        For mxfp4: whether a Hadamard transform comes first. Default: along each axis whose length is a
+        For mxfp4: whether to apply a Hadamard transform first. Default: along each axis whose length is a
         multiple of 16.
     dtype : dtype, optional
         bfloat16 (the default), float16 or float32.
@@ -72,21 +72,21 @@ def linear(
     Returns
     -------
     y : numpy.ndarray or DeviceArray
-        (.., M, N), where `x` is.
+        (.., M, N), on the device of `x`.
     saved : LinearSaved
-        What `linear_backward` needs; its `nbytes` and `bytes` say how much that is. It refers to a
-        bfloat16 or quantized `x` and `w` on the device, which must not change before.
+        What `linear_backward` needs; `nbytes` and `bytes` give its size. It may refer to `x` and `w` on the
+        device without a copy (bfloat16 or quantized ones), so do not change them before the backward pass.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed.
+        For invalid arguments. The message lists all faults.
 
     Notes
     -----
-    A pair is what `quantize_both` returns: an array blocked along its rows and along its columns. Of
-    anything quantized that is no pair, the backward pass of an MX recipe makes the other one from its
-    numbers in bfloat16. docs/training.md tells the products of each recipe and their error bounds.
+    A pair is the result of `quantize_both`: an array blocked along its rows, and along its columns. If a
+    quantized argument is not a pair, the backward pass of an MX recipe dequantizes it to bfloat16 and
+    quantizes it along the other axis. docs/training.md lists the products and error bounds of each recipe.
 
     Examples
     --------
@@ -116,22 +116,22 @@ def linear_backward(
 ) -> LinearGrads:
     """Return the gradients of a linear layer, given that of its result.
 
-    With ``g = dy * w_post_scale``: ``dx = g @ w`` and ``dw = (g.T @ x) / w_post_scale[:, None]``, the
-    gradients with respect to the real x and weights, as if quantizers changed nothing. `g` is brought to
-    the recipe's format once for both products.
+    With ``g = dy * w_post_scale``: ``dx = g @ w`` and ``dw = (g.T @ x) / w_post_scale[:, None]``. These are
+    the gradients with respect to x and the weights before quantization (straight-through). `g` is quantized
+    once for both products.
 
     Parameters
     ----------
     dy : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
-        Of the shape of y, where x and w were; bfloat16, float16 or float32. One that is quantized already
-        counts as `g`, and may have its leading axes flattened.
+        The gradient of y: of its shape, on its device, bfloat16, float16 or float32. A quantized array is
+        used as `g`, and its leading axes may be flattened.
     saved : LinearSaved
-        What `linear` returned. It may serve several times.
+        The result of `linear`. It can be used several times.
     dy_amax : float, 0-d float32 array or AmaxState, optional
-        For fp8: as `x_amax` of `linear`.
+        For fp8: like `x_amax` of `linear`.
     format : str, optional
-        What to bring dy to: for fp8 ``"fp8_e4m3"`` (the default) or ``"fp8_e5m2"``, for mxfp8
-        ``"mxfp8_e4m3"`` or ``"mxfp8_e5m2"``.
+        The format of dy: for fp8 ``"fp8_e4m3"`` (the default) or ``"fp8_e5m2"``, for mxfp8 ``"mxfp8_e4m3"``
+        (the default) or ``"mxfp8_e5m2"``.
     dtype, dw_dtype : dtype, optional
         Types of dx and dw: bfloat16 (the default), float16 or float32.
     stream : int or object with int(), optional
@@ -140,17 +140,17 @@ def linear_backward(
     Returns
     -------
     LinearGrads
-        Where dy is: dx (.., M, K), dw (N, K), and dbias (N,) in float32 if the layer had a bias.
+        On the device of dy: dx (.., M, K), dw (N, K), and dbias (N,) in float32 if the layer has a bias.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed.
+        For invalid arguments. The message lists all faults.
 
     Notes
     -----
-    Leading axes are flattened for dw. Rows of dw whose w_post_scale is 0 are NaN. dbias is summed in
-    float32 from dy as it came. Each gradient's error bound is in docs/training.md.
+    Leading axes are flattened for dw. Rows of dw whose w_post_scale is 0 are NaN. dbias is the sum of dy in
+    float32, before quantization. docs/training.md gives the error bound of each gradient.
 
     Examples
     --------
@@ -178,35 +178,35 @@ def grouped_linear(
     dtype: npt.DTypeLike | None = None,
     stream: Any = None,
 ) -> tuple[Any, GroupedSaved]:
-    """Apply a linear layer of its own to each group of rows: ``y[o[g]:o[g+1]] = x[o[g]:o[g+1]] @ w[g].T``.
+    """Apply one linear layer per group of rows: ``y[o[g]:o[g+1]] = x[o[g]:o[g+1]] @ w[g].T``.
 
     Parameters
     ----------
     x : numpy.ndarray, DeviceArray or ScaledArray
-        Activations (M, K), rows sorted by group: bfloat16, float16 or float32, or quantized already.
+        Activations (M, K) with rows sorted by group: bfloat16, float16, float32 or quantized.
     w : numpy.ndarray, DeviceArray or ScaledArray
-        Weights (G, N, K), likewise.
+        Weights (G, N, K), of the same types.
     group_offsets : int32 array (G+1,)
-        First row of each group, not decreasing from 0, and the end of the last, at most M; on the host or
-        the device, which alone reads them there.
+        The first row of each group, and the end of the last one: from 0, not decreasing, at most M; on the
+        host or the device. Offsets on the device are not copied to the host.
     recipe, x_amax, w_amax, scaling, hadamard, dtype, stream
-        As for `linear`. All weights share one scale for fp8.
+        As for `linear`. For fp8 all weights share one scale.
 
     Returns
     -------
     y : numpy.ndarray or DeviceArray
-        (M, N), where `x` is; rows behind the last group are 0.
+        (M, N), on the device of `x`; rows after the last group are 0.
     saved : GroupedSaved
-        What `grouped_linear_backward` needs; its `nbytes` and `bytes` say how much that is.
+        What `grouped_linear_backward` needs; `nbytes` and `bytes` give its size.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed.
+        For invalid arguments. The message lists all faults.
 
     Notes
     -----
-    The greatest magnitude of fp8 is that of all rows, those behind the last group included.
+    The amax of fp8 is that of all rows, including rows after the last group.
 
     Examples
     --------
@@ -238,27 +238,28 @@ def grouped_linear_backward(
     Parameters
     ----------
     dy : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
-        Gradient of y (M, N), where x was; bfloat16, float16 or float32, or quantized. A pair is blocked along
-        its rows, and down its columns with the same `group_offsets`.
+        The gradient of y (M, N), on its device: bfloat16, float16, float32 or quantized. The second array of
+        a pair must be quantized along its columns with the same `group_offsets`.
     saved : GroupedSaved
-        What `grouped_linear` returned. It may serve several times.
+        The result of `grouped_linear`. It can be used several times.
     dy_amax, format, dtype, dw_dtype, stream
         As for `linear_backward`.
 
     Returns
     -------
     LinearGrads
-        Where dy is: dx (M, K), with rows of 0 behind the last group, and dw (G, N, K), 0 for an empty one.
+        On the device of dy: dx (M, K), with zero rows after the last group, and dw (G, N, K), with zeros for
+        empty groups.
 
     Raises
     ------
     TypeError, ValueError
-        For arguments that are wrong, all faults listed.
+        For invalid arguments. The message lists all faults.
 
     Notes
     -----
-    dw of mxfp8 sums over blocks of 32 rows that begin anew with each group. mxfp4 has no kernel for that: its
-    dw is computed in mxfp8, from x as the forward pass quantized it.
+    dw of mxfp8 uses blocks of 32 rows, and each group begins a new block. mxfp4 has no kernel for that: its
+    dw is computed in mxfp8, from the x that the forward pass quantized.
 
     Examples
     --------
@@ -273,7 +274,8 @@ def grouped_linear_backward(
     return backward("grouped_linear_backward", GroupedSaved, dy, saved, stream, **options)
 
 
-# ---- both of them ----------------------------------------------------------------------------------
+# ---- forward and backward of both kinds
+# ---------------------------------------------------------------------------------
 
 
 def forward(
@@ -290,7 +292,7 @@ def forward(
     bias, factors = options.get("bias"), options.get("w_post_scale")
     with error_context(function), _hip.on_device(device):
         make = OperandMaker(function, layer, device, stream)
-        (x, x_kept), (w, w_kept) = make.forward(make.matrix(x), make.upload(w), x_amax, w_amax)
+        (x, x_saved), (w, w_saved) = make.forward(make.matrix(x), make.upload(w), x_amax, w_amax)
         factors = None if factors is None else make.vector(factors)
         if layer.groups is None:
             y = matmul(x, w.mT, dtype=dtype, col_scale=factors, bias=bias, stream=stream)
@@ -299,7 +301,7 @@ def forward(
                 group_offsets = np.array(group_offsets, np.int32)  # the caller may change the array
             y = grouped_matmul(x, w.mT, group_offsets, dtype=dtype, stream=stream)
         y = with_lead(y, layer.lead)
-        saved = saved_as(layer.recipe.name, x_kept, w_kept, factors, group_offsets, layer)
+        saved = saved_as(layer.recipe.name, x_saved, w_saved, factors, group_offsets, layer)
         return (y.get() if layer.device is None else y), saved
 
 
@@ -307,7 +309,7 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
     """Return the gradients."""
     if not isinstance(saved, saved_as):
         by, got = function.removesuffix("_backward"), type(saved).__qualname__
-        raise TypeError(f"{function}: saved must be what hipgemm.{by} returned; got {got}")
+        raise TypeError(f"{function}: saved must be the result of hipgemm.{by}; got {got}")
     stream = _hip.stream_handle(function, stream)
     layer, offsets, factors = saved.layer, saved.group_offsets, saved.w_post_scale
     dtype, dw_dtype = options["dtype"], options["dw_dtype"]

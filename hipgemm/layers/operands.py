@@ -1,4 +1,4 @@
-"""Operands of a layer's products: in the format of its recipe, blocked along what a product sums over."""
+"""Operands of a layer's products: in the format of its recipe, blocked along the contraction axis."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ..formats.scaled import ScaledArray
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
 from .passes import as_type, flat, rescale, sum_rows
 from .problem import Layer, first, parts
-from .saved import Kept, Saved
+from .saved import Saved, SavedArray
 
 
 class OperandMaker:
-    """Makes the operands of one call, on the current device.
+    """Makes the operands of a call, on the current device.
 
-    What comes quantized is taken as it is, and requantized only for a sum over another axis than its blocks'.
+    Quantized arguments are used unchanged. They are requantized only if a product sums over the other axis.
     """
 
     def __init__(self, function: str, layer: Layer, device: int, stream: int) -> None:
         self.function, self.layer, self.device, self.stream = function, layer, device, stream
         self.recipe, self.scaling = layer.recipe, layer.scaling or layer.recipe.scaling
 
-    # ---- onto the device ----
+    # ---- upload ---
 
     def upload(self, x: Any) -> Any:
-        """Return an operand on the device; of a pair, both parts."""
+        """Upload an operand; of a pair, both parts."""
         if isinstance(x, tuple):
             return tuple(map(self.upload, x))
         on_device = isinstance(x, ScaledArray) and x.device is not None
@@ -54,16 +54,20 @@ class OperandMaker:
 
     # ---- operands of each pass ----
 
-    def forward(self, x: Any, w: Any, x_amax: Any, w_amax: Any) -> tuple[tuple[Any, Kept], tuple[Any, Kept]]:
+    def forward(
+        self, x: Any, w: Any, x_amax: Any, w_amax: Any
+    ) -> tuple[tuple[Any, SavedArray], tuple[Any, SavedArray]]:
         """Return x and w for the forward pass, each with what the backward pass will need of it."""
         recipe = self.recipe
         flags = [q.hadamard for q in (*parts(x)[:1], *parts(w)[:1])]
         along_k = flags[0] if flags else recipe.transforms(self.layer.k, self.layer.hadamard)
         x_both = recipe.both_axes and self.layer.wgrad is recipe
-        return self._kept(x, x_amax, along_k, x_both), self._kept(w, w_amax, along_k, recipe.both_axes)
+        return self._forward_operand(x, x_amax, along_k, x_both), self._forward_operand(
+            w, w_amax, along_k, recipe.both_axes
+        )
 
-    def _kept(self, x: Any, amax: Any, along_k: bool, both: bool) -> tuple[Any, Kept]:
-        """Return x (or w) for the forward pass, and what of it the backward pass starts from."""
+    def _forward_operand(self, x: Any, amax: Any, along_k: bool, both: bool) -> tuple[Any, SavedArray]:
+        """Return x (or w) for the forward pass, and the array to save for the backward pass."""
         if isinstance(x, tuple):
             return x
         form = self.recipe.form.name
@@ -73,14 +77,14 @@ class OperandMaker:
         return made, made
 
     def backward(self, g: Any, saved: Saved, amax: Any, format: str | None) -> tuple[Any, Any, Any, Any]:
-        """Return g for dx and for dw, w and x, each quantized along the axis that its product sums over."""
+        """Return g for dx, g for dw, w and x, each quantized along the contraction axis of its product."""
         x: Any = saved.x
         w: Any = saved.w
         format, offsets = format or self.recipe.form.name, saved.group_offsets
         if not self.recipe.scaling:
             g = self.unblocked(g, format, amax)
             return g, g, w, x
-        # Where one operand of a product is transformed, so must the other be.
+        # Both operands of a product must be transformed, or neither.
         along_n, along_m = self.transformed(g, -1, w), self.transformed(g, -2, x)
         if isinstance(g, tuple):
             g_rows, g_columns = g
@@ -92,19 +96,19 @@ class OperandMaker:
         w, x = self.blocked(w, -2, format, along_n), self.blocked_along_m(x, format, along_m, offsets)
         return g_rows, g_columns, w, x
 
-    def transformed(self, g: Any, axis: int, kept: ScaledArray) -> bool:
-        """Whether the product that sums over an axis of g is one of transformed operands."""
-        if kept.axis == -2:
-            return kept.hadamard
+    def transformed(self, g: Any, axis: int, other: ScaledArray) -> bool:
+        """Whether the operands of the product that sums over an axis of g are transformed."""
+        if other.axis == -2:
+            return other.hadamard
         for part in parts(g):
             if part.axis == axis:
                 return part.hadamard
         return self.recipe.transforms(first(g).shape[axis], self.layer.hadamard)
 
-    # ---- into a format ----
+    # ---- conversion ---
 
     def unblocked(self, x: Any, format: str, amax: Any) -> Any:
-        """Return x in bfloat16 or fp8, which serve sums over either axis."""
+        """Return x in bfloat16 or fp8, which have no blocks and can be summed over either axis."""
         if isinstance(x, ScaledArray):
             return x
         if self.recipe.amax:
@@ -112,12 +116,12 @@ class OperandMaker:
         return as_type(self.function, x, BF16, self.stream)
 
     def blocked_along_m(self, x: Any, format: str, hadamard: bool, offsets: Any) -> ScaledArray:
-        """Return x blocked along its rows, those of each group by themselves."""
+        """Return x blocked along M, within each group."""
         if offsets is None:
             return self.blocked(x, -2, format, hadamard)
         wgrad = self.layer.wgrad
         if isinstance(x, ScaledArray):
-            format, x = x.format, self.numbers(x)
+            format, x = x.format, self.as_bfloat16(x)
         if format not in wgrad.formats:
             format = wgrad.form.name
         rule = self.layer.scaling or wgrad.scaling
@@ -130,7 +134,7 @@ class OperandMaker:
         if isinstance(x, ScaledArray):
             if x.axis == axis:
                 return x
-            format, x = x.format, self.numbers(x)
+            format, x = x.format, self.as_bfloat16(x)
         if axis == -2 and one_matrix(x):
             return stacked(self.blocked(self.flat(x), axis, format, hadamard), x.shape)
         if self.recipe.hadamard:
@@ -138,7 +142,7 @@ class OperandMaker:
         return quantize_mxfp8(x, axis=axis, scaling=self.scaling, format=format, stream=self.stream)
 
     def both(self, x: DeviceArray, format: str, along: bool, across: bool) -> tuple[ScaledArray, ScaledArray]:
-        """Quantize along both axes: in one pass, unless only one of them is to be transformed."""
+        """Quantize along both axes: in one pass, unless only one of them is transformed."""
         if one_matrix(x):
             rows, columns = self.both(self.flat(x), format, along, across)
             return stacked(rows, x.shape), stacked(columns, x.shape)
@@ -147,20 +151,20 @@ class OperandMaker:
         hadamard = along if self.recipe.hadamard else None
         return quantize_both(x, format, scaling=self.scaling, hadamard=hadamard, stream=self.stream)
 
-    def numbers(self, q: ScaledArray) -> Any:
-        """Return the numbers of a quantized array, in bfloat16."""
+    def as_bfloat16(self, q: ScaledArray) -> Any:
+        """Dequantize to bfloat16."""
         return dequantize(q, dtype=BF16.dtype, stream=self.stream)
 
-    # ---- around the products ----
+    # ---- scaling and bias gradients ---
 
     def scaled(self, dy: DeviceArray, factors: DeviceArray) -> DeviceArray:
-        """Return dy times factors of its columns, in float32 if it is to be quantized."""
+        """Return dy times factors of its columns, in float32 if it is quantized next."""
         to = F32 if self.recipe.formats else BF16
         out = new_padded(dy.shape, to.dtype, self.device, self.stream)
         return rescale(self.function, dy, out, self.stream, columns=factors)
 
     def bias_grad(self, dy: Any, factors: DeviceArray | None) -> DeviceArray:
-        """Sum dy, as it came, over its rows; one that came quantized has the factors in it already."""
+        """Sum dy over its rows. A quantized dy includes the factors, so the sums are divided by them."""
         dy = first(dy)
         if isinstance(dy, DeviceArray):
             return sum_rows(self.function, dy, self.stream)
@@ -172,12 +176,12 @@ class OperandMaker:
 
 
 def one_matrix(x: DeviceArray) -> bool:
-    """Whether matrices can be quantized along their rows as one: no block of that lies in two of them."""
+    """Whether a batch can be quantized along its rows as one matrix: no block spans two matrices."""
     return x.ndim == 3 and x.shape[0] > 0 and x.shape[1] % BLOCK == 0
 
 
 def stacked(q: ScaledArray, shape: tuple[int, ...]) -> ScaledArray:
-    """View a quantized matrix as several, one below the other."""
+    """View a quantized matrix as a batch of matrices."""
 
     def view(x: DeviceArray) -> DeviceArray:
         (rows, columns), (row, column), count = x.shape, x.strides, shape[0]

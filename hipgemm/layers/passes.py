@@ -1,6 +1,6 @@
-"""Passes over matrices on a device that are no product: other types, factors, sums down columns.
+"""Elementwise and reduction passes over device matrices: conversion, scaling, column sums.
 
-`function` is the public one that was called, to count by.
+`function` is the public function that was called, for the usage counts.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from ..kernels.launch import Value, launch_tiles
 from ..runtime import hip as _hip
 from ..runtime.tally import count_call
 
-SUM_ROWS = 64  # that one pass makes one of
+SUM_ROWS = 64  # rows that one pass reduces to one
 
 
 def source(x: DeviceArray) -> dict[str, Value]:
-    """Return the arguments of a kernel that say how a matrix lies that it reads."""
+    """Return the kernel arguments that describe a source matrix."""
     (rows, columns), (row, column) = x.shape, x.strides
     where: dict[str, Value] = {"src": x.ptr, "src_row_stride": row, "src_col_stride": column}
     return where | {"rows": rows, "cols": columns, "in_type": known_format(x.dtype)}
@@ -32,9 +32,9 @@ def rescale(
     columns: DeviceArray | None = None,
     divide: bool = False,
 ) -> DeviceArray:
-    """Write a matrix times (or over) float32 factors of rows or columns to `out`, whose rows are contiguous.
+    """Multiply (or divide) a matrix by float32 factors of rows or columns. The rows of `out` are contiguous.
 
-    Computed in float32 and rounded once. The device of both is current.
+    It is computed in float32 and rounded once. The device of both matrices is current.
     """
     for read in (x, rows, columns):
         if read is not None:
@@ -60,7 +60,7 @@ def rescale(
 
 
 def as_type(function: str, x: DeviceArray, to: Format, stream: int) -> DeviceArray:
-    """Return matrices in another type, themselves if they have that already."""
+    """Convert matrices to another type; return the array itself if it has that type."""
     if x.dtype == to.dtype:
         return x
     out = new_padded(x.shape, to.dtype, x.device, stream)
@@ -69,7 +69,7 @@ def as_type(function: str, x: DeviceArray, to: Format, stream: int) -> DeviceArr
 
 
 def sum_rows(function: str, x: DeviceArray, stream: int) -> DeviceArray:
-    """Sum a matrix (M, N) down its columns to float32 (N,), always in the same order."""
+    """Sum a matrix (M, N) over its rows to float32 (N,), in a fixed order."""
     rows, columns = x.shape
     if rows == 0:
         total = new((columns,), F32.dtype, x.device, stream)
@@ -87,7 +87,7 @@ def sum_rows(function: str, x: DeviceArray, stream: int) -> DeviceArray:
 
 
 def flat(function: str, x: DeviceArray, stream: int) -> DeviceArray:
-    """View (.., K) as a matrix (rows, K); a copy where no view will do."""
+    """View (.., K) as a matrix (rows, K), or copy it if no view is possible."""
     if x.ndim == 2:
         return x
     r = as_rows(x, -1, stream, function)

@@ -1,4 +1,4 @@
-"""What a layer is given, forward and backward, with every fault in it named. Pure: no device."""
+"""Descriptions and checks of a layer's arguments, forward and backward. Uses no device."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Kind:
-    """What one layer and a layer for each group of rows differ in, besides their products.
+    """The differences between `linear` and `grouped_linear`, besides their products.
 
-    Layers of groups have no bias and no w_post_scale, as `grouped_matmul` has none.
+    Grouped layers have no bias and no w_post_scale, because `grouped_matmul` has none.
     """
 
-    grouped: bool  # fp8 weights may have a scale for each matrix; columns of a pair are blocked in groups
+    grouped: bool  # fp8 weights may have one scale per matrix; columns of a pair are blocked by groups
     x_ndim: int | None  # None: two or more
     w_ndim: int
     dy_axes: Axes  # along which a single quantized dy may be blocked
-    hadamard_axes: str  # that hadamard=True demands; M of groups is never transformed
+    hadamard_axes: str  # that hadamard=True transforms; M of groups is never transformed
 
 
 KINDS = {
@@ -48,7 +48,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Layer:
-    """One call: ``y (lead.., N) = x (lead.., K) @ w.T``, w (N, K), or (G, N, K), one for each group."""
+    """A call: ``y (lead.., N) = x (lead.., K) @ w.T`` with w (N, K), or (G, N, K) for groups."""
 
     recipe: Recipe
     lead: Shape
@@ -62,12 +62,12 @@ class Layer:
 
     @property
     def m(self) -> int:
-        """Rows of x, its leading axes made one."""
+        """Rows of x, with its leading axes merged."""
         return math.prod(self.lead)
 
     @property
     def kind(self) -> Kind:
-        """Whether it is one layer or one for each group."""
+        """The kind of the layer: linear or grouped."""
         return KINDS["linear" if self.groups is None else "grouped_linear"]
 
     @property
@@ -92,7 +92,7 @@ def describe_layer(
     hadamard: Any = None,
     dtype: npt.DTypeLike | None = None,
 ) -> tuple[Layer | None, list[Reason]]:
-    """Describe a call of `linear` or `grouped_linear`: None where faults leave no layer, and every fault.
+    """Describe a call of `linear` or `grouped_linear`: the layer, or None if it is invalid, and every fault.
 
     >>> x, w = np.ones((2, 5, 64), np.float32), np.ones((2, 3, 64), np.float32)
     >>> layer, _ = describe_layer("linear", x, w[0], recipe="mxfp8")
@@ -134,7 +134,7 @@ def describe_layer(
 def forward_problem(
     function: str, x: Any, w: Any, group_offsets: Any = None, **options: Any
 ) -> tuple[Any, list[Reason]]:
-    """Describe the product of a call of `linear` or `grouped_linear`: what a kernel has to do.
+    """Describe the product of a call of `linear` or `grouped_linear`.
 
     >>> x = np.ones((2, 5, 64), np.float32)
     >>> print(forward_problem("linear", x, x[0], recipe="mxfp8")[0])
@@ -146,7 +146,7 @@ def forward_problem(
     if layer is None:
         return None, reasons
     m, n, k, groups = layer.m, layer.n, layer.k, layer.groups
-    a, b = prepared(x, (m, k), layer), prepared(w, (n, k) if groups is None else (groups, n, k), layer)
+    a, b = converted(x, (m, k), layer), converted(w, (n, k) if groups is None else (groups, n, k), layer)
     dtype = options.get("dtype")
     out, bias = BF16 if dtype is None else format_of(dtype) or BF16, options.get("bias")
     op = MATMUL if groups is None else GROUPED_MATMUL
@@ -154,8 +154,8 @@ def forward_problem(
     return Problem(op, m, n, k, a, b, None, out, col_scale=scaled, bias=added, groups=groups or 0), reasons
 
 
-def prepared(q: Any, shape: Shape, layer: Layer) -> Operand:
-    """Describe an operand (.., rows, K) of the forward product: as it is, or as it will be once converted."""
+def converted(q: Any, shape: Shape, layer: Layer) -> Operand:
+    """Describe an operand (.., rows, K) of the forward product, after its conversion."""
     q = first(q)
     form = QUANTIZED[q.format] if isinstance(q, ScaledArray) else layer.recipe.form
     if form is BF16 and isinstance(q, Resident) and q.dtype == BF16.dtype and q.shape == shape:
@@ -169,7 +169,7 @@ def prepared(q: Any, shape: Shape, layer: Layer) -> Operand:
 def describe_backward(
     dy: Any,
     layer: Layer,
-    kept: tuple[Any, Any] = (None, None),
+    saved: tuple[Any, Any] = (None, None),
     group_offsets: Any = None,
     *,
     dy_amax: object = None,
@@ -177,41 +177,43 @@ def describe_backward(
     dtype: npt.DTypeLike | None = None,
     dw_dtype: npt.DTypeLike | None = None,
 ) -> list[Reason]:
-    """Find every fault of a call of the backward pass after `layer`, which kept its `x` and `w`.
+    """Find every fault of a call of the backward pass of `layer`, which saved its `x` and `w`.
 
     >>> print(*describe_backward(np.ones((2, 3), np.float32), Layer(RECIPES["fp8"], (2,), 4, 8)))
-    dy.shape must be (2, 4), that of y; got (2, 3)
+    dy.shape must be (2, 4), the shape of y; got (2, 3)
     """
     faults = LayerChecks(layer.recipe, layer.kind)
     shape = faults.operand("dy", dy, layer.kind.dy_axes)
     y_shape = (*layer.lead, layer.n)
     if shape is not None and shape != y_shape and not (parts(dy) and shape == (layer.m, layer.n)):
-        faults.add(ValueError, "shape", f"dy.shape must be {y_shape}, that of y", shape)
+        faults.add(ValueError, "shape", f"dy.shape must be {y_shape}, the shape of y", shape)
     given = dy[1].group_offsets if is_pair(dy) else None
     if given is not None and layer.kind.grouped and not same_offsets(given, group_offsets):
-        faults.add(ValueError, "groups", "dy[1].group_offsets must be those of the forward pass", "others")
+        faults.add(
+            ValueError, "groups", "dy[1].group_offsets must be those of the forward pass", "other offsets"
+        )
     faults.amax("dy_amax", dy_amax, dy)
     faults.grad_format(format, dy)
     faults.output_dtype("dtype", dtype)
     faults.output_dtype("dw_dtype", dw_dtype)
     if shape is not None:
         faults.same_device("dy", array_device(dy), layer.device, "x and w")
-    faults.transforms(dy, *kept)
+    faults.transforms(dy, *saved)
     return faults.found
 
 
 def is_pair(x: object) -> bool:
-    """Whether `x` is meant as an array quantized along both of its axes."""
+    """Whether `x` is a pair: an array quantized along both axes."""
     return isinstance(x, tuple) and len(x) == 2 and all(isinstance(q, ScaledArray) for q in x)
 
 
 def first(x: Any) -> Any:
-    """The one of a pair that is blocked along rows; anything else as it is."""
+    """The first array of a pair, which is blocked along rows; anything else unchanged."""
     return x[0] if is_pair(x) else x
 
 
 def parts(x: Any) -> tuple[ScaledArray, ...]:
-    """The quantized arrays that an operand is made of; none of one in wider numbers."""
+    """The quantized arrays of an operand; none if it is not quantized."""
     return x if is_pair(x) else (x,) if isinstance(x, ScaledArray) else ()
 
 
@@ -222,7 +224,7 @@ def array_device(x: Any) -> int | None:
 
 
 class LayerChecks(OperandChecks):
-    """The faults of a layer's arguments."""
+    """Checks of a layer's arguments."""
 
     def __init__(self, recipe: Recipe, kind: Kind) -> None:
         super().__init__()
@@ -249,12 +251,12 @@ class LayerChecks(OperandChecks):
         return None
 
     def _pair(self, name: str, rows: ScaledArray, columns: ScaledArray) -> bool:
-        """Check an array quantized along both axes; return whether it may be one, and is a matrix."""
+        """Check a pair; return whether the recipe allows one and both arrays are matrices of one shape."""
         hint, other = "", self.recipe.group_wgrad
         if not self.recipe.scaling:
             hint = "only MX formats need blocks along both axes"
         elif other and self.kind.grouped:
-            hint = f"weights' gradients are products in {other}"
+            hint = f"weight gradients are computed in {other}"
         if hint:
             self.add(TypeError, "type", f"{name} must not be a pair {self.what}", "one", hint)
             return False
@@ -264,7 +266,7 @@ class LayerChecks(OperandChecks):
             return False
         if rows.device != columns.device:
             got = f"{device_name(rows.device)} and {device_name(columns.device)}"
-            self.add(TypeError, "residency", f"both parts of {name} must live in one place", got)
+            self.add(TypeError, "residency", f"both parts of {name} must be on the same device", got)
         self._quantized(f"{name}[0]", rows, (-1,))
         self._quantized(f"{name}[1]", columns, (-2,), in_groups=self.kind.grouped)
         return True
@@ -276,13 +278,13 @@ class LayerChecks(OperandChecks):
             known = " or ".join(self.recipe.formats) or dtype_names(OUTPUTS)
             self.add(TypeError, "format", f"{name} must be {known} {self.what}", q.format)
         elif q.group_offsets is not None and not in_groups:
-            required = f"{name} must not be quantized in groups of rows"
+            required = f"{name} must not be quantized by groups of rows"
             self.add(ValueError, "groups", required, "group_offsets")
         elif not blocks and q.scale.shape != () and not one_each:
             hint = "a product of the backward pass sums over rows: quantize_fp8(x) without axis"
             got = f"scale.shape={tuple(q.scale.shape)}"
-            self.add(ValueError, "axis", f"{name} must have one scale for all of it", got, hint)
-        # Rows of a flattened array are in no block of one axis.
+            self.add(ValueError, "axis", f"{name} must have one scale for the tensor", got, hint)
+        # An array with more axes is flattened, so blocks along its rows are not possible.
         elif blocks and q.axis not in (axes if q.ndim == 2 else axes[:1]):
             required = f"{name} must be blocked along axis {axes[0]}"
             advice = f"quantize with quantize_{q.format.split('_')[0]}({name}, axis={axes[0]})"
@@ -298,16 +300,16 @@ class LayerChecks(OperandChecks):
             self.add(ValueError, "hadamard", required, got)
 
     def transforms(self, dy: Any, x: Any, w: Any) -> None:
-        """Check that Hadamard transforms of a quantized dy cancel with those of what was kept."""
+        """Check that Hadamard transforms of a quantized dy cancel with those of the saved operands."""
         for part in parts(dy):
-            name, kept = ("w", w) if part.axis == -1 else ("x", x)
-            if isinstance(kept, ScaledArray) and kept.axis == -2 and kept.hadamard != part.hadamard:
+            name, other = ("w", w) if part.axis == -1 else ("x", x)
+            if isinstance(other, ScaledArray) and other.axis == -2 and other.hadamard != part.hadamard:
                 required = f"dy must have the Hadamard transform like saved.{name}: else it does not cancel"
-                got = f"{part.hadamard} and {kept.hadamard}, dy along axis {part.axis}"
+                got = f"{part.hadamard} and {other.hadamard}, dy along axis {part.axis}"
                 self.add(ValueError, "hadamard", required, got)
 
     def devices_of(self, x: Any, w: Any, **vectors: Any) -> int | None:
-        """Check that everything lives where it should; return that place."""
+        """Check that all operands are on the same device; return it."""
         known = {
             name: Operand((), (), F32, 0, array_device(operand))
             for name, operand in (("x", x), ("w", w))
@@ -321,15 +323,15 @@ class LayerChecks(OperandChecks):
     # ---- options ----
 
     def amax(self, name: str, value: Any, x: Any) -> None:
-        """Check what to take for the greatest magnitude: a number, an array or a state."""
+        """Check an amax: a number, an array or a state."""
         if value is None:
             return
         got = type(value).__qualname__
         if not self.recipe.amax:
-            required = f"{name} must be None {self.what}, which scales by blocks or not at all"
+            required = f"{name} must be None {self.what}, which has block scales or none"
             self.add(ValueError, "amax", required, got)
         elif parts(x):
-            self.add(ValueError, "amax", f"{name} must be None for what is quantized already", got)
+            self.add(ValueError, "amax", f"{name} must be None for a quantized operand", got)
         elif isinstance(value, (Real, np.generic)) and not isinstance(value, bool):
             if not float(value) >= 0:
                 self.add(ValueError, "amax", f"{name} must not be negative", value)
@@ -340,12 +342,12 @@ class LayerChecks(OperandChecks):
         elif not (hasattr(value, "current") and hasattr(value, "step")):
             self.add(TypeError, "type", f"{name} must be a number, a float32 array or an AmaxState", got)
             return
-        device, place = getattr(value, "device", None), array_device(x)
-        if isinstance(device, int) and place is not None and device != place:
-            self.add(TypeError, "residency", f"{name} must be on device {place}", device_name(device))
+        device, expected = getattr(value, "device", None), array_device(x)
+        if isinstance(device, int) and expected is not None and device != expected:
+            self.add(TypeError, "residency", f"{name} must be on device {expected}", device_name(device))
 
     def options(self, scaling: object, hadamard: object, x: Shape | None, w: Shape | None) -> None:
-        """Check how operands of these shapes are to be quantized to an MX format."""
+        """Check the options of MX quantization for operands of these shapes."""
         if scaling is not None and not self.recipe.scaling:
             self.add(ValueError, "scaling", f"scaling must be None {self.what}", scaling)
         elif scaling is not None:
@@ -359,13 +361,13 @@ class LayerChecks(OperandChecks):
         for axis, length in zip("MNK", (math.prod(x[:-1]), *w[-2:]), strict=True):
             if axis in self.kind.hadamard_axes and length % HADAMARD:
                 required = f"{axis} must be a multiple of {HADAMARD} for the Hadamard transform"
-                hint = "leave hadamard out to transform the axes that allow it"
+                hint = "omit hadamard to transform the axes that allow it"
                 self.add(ValueError, "hadamard", required, length, hint)
 
     def grad_format(self, format: object, dy: Any) -> None:
-        """Check the format that dy is to be converted to."""
+        """Check the format of dy."""
         if format is not None and parts(dy):
-            self.add(ValueError, "format", "format must be None for a dy that is quantized already", format)
+            self.add(ValueError, "format", "format must be None for a quantized dy", format)
         elif format is not None and format not in self.recipe.formats:
             among = " or ".join(self.recipe.formats) or "None"
             kind = ValueError if isinstance(format, str) else TypeError

@@ -1,4 +1,4 @@
-"""The recipes of a layer: what its products multiply, and how the operands are made. Pure: no device."""
+"""The recipes of a layer: the formats of its products, and how the operands are quantized. Uses no device."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ..formats.scaled import HADAMARD
 
 @dataclass(frozen=True)
 class Recipe:
-    """One recipe. A layer carries it; nothing else tells recipes apart."""
+    """The parameters of a recipe. All differences between recipes are here."""
 
     name: str
-    # x, w and dy are quantized to the first, dy to another on request. None: rounded to bfloat16.
+    # x, w and dy are quantized to the first format, dy to another one on request. Empty: rounded to bfloat16.
     formats: tuple[str, ...]
-    # Whether a tensor has one scale, from its greatest magnitude.
+    # Whether a tensor has one scale, computed from its amax.
     amax: bool = False
-    # The usual rule of the scales of blocks, which lie along what a product sums over. Empty: no blocks.
+    # The default rule of the block scales. Blocks are along the contraction axis. Empty: no blocks.
     scaling: str = ""
-    # Whether both operands of a product get a Hadamard transform first, where their length allows it.
+    # Whether both operands of a product get a Hadamard transform first, if their length allows it.
     hadamard: bool = False
-    # Whether the forward pass quantizes x and w along both axes, the other one for the backward pass.
-    # Otherwise that takes what the forward pass multiplied, and requantizes it where there are blocks.
+    # Whether the forward pass quantizes x and w along both axes, one of them for the backward pass.
+    # Otherwise the backward pass uses the operands of the forward pass, and requantizes MX operands.
     both_axes: bool = False
-    # The recipe of dw over groups of rows, where these formats have no kernel for it.
+    # The recipe of dw for groups of rows, if these formats have no kernel for it.
     group_wgrad: str = ""
 
     @property
@@ -33,7 +33,7 @@ class Recipe:
         return QUANTIZED[self.formats[0]] if self.formats else BF16
 
     def transforms(self, length: int, wanted: bool | None) -> bool:
-        """Whether to transform along an axis: where its length allows it, unless the caller decided.
+        """Whether to transform along an axis: if its length allows it, unless the caller decided.
 
         >>> mxfp4 = RECIPES["mxfp4"]
         >>> mxfp4.transforms(64, None), mxfp4.transforms(10, None), mxfp4.transforms(64, False)
@@ -49,5 +49,5 @@ _ALL = (
     Recipe("mxfp4", ("mxfp4_e2m1",), False, "even", hadamard=True, both_axes=True, group_wgrad="mxfp8"),
 )
 RECIPES = {recipe.name: recipe for recipe in _ALL}
-# Stands for one that the caller misnamed, so that the other faults are found: takes what any of them does.
+# Replaces an unknown recipe, so that other faults are found too: it accepts everything that any recipe does.
 ANY = Recipe("any", tuple(QUANTIZED), amax=True, scaling="unit", hadamard=True)

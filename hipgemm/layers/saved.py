@@ -1,4 +1,4 @@
-"""What a layer's passes leave: operands for the backward pass, and gradients."""
+"""Results of a layer's passes: operands saved for the backward pass, and gradients."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from ..formats.scaled import ScaledArray
 from ..quantize.quantizers import Input
 from .problem import Layer
 
-Kept = DeviceArray | ScaledArray
+SavedArray = DeviceArray | ScaledArray
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What the forward pass leaves for the backward pass, of a layer of either kind."""
+    """What a forward pass saves for the backward pass."""
 
     arrays: ClassVar[tuple[str, ...]]
 
     recipe: str
-    x: Kept
-    w: Kept
+    x: SavedArray
+    w: SavedArray
     w_post_scale: DeviceArray | None
     group_offsets: Input | None
     layer: Layer = field(repr=False)
 
     @property
     def bytes(self) -> dict[str, int]:
-        """Bytes of each array: its numbers and their scales."""
+        """Bytes of each array, with its scales."""
         arrays = {name: getattr(self, name) for name in self.arrays}
         return {name: 0 if array is None else array.nbytes for name, array in arrays.items()}
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of all arrays."""
         return sum(self.bytes.values())
 
 
 class LinearSaved(Saved):
-    """What the forward pass of a layer leaves for its backward pass. It lives on the device.
+    """What `linear` saves for `linear_backward`, on the device.
 
     Attributes
     ----------
     recipe : str
         The recipe.
     x, w : DeviceArray or ScaledArray
-        Activations (M, K) and weights (N, K) as the backward pass takes them: bfloat16 for bf16; the codes
-        of the forward pass for fp8 and mxfp8; for mxfp4 those blocked along M and N, unless what came in
-        was quantized already.
+        Activations (M, K) and weights (N, K) for the backward pass: in bfloat16 for bf16; the operands of
+        the forward pass for fp8 and mxfp8; for mxfp4 blocked along M and N, unless the arguments were
+        quantized.
     w_post_scale : DeviceArray or None
         The factors of the columns of y.
     """
@@ -58,17 +58,17 @@ class LinearSaved(Saved):
 
 
 class GroupedSaved(Saved):
-    """What the forward pass of grouped layers leaves for its backward pass. It lives on the device.
+    """What `grouped_linear` saves for `grouped_linear_backward`, on the device.
 
     Attributes
     ----------
     recipe : str
         The recipe.
     x, w : DeviceArray or ScaledArray
-        Activations (M, K) and weights (G, N, K) as the backward pass takes them: bfloat16 for bf16, else the
-        codes of the forward pass; for mxfp4 the weights blocked along N.
+        Activations (M, K) and weights (G, N, K) for the backward pass: in bfloat16 for bf16, else the
+        operands of the forward pass; for mxfp4 the weights are blocked along N.
     group_offsets : int32 array (G+1,)
-        Where the groups of rows begin.
+        The offsets of the groups of rows.
     """
 
     arrays = ("x", "w", "group_offsets")
@@ -76,7 +76,7 @@ class GroupedSaved(Saved):
 
 @dataclass(frozen=True)
 class LinearGrads:
-    """Gradients of a linear layer; unpacks into ``dx, dw``, and ``dbias`` if the layer had a bias.
+    """Gradients of a linear layer. Unpacks to ``dx, dw``, or ``dx, dw, dbias`` if the layer has a bias.
 
     Attributes
     ----------

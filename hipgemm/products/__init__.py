@@ -1,1 +1,1 @@
-"""Matrix products: describe, choose, plan, run."""
+"""Matrix products: description, kernel selection, plans, execution."""

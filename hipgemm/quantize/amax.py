@@ -1,4 +1,4 @@
-"""The state of delayed scaling: the greatest magnitude to scale by now, and the one for the next step."""
+"""The state of delayed scaling: the amax that is in use, and the amax for the next step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..runtime import hip as _hip
 
 
 class AmaxState:
-    """What `quantize_fp8` takes as `amax` to scale by the past, in one pass over the tensor.
+    """The state of delayed scaling, an `amax` argument of `quantize_fp8`. It needs one pass over the tensor.
 
-    Each call scales by `current` and takes its tensor's own greatest magnitude into `next`; several
-    calls may share a state. `step` then makes `next` current. Nothing is read back to the host.
+    Each call scales by `current`, and updates `next` with the absolute maximum (amax) of its tensor. Several
+    calls may share a state. `step` makes `next` current. Nothing is copied to the host.
 
     Parameters
     ----------
     value : float, optional
-        The first `current`. Default: the first tensor's own, which costs that call a second pass.
+        The first `current`. Default: the amax of the first tensor, which needs a second pass in that call.
     device : int, optional
         Default: the current device.
 
@@ -58,12 +58,12 @@ class AmaxState:
 
     @property
     def current(self) -> DeviceArray:
-        """What the next call scales by."""
+        """The amax by which the next call scales."""
         return self._values[0]
 
     @property
     def next(self) -> DeviceArray:
-        """The greatest magnitude since the last step."""
+        """The amax since the last step."""
         return self._values[1]
 
     @property
@@ -72,7 +72,7 @@ class AmaxState:
         return self._values.device
 
     def step(self, *, stream: Any = None) -> None:
-        """Make `next` current and start `next` at 0, behind the calls so far."""
+        """Make `next` current and reset `next` to 0, after the calls so far."""
         handle = _hip.stream_handle("AmaxState.step", stream)
         values = self._values
         with _hip.on_device(values.device):
@@ -80,8 +80,8 @@ class AmaxState:
             _hip.copy("DeviceToDevice", values.ptr, values.ptr + 4, 4, handle)
             _hip.clear(values.ptr + 4, 4, handle)
 
-    def _take(self, own: int, stream: int) -> None:
-        """Take in a tensor's own greatest magnitude, just written on `stream`; the first serves at once."""
+    def _update(self, own: int, stream: int) -> None:
+        """Update `next` with a tensor's amax, written on `stream`; the first one also becomes `current`."""
         values = self._values
         values._block.begin_write(stream)
         if not self._primed:

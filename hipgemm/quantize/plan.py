@@ -1,4 +1,4 @@
-"""How quantizers, and the way back, run on a device: everything is queued on the stream, in order."""
+"""Plans of quantizers and of dequantize on a device. All work is queued on the stream, in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..formats.scaled import ScaledArray, group_blocks
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch, launch_tiles
 from ..kernels.manifest import CHUNK_BYTES, code_object
 from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes
-from ..runtime import device_errors as _notes
+from ..runtime import device_errors
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call, count_copy, count_launched
 from .amax import AmaxState
@@ -26,7 +26,7 @@ Input = npt.NDArray[Any] | DeviceArray
 
 
 def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
-    """Quantize down the columns of each group of rows."""
+    """Quantize along the columns of each group of rows."""
     assert form.scale_dtype is not None
     device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
     if isinstance(offsets, DeviceArray):
@@ -35,9 +35,9 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
         offsets = offsets.astype(np.int32)
         offsets.flags.writeable = False
         resident, blocks = upload_async(offsets, device, stream), int(group_blocks(offsets)[-1])
-    # Codes row by row, as x has them: a product reads them there, wherever groups begin.
+    # The elements are stored in rows like x: a product can read them in place for any offsets.
     pitch = round_up(max(1, columns), CHUNK_BYTES)
-    # One piece of memory: codes, scales in the order of products, scales.
+    # One allocation: elements, scales in the order of products, scales.
     ordered = group_scale_bytes(rows, columns, groups)
     block = _hip.allocate(rows * pitch + ordered + blocks * columns, device, stream)
     gemm_scale = block.ptr + rows * pitch
@@ -58,7 +58,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
             scale=scale,
             gemm_scale=gemm_scale,
             offsets=resident.ptr,
-            status=_notes.slot("quantize_mxfp8"),
+            status=device_errors.slot("quantize_mxfp8"),
             src_row_stride=x.strides[0],
             src_col_stride=x.strides[1],
             data_pitch=pitch,
@@ -79,8 +79,8 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
         kernel_scales={"groups": (block, gemm_scale)},
         group_offsets=offsets,
     )
-    moved = x.nbytes + made.data.nbytes + made.scale.nbytes
-    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, moved)
+    min_bytes = x.nbytes + made.data.nbytes + made.scale.nbytes
+    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, min_bytes)
     return made
 
 
@@ -89,9 +89,9 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class MxArray:
-    """Codes and scales along one axis, but for their address: one piece of memory.
+    """The layout of an array that is quantized along one axis, in one allocation.
 
-    Codes come first, then scales in the order of products, where there are any, then scales.
+    The elements come first, then scales in the order of products, if needed, then scales.
     """
 
     form: Format
@@ -101,42 +101,42 @@ class MxArray:
     data: Layout
     scale: Layout
     pitches: tuple[int, int]
-    codes: int  # bytes
+    data_bytes: int
     ordered: int
     nbytes: int
 
     @classmethod
     def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
-        """Describe what quantizing `r` makes."""
+        """The layout of the quantized `r`."""
         assert form.scale_dtype is not None
         width = -(-r.length * form.bits // 8)
         blocks = -(-r.length // BLOCK)
         pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
-        # A matrix, or several whose rows a product takes for those of one.
+        # For a matrix, or for a batch that a product treats as one matrix.
         for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
         for_products &= code_object(_hip.arch(r.array.device)).orders_scales
-        codes, ordered = r.rows * pitch, gemm_scale_bytes(r.rows, r.length) if for_products else 0
+        data_bytes, ordered = r.rows * pitch, gemm_scale_bytes(r.rows, r.length) if for_products else 0
         return cls(
             form,
             r.axis,
             r.shape,
             hadamard,
             r.layout(np.dtype(np.uint8) if form.bits == 4 else form.dtype, width, pitch),
-            r.layout(form.scale_dtype, blocks, 1, r.rows),  # rows side by side, as the kernel makes them
+            r.layout(form.scale_dtype, blocks, 1, r.rows),  # the rows are the contiguous axis
             (pitch, r.rows),
-            codes,
+            data_bytes,
             ordered,
-            codes + ordered + r.rows * blocks,
+            data_bytes + ordered + r.rows * blocks,
         )
 
     def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
-        """Return room for it, and the addresses that the kernel takes."""
+        """Allocate the array; return it, and the addresses for the kernel."""
         block = _hip.allocate(self.nbytes, device, stream)
         data = block.ptr
         if self.shape[self.axis] == 0:
-            _hip.clear(data, self.codes, stream)
-        ordered = data + self.codes if self.ordered else 0
-        scale = data + self.codes + self.ordered
+            _hip.clear(data, self.data_bytes, stream)
+        ordered = data + self.data_bytes if self.ordered else 0
+        scale = data + self.data_bytes + self.ordered
         made = ScaledArray._make(
             DeviceArray(block, data, *self.data, padded=True),
             DeviceArray(block, scale, *self.scale),
@@ -151,11 +151,11 @@ class MxArray:
 
 @dataclass(frozen=True)
 class MxPlan:
-    """How an array is quantized along an axis, or a matrix along its rows and down its columns."""
+    """The plan to quantize an array along one axis, or a matrix along both axes."""
 
     outputs: tuple[MxArray, ...]
     transposed: bool  # the kernel's rows are the array's columns
-    launch: BoundLaunch | None  # None where there is nothing to quantize
+    launch: BoundLaunch | None  # None if the array is empty
     served: Call
 
     def run(self, x: DeviceArray, stream: int) -> tuple[ScaledArray, ...]:
@@ -163,7 +163,7 @@ class MxPlan:
         device = x.device
         along, pointers = self.outputs[0].allocate(device, stream)
         made: tuple[ScaledArray, ...] = (along,)
-        across = _NOWHERE
+        across = _NO_OUTPUT
         if len(self.outputs) == 2:
             other, across = self.outputs[1].allocate(device, stream)
             made = along, other
@@ -177,24 +177,24 @@ class MxPlan:
         return made
 
 
-_NOWHERE = 0, 0, 0
+_NO_OUTPUT = 0, 0, 0
 _MX_POINTERS = (
     "src",
     *("row_data", "row_scale", "row_gemm_scale"),
     *("col_data", "col_scale", "col_gemm_scale"),
 )
-_SPAN = 256  # numbers along K in a unit of scales in the order of products: the kernel fills the last one
+_SPAN = 256  # elements along K per unit of ordered scales; the kernel pads to whole units
 
 
 def mx_plan(
     function: str, along: Rows, across: Rows | None, form: Format, scaling: str, hadamard: bool
 ) -> MxPlan:
-    """Plan how an array is quantized along its rows and, if asked for, across them."""
+    """Plan the quantization of an array along its rows and, if `across` is given, along its columns."""
     x, rows, columns = along.array, along.rows, along.length
     row_stride, stride = along.row_stride, along.stride
     outputs = tuple(MxArray.of(r, form, bool(hadamard)) for r in (along, across) if r is not None)
     sides = [(True, outputs[0].pitches), (True, outputs[1].pitches) if across else (False, (0, 0))]
-    # The kernel reads fastest along what lies together.
+    # The kernel is fastest if its rows are the contiguous axis.
     transposed = rows > 1 and abs(row_stride) < abs(stride)
     if transposed:
         rows, columns, row_stride, stride = columns, rows, stride, row_stride
@@ -220,8 +220,8 @@ def mx_plan(
         rule=scaling,
         hadamard=bool(hadamard),
     )
-    moved = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
-    return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, moved))
+    min_bytes = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
+    return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, min_bytes))
 
 
 def _bytes(part: Layout) -> int:
@@ -230,36 +230,36 @@ def _bytes(part: Layout) -> int:
 
 @dataclass(frozen=True)
 class AmaxPlan:
-    """How an array is quantized to 8 bits by a greatest magnitude: its own, that of each row, or a given one.
+    """The plan to quantize an array to fp8 by an amax: of the array, of each row, or a given one.
 
-    One piece of memory: codes, greatest magnitudes, scales.
+    One allocation: elements, amax values, scales.
     """
 
     form: Format
     axis: int | None
     shape: Axes
     data: Layout
-    small: Layout  # magnitudes and scales
-    count: int  # of these
-    codes: int  # bytes
-    spare: int  # bytes for a zero to quantize where there is nothing: scales are due all the same
-    amax: BoundLaunch | None  # None where there are no rows to scale
+    small: Layout  # of the amax values and of the scales
+    count: int  # of each
+    data_bytes: int
+    spare: int  # bytes of a zero that is quantized if the array is empty, to compute the scales
+    amax: BoundLaunch | None  # None if there are no scales
     quantize: BoundLaunch | None
     served: Call
 
     def run(self, x: DeviceArray, stream: int, eps: float, amax: Any) -> ScaledArray:
         """Quantize an array on the current device."""
         device, item = x.device, F32.itemsize
-        block = _hip.allocate(self.codes + 2 * self.count * item, device, stream)
+        block = _hip.allocate(self.data_bytes + 2 * self.count * item, device, stream)
         data = block.ptr
-        own = data + self.codes
+        own = data + self.data_bytes
         scale = own + self.count * item
         _hip.clear(own, self.count * item, stream)
         x._block.begin_read(stream)
         source, target = x.ptr, data
         temporaries = []
         if self.spare:
-            _hip.clear(data, self.codes, stream)
+            _hip.clear(data, self.data_bytes, stream)
             spare = _hip.allocate(self.spare, device, stream)
             _hip.clear(spare.ptr, item, stream)
             source, target = spare.ptr, spare.ptr + CHUNK_BYTES
@@ -273,14 +273,14 @@ class AmaxPlan:
                 self.amax.count()
                 used, next_ptr = own, 0
             else:
-                given = amax if state is None else state._values  # the current one comes first
-                lent, used = _amax_values(given, self.count, self.axis, device, stream)
-                temporaries.append(lent)
+                given = amax if state is None else state._values  # `current` comes first
+                block_of_amax, used = _amax_values(given, self.count, self.axis, device, stream)
+                temporaries.append(block_of_amax)
                 next_ptr = own
             self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps))
             count_launched(self.served)
         if state is not None:
-            state._take(own, stream)
+            state._update(own, stream)
         return ScaledArray._make(
             DeviceArray(block, data, *self.data, padded=True),
             DeviceArray(block, scale, *self.small),
@@ -292,7 +292,7 @@ class AmaxPlan:
 
 
 def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPlan:
-    """Plan how `x`, of which `r` are the rows, is quantized."""
+    """Plan the quantization of `x`, whose rows are `r`."""
     device, item = x.device, F32.itemsize
     step, count = (0, 1) if axis is None else (1, r.rows)
     width = pitch = round_up(max(1, r.length), CHUNK_BYTES)
@@ -320,7 +320,7 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
 
 
 def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:
-    """Return where `count` float32 lie side by side; one given number serves all."""
+    """Return the address of `count` contiguous float32 values; a 0-d array is repeated."""
     x = amax if isinstance(amax, DeviceArray) else upload_async(amax, device, stream)
     x._block.begin_read(stream)
     item = F32.itemsize
@@ -340,7 +340,7 @@ def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: i
 
 @dataclass(frozen=True)
 class DequantizePlan:
-    """How codes and scales, read where they lie, become numbers again."""
+    """The plan to dequantize an array whose elements and scales are read in place."""
 
     result: Layout
     nbytes: int
@@ -358,8 +358,8 @@ class DequantizePlan:
         return DeviceArray(out, out.ptr, *self.result)
 
 
-def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArray, DequantizePlan | None]:
-    """Dequantize on the device of `q`, the current one; return the plan for others like it as well."""
+def dequantize_array(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArray, DequantizePlan | None]:
+    """Dequantize on the device of `q`, which is current; return also the plan for equal layouts."""
     if q.group_offsets is not None:
         return dequantize_groups(q, stream, to), None
     form, device = QUANTIZED[q.format], q.data.device
@@ -374,7 +374,7 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     if nbytes == 0:
         return result, None
     data.array._block.begin_read(stream)
-    temporaries, ptr, pitch = _chunks("dequantize", data, stream)
+    temporaries, ptr, pitch = _aligned_rows("dequantize", data, stream)
     if form.block:
         scale = as_rows(q.scale, q.axis, stream)
         scale.array._block.begin_read(stream)
@@ -385,7 +385,7 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     else:
         shape = tuple(1 if i == len(q.shape) + axis else n for i, n in enumerate(q.shape))
         own = zip(q.scale.shape, q.scale.strides, strict=True)
-        strides = tuple(0 if n == 1 else step for n, step in own)  # one of a matrix serves all its rows
+        strides = tuple(0 if n == 1 else step for n, step in own)  # one scale per matrix applies to all rows
         each = DeviceArray(q.scale._block, q.scale.ptr, shape, strides, F32.dtype)
         block, at = _amax_values(each, data.rows, axis, device, stream)
         temporaries.append(block)
@@ -411,12 +411,12 @@ def dequantize_codes(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     bound.count()
     if (ptr, scales[0]) != (q.data.ptr, q.scale.ptr):
         return result, None
-    moved = q.data.nbytes + q.scale.nbytes + nbytes
-    return result, DequantizePlan(layout, nbytes, bound, Call("dequantize", "dequantize", 0, moved))
+    min_bytes = q.data.nbytes + q.scale.nbytes + nbytes
+    return result, DequantizePlan(layout, nbytes, bound, Call("dequantize", "dequantize", 0, min_bytes))
 
 
 def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
-    """Dequantize group by group; for that, offsets must come to the host."""
+    """Dequantize each group; this copies offsets to the host."""
     if q.axis == -1:
         return dequantize_groups(q.T, stream, to).T
     form, device, item = QUANTIZED[q.format], q.data.device, to.itemsize
@@ -427,7 +427,7 @@ def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
     for g in np.flatnonzero(np.diff(offsets)):
         begin, end = int(offsets[g]), int(offsets[g + 1])
         rows, scale = q.data[begin:end], q.scale[int(blocks[g]) : int(blocks[g + 1])]
-        part, _ = dequantize_codes(ScaledArray._make(rows, scale, form, -2, rows.shape), stream, to)
+        part, _ = dequantize_array(ScaledArray._make(rows, scale, form, -2, rows.shape), stream, to)
         row, column = part.strides
         into = result[begin:end].ptr, q.shape[1] * item, item
         source = part.ptr, row, column
@@ -435,23 +435,23 @@ def dequantize_groups(q: ScaledArray, stream: int, to: Format) -> DeviceArray:
     return result
 
 
-def _chunks(function: str, data: Rows, stream: int) -> tuple[list[_hip.Block], int, int]:
-    """Return where codes lie in rows of whole 16 bytes, and their pitch; copied there if they must be."""
-    if _chunked(data):
+def _aligned_rows(function: str, data: Rows, stream: int) -> tuple[list[_hip.Block], int, int]:
+    """Return the address and pitch of elements in rows aligned to 16 bytes, copied if needed."""
+    if _has_aligned_rows(data):
         return [], data.array.ptr, data.row_stride
     device = data.array.device
     pitch = round_up(data.length, CHUNK_BYTES)
     block = _hip.allocate(data.rows * pitch, device, stream)
-    count_copy(function, "data", "not in rows of 16 bytes")
+    count_copy(function, "data", "rows not aligned to 16 bytes")
     target = (block.ptr, pitch, 1)
     copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
     return [block], block.ptr, pitch
 
 
 def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
-    """Return an mxfp4 matrix as mxfp8, number for number. Made once and kept; its device is current."""
-    kept: ScaledArray | None = q._kernel_scales.get("mxfp8")
-    if kept is None or not kept.data._block.ptr:
+    """Return an mxfp4 matrix as mxfp8 with the same values. It is cached; its device is current."""
+    cached: ScaledArray | None = q._kernel_scales.get("mxfp8")
+    if cached is None or not cached.data._block.ptr:
         form, device = QUANTIZED["mxfp8_e4m3"], q.data.device
         source = as_rows(q.data, q.axis, stream)
         length = q.shape[q.axis]
@@ -459,7 +459,7 @@ def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
         block = _hip.allocate(source.rows * pitch, device, stream)
         if source.rows and length:
             source.array._block.begin_read(stream)
-            temporaries, ptr, from_pitch = _chunks("matmul", source, stream)
+            temporaries, ptr, from_pitch = _aligned_rows("matmul", source, stream)
             rows = source.rows
             launch_tiles(
                 device,
@@ -477,13 +477,13 @@ def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
             del temporaries
         layout = source.layout(form.dtype, length, pitch)
         data = DeviceArray(block, block.ptr, *layout, padded=True)
-        kept = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
-        q._kernel_scales["mxfp8"] = kept
-    return kept if kept.axis == q.axis else kept.mT
+        cached = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
+        q._kernel_scales["mxfp8"] = cached
+    return cached if cached.axis == q.axis else cached.mT
 
 
-def _chunked(data: Rows) -> bool:
-    """Whether a kernel can read codes where they lie: rows of whole 16 bytes."""
+def _has_aligned_rows(data: Rows) -> bool:
+    """Whether a kernel can read elements in place: rows aligned and padded to 16 bytes."""
     if data.length > 1 and data.stride != 1:
         return False
     if data.array.ptr % CHUNK_BYTES or (data.length % CHUNK_BYTES and not data.array.padded):

@@ -1,4 +1,4 @@
-"""The public quantizers. What they compute is written in `reference`; here it runs on the device."""
+"""The public quantizers. `reference` defines their results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from ..reference import FP8, MXFP8
 from ..runtime import hip as _hip
 from ..runtime.tally import count_call
 from .amax import AmaxState
-from .plan import AmaxPlan, DequantizePlan, MxPlan, amax_plan, dequantize_codes, mx_plan, quantize_groups
+from .plan import AmaxPlan, DequantizePlan, MxPlan, amax_plan, dequantize_array, mx_plan, quantize_groups
 
 Input = npt.NDArray[Any] | DeviceArray
 Axes = tuple[int] | tuple[int, int]
-How = tuple[str, str, tuple[str, ...], bool]  # the rule of scales, the format, which it may be, Hadamard
+Options = tuple[str, str, tuple[str, ...], bool]  # scale rule, format, allowed formats, Hadamard
 MXFP4 = ("mxfp4_e2m1",)
 
 
@@ -41,19 +41,19 @@ def quantize_fp8(
     format: str = "fp8_e4m3",
     stream: Any = None,
 ) -> ScaledArray:
-    """Quantize to 8 bits with one float32 scale for the tensor, or one for each row.
+    """Quantize to fp8 with one float32 scale for the tensor, or one per row.
 
     Parameters
     ----------
     x : numpy.ndarray or DeviceArray
         bfloat16, float16 or float32, of any shape and layout.
     amax : float, float32 array or AmaxState, optional
-        What to take for the greatest magnitude; what exceeds it saturates. Default: the tensor's own.
-        An AmaxState gives the current value and takes in the tensor's own for the next step.
+        The absolute maximum by which to scale; larger elements saturate. Default: that of `x`. An AmaxState
+        gives the current value, and is updated with that of `x` for the next step.
     axis : int, optional
-        Give each row along this axis a scale of its own.
+        Use one scale per row along this axis.
     eps : float
-        Added to amax. Pass 0 for tensors of tiny numbers.
+        Added to amax. Pass 0 for tensors of very small numbers.
     format : str
         ``"fp8_e4m3"`` or ``"fp8_e5m2"``.
     stream : int or object with int(), optional
@@ -62,22 +62,22 @@ def quantize_fp8(
     Returns
     -------
     ScaledArray
-        On the host for NumPy input, else on the device. Its `amax` is the tensor's own.
+        On the host for NumPy input, else on the device. Its `amax` is that of `x`.
 
     Raises
     ------
     TypeError
-        For an `x` or `amax` of another type or dtype.
+        If `x` or `amax` has another type or dtype.
     ValueError
-        For an unknown format, an axis that `x` lacks, or a negative amax or eps.
+        For an unknown format, an axis that `x` does not have, or a negative amax or eps.
     UnsupportedError
-        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
+        On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
     Notes
     -----
-    Codes are ``x * (MAX / (amax + eps))`` in float32, rounded to nearest even, saturated to MAX (448 for
-    e4m3, 57344 for e5m2); the scale is ``(amax + eps) / MAX``. A NaN or Inf makes the scale NaN. Element
-    formats are those of the OCP 8-bit Floating Point Specification.
+    The elements are ``x * (MAX / (amax + eps))`` in float32, rounded to nearest even and saturated to MAX
+    (448 for e4m3, 57344 for e5m2). The scale is ``(amax + eps) / MAX``. A NaN or Inf makes the scale NaN.
+    The formats are those of the OCP 8-bit Floating Point Specification.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def quantize_fp8(
     """
     function = "quantize_fp8"
     key = (function, x._key, type(axis), axis, format) if type(x) is DeviceArray else None
-    plan: AmaxPlan | None = _kept(key)
+    plan: AmaxPlan | None = _cached(key)
     if plan is not None and isinstance(x, DeviceArray) and _plain_values(eps, amax, x, axis):
         return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, amax)
     checks = Checks(function)
@@ -96,7 +96,7 @@ def quantize_fp8(
     ndim = _check_input(checks, x)
     along = None if axis is None else checks.axis(axis, ndim)
     number = checks.magnitude("eps", eps)
-    given = _read_amax(checks, amax, x, along, axis)
+    given = _parse_amax(checks, amax, x, along, axis)
     checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
     assert form is not None
@@ -108,11 +108,11 @@ def quantize_fp8(
         rows = as_rows(d, storage_axis(d) if along is None else along, handle)
         made = amax_plan(d, rows, form, along)
         if rows.array is x:
-            _keep(key, made)
+            _cache(key, made)
         return made.run(rows.array, handle, number, given)
 
-    place = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
-    return _on_device(function, x, stream, work, place)
+    device = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
+    return _on_device(function, x, stream, work, device)
 
 
 def quantize_mxfp8(
@@ -124,47 +124,47 @@ def quantize_mxfp8(
     group_offsets: Input | None = None,
     stream: Any = None,
 ) -> ScaledArray:
-    """Quantize to 8 bits with a power of two for each 32 numbers along an axis.
+    """Quantize to mxfp8: 8-bit elements, with one power-of-two scale per 32 elements along an axis.
 
     Parameters
     ----------
     x : numpy.ndarray or DeviceArray
         bfloat16, float16 or float32, of any shape and layout.
     axis : int
-        The axis that a product will sum over.
+        The axis that the product will sum over.
     scaling : str
-        How to choose the power: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/formats.md.
+        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/formats.md.
     format : str
         ``"mxfp8_e4m3"`` or ``"mxfp8_e5m2"``.
     group_offsets : int32 array (G+1,), optional
-        With a matrix and ``axis=0``: group g is rows ``group_offsets[g]`` to ``group_offsets[g + 1]``, on
-        the host or the device, as for `grouped_wgrad`. Blocks begin with each group; rows behind the
-        last one become zero. Only a grouped product with the same offsets takes the result.
+        For a matrix and ``axis=0``: group g has the rows ``group_offsets[g]`` to ``group_offsets[g + 1]``,
+        as for `grouped_wgrad`; on the host or the device. Each group begins a new block, and rows after the
+        last group become zero. Only a grouped product with the same offsets accepts the result.
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
     ScaledArray
-        On the host for NumPy input, else on the device, where `scale` lies block by block, rows side by
-        side: along the last axis of a matrix its strides are (1, rows). Offsets that are on the device are
-        not read back: `scale` then has room for the most blocks that there can be, up to ``get``.
+        On the host for NumPy input, else on the device. There the rows are the contiguous axis of `scale`:
+        for a matrix and its last axis, the strides are (1, rows). Offsets on the device are not copied to
+        the host, so `scale` is allocated for the maximum number of blocks; ``get`` removes the rest.
 
     Raises
     ------
     TypeError
-        For an `x` or `group_offsets` of another type or dtype.
+        If `x` or `group_offsets` has another type or dtype.
     ValueError
-        For an unknown format or scaling, an axis that `x` lacks, or offsets that do not begin at 0,
-        decrease, or pass the last row. Those on a device are kept inside `x`; what is wrong with them is
-        a HipError at the next wait.
+        For an unknown format or scaling, an axis that `x` does not have, or offsets that do not begin at 0,
+        that decrease, or that exceed the number of rows. Invalid offsets on a device are clamped, and
+        raise a HipError at the next wait.
     UnsupportedError
-        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
+        On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
     Notes
     -----
     ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
-    rounded to nearest even and saturated. A NaN or Inf spoils its own block only: scale byte 255.
+    rounded to nearest even and saturated. A NaN or Inf makes the scale of its block NaN (byte 255).
 
     Examples
     --------
@@ -181,41 +181,42 @@ def quantize_mxfp8(
 def quantize_mxfp4(
     x: Input, *, axis: int = -1, scaling: str = "even", hadamard: bool = True, stream: Any = None
 ) -> ScaledArray:
-    """Quantize to 4 bits with a power of two for each 32 numbers along an axis.
+    """Quantize to mxfp4: 4-bit elements, with one power-of-two scale per 32 elements along an axis.
 
     Parameters
     ----------
     x : numpy.ndarray or DeviceArray
         bfloat16, float16 or float32, of any shape and layout.
     axis : int
-        The axis that a product will sum over.
+        The axis that the product will sum over.
     scaling : str
-        How to choose the power: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/formats.md.
+        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/formats.md.
     hadamard : bool
-        First spread outliers by a 16-point Hadamard transform. Both operands of a product need it, or
-        neither.
+        Apply a 16-point Hadamard transform first, which spreads outliers. In a product both operands or
+        none must have it.
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
     ScaledArray
-        On the host for NumPy input, else on the device, where two numbers share a byte, and `scale` lies
-        as that of `quantize_mxfp8`.
+        On the host for NumPy input, else on the device, with two elements per byte, and `scale` with the
+        layout of `quantize_mxfp8`.
 
     Raises
     ------
     TypeError
-        For an `x` of another type or dtype.
+        If `x` has another type or dtype.
     ValueError
-        For an unknown scaling, an axis that `x` lacks, or one that is no multiple of 16 with `hadamard`.
+        For an unknown scaling, an axis that `x` does not have, or with `hadamard` a length that is not a
+        multiple of 16.
     UnsupportedError
-        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
+        On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
     Notes
     -----
     ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
-    rounded to nearest even and saturated. A NaN or Inf spoils its own block only: scale byte 255.
+    rounded to nearest even and saturated. A NaN or Inf makes the scale of its block NaN (byte 255).
 
     Examples
     --------
@@ -230,10 +231,9 @@ def quantize_mxfp4(
 def quantize_both(
     x: Input, format: str, *, scaling: str | None = None, hadamard: bool | None = None, stream: Any = None
 ) -> tuple[ScaledArray, ScaledArray]:
-    """Quantize a matrix along its last axis and along its first, reading it once.
+    """Quantize a matrix along its last and along its first axis, in one pass.
 
-    Training needs both: a product of the forward pass sums over one axis, those of the backward pass over
-    the other.
+    Training needs both, because the products of the backward pass sum over other axes than the forward pass.
 
     Parameters
     ----------
@@ -254,9 +254,9 @@ def quantize_both(
     Raises
     ------
     TypeError
-        For an `x` of another type or dtype.
+        If `x` has another type or dtype.
     ValueError
-        For an `x` that is no matrix, and whatever the single quantizers refuse.
+        If `x` is not a matrix, and for all errors of `quantize_mxfp8` and `quantize_mxfp4`.
 
     Examples
     --------
@@ -269,19 +269,19 @@ def quantize_both(
     fp4 = isinstance(format, str) and format in MXFP4
     rule = ("even" if fp4 else "unit") if scaling is None else scaling
     transform = hadamard if fp4 and hadamard is not None else fp4
-    how = rule, format, (*MXFP8, *MXFP4), transform
+    options = rule, format, (*MXFP8, *MXFP4), transform
     if hadamard is not None and isinstance(format, str) and format in MXFP8:
-        checks, _, _ = _check_mx(function, x, (-1, -2), how, stream)
-        checks.add(ValueError, "hadamard", f"hadamard must be left out for {format}", hadamard)
+        checks, _, _ = _check_mx(function, x, (-1, -2), options, stream)
+        checks.add(ValueError, "hadamard", f"hadamard must be omitted for {format}", hadamard)
         checks.raise_all()
-    rows, columns = _mx(function, x, (-1, -2), how, stream)
+    rows, columns = _mx(function, x, (-1, -2), options, stream)
     return rows, columns
 
 
 def transpose_quantize_mxfp8(
     x: Input, *, scaling: str = "unit", format: str = "mxfp8_e4m3", stream: Any = None
 ) -> ScaledArray:
-    """Quantize the transpose of a matrix along its last axis: ``quantize_mxfp8(x.T)`` without copying it.
+    """Quantize the transpose of a matrix along its last axis: ``quantize_mxfp8(x.T)``, without a copy.
 
     Parameters
     ----------
@@ -293,12 +293,12 @@ def transpose_quantize_mxfp8(
     Returns
     -------
     ScaledArray
-        Of the shape of ``x.T``.
+        With the shape of ``x.T``.
 
     Raises
     ------
     TypeError
-        For an `x` of another type or dtype.
+        If `x` has another type or dtype.
     ValueError
         For an unknown format or scaling.
 
@@ -314,9 +314,9 @@ def transpose_quantize_mxfp8(
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:
-    """Turn codes and scales back into numbers, a Hadamard transform undone.
+    """Convert a quantized array to float32, bfloat16 or float16. A Hadamard transform is inverted.
 
-    Code x scale is rounded once to float32, then to `dtype`.
+    Element times scale is rounded once to float32, then to `dtype`.
 
     Parameters
     ----------
@@ -330,14 +330,14 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     Returns
     -------
     numpy.ndarray or DeviceArray
-        Where `q` is.
+        On the device of `q`.
 
     Raises
     ------
     TypeError
-        For a `q` that is no ScaledArray, or another dtype.
+        If `q` is not a ScaledArray, or for another dtype.
     UnsupportedError
-        On a device, for more than 2**31 rows or columns, or more tiles than one launch can count.
+        On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
     Examples
     --------
@@ -349,7 +349,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     key = None
     if type(q) is ScaledArray and type(q.data) is DeviceArray and q.group_offsets is None:
         key = (function, q._key, dtype)
-        plan: DequantizePlan | None = _kept(key)
+        plan: DequantizePlan | None = _cached(key)
         if plan is not None:
             return _run(q.data.device, plan.run, q, _hip.stream_handle(function, stream))
     checks = Checks(function)
@@ -363,34 +363,33 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
         return reference.dequantize(q, dtype=to.dtype)
     handle = _hip.stream_handle(function, stream)
     with error_context(function), _hip.on_device(q.device):
-        made, plan = dequantize_codes(q, handle, to)
+        made, plan = dequantize_array(q, handle, to)
         count_call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes)
-    _keep(key, plan)
+    _cache(key, plan)
     return made
 
 
 def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
-    """Put the four scale bytes of each 128 numbers into one word, and rows side by side.
+    """Pack the four e8m0 scales of each 128 elements into one 32-bit word, with rows as the contiguous axis.
 
     Parameters
     ----------
     scale : numpy.ndarray or DeviceArray
-        e8m0 or its bytes, (rows, K/32), with any strides; filled up to a multiple of four columns with ones
-        (byte 127).
+        e8m0 or its bytes, (rows, K/32), with any strides. Missing columns are padded with 1.0 (byte 127).
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
     numpy.ndarray or DeviceArray
-        uint32 (K/128, rows); the first scale lies in the lowest byte.
+        uint32 (K/128, rows); the first scale is in the lowest byte.
 
     Raises
     ------
     TypeError
-        For a `scale` of another dtype.
+        If `scale` has another dtype.
     ValueError
-        For a `scale` that has not two axes.
+        If `scale` does not have two axes.
 
     Examples
     --------
@@ -438,7 +437,7 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
 
 
 def _check_input(checks: Checks, x: object) -> int | None:
-    """Check what is to be quantized; return its number of axes, if it is an array that has any."""
+    """Check the array to quantize; return its number of axes if it is valid."""
     array = checks.array("x", x)
     if array is None:
         return None
@@ -449,10 +448,10 @@ def _check_input(checks: Checks, x: object) -> int | None:
 
 
 def _check_mx(
-    function: str, x: Input, axes: Axes, how: How, stream: Any
+    function: str, x: Input, axes: Axes, options: Options, stream: Any
 ) -> tuple[Checks, Format, tuple[int, ...]]:
-    """Check what is to be quantized by blocks, and how; return the format and the axes as well."""
-    checks, (scaling, format, among, hadamard) = Checks(function), how
+    """Check the arguments of an MX quantizer; return the format and the axes too."""
+    checks, (scaling, format, among, hadamard) = Checks(function), options
     form = checks.format(format, among)
     ndim = _check_input(checks, x)
     if len(axes) == 2 and ndim is not None and ndim != 2:
@@ -470,17 +469,17 @@ def _check_mx(
 
 
 def _plain_values(eps: object, amax: object, x: Input, axis: int | None) -> bool:
-    """Whether the values of a call are right and of the kinds that most have."""
+    """Whether the values of a call are valid and of the usual types, so that no check is needed."""
     if type(eps) is not float or not 0 <= eps <= F32.maximum:
         return False
     return amax is None or (type(amax) is AmaxState and axis is None and amax.device == x.device)
 
 
-def _read_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: int | None) -> Any:
-    """Read a given amax: an array, or a state."""
-    place = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
-    if place is not None and isinstance(x, DeviceArray):
-        checks.same_device("amax", place, x.device, "x")
+def _parse_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: int | None) -> Any:
+    """Parse an amax: a number, an array or a state."""
+    device = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
+    if device is not None and isinstance(x, DeviceArray):
+        checks.same_device("amax", device, x.device, "x")
     if isinstance(amax, AmaxState):
         if axis is not None:
             checks.add(ValueError, "axis", "axis must be None with an AmaxState", axis)
@@ -503,20 +502,20 @@ def _read_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: in
 
 T = TypeVar("T")
 Made = TypeVar("Made", ScaledArray, tuple[ScaledArray, ...])
-# Of calls that need no copy to another layout, by all that they depend on but addresses.
+# The plans of calls that need no copy, by everything that they depend on except values and addresses.
 _plans: dict[Any, Any] = {}
 _MAX_PLANS = 1024
 
 
-def _kept(key: Any) -> Any:
-    """Return the plan of an earlier call like this one, which was found to be right, if there is one."""
+def _cached(key: Any) -> Any:
+    """Return the cached plan of an equal call, if there is one. Its arguments were checked."""
     try:
         return _plans.get(key)
-    except TypeError:  # something that cannot be right either
+    except TypeError:  # an unhashable argument, which the checks refuse
         return None
 
 
-def _keep(key: Any, plan: Any) -> None:
+def _cache(key: Any, plan: Any) -> None:
     if key is None or plan is None:
         return
     if len(_plans) >= _MAX_PLANS:
@@ -535,7 +534,7 @@ def _run(device: int, work: Callable[..., T], *args: Any) -> T:
 def _on_device(
     function: str, x: Input, stream: Any, work: Callable[[DeviceArray, int], Made], device: int | None = None
 ) -> Made:
-    """Run on the device of `x`; NumPy arrays go to `device` or the current one, and results come back."""
+    """Run on the device of `x`; for NumPy arrays on `device` or the current one, with upload and download."""
     handle = _hip.stream_handle(function, stream)
     if isinstance(x, DeviceArray):
         with error_context(function), _hip.on_device(x.device):
@@ -546,31 +545,31 @@ def _on_device(
         return tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
 
 
-def _mx(function: str, x: Input, axes: Axes, how: How, stream: Any) -> tuple[ScaledArray, ...]:
-    """Check, and quantize along one axis, or a matrix along its last and its first."""
+def _mx(function: str, x: Input, axes: Axes, options: Options, stream: Any) -> tuple[ScaledArray, ...]:
+    """Check the arguments, and quantize along one axis, or a matrix along both axes."""
     key = None
-    scaling, _, _, hadamard = how
+    scaling, _, _, hadamard = options
     if type(x) is DeviceArray and type(axes[0]) is int and type(hadamard) is bool:  # for True == 1
-        key = (function, x._key, axes, how)
-        plan: MxPlan | None = _kept(key)
+        key = (function, x._key, axes, options)
+        plan: MxPlan | None = _cached(key)
         if plan is not None:
             handle = 0 if stream is None else _hip.stream_handle(function, stream)
             return _run(x.device, plan.run, x, handle)
-    checks, form, found = _check_mx(function, x, axes, how, stream)
+    checks, form, found = _check_mx(function, x, axes, options, stream)
     checks.raise_all()
 
     def work(d: DeviceArray, handle: int) -> tuple[ScaledArray, ...]:
         along, *across = (as_rows(d, axis, handle) for axis in found)
         made = mx_plan(function, along, across[0] if across else None, form, scaling, hadamard)
         if along.array is x:
-            _keep(key, made)
+            _cache(key, made)
         return made.run(along.array, handle)
 
     return _on_device(function, x, stream, work)
 
 
 def _mx_groups(x: Input, axis: int, scaling: str, format: str, offsets: Input, stream: Any) -> ScaledArray:
-    """Check, and quantize down the columns of each group of rows."""
+    """Check the arguments, and quantize along the columns of each group of rows."""
     function = "quantize_mxfp8"
     checks, form, found = _check_mx(function, x, (axis,), (scaling, format, MXFP8, False), stream)
     if is_array(x) and found and (len(x.shape), found[0]) != (2, -2):

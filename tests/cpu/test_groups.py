@@ -92,7 +92,7 @@ def test_blocks_begin_anew_with_each_group(rng):
 
 
 def test_quantizing_groups_needs_their_axis():
-    with pytest.raises(ValueError, match="group_offsets must go with a matrix and axis=0; got axis=-1"):
+    with pytest.raises(ValueError, match="group_offsets needs a matrix and axis=0; got axis=-1"):
         reference.quantize_mxfp8(np.ones((8, 8), np.float32), group_offsets=offsets(0, 8))
     with pytest.raises(ValueError, match=r"group_offsets\[0\] must be 0; got 3"):
         reference.quantize_mxfp8(np.ones((8, 8), np.float32), axis=0, group_offsets=offsets(3, 8))

@@ -53,7 +53,7 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
         (
             {"x_amax": 1.0},
             ValueError,
-            "x_amax must be None for recipe bf16, which scales by blocks or not at all",
+            "x_amax must be None for recipe bf16, which has block scales or none",
         ),
         ({"recipe": "fp8", "w_amax": -1.0}, ValueError, "w_amax must not be negative; got -1.0"),
         (
@@ -66,7 +66,7 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
         (
             {"recipe": "fp8", "x": FP8, "x_amax": 1.0},
             ValueError,
-            "x_amax must be None for what is quantized already",
+            "x_amax must be None for a quantized operand",
         ),
         ({"recipe": "fp8", "scaling": "even"}, ValueError, "scaling must be None for recipe fp8; got even"),
         (
@@ -94,7 +94,7 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
         (
             {"recipe": "fp8", "x": reference.quantize_fp8(X, axis=-1)},
             ValueError,
-            "x must have one scale for all of it; got scale.shape=(4, 1)",
+            "x must have one scale for the tensor; got scale.shape=(4, 1)",
         ),
         (
             {"recipe": "mxfp8", "w": reference.quantize_mxfp8(W, axis=0)},
@@ -117,7 +117,7 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
         (
             {"recipe": "mxfp8", "x": reference.quantize_mxfp8(X, axis=0, group_offsets=np.array([0, 1, 4]))},
             ValueError,
-            "x must not be quantized in groups of rows",
+            "x must not be quantized by groups of rows",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def layer_of(recipe="mxfp8", lead=(2, 4)):
 @pytest.mark.parametrize(
     ("recipe", "dy", "change", "kind", "text"),
     [
-        ("bf16", X, {}, ValueError, "dy.shape must be (2, 4, 64), that of y; got (4, 64)"),
+        ("bf16", X, {}, ValueError, "dy.shape must be (2, 4, 64), the shape of y; got (4, 64)"),
         ("bf16", "dy", {}, TypeError, "dy must be a numpy.ndarray"),
         ("bf16", MX8, {}, TypeError, "dy must be bfloat16, float16 or float32 for recipe bf16"),
         ("mxfp8", FP8, {}, TypeError, "dy must be mxfp8_e4m3 or mxfp8_e5m2 for recipe mxfp8; got fp8_e4m3"),
@@ -168,7 +168,7 @@ def layer_of(recipe="mxfp8", lead=(2, 4)):
             MX8,
             {"format": "mxfp8_e5m2"},
             ValueError,
-            "format must be None for a dy that is quantized already",
+            "format must be None for a quantized dy",
         ),
     ],
 )

@@ -230,7 +230,7 @@ def test_groups_cannot_be_sharded(rng):
                     x, x, split=split, devices=[0, 0], bias=hg.zeros(16, F32)
                 ),
                 TypeError,
-                "sharded_matmul: bias must be on the host, from where each device gets it; got an array",
+                "sharded_matmul: bias must be on the host; got an array",
             )
             for split in "mnk"
         ),

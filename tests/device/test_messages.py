@@ -184,7 +184,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.quantize_both(ones(40), "mxfp8_e4m3"), V,
      "quantize_both: x.ndim must be 2; got 1; x.shape=(40,)"),
     (lambda: hg.quantize_both(ones(4, 40), "mxfp8_e4m3", hadamard=False), V,
-     "quantize_both: hadamard must be left out for mxfp8_e4m3; got False"),
+     "quantize_both: hadamard must be omitted for mxfp8_e4m3; got False"),
     (lambda: hg.dequantize(ones(2)), T, "dequantize: q must be a ScaledArray; got ndarray"),
     (lambda: hg.pack_mx_scales(ones(4, 4)), T,
      "pack_mx_scales: scale.dtype must be float8_e8m0fnu; got float32"),
@@ -214,7 +214,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.asarray(q(2, 64), copy=False), V,
      "asarray: a ScaledArray on the host can only be copied; got copy=False"),
     (lambda: hg.asarray(q(2, 64), np.float32), T,
-     "asarray: dtype must be left out for a ScaledArray; got <class 'numpy.float32'>"),
+     "asarray: dtype must be omitted for a ScaledArray; got <class 'numpy.float32'>"),
     (lambda: hg.asarray(ones(2), E4M3), T,
      "asarray: x.dtype must be float8_e4m3fn: a conversion needs a scale; got float32; "
      "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"),
@@ -272,12 +272,12 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "shard: x must be a numpy.ndarray, a DeviceArray or a ScaledArray; got list; convert it with "
      "numpy.asarray"),
     (lambda: cut(A, None, sizes=(2, 2)), V,
-     "shard: sizes must be None where nothing is cut (axis=None); got (2, 2)"),
+     "shard: sizes must be None for axis=None; got (2, 2)"),
     (lambda: cut(A, 0, sizes=(1, 2)), V, "shard: sizes must be 2 lengths that add up to 4; got [1, 2]"),
     (lambda: cut(A, 0, sizes=3), T, "shard: sizes must be a sequence of ints; got 3"),
     (lambda: cut(q(4, 64), 1, sizes=(16, 48)), V,
      "shard: parts must begin at multiples of 32, the block of mxfp8_e4m3; got [0, 16, 64]"),
-    (lambda: cut(A, 0, [99]), V, "shard: devices must name one or more of 0 to .*; got [99]"),
+    (lambda: cut(A, 0, [99]), V, "shard: devices must be one or more of 0 to .*; got [99]"),
     (lambda: hg.shard(A, 99, axis=0), V, "shard: devices must be 1 to .*; got 99"),
     (lambda: hg.shard(A, "all", axis=0), T,
      "shard: devices must be a sequence of ints, an int, or an mpi4py communicator; got 'all'"),
@@ -290,7 +290,8 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: sharding.assemble([on(2), ones(2)], axis=0), T,
      "assemble: each part must be on a device; got one on the host"),
     (lambda: sharding.assemble([on(2, 3), on(2, 4)], axis=0), V,
-     "assemble: all parts must be alike but for their length along axis; got float32 (any, 3) and float32 "
+     "assemble: all parts must be equal in format and shape, except their length along axis; got float32 "
+     "(any, 3) and float32 "
      "(any, 4)"),
     (lambda: sharding.assemble([on(2)], axis=0, comm=3), T,
      "assemble: comm must be an mpi4py communicator or None; got int"),
@@ -307,18 +308,18 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.sharded_matmul(A, W[None], split="k"), V,
      "sharded_matmul: b.ndim must be 2 for split=k; got 3"),
     (lambda: hg.sharded_matmul(cut(A, 1), W, split="m"), V,
-     "sharded_matmul: a must be cut along axis -2 for split=m; got cut along axis -1"),
+     "sharded_matmul: a must be split along axis -2 for split=m; got split along axis -1"),
     (lambda: hg.sharded_matmul(cut(A, 1, sizes=(24, 40)), cut(W, 0), split="k"), V,
-     "sharded_matmul: a and b must be cut at the same places; got (0, 24, 64) and (0, 32, 64)"),
+     "sharded_matmul: a and b must be split at the same offsets; got (0, 24, 64) and (0, 32, 64)"),
     (lambda: hg.sharded_matmul(cut(A, 0), cut(W, None, [0]), split="m"), V,
-     "sharded_matmul: a and b must be on the same devices in the same order, or of one communicator; got "
+     "sharded_matmul: a and b must have the same devices in the same order, or the same communicator; got "
      "ShardedArray(shape=(4, 64), dtype=bfloat16, axis=-2, devices=[0, 0]) and "
      "ShardedArray(shape=(64, 8), dtype=bfloat16, axis=None, devices=[0])"),
     (lambda: hg.sharded_matmul(cut(A, 0), W, split="m", devices=[0]), V,
      "sharded_matmul: devices must be those of the sharded operand, or None; got [0] beside "
      "ShardedArray(shape=(4, 64), dtype=bfloat16, axis=-2, devices=[0, 0])"),
     (lambda: hg.sharded_matmul(A, W, split="m", alpha=hg.asarray(np.float32(1))), T,
-     "sharded_matmul: alpha must be on the host, from where each device gets it; got an array on device 0"),
+     "sharded_matmul: alpha must be on the host; got an array on device 0"),
     # several at once
     (lambda: hg.quantize_mxfp8(ones(4, 64, dtype=int), axis="a", scaling="none"), T,
      "quantize_mxfp8: 3 faults:\n"
@@ -335,7 +336,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.quantize_both(None, "mxfp8_e4m3", scaling="x", hadamard=True), T,
      f"quantize_both: 3 faults:\n  - x {ARRAY}; got NoneType\n"
      "  - scaling must be one of unit, floor, rceil, even; got 'x'\n"
-     "  - hadamard must be left out for mxfp8_e4m3; got True"),
+     "  - hadamard must be omitted for mxfp8_e4m3; got True"),
     (lambda: hg.zeros(-1, "zz", device=True, stream="x"), T,
      "zeros: 4 faults:\n  - shape must not be negative; got (-1,)\n"
      "  - dtype must be a dtype or the name of one; got 'zz'\n  - device must be an int; got bool\n"
@@ -345,7 +346,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "  - dtype must be a dtype or the name of one; got 'zz'\n  - a NumPy array can only be copied; got "
      "copy=False"),
     (lambda: hg.shard(A, [99], axis="a", timeout=-1), T,
-     "shard: 3 faults:\n  - timeout must be above 0 s; got -1\n  - devices must name one or more of 0 to "
+     "shard: 3 faults:\n  - timeout must be above 0 s; got -1\n  - devices must be one or more of 0 to "
      ".*; got [99]\n"
      "  - axis must be an int; got str"),
     (lambda: hg.sharded_matmul(A.astype("f4"), W[:32], split="x", bias=ones(3), dtype="i1", alpha="1"), T,
@@ -414,14 +415,14 @@ ELSEWHERE = {
         "../multi/test_mpi.py",
         "all 4 ranks must take part within 3 s; got no end",
     ),
-    "all ranks must ask for the same": ("../multi/test_mpi.py", "all ranks must ask for the same"),
-    "the call must be right on all ranks": (
+    "all ranks must make the same call": ("../multi/test_mpi.py", "all ranks must make the same call"),
+    "the call must be valid on all ranks": (
         "../multi/test_mpi.py",
-        "the call must be right on all ranks; got on",
+        "the call must be valid on all ranks; got on",
     ),
-    "the communicator must be of one": ("../multi/test_mpi.py", "one group of ranks; got MPI.COMM_NULL"),
-    "the communicator must be whole": ("../multi/test_mpi.py", "the communicator must be whole; got one on"),
-    "must be asked for; use": ("test_arrays.py", r"use \.get\(\)"),
+    "the communicator must be an intra": ("../multi/test_mpi.py", "an intracommunicator; got MPI.COMM_NULL"),
+    "the communicator must be usable": ("../multi/test_mpi.py", "communicator must be usable; got one on"),
+    "implicit copies to the host":  ("test_arrays.py", r"use \.get\(\)"),
 }
 
 

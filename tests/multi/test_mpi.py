@@ -131,7 +131,7 @@ def refused(kind, *words):
         raise AssertionError("accepted")
 
 a, b = random_matrix((8, 16), rng, dtype=bf16), random_matrix((6, 16), rng, dtype=bf16).T
-same = "all ranks must ask for the same"
+same = "all ranks must make the same call"
 with refused(ValueError, "shard: all ranks", same, "(12, 16)" if rank == 2 else "(8, 16)"):
     hg.shard(np.ones((12, 16), bf16) if rank == 2 else a, comm, axis=1)
 with refused(ValueError, "shard", same, "float16"):
@@ -153,7 +153,7 @@ with refused(ValueError, "ShardedArray.get", same):
     (x if rank else x.T).get()
 
 # A fault on one rank is told on the others, with the rank.
-told = "the call must be right on all ranks; got on rank 3 TypeError" * (rank < 3)
+told = "the call must be valid on all ranks; got on rank 3 TypeError" * (rank < 3)
 with refused(TypeError if rank == 3 else RuntimeError, told, "got list"):
     hg.shard([1] if rank == 3 else a, comm, axis=0)
 with refused(ValueError if rank == 0 else RuntimeError, "bias.shape must be (N,)=(6,); got (7,)"):
@@ -169,11 +169,11 @@ if rank == 1:
 with refused(ValueError, "timeout must be above 0 s; got 0"):
     hg.shard(a, comm, axis=0, timeout=0)
 
-with refused(ValueError, "one group of ranks; got MPI.COMM_NULL"):
+with refused(ValueError, "an intracommunicator; got MPI.COMM_NULL"):
     hg.shard(a, MPI.COMM_NULL, axis=0)
 half = comm.Split(rank // 2, rank)
 between = half.Create_intercomm(0, comm, 2 - rank // 2 * 2)
-with refused(ValueError, "one group of ranks; got an intercommunicator"):
+with refused(ValueError, "an intracommunicator; got an intercommunicator"):
     hg.shard(a, between, axis=0)
 with refused(TypeError, "or an mpi4py communicator"):
     hg.shard(a, MPI, axis=0)
@@ -299,7 +299,7 @@ except TimeoutError as error:
     try:
         hg.shard(a, comm, axis=0)
     except TimeoutError as error:
-        assert "the communicator must be whole; got one on which an earlier exchange did" in str(error)
+        assert "the communicator must be usable; got one on which an earlier collective did" in str(error)
         os.write(1, b"\\nagain\\n")
     raise
 """
@@ -311,7 +311,8 @@ except TimeoutError as error:
     assert told, done.stdout + done.stderr  # the first to give up ends the job; others may not get to tell
     assert "again" in done.stdout, done.stdout + done.stderr
     want = (
-        f"True {function}: all 4 ranks must take part within 3 s; got no end of the exchange; a rank is lost"
+        f"True {function}: all 4 ranks must take part within 3 s; got no completion of the collective; a "
+        f"rank is missing"
     )
     assert all(line.split(" ", 2)[2] == want for line in told), told
 
