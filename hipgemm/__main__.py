@@ -46,15 +46,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("info", help="runtime, devices, kernels")
     test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
     test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
-    ask = commands.add_parser("can-use", help="which kernel would serve a call, or why none")
-    ask.add_argument("op", choices=["matmul"])
-    ask.add_argument("a", help="shape of a, such as 300x512 or 4x300x512; a T behind it: stored transposed")
-    ask.add_argument("b", help="shape of b, likewise")
-    ask.add_argument(
+    query = commands.add_parser("can-use", help="which kernel would serve a call, or why none would")
+    query.add_argument("op", choices=["matmul"])
+    query.add_argument("a", help="shape of a, such as 300x512 or 4x300x512; with T at the end: transposed")
+    query.add_argument("b", help="shape of b, likewise")
+    query.add_argument(
         "--input", default="bf16", type=full_name, choices=[*FORMATS, *QUANTIZED], help="format of a and b"
     )
-    ask.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
-    ask.add_argument("--arch", default="gfx950")
+    query.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
+    query.add_argument("--arch", default="gfx950")
     why = commands.add_parser("explain", help="the kernels that could serve a product, and why one does")
     explain.add_arguments(why)
     timing = commands.add_parser("bench", help="how long things take")
@@ -81,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def selftest(*, verbose: bool = False) -> int:
-    """Multiply a few shapes with every kernel, check every element; return 0 if all is right.
+    """Multiply a few shapes with every kernel, and check every element; return 0 if all are correct.
 
-    Print what failed and a line for each kind of kernel, or, if `verbose`, for each product.
+    Print failures, and one line per kind of kernel, or if `verbose` one line per product.
     """
     print(info())
     reset_usage()
@@ -99,7 +99,7 @@ def selftest(*, verbose: bool = False) -> int:
         for kernel in members:
             for i, (m, n, k) in enumerate(SELFTEST_SHAPES):
                 if kernel.layout not in ("nt", "") and i % 2 == 0:
-                    continue  # what is loaded another way shows in the ragged ones
+                    continue  # the edge shapes are enough for other layouts
                 faults = _try_shape(kernel, m, n, k, SELFTEST_INPUTS[i % 2], rng)
                 tried += 1
                 failed += bool(faults)
@@ -107,8 +107,8 @@ def selftest(*, verbose: bool = False) -> int:
                     line = f"{'FAIL' if faults else 'ok  '}  {kernel.name}  ({m}, {k}) @ ({k}, {n})"
                     print(line, *faults, sep="\n      ")
         failures += failed
-        said = f"{failed} failed" if failed else "all right"
-        print(f"{name:24} {len(members):3} kernels, {tried:3} products: {said}", flush=True)
+        result = f"{failed} failed" if failed else "all right"
+        print(f"{name:24} {len(members):3} kernels, {tried:3} products: {result}", flush=True)
     if verbose:
         print(usage())
     print(f"on {info().summary}")

@@ -30,7 +30,7 @@ _FUNCTIONS = {name: function for name, (function, _) in _PRODUCTS.items()} | _LA
 
 
 def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> Support:
-    """Tell whether a call would run, by the same checks as the call itself. Runs nothing.
+    """Return whether a call would run, by the same checks as the call itself. Runs nothing.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
         The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` or
         ``"grouped_linear"`` for the forward pass.
     *args, **kwargs
-        What it would be called with. Whether a stream exists, and on which device, only the call can find.
+        The arguments of the call. Whether a stream exists, and on which device, is not checked.
     arch : str, optional
-        The architecture to ask about; no device is opened then. Default: that of the device that would serve
-        the call, which is the operands' or the current one.
+        The architecture to answer for; then no device is opened. Default: that of the device that would serve
+        the call, which is the device of the operands or the current one.
 
     Returns
     -------

@@ -91,7 +91,7 @@ def kind(kernel: str) -> str:
 
 
 def _kinds(names: tuple[str, ...]) -> list[str]:
-    """Name the kinds of kernels, with how many there are of each.
+    """Group kernel names by kind, with the number of each.
 
     >>> _kinds(("gemm_bf16_nt_64x64x64", "gemm_bf16_nt_128x128x64", "amax"))
     ['gemm_bf16 (2)', 'amax']

@@ -83,7 +83,7 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
         (
             {"recipe": "mxfp4", "hadamard": True},
             ValueError,
-            "M must be a multiple of 16 for the Hadamard transform; got 4; leave hadamard out",
+            "M must be a multiple of 16 for the Hadamard transform; got 4; omit hadamard",
         ),
         ({"x": FP8}, TypeError, "x must be bfloat16, float16 or float32 for recipe bf16; got fp8_e4m3"),
         (

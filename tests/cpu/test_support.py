@@ -500,7 +500,7 @@ def test_missing_manifest_of_the_bridge(tmp_path, monkeypatch):
     answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="sm_90a")
     assert str(answer.reasons[0]) == (
         "no kernels for sm_90a; built for the bridge: none; "
-        "run: make bridge (in a source tree; what is installed by pip has none)"
+        "run: make bridge (in a source tree; an installed package has no bridge)"
     )
 
 

@@ -120,7 +120,7 @@ def test_can_use(capsys):
     assert "(K)" in out
     assert "a.dtype must be" in out
     assert main(["can-use", "matmul", "300x512", "512x384T"]) == 0
-    assert "by the model that chooses among kernels (estimated, not measured):" in capsys.readouterr().out
+    assert "estimates of the cost model (not measured):" in capsys.readouterr().out
     assert main(["can-use", "matmul", "300", "500x384"]) == 2
     capsys.readouterr()
     for form in ("fp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"):

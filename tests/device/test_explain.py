@@ -71,7 +71,7 @@ def test_explain_tells_why_nothing_serves(capsys):
 @pytest.mark.parametrize("arguments", [[], ["16", "16"], ["1", "1", "1", "--batch", "-2"]])
 def test_explain_without_a_product(capsys, arguments):
     assert main(["explain", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("error: explain takes M, N and K")
+    assert capsys.readouterr().err.startswith("error: M, N and K must be at least 0")
 
 
 @pytest.mark.matrix

@@ -255,7 +255,7 @@ def test_each_backward_pass_takes_what_its_forward_pass_left():
     for backward, saved in ((hg.linear_backward, groups), (hg.grouped_linear_backward, one)):
         function, got = backward.__name__, type(saved).__name__
         of = function.removesuffix("_backward")
-        text = rf"^{function}: saved must be what hipgemm\.{of} returned; got {got}$"
+        text = rf"^{function}: saved must be the result of hipgemm\.{of}; got {got}$"
         with pytest.raises(TypeError, match=text):
             backward(dy, saved)
 

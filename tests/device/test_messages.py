@@ -316,7 +316,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "ShardedArray(shape=(4, 64), dtype=bfloat16, axis=-2, devices=[0, 0]) and "
      "ShardedArray(shape=(64, 8), dtype=bfloat16, axis=None, devices=[0])"),
     (lambda: hg.sharded_matmul(cut(A, 0), W, split="m", devices=[0]), V,
-     "sharded_matmul: devices must be those of the sharded operand, or None; got [0] beside "
+     "sharded_matmul: devices must be those of the sharded operand, or None; got [0] and "
      "ShardedArray(shape=(4, 64), dtype=bfloat16, axis=-2, devices=[0, 0])"),
     (lambda: hg.sharded_matmul(A, W, split="m", alpha=hg.asarray(np.float32(1))), T,
      "sharded_matmul: alpha must be on the host; got an array on device 0"),
@@ -413,7 +413,7 @@ ELSEWHERE = {
     "must return an unused capsule": ("../cpu/test_dlpack.py", "unused capsule"),
     "all {} ranks must take part": (
         "../multi/test_mpi.py",
-        "all 4 ranks must take part within 3 s; got no end",
+        "all 4 ranks must take part within 3 s; got no completion",
     ),
     "all ranks must make the same call": ("../multi/test_mpi.py", "all ranks must make the same call"),
     "the call must be valid on all ranks": (
@@ -422,7 +422,7 @@ ELSEWHERE = {
     ),
     "the communicator must be an intra": ("../multi/test_mpi.py", "an intracommunicator; got MPI.COMM_NULL"),
     "the communicator must be usable": ("../multi/test_mpi.py", "communicator must be usable; got one on"),
-    "implicit copies to the host":  ("test_arrays.py", r"use \.get\(\)"),
+    "implicit copies to the host": ("test_arrays.py", r"use \.get\(\)"),
 }
 
 
