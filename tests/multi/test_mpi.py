@@ -179,10 +179,10 @@ with refused(TypeError, "or an mpi4py communicator"):
     hg.shard(a, MPI, axis=0)
 with refused(ValueError, "devices must be those of the sharded operand"):
     hg.sharded_matmul(x, y, split="m", devices=half)
-with refused(ValueError, "of one communicator"):
+with refused(ValueError, "or the same communicator"):
     hg.sharded_matmul(x, hg.shard(b, half, axis=None), split="m")
 
-# A communicator whose handle was another's is no old acquaintance.
+# A new communicator that reuses the handle of a freed one is not mistaken for it.
 if rank < 2:
     pair = comm.Create_group(comm.group.Incl([0, 1]))
     hg.shard(a, pair, axis=0)
@@ -190,7 +190,7 @@ if rank < 2:
 every = comm.Dup()
 assert (hg.shard(a, every, axis=0).get() == a).all()
 if rank == 2:
-    time.sleep(1.5)  # slow is not lost
+    time.sleep(1.5)  # a slow rank is not missing
 assert (x.get() == a).all()
 assert_gemm_close(hg.sharded_matmul(x, y, split="m").get(), a, b)
 done()
