@@ -62,6 +62,7 @@ _Versioned._fields_ = [
     ("tensor", _Tensor),
 ]
 _READ_ONLY, _COPIED = 1, 2  # flags
+_MAX_AXES = 64  # NumPy's limit
 
 _NAME, _VERSIONED_NAME = b"dltensor", b"dltensor_versioned"
 _USED = {
@@ -139,6 +140,9 @@ class Imported:
             got = f"code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
             raise fault(InterchangeError, "asarray", "the DLPack type must be a NumPy or ml_dtypes type", got)
         self.dtype = dtype
+        if not 0 <= tensor.ndim <= _MAX_AXES or (tensor.ndim and not tensor.shape):
+            got = f"{tensor.ndim} axes" if tensor.shape or not tensor.ndim else "none"
+            raise fault(InterchangeError, "asarray", f"the capsule must have 0 to {_MAX_AXES} extents", got)
         self.shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         if tensor.strides:
             self.strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))

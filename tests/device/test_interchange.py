@@ -290,6 +290,135 @@ def test_addresses_of_nobody_are_refused():
             hg.asarray(ForeignInterface(hg.zeros(4, np.float32), data=(address, False)))
 
 
+HOST = np.zeros(4, np.float32)  # memory of the host, whose address is no device's
+NO_ARRAYS = {  # what a producer says, and what is said of it
+    "negative": ({"shape": (-3,)}, "shape must not be negative"),
+    "negative, NumPy": ({"shape": (np.int64(-3),)}, "shape must not be negative"),
+    "shape of floats": ({"shape": (4.0,)}, "shape must be a tuple of ints"),
+    "shape of text": ({"shape": "4"}, "shape must be a tuple of ints"),
+    "no shape": ({"shape": None}, "shape must be a tuple of ints"),
+    "shape an int": ({"shape": 4}, "shape must be a tuple of ints"),
+    "huge": ({"shape": (2**62, 2)}, "bytes must be in 64-bit addresses"),
+    "huge, in no bytes": ({"shape": (2**62, 2), "strides": (0, 0)}, "bytes must be in 64-bit addresses"),
+    "before all memory": ({"shape": (4,), "strides": (-(2**62),)}, "bytes must be in 64-bit addresses"),
+    "few strides": ({"shape": (2, 2), "strides": (4,)}, "strides must be as many as its axes"),
+    "many strides": ({"strides": (4, 4)}, "strides must be as many as its axes"),
+    "strides of floats": ({"strides": (4.0,)}, "strides must be None or a tuple of ints"),
+    "strides of text": ({"strides": "4"}, "strides must be None or a tuple of ints"),
+    "null": ({"data": (0, False)}, "address must not be null"),
+    "none": ({"data": (None, False)}, "address must not be null"),
+    "negative address": ({"data": (-4096, False)}, "bytes must be in 64-bit addresses"),
+    "address beyond": ({"data": (2**64, False)}, "bytes must be in 64-bit addresses"),
+    "address a float": ({"data": (4096.0, False)}, "data must be a tuple of an int and a bool"),
+    "address text": ({"data": ("4096", False)}, "data must be a tuple of an int and a bool"),
+    "address alone": ({"data": 4096}, "data must be a tuple of an int and a bool"),
+    "no data": ({"data": None}, "data must be a tuple of an int and a bool"),
+    "three data": ({"data": (4096, False, 1)}, "data must be a tuple of an int and a bool"),
+    "read-only of text": ({"data": (4096, "no")}, "data must be a tuple of an int and a bool"),
+    "of the host": ({"data": (HOST.ctypes.data, False)}, "must be in the memory of device"),
+    "objects": ({"typestr": "|O"}, "typestr must be a native NumPy type"),
+    "no bytes": ({"typestr": "|V0"}, "typestr must be a native NumPy type"),
+    "big endian": ({"typestr": ">f4"}, "typestr must be a native NumPy type"),
+    "no type": ({"typestr": None}, "typestr must be a native NumPy type"),
+    "no typestr": ({"typestr": "zz"}, "typestr must be a native NumPy type"),
+    "stream of text": ({"stream": "1"}, "stream must be an int or None"),
+    "stream a float": ({"stream": 1.0}, "stream must be an int or None"),
+}
+
+
+@pytest.mark.parametrize("case", NO_ARRAYS)
+def test_interfaces_of_no_array_are_refused(case):
+    changes, text = NO_ARRAYS[case]
+    with pytest.raises(hg.InterchangeError, match=f"^asarray: .*{text}"):
+        hg.asarray(ForeignInterface(hg.zeros(4, np.float32), **changes))
+
+
+@pytest.mark.parametrize("key", ["shape", "typestr", "data", "version"])
+def test_interfaces_without_a_key_are_refused(key):
+    x = ForeignInterface(hg.zeros(4, np.float32))
+    del x.__cuda_array_interface__[key]
+    with pytest.raises(hg.InterchangeError, match=f"typestr, data, version; got none of {key}"):
+        hg.asarray(x)
+
+
+@pytest.mark.parametrize("interface", [None, 4, "shape", [("shape", (4,))]], ids=str)
+def test_interfaces_that_are_no_dict_are_refused(interface):
+    x = ForeignInterface(hg.zeros(4, np.float32))
+    x.__cuda_array_interface__ = interface
+    with pytest.raises(hg.InterchangeError, match="__cuda_array_interface__ must be a dict"):
+        hg.asarray(x)
+
+
+def test_numbers_of_numpy_in_an_interface():
+    x = hg.asarray(np.arange(12, dtype=np.float32).reshape(3, 4))
+    i = np.int64
+    taken = hg.asarray(
+        ForeignInterface(
+            x,
+            shape=np.array([3, 2]),
+            strides=[i(16), i(8)],
+            data=(np.uint64(x.ptr), np.bool_(True)),
+            stream=i(1),
+        )
+    )
+    assert all(type(n) is int for n in (taken.ptr, *taken.shape, *taken.strides))
+    assert taken.readonly
+    np.testing.assert_array_equal(taken.get(), x.get()[:, ::2])
+    np.testing.assert_array_equal(taken.T[::-1].get(), x.get()[:, ::2].T[::-1])
+    empty = hg.asarray(ForeignInterface(x, shape=(i(0), i(4)), data=(None, False)))
+    assert empty.get().shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"shape": (-4,)}, "shape must not be negative"),
+        ({"shape": (2**62,)}, "bytes must be in 64-bit addresses"),
+        ({"strides": (-(2**60),)}, "bytes must be in 64-bit addresses"),
+        ({"data": 0}, "address must not be null"),
+        ({"data": HOST.ctypes.data}, "address must be in the memory of its device 0; got address 0x"),
+        ({"byte_offset": 2**63}, "address must be in the memory of its device 0|in 64-bit addresses"),
+        ({"ndim": -1}, "the capsule must have 0 to 64 extents; got -1 axes"),
+        ({"ndim": 2**30}, "the capsule must have 0 to 64 extents; got 1073741824 axes"),
+        ({"shape": None}, "the capsule must have 0 to 64 extents; got none"),
+        ({"lanes": 2}, "DLPack type must be a NumPy or ml_dtypes type"),
+        ({"device_id": 99}, "must be in the memory of"),
+    ],
+    ids=str,
+)
+def test_capsules_of_no_array_are_refused(fields, text):
+    class Producer(ExternalArray):
+        def __dlpack__(self, *, stream=None):
+            capsule = super().__dlpack__(stream=stream)
+            pointer = _dlpack._pointer(capsule, _dlpack._NAME)
+            tensor = ctypes.cast(pointer, ctypes.POINTER(_dlpack._Managed)).contents.tensor
+            for name, value in fields.items():
+                if isinstance(value, tuple):
+                    getattr(tensor, name)[0] = value[0]
+                else:
+                    setattr(tensor, name, value)
+            return capsule
+
+    x = hg.zeros(4, np.float32)
+    with pytest.raises(hg.InterchangeError, match=text):
+        hg.asarray(Producer(x))
+    x.free()  # the capsule was given back
+
+
+@pytest.mark.parametrize("answer", [None, 10, (10,), (10, 0, 0), ("10", 0), (10.0, 0)], ids=str)
+def test_producers_of_no_device_are_refused(answer):
+    x = ExternalArray(hg.zeros(4, np.float32))
+    x.__class__ = type("Other", (ExternalArray,), {"__dlpack_device__": lambda self: answer})
+    with pytest.raises(hg.InterchangeError, match="__dlpack_device__ must return two ints; got"):
+        hg.asarray(x)
+
+
+def test_classes_are_no_arrays():
+    for kind in (hg.DeviceArray, ExternalArray, np.ndarray):
+        with pytest.raises(TypeError, match="asarray: x must be a numpy"):
+            hg.asarray(kind)
+
+
 def test_taken_arrays_multiply(rng):
     a, w = (hg.asarray(rng.integers(-3, 4, (16, 32)).astype(BF16)) for _ in range(2))
     expected = hg.matmul(a, w.T).get()
