@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -65,3 +67,16 @@ ARCHS = {
     "gfx1100": Arch(0x41, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16, compute_units=2),
     "gfx1201": Arch(0x4E, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16, compute_units=2),
 }
+
+
+DRIVER = Path("/sys/class/kfd/kfd/topology/nodes")  # where amdgpu, the Linux driver, lists its devices
+
+
+def at_hand(driver: Path = DRIVER) -> str | None:
+    """The architecture of this machine's first GPU; None without one."""
+    for properties in sorted(driver.glob("*/properties"), key=lambda path: int(path.parent.name)):
+        found = re.search(r"^gfx_target_version (\d+)", properties.read_text(), re.MULTILINE)
+        if version := int(found[1]) if found else 0:  # 0: a CPU
+            major, minor, step = version // 10000, version // 100 % 100, version % 100
+            return f"gfx{major}{minor:x}{step:x}"
+    return None

@@ -37,6 +37,7 @@ class Instance:
     header: str  # with its function
     unit: str  # what it is compiled together with
     portable: bool  # to any architecture
+    demo: bool  # whether the examples use it
 
 
 def all_instances(tools: Toolchain) -> list[Instance]:
@@ -72,11 +73,18 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
             ]
             for size in product.tiles.split():
                 for row, layout in serves:
-                    yield _product(product, pair, listed.tiles[size], row, layout, block, args)
+                    yield _product(product, pair, listed.tiles[size], row, layout, block, args, listed.demo)
 
 
 def _product(
-    product: Product, pair: Pair, tile: Tile, serves: Serves, layout: str, block: int | None, args: Arguments
+    product: Product,
+    pair: Pair,
+    tile: Tile,
+    serves: Serves,
+    layout: str,
+    block: int | None,
+    args: Arguments,
+    demo: Iterable[str],
 ) -> Instance:
     operation, scaled = product.operation, block is not None
     listed = product.scaled_args if scaled else product.args
@@ -102,7 +110,8 @@ def _product(
         "args": args[listed],
     }
     fields = (name, operation, listed, pair.a, pair.b, layout, *size, *tile[1:])
-    return Instance(kernel, _row("PRODUCT_KERNEL", *fields), product.header, unit, portable=False)
+    row = _row("PRODUCT_KERNEL", *fields)
+    return Instance(kernel, row, product.header, unit, portable=False, demo=pair.name in demo)
 
 
 def _pass(row: Pass, args: Arguments) -> Instance:
@@ -120,7 +129,7 @@ def _pass(row: Pass, args: Arguments) -> Instance:
     kernel["args"] = args[row.args]
     fields = (row.name, row.operation, row.args, row.threads, row.waves_per_simd, *tile, *more)
     portable = row.architectures == "any"
-    return Instance(kernel, _row("PASS_KERNEL", *fields), row.header, row.operation, portable)
+    return Instance(kernel, _row("PASS_KERNEL", *fields), row.header, row.operation, portable, demo=True)
 
 
 def _numbers(size: str) -> list[int]:

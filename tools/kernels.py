@@ -1,8 +1,7 @@
 """Build the kernels: src_hip/ -> hipgemm/kernels/hipgemm_<arch>.co and manifest.json.
 
 With the clang of the pinned package ziglang, or with the one that the environment variable HIPGEMM_HIPCC
-names, which must pass a probe first (probe.py). Exits with 1 when a kernel spills, uses scratch, or breaks
-a limit of src_hip/instances.def.
+names, which must pass a probe first (probe.py). Exits with 1 when a kernel breaks a limit (limits.py).
 """
 
 from __future__ import annotations
@@ -14,31 +13,62 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import code_object
 import units
-from archs import ARCHS
-from figures import complete, faults
-from instances import instances_for
+from archs import ARCHS, at_hand
+from figures import complete
+from instances import Instance, instances_for
+from limits import faults, file_faults
 from probe import find_toolchain
+from report import rows, table
 from tables import read_formats
 from toolchain import ROOT, SOURCE, BuildError, Toolchain, reason
 
 OUTPUT = ROOT / "hipgemm" / "kernels"
 CACHE = ROOT / "build" / "kernels"
+DEMO_ARCH = "gfx950"  # where there is no GPU: what the emulator is
+REPORTS = 4  # lines that say how far a build is
 
-MAX_BYTES = 8 * 2**20  # of a code object
-SLOW_SECONDS = 2 * 120  # of processor time for a build from nothing, which two cores share
+
+class Progress:
+    """Says now and then how many kernels are compiled."""
+
+    def __init__(self) -> None:
+        self._said = 0
+
+    def __call__(self, done: int, of: int) -> None:
+        """Called for each unit: `done` kernels are compiled `of` those to compile."""
+        if done * REPORTS // of > self._said:
+            self._said = done * REPORTS // of
+            print(f"kernels: {done} of {of} compiled", flush=True)
 
 
-def build(tools: Toolchain) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Build every architecture; returns the manifest and the code objects by file name."""
+def plan(tools: Toolchain, compiler: units.Compiler, demo: bool) -> dict[str, list[units.Unit]]:
+    """What is to be built by architecture: everything, or what the examples use and what is compiled."""
+    every = {arch: units.split(instances_for(tools, machine), arch) for arch, machine in ARCHS.items()}
+    if not demo:
+        return every
+    found = at_hand()
+    wanted = found if found in ARCHS else DEMO_ARCH
+    return {
+        arch: [unit for unit in listed if unit.instances[0].demo or compiler.has(unit)]
+        for arch, listed in every.items()
+        if arch == wanted or all(compiler.has(unit) for unit in listed)
+    }
+
+
+def build(tools: Toolchain, demo: bool = False) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Build the kernels; returns the manifest and the code objects by file name."""
+    compiler = units.Compiler(tools, SOURCE / "kernels.hip", CACHE)
+    planned = plan(tools, compiler, demo)
     by = f" with {tools.origin}" if tools.origin else ""
-    print(
-        f"compiling kernels for {', '.join(ARCHS)}{by}: minutes at first, seconds after an edit", flush=True
-    )
+    count = sum(len(unit.instances) for listed in planned.values() for unit in listed)
+    print(f"kernels: {count} for {', '.join(planned)}{by}", flush=True)
+    compiled = iter(compiler.compile([unit for listed in planned.values() for unit in listed], Progress()))
     manifest: dict[str, Any] = {
         "version": 1,
         "compiler": tools.version(),
@@ -46,14 +76,14 @@ def build(tools: Toolchain) -> tuple[dict[str, Any], dict[str, bytes]]:
         "archs": {},
     }
     files: dict[str, bytes] = {}
-    for arch, machine in ARCHS.items():
-        instances = instances_for(tools, machine)
-        kernels = [instance.kernel for instance in instances]
-        assembly, content = units.build(tools, SOURCE / "kernels.hip", instances, arch, CACHE)
+    for arch, listed in planned.items():
+        assembly, content = units.link(tools, [next(compiled) for _ in listed], arch)
+        kernels = [instance.kernel for unit in listed for instance in unit.instances]
+        names = {kernel["name"] for kernel in kernels}
         built = code_object.read(content)
         for kernel in kernels:
-            complete(kernel, machine, built, assembly)
-        if extra := set(built.kernels) - {k["name"] for k in kernels}:
+            complete(kernel, ARCHS[arch], built, assembly)
+        if extra := set(built.kernels) - names:
             raise BuildError(f"kernels that instances.def does not know: {sorted(extra)}")
         file = f"hipgemm_{arch}.co"
         files[file] = content
@@ -61,10 +91,19 @@ def build(tools: Toolchain) -> tuple[dict[str, Any], dict[str, bytes]]:
             "file": file,
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
-            "wave": machine.wave,
+            "wave": ARCHS[arch].wave,
             "kernels": kernels,
+            "left_out": _left_out(instances_for(tools, ARCHS[arch]), names),
         }
+    compiler.drop_old()
     return manifest, files
+
+
+def _left_out(instances: Sequence[Instance], built: set[str]) -> list[dict[str, str]]:
+    """The products of an architecture that this build has no kernels for."""
+    keys = ("op", "a", "b", "layout")
+    missing = [instance.kernel for instance in instances if instance.kernel["name"] not in built]
+    return [dict(x) for x in dict.fromkeys(tuple((key, kernel[key]) for key in keys) for kernel in missing)]
 
 
 def write(path: Path, content: bytes) -> None:
@@ -75,100 +114,77 @@ def write(path: Path, content: bytes) -> None:
     os.replace(f.name, path)
 
 
-RESOURCES = {
-    "vgpr": "VGPR",
-    "vgpr_allocated": "alloc",
-    "agpr": "AGPR",
-    "sgpr": "SGPR",
-    "lds": "LDS",
-    "vgpr_spills": "v spill",
-    "sgpr_spills": "s spill",
-    "scratch": "scratch",
-    "workgroups_per_cu": "groups/CU",
-    "waves_per_simd": "waves/SIMD",
-    "code_bytes": "code B",
-}
-LOOP = {
-    "mfma": "MFMA",
-    "ds_read": "ds_read",
-    "dma": "DMA",
-    "valu": "VALU",
-    "salu": "SALU",
-    "barrier": "barrier",
-    "wait": "wait",
-    "nop": "nop",
-    "setprio": "setprio",
-}
-
-
-def table(manifest: dict[str, Any]) -> str:
-    """Resources per kernel, and the main loop's instructions per wave and K tile."""
+def broken(manifest: dict[str, Any], files: dict[str, bytes]) -> list[str]:
+    """Every limit that a build breaks, below the figures of the kernels that break one."""
     lines = []
     for arch, entry in manifest["archs"].items():
-        rows = [[f"{arch} kernel", *RESOURCES.values(), *LOOP.values()]]
-        for kernel in entry["kernels"]:
-            loop = kernel.get("main_loop")
-            row = [kernel["name"], *(str(kernel[key]) for key in RESOURCES)]
-            rows.append(row + [f"{loop[key]:g}" if loop else "-" for key in LOOP])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for first, *rest in rows:
-            cells = [f"{cell:>{width}}" for cell, width in zip(rest, widths[1:], strict=True)]
-            lines.append("  ".join([f"{first:<{widths[0]}}", *cells]))
-        lines.append(f"{entry['file']}: {len(entry['kernels'])} kernels, {entry['bytes']} bytes")
-    note = "alloc: registers a wave gets; MFMA to setprio: instructions per wave and K tile in the main loop"
-    return "\n".join([*lines, f"{note}; {manifest['compiler']}"])
+        found = {k["name"]: faults(k, ARCHS[arch]) for k in entry["kernels"]}
+        if any(found.values()):
+            lines += rows(arch, [k for k in entry["kernels"] if found[k["name"]]])
+            lines += [fault for listed in found.values() for fault in listed]
+    return lines + [fault for name, content in files.items() for fault in file_faults(name, content)]
+
+
+def summary(manifest: dict[str, Any], seconds: float) -> str:
+    """What was built, and what was not."""
+    archs = manifest["archs"]
+    counts = ", ".join(f"{arch} {len(entry['kernels'])}" for arch, entry in archs.items())
+    left = [arch for arch in ARCHS if arch not in archs]
+    left += dict.fromkeys(f"{x['a']} by {x['b']}" for e in archs.values() for x in e["left_out"])
+    rest = f"; left out until `make kernels`: {', '.join(left)}" if left else ""
+    return f"kernels: built in {seconds:.0f} s: {counts}{rest}"
 
 
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description="build the kernels")
-    parser.add_argument("--table", action="store_true", help="only print the table of the last build")
-    if parser.parse_args().table:
-        manifest_file = OUTPUT / "manifest.json"
-        if not manifest_file.exists():
-            print(f"tools/kernels.py: no {manifest_file}; run: make kernels", file=sys.stderr)
-            return 1
-        print(table(json.loads(manifest_file.read_text())))
-        return 0
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--table", action="store_true", help="only print the table of the last build")
+    what.add_argument(
+        "--demo", action="store_true", help="only what the examples use, for the GPU at hand or gfx950"
+    )
+    args = parser.parse_args()
+    if args.table:
+        return _print_table()
     started = time.monotonic()
     try:
         tools = find_toolchain()
     except BuildError as error:
-        print(f"tools/kernels.py: {error}", file=sys.stderr)
-        return 1
+        return _fail(error)
     try:
-        manifest, files = build(tools)
+        manifest, files = build(tools, args.demo)
     except BuildError as error:
-        print(f"tools/kernels.py: {error}", file=sys.stderr)
-        if tools.origin:
-            print(tools.refused(f"cannot compile the kernels: {reason(error)}"), file=sys.stderr)
-        return 1
-    broken = [
-        fault
-        for arch, entry in manifest["archs"].items()
-        for kernel in entry["kernels"]
-        for fault in faults(kernel, ARCHS[arch])
-    ]
-    broken += [
-        f"{name}: {len(content)} bytes, must be at most {MAX_BYTES}"
-        for name, content in files.items()
-        if len(content) > MAX_BYTES
-    ]
-    times = os.times()
-    spent = times.children_user + times.children_system
-    if broken:
-        print(table(manifest), *broken, sep="\n", file=sys.stderr)
-        if tools.origin:
-            print(tools.refused("does not keep the limits of the kernels, as listed above"), file=sys.stderr)
+        why = [tools.refused(f"cannot compile the kernels: {reason(error)}")] if tools.origin else []
+        return _fail(error, *why)
+    if lines := broken(manifest, files):
+        why = (
+            [tools.refused("does not keep the limits of the kernels, as listed above")]
+            if tools.origin
+            else []
+        )
+        print(*lines, *why, sep="\n", file=sys.stderr)
         return 1
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write(OUTPUT / name, content)
-    # Last: make takes this file for the sign of a finished build.
+    for old in set(OUTPUT.glob("hipgemm_gfx*.co")) - {OUTPUT / name for name in files}:
+        old.unlink()
     write(OUTPUT / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
-    print(f"kernels built in {time.monotonic() - started:.0f} s, {spent:.0f} s of processor time")
-    if spent > SLOW_SECONDS:
-        print(f"(the aim is {SLOW_SECONDS} on two cores as of 2025; a slower machine takes longer)")
+    print(summary(manifest, time.monotonic() - started))
+    return 0
+
+
+def _fail(error: BuildError, *more: BuildError) -> int:
+    print(f"tools/kernels.py: {error}", *more, sep="\n", file=sys.stderr)
+    return 1
+
+
+def _print_table() -> int:
+    manifest = OUTPUT / "manifest.json"
+    if not manifest.exists():
+        print(f"tools/kernels.py: no {manifest}; run: make kernels", file=sys.stderr)
+        return 1
+    print(table(json.loads(manifest.read_text())))
     return 0
 
 

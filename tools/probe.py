@@ -9,8 +9,9 @@ from tempfile import TemporaryDirectory
 import code_object
 import units
 from archs import ARCHS
-from figures import complete, faults
+from figures import complete
 from instances import instances_for
+from limits import faults
 from toolchain import SOURCE, BuildError, Toolchain, choose, reason
 
 ARCH = "gfx950"

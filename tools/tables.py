@@ -80,6 +80,12 @@ class Serves(NamedTuple):
     ring_limit: str = ""
 
 
+class Demo(NamedTuple):
+    """The pairs that the examples use."""
+
+    pairs: str
+
+
 class Pass(NamedTuple):
     """A kernel that is no such product."""
 
@@ -172,18 +178,22 @@ class KernelTables:
     tiles: dict[str, Tile]
     products: list[Product]
     serves: list[Serves]
+    demo: list[str]  # names of pairs
     passes: list[Pass]
 
 
 def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables:
     """Read instances.def, or the `text` of one."""
     path = SOURCE / "instances.def"
-    table = Table(path.name, path.read_text() if text is None else text, (Pair, Tile, Product, Serves, Pass))
+    table = Table(
+        path.name, path.read_text() if text is None else text, (Pair, Tile, Product, Serves, Demo, Pass)
+    )
     found = KernelTables(
         table.rows(Pair),
         {row.size: row for row in table.rows(Tile)},
         table.rows(Product),
         table.rows(Serves),
+        [name for row in table.rows(Demo) for name in row.pairs.split()],
         table.rows(Pass),
     )
     families = {pair.family for pair in found.pairs}
@@ -201,6 +211,8 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
         table.refers(row, row.families.split(), families, "family of pairs")
         if row.operation in rings and not row.ring_limit:
             raise table.refused(row, "must have a limit for the tiles that are rings")
+    for demo in table.rows(Demo):
+        table.refers(demo, demo.pairs.split(), [pair.name for pair in found.pairs], "pair")
     for single in found.passes:
         table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")
     return found

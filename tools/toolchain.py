@@ -38,23 +38,13 @@ class Toolchain:
     seconds: float | None = None  # that one command may take
 
     def compile(self, source: Path, arch: str, assembly: Path, *flags: str) -> None:
-        """HIP source to assembly. No headers, no device library, no value-changing math."""
-        warnings = ("-Wall", "-Wextra", "-Werror=return-type", "-Werror=switch")
-        command = [*self._hip(arch), "-O3", *warnings, *flags, "-S", source.name, "-o", str(assembly)]
+        """HIP source to assembly."""
+        command = [*self.clang, *hip_flags(arch), *flags, "-S", source.name, "-o", str(assembly)]
         self._make(assembly, command, source.parent)
-
-    def expand(self, source: Path, arch: str, *flags: str) -> str:
-        """HIP source as the compiler sees it, without the names of files."""
-        return run([*self._hip(arch), *flags, "-E", "-P", source.name], source.parent, seconds=self.seconds)
-
-    def _hip(self, arch: str) -> list[str]:
-        bare = ("--offload-device-only", "-nogpuinc", "-nogpulib")
-        return [*self.clang, "-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20", "-I."]
 
     def assemble(self, assembly: Path, arch: str, target: Path) -> None:
         """Assembly to an object file."""
-        options = ("-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}")
-        self._make(target, [*self.clang, *options, "-c", str(assembly), "-o", str(target)])
+        self._make(target, [*self.clang, *assembler_flags(arch), str(assembly), "-o", str(target)])
 
     def link(self, sources: Iterable[Path], target: Path) -> None:
         """Object files to code object."""
@@ -82,6 +72,18 @@ class Toolchain:
     def refused(self, why: str) -> BuildError:
         """The error for a compiler that cannot be used: which one, why, and what to do."""
         return BuildError(f"{self.origin} ({self.version()}) {why}; {way_out(self.origin)}")
+
+
+def hip_flags(arch: str) -> list[str]:
+    """How kernels are compiled: no headers, no device library, no value-changing math."""
+    bare = ("--offload-device-only", "-nogpuinc", "-nogpulib")
+    warnings = ("-Wall", "-Wextra", "-Werror=return-type", "-Werror=switch")
+    return ["-x", "hip", f"--offload-arch={arch}", *bare, "-std=c++20", "-I.", "-O3", *warnings]
+
+
+def assembler_flags(arch: str) -> list[str]:
+    """How assembly becomes an object file."""
+    return ["-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}", "-c"]
 
 
 def run(

@@ -1,5 +1,8 @@
 """Kernels compiled in several translation units side by side, and linked into one code object.
 
+A unit is compiled again when something that it depends on has changed: its rows, the headers that the
+compiler says it read, the compiler, the flags. What was compiled is kept under a hash of all these.
+
 Every unit would bring a metadata note of its own, which a linker does not merge, and of which a runtime
 reads one. So units are assembled without, and one more object carries the metadata of all.
 """
@@ -8,25 +11,47 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import inspect
 import os
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from instances import Instance, unit_source
-from toolchain import Toolchain
+from instances import Instance, is_gemm, unit_source
+from toolchain import Toolchain, assembler_flags, hip_flags
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
-KEPT_SECONDS = 3600  # that a unit stays in the cache after its last use
+LAYOUT = "1"  # of the files kept; to be changed with how these are made
+KEPT_SECONDS = 24 * 3600  # that a unit stays in the cache after its last use
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Instances that are compiled together."""
+    """Instances that are compiled together for one architecture."""
+
+    arch: str
+    instances: Sequence[Instance]
+
+    @property
+    def name(self) -> str:
+        """What tells it from others."""
+        return f"{self.arch}_{self.instances[0].unit}"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Of the compiler, besides those that all units have."""
+        # Each unit defines a symbol with its -cuid in the name.
+        cuid = hashlib.sha256(self.instances[0].unit.encode()).hexdigest()[:16]
+        return ('-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={cuid}")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A unit's assembly, in parts, and its object file."""
 
     assembly: str  # without the metadata
     header: str  # what the assembly begins with, whatever the kernels
@@ -35,30 +60,111 @@ class Unit:
     code: bytes
 
 
-def split(instances: Iterable[Instance]) -> list[list[Instance]]:
+def split(instances: Iterable[Instance], arch: str) -> list[Unit]:
     """Kernels by unit."""
     found: dict[str, list[Instance]] = {}
     for instance in instances:
         found.setdefault(instance.unit, []).append(instance)
-    return list(found.values())
+    return [Unit(arch, members) for members in found.values()]
 
 
-def build(
-    tools: Toolchain, source: Path, instances: Iterable[Instance], arch: str, cache: Path
-) -> tuple[str, bytes]:
-    """Compile kernels for one architecture, on all cores; returns the assembly and the code object.
+class Compiler:
+    """Compiles units of one source file, and keeps what it made in a folder."""
 
-    Units that were compiled before from the same text are taken from the `cache`.
+    def __init__(self, tools: Toolchain, source: Path, cache: Path) -> None:
+        self._tools, self._source, self._cache = tools, source, cache
+        self._version = tools.version()
+        self._content = lru_cache(maxsize=None)(self._hash_of)
+
+    def has(self, unit: Unit) -> bool:
+        """Whether a unit was compiled before, and nothing that it depends on has changed."""
+        return self._kept(unit) is not None
+
+    def compile(
+        self, units: Sequence[Unit], progress: Callable[[int, int], None] = lambda done, of: None
+    ) -> list[Compiled]:
+        """Compile what is not kept, on all cores. `progress` is told how many kernels of how many."""
+        self._cache.mkdir(parents=True, exist_ok=True)
+        missing = [unit for unit in units if not self.has(unit)]
+        # Those that take longest come first, so that no core is left with one of them at the end.
+        missing.sort(key=lambda unit: (not is_gemm(unit.instances[0].kernel), -len(unit.instances)))
+        done, of = 0, sum(len(unit.instances) for unit in missing)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for unit, _ in zip(missing, pool.map(self._compile, missing), strict=True):
+                done += len(unit.instances)
+                progress(done, of)
+        return [self._read(unit) for unit in units]
+
+    def drop_old(self) -> None:
+        """Delete what was not used for long."""
+        for old in self._cache.glob("*.*"):
+            if old.stat().st_mtime < time.time() - KEPT_SECONDS:
+                old.unlink(missing_ok=True)
+
+    def _kept(self, unit: Unit) -> tuple[Path, Path] | None:
+        try:
+            files = self._dependencies(unit).read_text().splitlines()
+            paths = self._paths(unit, files)
+        except OSError:  # never compiled, or a header is gone
+            return None
+        return paths if all(path.exists() for path in paths) else None
+
+    def _dependencies(self, unit: Unit) -> Path:
+        return self._cache / f"{unit.name}.files"
+
+    def _paths(self, unit: Unit, files: Iterable[str]) -> tuple[Path, Path]:
+        """Where assembly and object lie, if these are the files that the unit reads."""
+        how = (*hip_flags(unit.arch), *unit.flags, *assembler_flags(unit.arch))
+        parts = (LAYOUT, self._version, *how, unit_source(unit.instances))
+        parts += tuple(part for file in files for part in (file, self._content(file)))
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+        return self._cache / f"{key}.s.gz", self._cache / f"{key}.o"
+
+    def _hash_of(self, file: str) -> str:
+        return hashlib.sha256((self._source.parent / file).read_bytes()).hexdigest()
+
+    def _compile(self, unit: Unit) -> None:
+        with TemporaryDirectory(dir=self._cache) as scratch:
+            folder = Path(scratch)
+            (folder / "unit.def").write_text(unit_source(unit.instances))
+            made, bare, target, read = (folder / f"unit.{end}" for end in ("s", "bare.s", "o", "d"))
+            flags = (f"-I{folder}", *unit.flags, "-MD", "-MF", str(read))
+            self._tools.compile(self._source, unit.arch, made, *flags)
+            bare.write_text(made.read_text().split(METADATA)[0])
+            self._tools.assemble(bare, unit.arch, target)
+            made.write_bytes(gzip.compress(made.read_bytes(), 1))
+            files = [name for name in read_files(read.read_text()) if not name.startswith(scratch)]
+            assembly, code = self._paths(unit, files)
+            made.replace(assembly)
+            target.replace(code)
+            read.write_text("\n".join(files))
+            read.replace(self._dependencies(unit))
+
+    def _read(self, unit: Unit) -> Compiled:
+        kept = self._kept(unit)
+        assert kept is not None, unit.name
+        for path in (*kept, self._dependencies(unit)):
+            os.utime(path)
+        assembly, code = kept
+        body, note = gzip.decompress(assembly.read_bytes()).decode().split(METADATA)
+        kernels, footer = note.split(KERNELS)[1].split(TARGET)
+        return Compiled(body, body.split("\t.text\n")[0], kernels, TARGET + footer, code.read_bytes())
+
+
+def read_files(rule: str) -> list[str]:
+    r"""The files that a rule for make names behind the colon.
+
+    >>> read_files("unit.o: a.hpp \\\n  my\\ folder/b.hpp\n")
+    ['a.hpp', 'my folder/b.hpp']
     """
-    version = tools.version()
-    cache.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=cache) as folder, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    names = re.findall(r"(?:\\.|\S)+", rule.replace("\\\n", " ").split(": ", 1)[1])
+    return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in names]
+
+
+def link(tools: Toolchain, units: Sequence[Compiled], arch: str) -> tuple[str, bytes]:
+    """The assembly and the code object of an architecture's units."""
+    with TemporaryDirectory() as folder:
         scratch = Path(folder)
-
-        def make(numbered: tuple[int, list[Instance]]) -> Unit:
-            return _unit(tools, source, numbered[1], arch, version, scratch / str(numbered[0]), cache)
-
-        units = list(pool.map(make, enumerate(split(instances))))
         objects = [scratch / f"{number}.o" for number in range(len(units))]
         for file, unit in zip(objects, units, strict=True):
             file.write_bytes(unit.code)
@@ -66,47 +172,16 @@ def build(
         note.write_text(_metadata(units))
         tools.assemble(note, arch, scratch / "metadata.o")
         tools.link([*objects, scratch / "metadata.o"], target)
-        content = target.read_bytes()
-    for old in cache.glob("*.*"):
-        if old.stat().st_mtime < time.time() - KEPT_SECONDS:
-            old.unlink(missing_ok=True)
-    return "".join(unit.assembly for unit in units), content
+        return "".join(unit.assembly for unit in units), target.read_bytes()
 
 
-def _unit(
-    tools: Toolchain,
-    source: Path,
-    instances: list[Instance],
-    arch: str,
-    version: str,
-    folder: Path,
-    cache: Path,
-) -> Unit:
-    folder.mkdir()
-    (folder / "unit.def").write_text(unit_source(instances))
-    # Each unit defines a symbol with its -cuid in the name.
-    name = hashlib.sha256(instances[0].unit.encode()).hexdigest()[:16]
-    flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={name}")
-    # Everything that the code depends on; the compiler's flags are in the source of the toolchain.
-    how = (inspect.getsource(type(tools)), Path(__file__).read_text())
-    text = "\0".join((version, arch, tools.expand(source, arch, *flags), *how))
-    key = hashlib.sha256(text.encode()).hexdigest()[:32]
-    assembly, code = cache / f"{key}.s.gz", cache / f"{key}.o"
-    if not (assembly.exists() and code.exists()):
-        made, bare, target = folder / "unit.s", folder / "bare.s", folder / "unit.o"
-        tools.compile(source, arch, made, *flags)
-        bare.write_text(made.read_text().split(METADATA)[0])
-        tools.assemble(bare, arch, target)
-        made.write_bytes(gzip.compress(made.read_bytes(), 1))
-        made.replace(assembly)
-        target.replace(code)
-    for kept in (assembly, code):
-        os.utime(kept)
-    body, note = gzip.decompress(assembly.read_bytes()).decode().split(METADATA)
-    kernels, footer = note.split(KERNELS)[1].split(TARGET)
-    return Unit(body, body.split("\t.text\n")[0], kernels, TARGET + footer, code.read_bytes())
+def build(
+    tools: Toolchain, source: Path, instances: Iterable[Instance], arch: str, cache: Path
+) -> tuple[str, bytes]:
+    """Compile and link kernels for one architecture; returns the assembly and the code object."""
+    return link(tools, Compiler(tools, source, cache).compile(split(instances, arch)), arch)
 
 
-def _metadata(units: list[Unit]) -> str:
+def _metadata(units: Sequence[Compiled]) -> str:
     kernels = "".join(unit.kernels for unit in units)
     return f"{units[0].header}{METADATA}---\n{KERNELS}{kernels}{units[0].footer}"

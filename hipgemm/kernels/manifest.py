@@ -80,6 +80,16 @@ class Codes:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Products that `make demo` builds no kernels for."""
+
+    op: str
+    a: str
+    b: str
+    layout: str
+
+
+@dataclass(frozen=True)
 class CodeObject:
     """The kernels built for one architecture."""
 
@@ -88,6 +98,7 @@ class CodeObject:
     sha256: str
     kernels: dict[str, Kernel]
     codes: Codes
+    left_out: tuple[LeftOut, ...] = ()
 
     @cached_property
     def orders_scales(self) -> bool:
@@ -144,7 +155,8 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path, codes: Codes) -> 
         )
 
     kernels = {k["name"]: kernel(k) for k in entry["kernels"]}
-    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels, codes)
+    left_out = tuple(LeftOut(**product) for product in entry.get("left_out", ()))
+    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels, codes, left_out)
 
 
 def code_object(arch: str, directory: Path | None = None) -> CodeObject:

@@ -1,0 +1,61 @@
+"""Main loops of matrix kernels, read from the assembly."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from toolchain import BuildError
+
+CLASSES = ("mfma", "ds_read", "ds_write", "dma", "vmem", "valu", "salu", "barrier", "wait", "nop", "setprio")
+
+
+def classify(line: str) -> str | None:
+    """The class of an assembly instruction; None for labels, directives and comments."""
+    found = re.match(r"\s+([a-z]\w+)", line)
+    if not found:
+        return None
+    name = found.group(1)
+    if name.startswith(("v_mfma", "v_smfma")):
+        return "mfma"
+    if name.startswith(("ds_read", "ds_write")):
+        return name[: name.index("_", 3)]
+    if name.startswith(("buffer_", "global_", "flat_", "scratch_")):
+        return "dma" if re.search(r"\blds\b", line) else "vmem"
+    exact = {"s_barrier": "barrier", "s_waitcnt": "wait", "s_nop": "nop", "s_setprio": "setprio"}
+    return exact.get(name) or {"v_": "valu", "s_": "salu"}.get(name[:2], "other")
+
+
+def main_loop(assembly: str, kernel: str) -> list[str]:
+    """The assembly of the loop that holds the most MFMAs."""
+    body = assembly[assembly.index(f"\n{kernel}:") : assembly.index(f"\n\t.size\t{kernel},")].splitlines()
+    labels = {line.split(":")[0]: i for i, line in enumerate(body) if line.startswith(".L")}
+    loops = []
+    for i, line in enumerate(body):
+        branch = re.match(r"\s+s_c?branch\w*\s+(\S+)", line)
+        start = labels.get(branch.group(1), i) if branch else i
+        if mfmas := sum(classify(x) == "mfma" for x in body[start:i]):
+            loops.append((mfmas, start, i + 1))
+    # A branch back may also lead to code that was moved out of line: only the innermost are surely loops.
+    inner = [x for x in loops if not any(x[1] <= y[1] and y[2] <= x[2] for y in loops if y != x)]
+    _, start, end = max(inner, default=(0, 0, 0))
+    return body[start:end]
+
+
+def count_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[str, float]:
+    """Instructions of the main loop per wave and K tile."""
+    loop = main_loop(assembly, kernel)
+    counts = Counter(filter(None, map(classify, loop)))
+    if not counts["mfma"]:
+        raise BuildError(f"{kernel}: no loop with MFMA in the assembly")
+    shape = re.search(r"v_mfma\w*?_(\d+)x(\d+)x(\d+)", "\n".join(loop))
+    assert shape
+    per_mfma = int(shape[1]) * int(shape[2]) * int(shape[3])
+    per_tile = tile[0] * tile[1] * tile[2] // (per_mfma * waves)
+    tiles = counts["mfma"] / per_tile
+    if tiles != int(tiles):
+        raise BuildError(f"{kernel}: {counts['mfma']} MFMA in the loop, {per_tile} per K tile")
+    per = {name: counts[name] / tiles for name in CLASSES}
+    widths = re.findall(r"^\s+ds_read(2?)\w*?_[bu](\d+)", "\n".join(loop), re.MULTILINE)
+    per["ds_read_bytes"] = sum((2 if two else 1) * 64 * int(bits) // 8 for two, bits in widths) / tiles
+    return {name: int(n) if n == int(n) else n for name, n in per.items()}
