@@ -58,11 +58,10 @@ ALL_KERNELS := build/kernels/complete
 kernels: $(ALL_KERNELS)
 	@$(if $(TABLE),$(BUILD_PYTHON) tools/kernels.py --table)
 
-KERNEL_SOURCES := $(wildcard src_hip/* src_hip/*/*)
-KERNEL_TOOLS := $(addprefix tools/,archs.py code_object.py figures.py instances.py kernels.py probe.py tables.py toolchain.py units.py)
-$(MANIFEST): $(KERNEL_TOOLS) $(KERNEL_SOURCES) | $(READY)
-	@$(BUILD_PYTHON) tools/kernels.py
-$(ALL_KERNELS): $(KERNEL_TOOLS) $(KERNEL_SOURCES) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
+KERNEL_INPUTS := $(wildcard tools/*.py src_hip/* src_hip/*/*)
+$(MANIFEST): $(KERNEL_INPUTS) | $(READY)
+	@$(BUILD_PYTHON) tools/kernels.py --demo
+$(ALL_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
 	@$(BUILD_PYTHON) tools/kernels.py
 	@mkdir -p $(@D) && touch $@
 
@@ -164,7 +163,7 @@ BRIDGE := hipgemm/_bridge/libamdhip64.so
 BRIDGE_KERNELS := hipgemm/kernels/bridge.json
 bridge: $(BRIDGE) $(BRIDGE_KERNELS)
 
-$(BRIDGE_KERNELS): $(wildcard tools/*.py) $(KERNEL_SOURCES) | $(READY)
+$(BRIDGE_KERNELS): $(KERNEL_INPUTS) | $(READY)
 	$(BUILD_PYTHON) tools/ptx.py
 
 $(BRIDGE): $(wildcard bridge/*) emulator/hip/hip_types.hpp emulator/hip/errors.def | $(READY)

@@ -60,20 +60,19 @@ def _read_arguments(tools: Toolchain, names: Iterable[str]) -> Arguments:
 
 
 def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> Iterator[Instance]:
-    """Each operation in all pairs it serves, all of its tiles, all layouts."""
+    """Each operation in all pairs it serves, all of its tiles, all layouts; then those listed one by one."""
     for product in listed.products:
         for pair in listed.pairs:
-            form = formats.formats[pair.a]
-            block = int(form.block) if isinstance(form, ScaledFormat) else None
-            serves = [
-                (row, layout)
-                for row in listed.serves
-                if row.operation == product.operation and pair.family in row.families.split()
-                for layout in row.layouts.split()
-            ]
+            serves = listed.serving(product.operation, pair.name)
             for size in product.tiles.split():
                 for row, layout in serves:
-                    yield _product(product, pair, listed.tiles[size], row, layout, block, args, listed.demo)
+                    yield _product(product, pair, listed.tiles[size], row, layout, formats, args, listed.demo)
+    for single in listed.kernels:
+        (product,) = [row for row in listed.products if row.operation == single.operation]
+        (pair,) = [row for row in listed.pairs if row.name == single.pair]
+        serves = listed.serving(single.operation, single.pair)
+        (row,) = [row for row, layout in serves if layout == single.layout]
+        yield _product(product, pair, single.tile, row, single.layout, formats, args, listed.demo)
 
 
 def _product(
@@ -82,10 +81,12 @@ def _product(
     tile: Tile,
     serves: Serves,
     layout: str,
-    block: int | None,
+    formats: FormatTables,
     args: Arguments,
     demo: Iterable[str],
 ) -> Instance:
+    form = formats.formats[pair.a]
+    block = int(form.block) if isinstance(form, ScaledFormat) else None
     operation, scaled = product.operation, block is not None
     listed = product.scaled_args if scaled else product.args
     size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)

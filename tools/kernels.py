@@ -13,7 +13,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +47,18 @@ class Progress:
             print(f"kernels: {done} of {of} compiled", flush=True)
 
 
-def plan(tools: Toolchain, compiler: units.Compiler, demo: bool) -> dict[str, list[units.Unit]]:
+def plan(
+    compiler: units.Compiler, every: dict[str, list[Instance]], demo: bool
+) -> dict[str, list[units.Unit]]:
     """What is to be built by architecture: everything, or what the examples use and what is compiled."""
-    every = {arch: units.split(instances_for(tools, machine), arch) for arch, machine in ARCHS.items()}
+    split = {arch: units.split(instances, arch) for arch, instances in every.items()}
     if not demo:
-        return every
+        return split
     found = at_hand()
     wanted = found if found in ARCHS else DEMO_ARCH
     return {
         arch: [unit for unit in listed if unit.instances[0].demo or compiler.has(unit)]
-        for arch, listed in every.items()
+        for arch, listed in split.items()
         if arch == wanted or all(compiler.has(unit) for unit in listed)
     }
 
@@ -64,7 +66,8 @@ def plan(tools: Toolchain, compiler: units.Compiler, demo: bool) -> dict[str, li
 def build(tools: Toolchain, demo: bool = False) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Build the kernels; returns the manifest and the code objects by file name."""
     compiler = units.Compiler(tools, SOURCE / "kernels.hip", CACHE)
-    planned = plan(tools, compiler, demo)
+    every = {arch: instances_for(tools, machine) for arch, machine in ARCHS.items()}
+    planned = plan(compiler, every, demo)
     by = f" with {tools.origin}" if tools.origin else ""
     count = sum(len(unit.instances) for listed in planned.values() for unit in listed)
     print(f"kernels: {count} for {', '.join(planned)}{by}", flush=True)
@@ -78,13 +81,13 @@ def build(tools: Toolchain, demo: bool = False) -> tuple[dict[str, Any], dict[st
     files: dict[str, bytes] = {}
     for arch, listed in planned.items():
         assembly, content = units.link(tools, [next(compiled) for _ in listed], arch)
-        kernels = [instance.kernel for unit in listed for instance in unit.instances]
-        names = {kernel["name"] for kernel in kernels}
         built = code_object.read(content)
-        for kernel in kernels:
-            complete(kernel, ARCHS[arch], built, assembly)
+        names = {instance.kernel["name"] for unit in listed for instance in unit.instances}
         if extra := set(built.kernels) - names:
             raise BuildError(f"kernels that instances.def does not know: {sorted(extra)}")
+        kernels = [instance.kernel for instance in every[arch] if instance.kernel["name"] in names]
+        for kernel in kernels:
+            complete(kernel, ARCHS[arch], built, assembly)
         file = f"hipgemm_{arch}.co"
         files[file] = content
         manifest["archs"][arch] = {
@@ -93,17 +96,16 @@ def build(tools: Toolchain, demo: bool = False) -> tuple[dict[str, Any], dict[st
             "sha256": hashlib.sha256(content).hexdigest(),
             "wave": ARCHS[arch].wave,
             "kernels": kernels,
-            "left_out": _left_out(instances_for(tools, ARCHS[arch]), names),
+            "left_out": _products(i.kernel for i in every[arch] if i.kernel["name"] not in names),
         }
     compiler.drop_old()
     return manifest, files
 
 
-def _left_out(instances: Sequence[Instance], built: set[str]) -> list[dict[str, str]]:
-    """The products of an architecture that this build has no kernels for."""
+def _products(kernels: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
+    """What kernels compute: each operation, pair of formats and layout once."""
     keys = ("op", "a", "b", "layout")
-    missing = [instance.kernel for instance in instances if instance.kernel["name"] not in built]
-    return [dict(x) for x in dict.fromkeys(tuple((key, kernel[key]) for key in keys) for kernel in missing)]
+    return [dict(x) for x in dict.fromkeys(tuple((key, kernel[key]) for key in keys) for kernel in kernels)]
 
 
 def write(path: Path, content: bytes) -> None:

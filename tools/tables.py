@@ -80,6 +80,24 @@ class Serves(NamedTuple):
     ring_limit: str = ""
 
 
+class Kernel(NamedTuple):
+    """One product kernel, besides those of all the tiles."""
+
+    operation: str
+    pair: str
+    layout: str
+    size: str
+    waves_m: str
+    waves_n: str
+    schedule: str
+    waves_per_simd: str
+
+    @property
+    def tile(self) -> Tile:
+        """Its tile, as a row of its own would have it."""
+        return Tile(*self[3:])
+
+
 class Demo(NamedTuple):
     """The pairs that the examples use."""
 
@@ -178,21 +196,35 @@ class KernelTables:
     tiles: dict[str, Tile]
     products: list[Product]
     serves: list[Serves]
+    kernels: list[Kernel]
     demo: list[str]  # names of pairs
     passes: list[Pass]
+
+    def serving(self, operation: str, pair: str) -> list[tuple[Serves, str]]:
+        """The layouts in which an operation takes a pair, each with its row."""
+        (family,) = [row.family for row in self.pairs if row.name == pair]
+        return [
+            (row, layout)
+            for row in self.serves
+            if row.operation == operation and family in row.families.split()
+            for layout in row.layouts.split()
+        ]
 
 
 def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables:
     """Read instances.def, or the `text` of one."""
     path = SOURCE / "instances.def"
     table = Table(
-        path.name, path.read_text() if text is None else text, (Pair, Tile, Product, Serves, Demo, Pass)
+        path.name,
+        path.read_text() if text is None else text,
+        (Pair, Tile, Product, Serves, Kernel, Demo, Pass),
     )
     found = KernelTables(
         table.rows(Pair),
         {row.size: row for row in table.rows(Tile)},
         table.rows(Product),
         table.rows(Serves),
+        table.rows(Kernel),
         [name for row in table.rows(Demo) for name in row.pairs.split()],
         table.rows(Pass),
     )
@@ -211,6 +243,16 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
         table.refers(row, row.families.split(), families, "family of pairs")
         if row.operation in rings and not row.ring_limit:
             raise table.refused(row, "must have a limit for the tiles that are rings")
+    for kernel in found.kernels:
+        table.refers(kernel, [kernel.operation], [p.operation for p in found.products], "operation")
+        table.refers(kernel, [kernel.pair], [pair.name for pair in found.pairs], "pair")
+        serves = {layout: row for row, layout in found.serving(kernel.operation, kernel.pair)}
+        table.refers(kernel, [kernel.layout], serves, "layout that a row SERVES has")
+        if kernel.tile.is_ring and not serves[kernel.layout].ring_limit:
+            raise table.refused(kernel, "is a ring, for which the layout has no limit")
+        (product,) = [p for p in found.products if p.operation == kernel.operation]
+        if kernel.size in product.tiles.split():
+            raise table.refused(kernel, "is one of the operation's tiles already")
     for demo in table.rows(Demo):
         table.refers(demo, demo.pairs.split(), [pair.name for pair in found.pairs], "pair")
     for single in found.passes:

@@ -128,7 +128,10 @@ class Compiler:
             folder = Path(scratch)
             (folder / "unit.def").write_text(unit_source(unit.instances))
             made, bare, target, read = (folder / f"unit.{end}" for end in ("s", "bare.s", "o", "d"))
-            flags = (f"-I{folder}", *unit.flags, "-MD", "-MF", str(read))
+            # As -MD -MF does, which drivers drop where code is for a GPU alone.
+            dependencies = ("-dependency-file", str(read), "-MT", "unit", "-sys-header-deps")
+            passed_on = (part for flag in dependencies for part in ("-Xclang", flag))
+            flags = (f"-I{folder}", *unit.flags, *passed_on)
             self._tools.compile(self._source, unit.arch, made, *flags)
             bare.write_text(made.read_text().split(METADATA)[0])
             self._tools.assemble(bare, unit.arch, target)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ..config import config
-from ..errors import Reason, UnsupportedError, requirement
+from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement
 from ..formats.groups import group_slots
 from ..formats.operand import Operand
 from ..formats.strides import padded_pitch
-from ..kernels.manifest import CHUNK_BYTES, Kernel, load_manifest
+from ..kernels.manifest import CHUNK_BYTES, MAKE_LINE, Kernel, LeftOut, load_manifest
 from .cost import Cost, Product, copy_clocks, estimate
 from .layout import host_copies, on_device
 from .problem import Problem
@@ -259,7 +259,7 @@ def _orientations(p: Problem) -> list[tuple[Problem, bool]]:
     return [(q, swapped) for q, swapped in ways if q.out and q.out.rows_contiguous] or ways[:1]
 
 
-def serves(kernel: Kernel, p: Problem) -> bool:
+def serves(kernel: Kernel | LeftOut, p: Problem) -> bool:
     """Whether a kernel uses matrix instructions and implements this operation."""
     return kernel.op.removeprefix("scaled_") == p.op.kernels
 
@@ -289,6 +289,8 @@ def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[R
     found: list[Choice] = []
     if forced != PLAIN:
         served, why = _served(p, fast, kernels, f"HIPGEMM_KERNEL={forced}" if forced else "")
+        if not served and (missing := _left_out(p, kernels)):
+            return [], missing
         reasons: dict[str, tuple[int, Reason]] = {}
         for kernel, q, swapped in served:
             broken = _broken(q, kernel, CONSTRAINTS)
@@ -316,6 +318,18 @@ def _wrong_name(p: Problem, forced: str, fast: Sequence[Kernel]) -> Reason:
     required = f"HIPGEMM_KERNEL must be {'plain or ' if p.op.plain else ''}a kernel for {p.op.name}"
     known = f"those for {' and '.join(_formats(p))}: {', '.join(fitting) or 'none'}"
     return Reason(ValueError, "kernel", requirement(required, forced, known))
+
+
+def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
+    """Say that the build at hand, unlike a whole one, has no kernels for a product's formats."""
+    built = load_manifest().get(kernels[0].arch) if kernels else None
+    for x in built.left_out if built else ():
+        if serves(x, p) and (x.a, x.b) == _formats(p):
+            required = f"{p.op.name} kernels for {x.a} and {x.b} must be built"
+            context = f"run: {MAKE_LINE}"
+            text = requirement(required, "a build for the examples only", context)
+            return [Reason(KernelNotFoundError, "kernel", text)]
+    return []
 
 
 def _formats(p: Problem) -> tuple[str, str]:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
 import code_object  # noqa: E402
+import instances  # noqa: E402
 import tables  # noqa: E402
 from compare import compare  # noqa: E402
 from toolchain import SOURCE, BuildError  # noqa: E402
@@ -104,13 +105,27 @@ def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
             for layout in served.layouts.split()
             for size in product.tiles.split()
         }
+    for one in listed.kernels:
+        (pair,) = [row for row in listed.pairs if row.name == one.pair]
+        wanted.add(f"{one.operation}_{pair.name}_{one.layout}_{one.size}x{pair.k}")
     assert names == wanted
     assert len(names) == len(MANIFEST["archs"]["gfx950"]["kernels"])
 
 
 PAIR, SERVES = "PAIR(f16, half, f16, f16, 64)", "SERVES(gemm, mxfp4, nt, 14, 32)"
+DEMO = "DEMO(bf16 "
+
+
+def more(operation, pair, layout, size, schedule="DoubleBuffer"):
+    return f"KERNEL({operation}, {pair}, {layout}, {size}, 2, 2, {schedule}, 2)\n{DEMO}"
+
+
 WRONG = [
-    (PAIR, "PAIRS(f16)", "a row must be one of PAIR, TILE, PRODUCT, SERVES, PASS; got PAIRS(f16)"),
+    (
+        PAIR,
+        "PAIRS()",
+        "a row must be one of PAIR, TILE, PRODUCT, SERVES, KERNEL, DEMO, PASS; got PAIRS()",
+    ),
     (PAIR, "PAIR(f16, half)", "PAIR(f16, half) must have the fields name, family, a, b, k"),
     (PAIR, "PAIR(f16, half, f16, f17, 64)", "f17, 64) names f17, which is no format"),
     (PAIR, "PAIR(f16, one, f16, f16, 64)", "names one, which is no family that a row SERVES has"),
@@ -118,6 +133,20 @@ WRONG = [
     (SERVES, "SERVES(gemm, mxfp5, nt, 14, 32)", "32) names mxfp5, which is no family of pairs"),
     (SERVES, "SERVES(gemm, mxfp4, nt, 14)", "nt, 14) must have a limit for the tiles that are rings"),
     ("TILE(64x64, ", "TILE(64x65, ", "128x128 64x64 32x64) names 64x64, which is no tile"),
+    (DEMO, "DEMO(bf17 ", "mxfp4_e2m1) names bf17, which is no pair"),
+    (DEMO, more("gem", "bf16", "nt", "64x128"), "2) names gem, which is no operation"),
+    (DEMO, more("gemm", "bf17", "nt", "64x128"), "2) names bf17, which is no pair"),
+    (
+        DEMO,
+        more("gemm", "mxfp8_e4m3", "nn", "64x128"),
+        "nn, which is no layout that a row SERVES has",
+    ),
+    (DEMO, more("gemm", "bf16", "nt", "64x64"), "2) is one of the operation's tiles already"),
+    (
+        DEMO,
+        more("grouped_wgrad", "bf16", "tn", "64x128", "Ring4"),
+        "Ring4, 2) is a ring, for which the layout has no limit",
+    ),
     ("AmaxArgs, any, ", "AmaxArgs, all, ", "4, 64x128) names all, which is no kind of architecture"),
 ]
 
@@ -129,6 +158,19 @@ def test_wrong_rows_are_named(old, new, said):
         tables.read_kernels(tables.read_formats(), ROWS.replace(old, new))
     assert str(error.value).startswith("instances.def: ")
     assert str(error.value).endswith(said)
+
+
+def test_one_more_kernel_is_one_row(monkeypatch):
+    """For one pair and layout, within the limits that its layout has."""
+    row = "KERNEL(gemm, bf16, nn, 64x128, 2, 2, DoubleBuffer, 2)"
+    formats = tables.read_formats()
+    listed = tables.read_kernels(formats, f"{ROWS}\n{row}\n")
+    args = dict.fromkeys(name for p in listed.products for name in (p.args, p.scaled_args))
+    *_, made = instances._products(listed, formats, args)
+    assert made.kernel["name"] == "gemm_bf16_nn_64x128x64"
+    assert (made.unit, made.demo) == ("gemm_bf16_nn", True)
+    assert made.kernel["limits"] == {"waves_per_simd": 2, "valu_salu": 16}
+    assert "bf16, bf16, nn, 64, 128, 64, 2, 2, DoubleBuffer, 2)" in made.row
 
 
 # ---- what differs between two builds ---------------------------------------------------------------

@@ -232,9 +232,9 @@ def test_a_slow_main_loop(driver):
 
 
 def test_the_probe_has_every_builtin_of_the_kernels():
-    sources = {path.name: path.read_text() for path in SOURCE.iterdir() if path.name != "probe.hip"}
+    sources = [path for path in SOURCE.rglob("*.*") if path.name != "probe.hip"]
     assert len(sources) > 30
-    used = {name for text in sources.values() for name in re.findall(BUILTIN, text)}
+    used = {name for path in sources for name in re.findall(BUILTIN, path.read_text())}
     assert "__builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4" in used
     assert used <= set(re.findall(BUILTIN, (SOURCE / "probe.hip").read_text()))
 
@@ -264,14 +264,14 @@ def test_make_says_it_of_a_compiler_that_fails_later(driver, monkeypatch, capsys
     manifest = json.loads((ROOT / "hipgemm" / "kernels" / "manifest.json").read_text())
     manifest["archs"]["gfx942"]["kernels"][0]["sgpr_spills"] = 44
     monkeypatch.setattr(sys, "argv", ["kernels.py"])
-    monkeypatch.setattr(kernels, "build", lambda tools: (manifest, {}))
+    monkeypatch.setattr(kernels, "build", lambda tools, demo: (manifest, {}))
     assert kernels.main() == 1
     *_, fault, sentence = capsys.readouterr().err.splitlines()
     assert fault == "plain_gemm: SGPR spills 44, must be 0"
     begin = f"HIPGEMM_HIPCC={path} ({VERSION}) "
     assert sentence == f"{begin}does not keep the limits of the kernels, as listed above{WAY_OUT}"
 
-    def fails(tools):
+    def fails(tools, demo):
         raise BuildError("clang -c x\nx.hip:1:2: error: no such register\n1 error generated.")
 
     monkeypatch.setattr(kernels, "build", fails)

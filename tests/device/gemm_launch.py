@@ -26,6 +26,17 @@ ELEMENTS = {
 }
 KERNELS = code_object("gfx950").kernels
 GEMMS = {k.name: k for k in KERNELS.values() if k.op in ("gemm", "scaled_gemm")}
+SCHEDULES = dict.fromkeys(k.schedule for k in GEMMS.values())
+
+
+def example(formats: str, schedule: str, layout: str = "nt") -> str:
+    """The kernel with the largest tile that is made in steps, or with the smallest of another schedule."""
+    found = [
+        k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (formats, formats, layout, schedule)
+    ]
+    return (max if schedule == "PingPong" else min)(found, key=lambda k: k.tile).name
+
+
 UNWRITTEN = 0x7F  # bytes of memory that nobody may use: NaN in most formats
 
 

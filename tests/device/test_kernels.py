@@ -10,7 +10,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from gemm_launch import Memory, launch_in_order
+from gemm_launch import Memory, example, launch_in_order
 
 from hipgemm import reference, testing
 from hipgemm.formats.elements import FORMATS, format_of
@@ -18,7 +18,7 @@ from hipgemm.kernels import launch as _launch
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = {"bf16": BF16, "f16": np.dtype(np.float16), "f32": np.dtype(np.float32)}
-GEMMS = ("gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64")
+GEMMS = LARGE, SMALL = example("bf16", "PingPong"), example("bf16", "DoubleBuffer")
 
 
 def every_gemm(test):
@@ -200,7 +200,8 @@ def test_overflow_becomes_infinity_and_ties_go_to_even(memory, kernel):
 
 @pytest.mark.matrix
 def test_more_workgroups_than_a_span_of_runs(memory):
-    check(memory, "gemm_bf16_nt_64x64x64", 64 * 27 - 3, 64 * 21 - 5, 8, exact=True, out="f32")
+    tile_m, tile_n, _ = _launch.function(0, SMALL).tile
+    check(memory, SMALL, tile_m * 27 - 3, tile_n * 21 - 5, 8, exact=True, out="f32")
 
 
 @pytest.mark.matrix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gemm_launch import GEMMS, TYPES, Memory, Product, launch
+from gemm_launch import GEMMS, SCHEDULES, TYPES, Memory, Product, example, launch
 
 from hipgemm.formats.elements import F32
 from hipgemm.runtime import hip as _hip
@@ -17,17 +17,8 @@ def memory():
     made.free()
 
 
-def example(formats, schedule, layout="nt"):
-    """The largest tile that is made in steps, or the smallest with another schedule."""
-    found = [
-        k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (formats, formats, layout, schedule)
-    ]
-    return (max if schedule == "PingPong" else min)(found, key=lambda k: k.tile).name
-
-
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
 pytestmark = pytest.mark.matrix
-SCHEDULES = dict.fromkeys(k.schedule for k in GEMMS.values())
 EXAMPLES = [example(formats, schedule) for schedule in SCHEDULES for formats in FORMATS]
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
 each_tile = pytest.mark.parametrize(

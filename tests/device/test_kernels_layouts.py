@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from gemm_launch import ELEMENTS, GEMMS, TYPES, Memory, Product, launch
+from gemm_launch import ELEMENTS, GEMMS, TYPES, Memory, Product, example, launch
 
 import hipgemm
 from hipgemm.formats.elements import F32
@@ -19,7 +19,7 @@ KERNELS = [name for name, k in GEMMS.items() if k.layout != "nt" or k.a == "f16"
 every_kernel = pytest.mark.parametrize("name", KERNELS)
 # One of each layout and element size.
 EXAMPLES = [
-    next(name for name in GEMMS if name.startswith(f"gemm_{form}_{layout}_64x64x"))
+    example(form, "DoubleBuffer", layout)
     for form in ("bf16", "fp8_e4m3")
     for layout in ("nn", "nt", "tn", "tt")
 ]

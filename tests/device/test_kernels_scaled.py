@@ -9,7 +9,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-from gemm_launch import launch_in_order
+from gemm_launch import example, launch_in_order
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
@@ -24,8 +24,8 @@ KERNELS = {
 }
 DTYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
 EXAMPLES = [
-    f"gemm_{formats}_nt_{tile}x{256 if 'fp4' in formats else 128}"
-    for tile in ("256x256", "64x64")
+    example(formats, schedule)
+    for schedule in ("PingPong", "DoubleBuffer")
     for formats in ("fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
 ]
 

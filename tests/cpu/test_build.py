@@ -1,0 +1,139 @@
+"""The build of the kernels: what is compiled again after an edit, and what `make demo` leaves out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm.errors import KernelNotFoundError
+from hipgemm.kernels import manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import archs  # noqa: E402
+import kernels  # noqa: E402
+import units  # noqa: E402
+from archs import ARCHS  # noqa: E402
+from instances import instances_for  # noqa: E402
+from probe import find_toolchain  # noqa: E402
+from toolchain import SOURCE, NoCompilerError  # noqa: E402
+
+QUICK = ("copy", "pack_mx_scales", "split_reduce")  # units that compile at once
+
+
+@pytest.fixture(scope="module")
+def toolchain():
+    try:
+        return find_toolchain()
+    except NoCompilerError as error:
+        pytest.skip(str(error))
+
+
+# ---- what is compiled again -----------------------------------------------------------------------------
+
+
+def test_an_edit_concerns_the_units_that_read_the_file(toolchain, tmp_path):
+    source = tmp_path / "a folder" / "src_hip"
+    shutil.copytree(SOURCE, source)
+    listed = units.split(instances_for(toolchain, ARCHS["gfx950"]), "gfx950")
+    quick = [unit for unit in listed if unit.instances[0].unit in QUICK]
+
+    def compiler():
+        return units.Compiler(toolchain, source / "kernels.hip", source.parent / "cache")
+
+    def stale():
+        return [unit.instances[0].unit for unit in quick if not compiler().has(unit)]
+
+    assert len(quick) == len(stale()) == len(QUICK)
+    counted = []
+    compiler().compile(quick, lambda done, of: counted.append((done, of)))
+    kernels_of = sum(len(unit.instances) for unit in quick)
+    assert counted[-1] == (kernels_of, kernels_of)
+    assert not stale()
+    for file, concerned in (
+        ("portable/copy.hpp", ["copy"]),
+        ("common/scale_layout.hpp", ["pack_mx_scales"]),
+        ("gemm/mfma.hpp", []),
+        ("common/memory.hpp", sorted(QUICK)),
+    ):
+        before = (source / file).read_text()
+        (source / file).write_text(before + "\n")
+        assert sorted(stale()) == concerned, file
+        (source / file).write_text(before)
+        assert not stale()
+    (source / "portable/copy.hpp").unlink()
+    assert stale() == ["copy"]
+
+
+# ---- make demo ------------------------------------------------------------------------------------------
+
+
+def test_the_gpu_at_hand(tmp_path):
+    assert archs.at_hand(tmp_path) is None
+    for node, version in ((0, 0), (10, 90402), (2, 90500)):
+        (tmp_path / str(node)).mkdir()
+        (tmp_path / str(node) / "properties").write_text(f"simd_count 8\ngfx_target_version {version}\n")
+    assert archs.at_hand(tmp_path) == "gfx950"
+    for version, arch in ((90010, "gfx90a"), (110000, "gfx1100"), (120001, "gfx1201")):
+        (tmp_path / "1").mkdir(exist_ok=True)
+        (tmp_path / "1" / "properties").write_text(f"gfx_target_version {version}\n")
+        assert archs.at_hand(tmp_path) == arch
+
+
+class Kept:
+    """A compiler that has these units."""
+
+    def __init__(self, has):
+        self.has = has
+
+
+@pytest.mark.parametrize(("gpu", "built"), [(None, "gfx950"), ("gfx942", "gfx942"), ("gfx1030", "gfx950")])
+def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
+    monkeypatch.setattr(kernels, "at_hand", lambda: gpu)
+    every = {arch: instances_for(toolchain, machine) for arch, machine in ARCHS.items()}
+    planned = kernels.plan(Kept(lambda unit: False), every, demo=True)
+    assert list(planned) == [built]
+    (chosen,) = planned.values()
+    assert all(unit.instances[0].demo for unit in chosen)
+    everything = kernels.plan(Kept(lambda unit: False), every, demo=False)
+    assert {unit.name for unit in chosen} <= {unit.name for unit in everything[built]}
+    assert (len(chosen) < len(everything[built])) == (built == "gfx950")
+    # What is compiled stays: a demo after `make kernels` takes nothing away.
+    again = kernels.plan(Kept(lambda unit: True), every, demo=True)
+    assert {unit.name for unit in again[built]} == {unit.name for unit in everything[built]}
+    assert list(again) == list(everything)
+
+
+def test_what_is_left_out_is_said(tmp_path, monkeypatch):
+    """By the call, with the line that builds it; the plain kernel does not stand in without a word."""
+    built = json.loads((manifest.KERNEL_DIR / "manifest.json").read_text())
+    listed = built["archs"]["gfx950"]["kernels"]
+    dropped = [k for k in listed if k.get("a") == "f16"]
+    built["archs"] = {"gfx950": built["archs"]["gfx950"]}
+    built["archs"]["gfx950"]["kernels"] = [k for k in listed if k not in dropped]
+    built["archs"]["gfx950"]["left_out"] = kernels._products(dropped)
+    (tmp_path / "manifest.json").write_text(json.dumps(built))
+    monkeypatch.setattr(manifest, "KERNEL_DIR", tmp_path)
+    half, brain = (np.ones((64, 64), dtype) for dtype in (np.float16, ml_dtypes.bfloat16))
+    assert hg.can_use("matmul", brain, brain, arch="gfx950")
+    answer = hg.can_use("matmul", half, half, arch="gfx950")
+    (reason,) = answer.reasons
+    line = "run: make kernels (in a source tree; else install hipgemm again)"
+    assert str(reason) == (
+        f"matmul kernels for f16 and f16 must be built; got a build for the examples only; {line}"
+    )
+    assert reason.kind is KernelNotFoundError
+    (reason,) = hg.can_use("matmul", brain, brain, arch="gfx942").reasons
+    assert str(reason) == f"no kernels for gfx942; architectures built: gfx950; {line}"
+    said = kernels.summary(built, 7.4)
+    count = len(listed) - len(dropped)
+    assert said.startswith(f"kernels: built in 7 s: gfx950 {count}; left out until `make kernels`: gfx942, ")
+    assert said.endswith("gfx942, gfx90a, gfx1100, gfx1201, f16 by f16")
