@@ -7,6 +7,7 @@
 #   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
 #   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
 #   make wheel      a wheel in dist/                   make fuzz    damaged code objects, at length
+#   make docs       the documentation -> build/docs/index.html
 #                                                      make clean   what was built; .venv stays
 
 MAKEFLAGS += --no-builtin-rules
@@ -22,9 +23,9 @@ ifeq ($(BUILD_PYTHON),$(VENV)/bin/python)
   READY_TO_TEST := $(VENV)/.installed-test
 endif
 
-.PHONY: help environment demo test fuzz lint format bench wheel kernels emulator emulator-all bridge clean FORCE
+.PHONY: help environment demo test fuzz lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
 help:
-	@sed -n '3,11s/^#//p' $(MAKEFILE_LIST)
+	@sed -n '3,12s/^#//p' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
 # What hipgemm and its build need; what the tests and what the linters need comes with those.
@@ -47,6 +48,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 $(VENV)/.installed-lint: $(VENV)/.installed
 	@echo "$(VENV): installing the linters"
 	@$(PIP_INSTALL) --editable '.[lint]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "$(VENV): installing Sphinx"
+	@$(PIP_INSTALL) --editable '.[docs]'
 	@touch $@
 
 environment: $(READY_TO_TEST)
@@ -212,6 +218,11 @@ format: $(VENV)/.installed-lint
 bench: $(READY) emulator-all kernels
 	$(BUILD_PYTHON) -m hipgemm bench
 	HIPGEMM_RUNTIME=emulator $(BUILD_PYTHON) -m hipgemm explain --check  # by its counters
+
+# The site of docs/, with the API reference made from the docstrings. A warning, such as a broken link, is an error.
+docs: $(VENV)/.installed-docs
+	@$(VENV)/bin/python -m sphinx -W --keep-going -q docs build/docs
+	@echo "built build/docs/index.html"
 
 wheel: $(READY)
 	$(BUILD_PYTHON) -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .

@@ -1,4 +1,4 @@
-# hipgemm in an image with ROCm 7, compiled by the pinned toolchain and not by ROCm's. docs/rocm.md says more.
+# hipgemm in an image with ROCm 7, compiled by the pinned toolchain and not by ROCm's. docs/use/rocm.md says more.
 #
 #   docker build -f docker/rocm7.Dockerfile -t hipgemm-rocm7 .
 #   docker run --rm --device /dev/kfd --device /dev/dri hipgemm-rocm7

@@ -290,7 +290,7 @@ def everything(args: argparse.Namespace) -> int:
 
 
 def table(found: dict[str, Result]) -> str:
-    """Markdown for docs/benchmarks.md."""
+    """Markdown for docs/trust/benchmarks.md."""
     lines = [f"{line}  " for line in found.get("device", {}).get("about", [])]
     lines += ["", "| pass over memory, bf16 | TB/s | a copy beside it, TB/s | ratio |", "|-|-|-|-|"]
     for name, row in found.get("bandwidth", {}).get("rates", {}).items():

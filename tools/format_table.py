@@ -1,4 +1,4 @@
-"""What each format and scale rule keeps of a signal: the table in docs/formats.md.
+"""What each format and scale rule keeps of a signal: the table in docs/trust/formats.md.
 
 Run: python tools/format_table.py [--values 4194304]
 """

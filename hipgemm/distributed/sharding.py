@@ -115,7 +115,7 @@ def sharded_matmul(
     With ``k`` each device multiplies its range of K for all rows, and sends float32 sums to the device that
     owns the rows. Between devices of one process this overlaps with the product of the next rows. The owner
     adds the ranges in a fixed order, applies alpha, col_scale and bias, and rounds once, so results are
-    reproducible. With a communicator, all of its ranks must make the call: see docs/sharding.md.
+    reproducible. With a communicator, all of its ranks must make the call: see docs/use/sharding.md.
 
     Examples
     --------
@@ -176,7 +176,7 @@ def sent_bytes(m: int, n: int, devices: int) -> int:
 
 
 def least_k(flops: float, bytes_per_second: float, devices: int) -> int:
-    """The K from which communication takes no longer than compute, for ``split="k"`` (docs/sharding.md).
+    """The K from which communication takes no longer than compute, for ``split="k"`` (docs/use/sharding.md).
 
     Examples
     --------

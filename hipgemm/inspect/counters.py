@@ -14,7 +14,7 @@ class EmulatorCounters:
     """Sums over launches. All except `nanoseconds` are reproducible, on every CPU.
 
     The counters from `counted_launches` on depend on addresses. They cover only the launches that ran while
-    addresses were counted. docs/emulator.md, "Counters", defines them.
+    addresses were counted. docs/trust/emulator.md, "Counters", defines them.
 
     Attributes
     ----------

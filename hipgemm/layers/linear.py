@@ -86,7 +86,7 @@ def linear(
     -----
     A pair is the result of `quantize_both`: an array blocked along its rows, and along its columns. If a
     quantized argument is not a pair, the backward pass of an MX recipe dequantizes it to bfloat16 and
-    quantizes it along the other axis. docs/training.md lists the products and error bounds of each recipe.
+    quantizes it along the other axis. docs/use/training.md lists the products of each recipe.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def linear_backward(
     Notes
     -----
     Leading axes are flattened for dw. Rows of dw whose w_post_scale is 0 are NaN. dbias is the sum of dy in
-    float32, before quantization. docs/training.md gives the error bound of each gradient.
+    float32, before quantization. docs/trust/bounds.md gives the error bound of each gradient.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The cost model: an estimate of a kernel's time, by which kernels are selected. See docs/choice.md."""
+"""The cost model: an estimate of a kernel's time, for kernel selection. See docs/change/choice.md."""
 
 from __future__ import annotations
 

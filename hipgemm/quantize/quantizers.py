@@ -133,7 +133,7 @@ def quantize_mxfp8(
     axis : int
         The axis that the product will sum over.
     scaling : str
-        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/formats.md.
+        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/trust/formats.md.
     format : str
         ``"mxfp8_e4m3"`` or ``"mxfp8_e5m2"``.
     group_offsets : int32 array (G+1,), optional
@@ -190,7 +190,7 @@ def quantize_mxfp4(
     axis : int
         The axis that the product will sum over.
     scaling : str
-        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/formats.md.
+        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/trust/formats.md.
     hadamard : bool
         Apply a 16-point Hadamard transform first, which spreads outliers. In a product both operands or
         none must have it.

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+import hipgemm
 from hipgemm import __main__
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^ *```.*\n((?s:.*?))^ *```$", re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["sharding.md"])
+@pytest.mark.parametrize("name", ["use/sharding.md"])
 def test_examples(name: str) -> None:
     found = doctest.testfile(str(DOCS / name), module_relative=False)
     assert found.attempted > 0
@@ -71,7 +72,7 @@ def _anchors(document: Path) -> list[str]:
 
 def test_failures_are_told_as_rocm_md_says() -> None:
     """The left column of its table of failures: parts of messages as they are in the sources."""
-    table = (DOCS / "rocm.md").read_text().partition("## What failures mean")[2].partition("\n## ")[0]
+    table = (DOCS / "use/rocm.md").read_text().partition("## What failures mean")[2].partition("\n## ")[0]
     messages = re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)
     assert len(messages) > 5
     sources = "".join(
@@ -79,3 +80,24 @@ def test_failures_are_told_as_rocm_md_says() -> None:
     )
     for message in messages:
         assert message in sources
+
+
+def test_api_reference_has_every_public_name() -> None:
+    """Made from the docstrings by `make docs`."""
+    text = (DOCS / "use/api.md").read_text()
+    documented = re.findall(r"^\.\. auto\w+:: hipgemm\.([\w.]+)$", text, re.MULTILINE)
+    public = [name for name in dir(hipgemm) if name != "__version__"]
+    assert sorted(public) == sorted(hipgemm.__all__)
+    submodules = [f"sharding.{name}" for name in hipgemm.sharding.__all__ if name not in public]
+    assert sorted(documented) == sorted([*public, *submodules, "reference", "testing"])
+
+
+def test_glossary_is_sorted_and_used() -> None:
+    text = (DOCS / "glossary.md").read_text()
+    terms = re.findall(r"^([^\n:]+)\n: ", text, re.MULTILINE)
+    assert len(terms) > 30
+    assert terms == sorted(terms, key=str.lower)
+    files = [*(path for path in DOCUMENTS if path.name != "glossary.md"), *(ROOT / "hipgemm").rglob("*.py")]
+    used = "".join(path.read_text() for path in files).lower()
+    for term in terms:
+        assert re.sub(r" \(.*|,.*", "", term).lower() in used, term

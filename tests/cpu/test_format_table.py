@@ -1,4 +1,4 @@
-"""The table in docs/formats.md is what its script prints."""
+"""The table in docs/trust/formats.md is what its script prints."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What runs on a host with ROCm: `.ci/rocm`, and the commands of docs/rocm.md. Here ROCm is a stand-in."""
+"""A host with ROCm: `.ci/rocm`, and the commands of docs/use/rocm.md. ROCm is a stand-in here."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_without_a_gpu_it_ends_before_anything_runs(tmp_path: Path) -> None:
     assert re.search(r"^problem +.+ \(HIPGEMM_RUNTIME=rocm\)$", done.stdout, re.MULTILINE)
 
 
-# ---- docs/rocm.md ----------------------------------------------------------------------------------
+# ---- docs/use/rocm.md ----------------------------------------------------------------------------------
 
 # Where the report has what a command prints; other commands are run.
 KEPT = {"info": "info.txt", "selftest": "selftest.txt", "test": "tests.txt", "--refcheck": "matmul-bf16.txt"}
@@ -104,7 +104,7 @@ KEPT = {"info": "info.txt", "selftest": "selftest.txt", "test": "tests.txt", "--
 def test_the_document_shows_what_commands_print(rocm: Path, report: Path) -> None:
     """Line by line, but for numbers and for the distance between columns."""
     blocks = re.findall(
-        r"^( *)```console\n\1\$ (.*)\n((?s:.*?))^ *```$", (ROOT / "docs/rocm.md").read_text(), re.M
+        r"^( *)```console\n\1\$ (.*)\n((?s:.*?))^ *```$", (ROOT / "docs/use/rocm.md").read_text(), re.M
     )
     commands = [command for _, command, _ in blocks]
     assert [command.split()[-1] for command in commands] == ["demo", *KEPT]
