@@ -21,7 +21,7 @@ def cells(line: str) -> list[str]:
 
 def test_documented_table():
     printed = [cells(line) for line in script().table(2**19)]
-    lines = (ROOT / "docs" / "formats.md").read_text().splitlines()
+    lines = (ROOT / "docs/trust/formats.md").read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if "SQNR, dB" in line and line.startswith("|"))
     documented = [cells(line) for line in lines[start : start + len(printed)]]
     assert [row[:2] for row in documented] == [row[:2] for row in printed]
