@@ -417,7 +417,7 @@ def test_finite_differences(recipe, scaled, rng):
 
 @pytest.mark.parametrize("format", QUANTIZED)
 def test_what_quantizing_may_change(format, rng):
-    """The bounds of docs/use/training.md on each number, in units of its block's scale."""
+    """The bounds of docs/trust/bounds.md on each element, in units of its block's scale."""
     x = (rng.standard_normal((256, 64)) * np.exp2(rng.integers(-20, 20, (256, 64)))).astype(F32)
     if format == "mxfp4_e2m1":
         q = reference.quantize_mxfp4(x, hadamard=False)
