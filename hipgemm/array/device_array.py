@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any, overload
 
@@ -174,6 +174,11 @@ class DeviceArray(Resident):
             raise TypeError("len() of a 0-d DeviceArray")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[DeviceArray]:
+        if not self.shape:
+            raise TypeError("DeviceArray: a 0-d array cannot be iterated over")
+        return (self[i] for i in range(self.shape[0]))
+
     def __matmul__(self, other: Any) -> Any:
         """Multiply by `hipgemm.matmul`."""
         return _matmul()(self, other)
@@ -181,13 +186,8 @@ class DeviceArray(Resident):
     def __rmatmul__(self, other: Any) -> Any:
         return _matmul()(other, self)
 
-    def __bool__(self) -> bool:
-        raise TypeError("DeviceArray: the truth value of a device array is not defined; use .get()")
-
-    def __eq__(self, other: object) -> bool:
-        raise TypeError("DeviceArray: == and != are not supported for device arrays; use .get()")
-
-    __hash__ = object.__hash__
+    def __imatmul__(self, other: Any) -> Any:
+        raise TypeError("DeviceArray: @= is not supported; use a = a @ b, or hipgemm.matmul with out")
 
     def __copy__(self) -> DeviceArray:
         return self._view(self._address, self.shape, self.strides, self.padded)
@@ -266,6 +266,9 @@ class DeviceArray(Resident):
             if not shape or (shape[-1] != 1 and strides[-1] != item):
                 required = f"the last axis must be contiguous to change the item size to {to.itemsize}"
                 raise fault(ValueError, "DeviceArray.view", required, f"strides={strides}")
+            if item % to.itemsize and to.itemsize < item:
+                required = f"an element of {self.dtype} must hold whole elements of the new dtype"
+                raise fault(ValueError, "DeviceArray.view", required, to)
             count, rest = divmod(shape[-1] * item, to.itemsize)
             if rest:
                 required = f"the last axis must be a multiple of {to.itemsize} bytes"
@@ -433,6 +436,8 @@ class _Export:
 def _index(i: Any, axis: int, n: int) -> int:
     """Parse an index of one element along an axis of length `n`."""
     try:
+        if isinstance(i, bool):  # a mask for NumPy, not a number
+            raise TypeError
         i = operator.index(i)
     except TypeError:
         required = "an index must be an int, a slice, None or ..."
@@ -648,7 +653,7 @@ def parse_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
         return Reason(
             TypeError, "dtype", requirement("dtype must be a dtype or the name of one", repr(dtype))
         )
-    if found.hasobject or found.itemsize == 0 or not found.isnative:
+    if found.hasobject or found.itemsize == 0 or not found.isnative or found.subdtype is not None:
         required = "dtype must be a plain type in native byte order"
         return Reason(TypeError, "dtype", requirement(required, found))
     return found

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray
 from ..errors import fault
+from ..formats.arrays import NoComparisons
 from ..formats.checks import Checks, require_axes
 from ..formats.elements import QUANTIZED
 from ..formats.scaled import ScaledArray
@@ -21,7 +22,7 @@ Part = DeviceArray | ScaledArray
 T = TypeVar("T")
 
 
-class ShardedArray:
+class ShardedArray(NoComparisons):
     """An array with one part on each device or MPI rank. `shard` and `sharded_matmul` make it.
 
     Attributes
@@ -50,6 +51,7 @@ class ShardedArray:
     """
 
     __slots__ = ("_key", "axis", "comm", "devices", "offsets", "parts", "shape", "timeout")
+    _plural = "sharded arrays"
 
     def __init__(
         self,

@@ -9,7 +9,24 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Resident(ABC):
+class NoComparisons:
+    """Refuses == and truth values. Python's own would compare identities, and be True for any array."""
+
+    __slots__ = ()
+    _plural, _instead = "device arrays", "use .get()"
+
+    def __bool__(self) -> bool:
+        kind = self._plural.removesuffix("s")
+        raise TypeError(f"{type(self).__name__}: the truth value of a {kind} is not defined; {self._instead}")
+
+    def __eq__(self, other: object) -> bool:
+        text = f"== and != are not supported for {self._plural}; {self._instead}"
+        raise TypeError(f"{type(self).__name__}: {text}")
+
+    __hash__ = object.__hash__
+
+
+class Resident(NoComparisons, ABC):
     """The interface of an array in device memory. `DeviceArray` implements it."""
 
     __slots__ = ()

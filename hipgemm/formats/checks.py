@@ -167,10 +167,13 @@ class Checks:
     def ints(self, name: str, x: Any, what: str = "a sequence of ints") -> tuple[int, ...] | None:
         """Parse several ints."""
         try:
-            return tuple(map(operator.index, x))
+            found = tuple(x)
+            if not any(isinstance(n, bool) for n in found):
+                return tuple(map(operator.index, found))
         except TypeError:
-            self.add(TypeError, "type", f"{name} must be {what}", repr(x))
-            return None
+            pass
+        self.add(TypeError, "type", f"{name} must be {what}", repr(x))
+        return None
 
     def shape(self, x: Any) -> tuple[int, ...] | None:
         """Parse a shape."""
@@ -188,11 +191,13 @@ def checked(function: str, check: Callable[[Checks], T | None]) -> T:
 
 def read_shape(function: str, shape: tuple[Any, ...], size: int) -> tuple[int, ...]:
     """Parse the arguments of a `reshape` method; one extent may be -1 and is then computed."""
+    if not shape:
+        raise fault(TypeError, function, "the new shape must be given", "no argument")
     asked = shape[0] if len(shape) == 1 else shape
     extents = checked(function, lambda checks: checks.shape(asked))
     if extents.count(-1) == 1:
         known = -math.prod(extents)
-        left = size // known if known else 0
+        left = size // known if known else -1
         extents = tuple(left if n == -1 else n for n in extents)
     if any(n < 0 for n in extents) or math.prod(extents) != size:
         raise fault(ValueError, function, f"shape must hold {size} elements", asked)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import fault
+from .arrays import NoComparisons, array_device, device_name
 from .arrays import Resident as Resident
-from .arrays import array_device, device_name
 from .arrays import is_array as is_array
 from .checks import Checks, read_shape, require_axes
 from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4
@@ -22,7 +22,7 @@ HADAMARD = 16  # size of the transform
 _U8 = np.dtype(np.uint8)
 
 
-class ScaledArray:
+class ScaledArray(NoComparisons):
     """A quantized array: elements of a narrow type, and their scales. The quantizers make it.
 
     Products cache copies of the scales in a kernel's layout. Make a new array instead of changing the scales
@@ -65,6 +65,7 @@ class ScaledArray:
     __slots__ = (
         "_kernel_scales", "amax", "axis", "data", "format", "group_offsets", "hadamard", "scale", "shape",
     )  # fmt: skip
+    _plural, _instead = "quantized arrays", "see hipgemm.dequantize"
     data: Any
     scale: Any
     format: str
