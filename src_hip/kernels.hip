@@ -1,8 +1,9 @@
-// Kernels, from rows that tools/instances.py makes of instances.def. HIPGEMM_INSTANCES names a file
-// with rows that are compiled together, behind the headers with their functions (tools/units.py).
+// Defines kernels, from rows that tools/instances.py makes of instances.def. HIPGEMM_INSTANCES
+// names a file with the rows of one translation unit, after the headers that they need
+// (tools/units.py).
 #include "common/kargs.hpp"
 
-// A product with matrix instructions: a tile of C for each workgroup.
+// A GEMM kernel: a tile of C for each workgroup.
 #define PRODUCT_KERNEL(name, operation, Args, a, b, layout, M, N, K, waves_m, waves_n, schedule,   \
                        waves_per_simd)                                                             \
   namespace hipgemm {                                                                              \
@@ -13,7 +14,8 @@
   }                                                                                                \
   }
 
-// Anything else. It is told the number of threads, the tile of a workgroup and what else a row has.
+// Any other kernel. Its function gets the number of threads, the tile of a workgroup and the rest
+// of the row as template arguments.
 #define PASS_KERNEL(name, operation, Args, threads, waves_per_simd, ...)   \
   namespace hipgemm {                                                      \
   HIPGEMM_KERNEL(threads, waves_per_simd) name(HIPGEMM_PARAMETERS(Args)) { \

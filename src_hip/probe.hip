@@ -1,5 +1,5 @@
 // Every builtin that the kernels use, for a compiler that is not the pinned one (tools/probe.py):
-// in a second it shows what that one lacks. Nothing launches it.
+// compiled in a second, it shows what that one lacks. It is never launched.
 #include "common/memory.hpp"
 
 namespace hipgemm {

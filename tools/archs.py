@@ -1,4 +1,4 @@
-"""The architectures there are kernels for, and what a compute unit of each has."""
+"""The architectures there are kernels for, and the resources of their compute units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Occupancy(NamedTuple):
-    """What a compute unit holds of a kernel at once."""
+    """How much of a kernel a compute unit runs at a time."""
 
     workgroups_per_cu: float  # where two compute units share LDS: half of what both hold
     waves_per_simd: float  # on average
@@ -21,21 +21,21 @@ class Arch:
 
     mach: int  # its number in an ELF file's flags
     wave: int  # lanes, as the compiler chooses
-    vgprs: int  # registers of a SIMD lane, and what they are given out in
+    vgprs: int  # registers of a SIMD lane, and the granule of their allocation
     vgpr_granule: int
-    lds: int  # bytes that the SIMDs below share, and what they are given out in
+    lds: int  # bytes that the SIMDs below share, and the granule of their allocation
     lds_granule: int
     simds: int
     max_waves: int  # of a SIMD
-    compute_units: int = 1  # that those SIMDs are
+    compute_units: int = 1  # that have those SIMDs
     matrix: bool = False  # gfx950's matrix instructions and DMA into LDS: all kernels, not only the portable
 
     def allocated(self, vgpr: int) -> int:
-        """Registers that a wave gets that asks for `vgpr`."""
+        """Registers allocated to a wave that uses `vgpr`."""
         return max(self.vgpr_granule, _up(vgpr, self.vgpr_granule))
 
     def occupancy(self, vgpr: int, lds: int, threads: int) -> Occupancy:
-        """What fits at once, by registers and by LDS: a workgroup fits as a whole or not at all.
+        """Occupancy by registers and by LDS: a workgroup fits as a whole or not at all.
 
         >>> ARCHS["gfx950"].occupancy(vgpr=200, lds=65536, threads=256)
         Occupancy(workgroups_per_cu=2, waves_per_simd=2)

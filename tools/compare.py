@@ -1,4 +1,4 @@
-"""Compare the kernels of two builds: which have other machine code, and what of it has changed.
+"""Compare the kernels of two builds: which differ in machine code, and in what figures.
 
 Copy hipgemm/kernels/ before a change of src_hip/ or of the compiler, build, and name the copy.
 """
@@ -20,11 +20,11 @@ FIGURES = {
     "lds": "LDS",
     "waves_per_simd": "waves/SIMD",
 }
-ENTRY = slice(16, 24)  # of a descriptor: how far from it the code lies
+ENTRY = slice(16, 24)  # of a descriptor: the distance to the code
 
 
 def machine_code(path: Path) -> dict[str, bytes]:
-    """The code of each kernel, and behind it the descriptor but for where the code lies."""
+    """The code of each kernel, and its descriptor without the address of the code."""
     elf = path.read_bytes()
     built = code_object.read(elf)
 

@@ -1,4 +1,4 @@
-"""What the compiler made of a kernel, from the code object and the assembly."""
+"""Figures of a compiled kernel, from the code object and the assembly."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from toolchain import BuildError
 
 
 def complete(kernel: dict[str, Any], arch: Arch, built: code_object.CodeObject, assembly: str) -> None:
-    """Add the figures of the built kernel; the argument layout must be the code object's."""
+    """Add the figures of the built kernel; its argument layout must be that of the code object."""
     name = kernel["name"]
     meta = built.kernels.get(name)
     if meta is None:
         raise BuildError(f"{name}: in instances.def but not in the code object")
     visible = [a for a in meta[".args"] if not a[".value_kind"].startswith("hidden_")]
     if [(a[".offset"], a[".size"]) for a in visible] != [(a["offset"], a["size"]) for a in kernel["args"]]:
-        raise BuildError(f"{name}: argument layout {visible} differs from kargs.hpp {kernel['args']}")
+        raise BuildError(f"{name}: argument layout {visible} differs from the header's {kernel['args']}")
     descriptor = built.descriptors[name]
     vgprs = arch.allocated(descriptor.vgprs)
     kernel.update(

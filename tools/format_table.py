@@ -1,4 +1,4 @@
-"""What each format and scale rule keeps of a signal: the table in docs/trust/formats.md.
+"""Signal to quantization noise of each format and scale rule: the table in docs/trust/formats.md.
 
 Run: python tools/format_table.py [--values 4194304]
 """
@@ -42,7 +42,7 @@ def recipes() -> Iterator[tuple[str, str, Any]]:
 
 
 def measure(x: Floats, q: ScaledArray) -> tuple[float, float]:
-    """Signal to quantization noise in dB, and the share of numbers that became 0."""
+    """Signal to quantization noise in dB, and the share of values that became 0."""
     back = reference.dequantize(q)
     noise = np.sum((back.astype(np.float64) - x) ** 2)
     lost = np.mean((back == 0) & (x != 0))

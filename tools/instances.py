@@ -1,4 +1,4 @@
-"""The kernels of src_hip/instances.def, with the arguments of kargs.hpp."""
+"""The kernels of src_hip/instances.def, with the arguments that their headers list."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ class Instance:
     kernel: dict[str, Any]  # its entry in the manifest
     row: str  # of kernels.hip
     header: str  # with its function
-    unit: str  # what it is compiled together with
-    portable: bool  # to any architecture
+    unit: str  # the unit that it is compiled in
+    portable: bool  # for any architecture
     demo: bool  # whether the examples use it
 
 
 def all_instances(tools: Toolchain) -> list[Instance]:
-    """All there are."""
+    """The kernels of all architectures."""
     formats = read_formats()
     listed = read_kernels(formats)
-    lists = [name for p in listed.products for name in (p.args, p.scaled_args)]
-    args = _read_arguments(tools, [*lists, *(row.args for row in listed.passes)])
+    args = _read_arguments(tools, listed)
     return [*_products(listed, formats, args), *(_pass(row, args) for row in listed.passes)]
 
 
-def _read_arguments(tools: Toolchain, names: Iterable[str]) -> Arguments:
-    lists = "".join(f'["{name}" HIPGEMM_{name}(ROW)]\n' for name in dict.fromkeys(names))
-    expanded = tools.preprocess(
-        '#define HIPGEMM_LISTS_ONLY\n#include "common/kargs.hpp"\n'
-        f"#define ROW(type, name) , [#type, #name]\n{lists}"
-    )
-    rows = [json.loads(line) for line in expanded.splitlines() if line.strip()]
-    return {name: lay_out(pairs) for name, *pairs in rows}
+def _read_arguments(tools: Toolchain, listed: KernelTables) -> Arguments:
+    """The lists of arguments that rows name, from the headers that they name."""
+    rows: list[Product | Pass] = [*listed.products, *listed.passes]
+    headers = "".join(f'#include "{header}"\n' for header in dict.fromkeys(row.header for row in rows))
+    names = dict.fromkeys([*(row.args for row in rows), *(row.scaled_args for row in listed.products)])
+    lists = "".join(f'["{name}" HIPGEMM_{name}(ROW)]\n' for name in names)
+    expanded = tools.preprocess(f"{headers}#define ROW(type, name) , [#type, #name]\n{lists}")
+    found = [json.loads(line) for line in expanded.splitlines() if line.startswith('["')]
+    return {name: lay_out(pairs) for name, *pairs in found}
 
 
 def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> Iterator[Instance]:
@@ -103,9 +103,9 @@ def _product(
         "waves": waves,
         "threads": waves * WAVE_LANES,
         "schedule": tile.schedule,
-        # Numbers of 16 bytes: K comes in whole chunks, and a K tile is 8 of them.
+        # Elements in 16 bytes: K is a multiple of them, and a K tile has 8 chunks.
         "chunk": int(pair.k) // 8,
-        # Numbers along K with a scale of their own; 0 where a row or all share one.
+        # Elements along K that share a scale; 0 where a row or all share one.
         "block": block or 0,
         "limits": {"waves_per_simd": int(tile.waves_per_simd), "valu_salu": int(limit)},
         "args": args[listed],
@@ -166,7 +166,7 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
 def instances_for(tools: Toolchain, arch: Arch) -> list[Instance]:
     """The kernels that an architecture builds."""
     chosen = [found for found in all_instances(tools) if arch.matrix or found.portable]
-    if not arch.matrix:  # there the compiler weighs registers itself: src_hip/common/hip_device.hpp
+    if not arch.matrix:  # there the compiler decides on registers: src_hip/common/hip_device.hpp
         for instance in chosen:
             del instance.kernel["limits"]
     return chosen

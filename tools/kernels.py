@@ -30,12 +30,12 @@ from toolchain import ROOT, SOURCE, BuildError, Toolchain, reason
 
 OUTPUT = ROOT / "hipgemm" / "kernels"
 CACHE = ROOT / "build" / "kernels"
-DEMO_ARCH = "gfx950"  # where there is no GPU: what the emulator is
-REPORTS = 4  # lines that say how far a build is
+DEMO_ARCH = "gfx950"  # without a GPU: the emulator's architecture
+REPORTS = 4  # lines of progress
 
 
 class Progress:
-    """Says now and then how many kernels are compiled."""
+    """Prints how many kernels are compiled, at most REPORTS times."""
 
     def __init__(self) -> None:
         self._said = 0
@@ -50,7 +50,7 @@ class Progress:
 def plan(
     compiler: units.Compiler, every: dict[str, list[Instance]], demo: bool
 ) -> dict[str, list[units.Unit]]:
-    """What is to be built by architecture: everything, or what the examples use and what is compiled."""
+    """The units to build by architecture: all, or those that the examples use and those compiled before."""
     split = {arch: units.split(instances, arch) for arch, instances in every.items()}
     if not demo:
         return split

@@ -1,4 +1,4 @@
-"""Limits of kernels and code objects: what breaks them fails the build."""
+"""Limits of kernels and code objects: a build that breaks one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiler that is not the pinned one is tried on a little code before it compiles all kernels."""
+"""The trial of a compiler that is not the pinned one, before it compiles all kernels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from limits import faults
 from toolchain import SOURCE, BuildError, Toolchain, choose, reason
 
 ARCH = "gfx950"
-# It needs nearly all registers there are for two waves per SIMD: the first kernel to spill.
+# It needs nearly all registers of two waves per SIMD, so it is the first kernel to spill.
 INSTANCE = "gemm_mxfp8_e4m3_nt_256x256x128"
-SECONDS = 60  # that one command may take
+SECONDS = 60  # limit of one command
 
 
 def find_toolchain() -> Toolchain:

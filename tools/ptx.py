@@ -1,6 +1,6 @@
 """Build the portable kernels for NVIDIA GPUs: src_hip/ -> hipgemm/kernels/hipgemm_sm_90a.ptx and bridge.json.
 
-The driver compiles the text when it is loaded. Registers and spills are its affair: no limits here.
+The driver compiles the text when it is loaded. It decides on registers: no limits here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ CHIP, WAVE = "sm_90a", 32
 
 def build(tools: Toolchain) -> tuple[dict[str, Any], bytes]:
     """The manifest and the text."""
-    instances = instances_for(tools, ARCHS["gfx90a"])  # as any that has only portable ones
+    instances = instances_for(tools, ARCHS["gfx90a"])  # an architecture with portable kernels only
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "unit.def").write_text(unit_source(instances))
         text = Path(scratch) / "kernels.ptx"
         cuda = ("-x", "cuda", f"--cuda-gpu-arch={CHIP}", "--cuda-device-only", "-nocudainc", "-nocudalib")
-        # Nothing is fused but what is written as one operation.
+        # No fused multiply-add but where the code says so.
         flags = ("-std=c++20", "-O3", "-ffp-contract=on", "-Wno-unknown-cuda-version")
         unit = ("-I.", f"-I{scratch}", '-DHIPGEMM_INSTANCES="unit.def"')
         run([*tools.clang, *cuda, *flags, *unit, "-S", "kernels.hip", "-o", str(text)])
-        content = text.read_bytes() + b"\0"  # the driver looks for the end
+        content = text.read_bytes() + b"\0"  # the driver wants a terminator
     entry = {
         "file": f"hipgemm_{CHIP}.ptx",
         "bytes": len(content),

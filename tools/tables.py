@@ -11,7 +11,7 @@ from toolchain import SOURCE, BuildError
 
 
 class Format(NamedTuple):
-    """Numbers as they are."""
+    """A format without scales."""
 
     name: str
     code: str
@@ -19,7 +19,7 @@ class Format(NamedTuple):
 
 
 class ScaledFormat(NamedTuple):
-    """Numbers with scales beside them."""
+    """A format with scales."""
 
     name: str
     code: str
@@ -29,7 +29,7 @@ class ScaledFormat(NamedTuple):
 
 
 class ScaleRule(NamedTuple):
-    """How the scale of a block follows from its numbers."""
+    """How the scale of a block follows from its amax."""
 
     name: str
     code: str
@@ -56,12 +56,12 @@ class Tile(NamedTuple):
 
     @property
     def is_ring(self) -> bool:
-        """Whether many K tiles are under way at a time, and loops short."""
+        """Whether several K tiles are in flight, in a short loop."""
         return self.schedule.startswith("Ring")
 
 
 class Product(NamedTuple):
-    """An operation that multiplies tiles by matrix instructions."""
+    """A GEMM: an operation by matrix instructions."""
 
     operation: str
     header: str
@@ -81,7 +81,7 @@ class Serves(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """One product kernel, besides those of all the tiles."""
+    """One GEMM kernel, in addition to those of all tiles."""
 
     operation: str
     pair: str
@@ -94,7 +94,7 @@ class Kernel(NamedTuple):
 
     @property
     def tile(self) -> Tile:
-        """Its tile, as a row of its own would have it."""
+        """Its tile, as a TILE row has it."""
         return Tile(*self[3:])
 
 
@@ -105,7 +105,7 @@ class Demo(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A kernel that is no such product."""
+    """A kernel that is not a GEMM."""
 
     name: str
     operation: str
@@ -122,7 +122,7 @@ Row = TypeVar("Row", bound=tuple[str, ...])
 
 
 def _kind(row: type[tuple[str, ...]]) -> str:
-    """What rows are called in a file.
+    """The name of a kind of row in a file.
 
     >>> _kind(ScaledFormat)
     'SCALED_FORMAT'
@@ -173,7 +173,7 @@ class FormatTables:
     scale_rules: dict[str, ScaleRule]
 
     def codes(self) -> dict[str, dict[str, int]]:
-        """What the manifest says: by which codes kernels are passed formats and rules."""
+        """The manifest's codes of formats and scale rules."""
         return {
             "formats": {name: int(row.code) for name, row in self.formats.items()},
             "scale_rules": {name: int(row.code) for name, row in self.scale_rules.items()},

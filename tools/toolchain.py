@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src_hip"
 VARIABLE = "HIPGEMM_HIPCC"
-VERSION_SECONDS = 20  # that a compiler may take to print its version
+VERSION_SECONDS = 20  # limit for printing the version
 
 
 class BuildError(Exception):
@@ -34,8 +34,8 @@ class Toolchain:
 
     clang: list[str]
     lld: list[str]
-    origin: str = ""  # what named it; empty: it is the pinned one
-    seconds: float | None = None  # that one command may take
+    origin: str = ""  # where it comes from; empty for the pinned one
+    seconds: float | None = None  # limit of one command
 
     def compile(self, source: Path, arch: str, assembly: Path, *flags: str) -> None:
         """HIP source to assembly."""
@@ -63,7 +63,7 @@ class Toolchain:
             )
 
     def version(self) -> str:
-        """What the compiler calls itself."""
+        """The compiler's name and version."""
         found = re.search(
             r"(AMD )?clang version [\w.]+", run([*self.clang, "--version"], seconds=self.seconds)
         )
@@ -105,7 +105,7 @@ def run(
     try:
         printed, complaints = process.communicate(text, seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # a driver may be a script that waits for another program
+        os.killpg(process.pid, signal.SIGKILL)  # with its children: a driver may be a script
         process.communicate()
         raise BuildError(f"{' '.join(command)}\nerror: no answer within {seconds:g} s") from None
     if process.returncode:
@@ -116,7 +116,7 @@ def run(
 
 
 def reason(error: BuildError) -> str:
-    """What is wrong, of all that a failed command printed: its first error, else its last line."""
+    """Why a command failed: the first error that it printed, else its last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((found[1] for line in lines if (found := re.search(r"\berror: (.*)", line))), lines[-1])
 
@@ -139,7 +139,7 @@ def way_out(origin: str) -> str:
 
 
 def choose() -> Toolchain:
-    """The compiler that HIPGEMM_HIPCC names, else the pinned one. ROCm's is never taken by itself."""
+    """The compiler that HIPGEMM_HIPCC names, else the pinned one. ROCm's is used only if it is named."""
     wanted = os.environ.get(VARIABLE, "")
     return _ziglang() if wanted in ("", "ziglang") else _named(wanted)
 

@@ -25,7 +25,7 @@ from instances import Instance, is_gemm, unit_source
 from toolchain import Toolchain, assembler_flags, hip_flags
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
-LAYOUT = "1"  # of the files kept; to be changed with how these are made
+LAYOUT = "1"  # version of the files in the cache; to be changed with their contents
 KEPT_SECONDS = 24 * 3600  # that a unit stays in the cache after its last use
 
 
@@ -38,7 +38,7 @@ class Unit:
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """A name of its own."""
         return f"{self.arch}_{self.instances[0].unit}"
 
     @property
@@ -54,7 +54,7 @@ class Compiled:
     """A unit's assembly, in parts, and its object file."""
 
     assembly: str  # without the metadata
-    header: str  # what the assembly begins with, whatever the kernels
+    header: str  # the part of the assembly before the kernels
     kernels: str  # their entries of the metadata
     footer: str  # what follows these
     code: bytes
@@ -86,7 +86,7 @@ class Compiler:
         """Compile what is not kept, on all cores. `progress` is told how many kernels of how many."""
         self._cache.mkdir(parents=True, exist_ok=True)
         missing = [unit for unit in units if not self.has(unit)]
-        # Those that take longest come first, so that no core is left with one of them at the end.
+        # The slowest units first, so that all cores end at about the same time.
         missing.sort(key=lambda unit: (not is_gemm(unit.instances[0].kernel), -len(unit.instances)))
         done, of = 0, sum(len(unit.instances) for unit in missing)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -113,7 +113,7 @@ class Compiler:
         return self._cache / f"{unit.name}.files"
 
     def _paths(self, unit: Unit, files: Iterable[str]) -> tuple[Path, Path]:
-        """Where assembly and object lie, if these are the files that the unit reads."""
+        """Paths of assembly and object, for the files that the unit reads."""
         how = (*hip_flags(unit.arch), *unit.flags, *assembler_flags(unit.arch))
         parts = (LAYOUT, self._version, *how, unit_source(unit.instances))
         parts += tuple(part for file in files for part in (file, self._content(file)))
@@ -128,7 +128,7 @@ class Compiler:
             folder = Path(scratch)
             (folder / "unit.def").write_text(unit_source(unit.instances))
             made, bare, target, read = (folder / f"unit.{end}" for end in ("s", "bare.s", "o", "d"))
-            # As -MD -MF does, which drivers drop where code is for a GPU alone.
+            # As with -MD -MF, which drivers ignore when they compile for a GPU only.
             dependencies = ("-dependency-file", str(read), "-MT", "unit", "-sys-header-deps")
             passed_on = (part for flag in dependencies for part in ("-Xclang", flag))
             flags = (f"-I{folder}", *unit.flags, *passed_on)

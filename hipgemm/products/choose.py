@@ -325,7 +325,7 @@ def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
     built = load_manifest().get(kernels[0].arch) if kernels else None
     for x in built.left_out if built else ():
         if serves(x, p) and (x.a, x.b) == _formats(p):
-            required = f"{p.op.name} kernels for {x.a} and {x.b} must be built"
+            required = f"kernels for {x.a} and {x.b} must be built"
             context = f"run: {MAKE_LINE}"
             text = requirement(required, "a build for the examples only", context)
             return [Reason(KernelNotFoundError, "kernel", text)]

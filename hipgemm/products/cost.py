@@ -92,7 +92,10 @@ RATES = {
     "launch": LAUNCH,
 }
 
-RUN, GROUP_ROWS = 64, 8  # consecutive tiles of an XCD, and the rows of tiles in them: src_hip/gemm/order.hpp
+RUN, GROUP_ROWS = (
+    64,
+    8,
+)  # consecutive tiles of an XCD, and the rows of tiles in them: src_hip/gemm/tile_order.hpp
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # numbers of parts of K to consider
 
 

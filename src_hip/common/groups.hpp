@@ -8,10 +8,10 @@
 namespace hipgemm {
 
 // Rows are cut into slots of kSlotRows: group g has those from offsets[g] / kSlotRows + g on. These
-// numbers grow from group to group, and no group needs more slots than there are up to the next
-// one's. So the host sizes a grid from the number of rows and groups alone, and a workgroup counts
-// in one look at all offsets how many groups begin at its slot or before, without adding up
-// lengths. Each group may have one slot too many, whose workgroups leave at once.
+// slots increase from group to group, and each group has enough of them before the next one's
+// first. So the host computes the grid from the number of rows and groups alone, and a workgroup
+// finds its group by counting the groups that begin at its slot or before, without a sum of
+// lengths. A group may have one slot too many, whose workgroups return at once.
 HIPGEMM_BOTH constexpr u32 first_slot(u32 offset, u32 group, u32 slot_rows) {
   return offset / slot_rows + group;
 }
@@ -20,26 +20,26 @@ HIPGEMM_BOTH constexpr u32 count_slots(u32 rows, u32 groups, u32 slot_rows) {
 }
 
 #if defined(__clang__)
-// What a slot is of: the rows of a group, and the slot's place among the group's own.
+// The group that a slot belongs to, its rows, and the slot's index among the group's slots.
 struct GroupSlot {
-  u32 group, begin, end, turn;
+  u32 group, begin, end, index;
 };
 
-// What `status` is told about the first offset that is wrong.
+// What the kernel writes to `status` about the first wrong offset.
 struct OffsetFault {
-  u32 place;  // 1 for offsets[0]
+  u32 position;  // 1 for offsets[0]
   int offset, before;
   u32 rows;
 };
 
-// Group `count` is the rows behind the last offset. Whatever offsets say, each counts as no less
-// than any before it and no more than all rows: groups never overlap, nor leave their matrix.
+// Group `count` is the rows after the last offset. Each offset is clamped to at least all before it
+// and at most the number of rows: groups never overlap, nor leave their matrix.
 class Groups {
  public:
   HIPGEMM_DEVICE Groups(const void* offsets, u32 count, u32 rows)
       : offsets_(reinterpret_cast<u64>(offsets)), count_(count), rows_(rows) {}
 
-  // The group of a slot that is the same in all lanes. A wave looks at 64 groups at a time.
+  // The group of a slot that is the same in all lanes. A wave compares 64 groups at a time.
   template <u32 kSlotRows>
   HIPGEMM_DEVICE GroupSlot find(u32 slot) const {
     u32 begun = 0, begin = 0;
@@ -78,18 +78,18 @@ class Groups {
                                      kWaveLanes - 1);
   }
 
-  // What the host says of offsets that it knows, in a note for the time when it waits. `block`: of
-  // what offsets must be multiples. For one wave.
+  // The checks that the host makes of offsets in its own memory; the host reads the result when it
+  // synchronizes. `block`: offsets must be multiples of it. For one wave.
   HIPGEMM_DEVICE void check(void* status, u32 block) const {
     for (u32 first = 0; first <= count_; first += kWaveLanes) {
-      const u32 place = smaller(first + lane(), count_);
-      const int offset = load(place), before = place == 0 ? 0 : load(place - 1);
-      const bool wrong = (place == 0 && offset != 0) || offset < before ||
+      const u32 position = smaller(first + lane(), count_);
+      const int offset = load(position), before = position == 0 ? 0 : load(position - 1);
+      const bool wrong = (position == 0 && offset != 0) || offset < before ||
                          offset > static_cast<int>(rows_) || static_cast<u32>(offset) % block != 0;
       const u64 ballot = __builtin_amdgcn_ballot_w64(wrong);
       if (ballot == 0) continue;
       if (lane() == static_cast<u32>(__builtin_ctzll(ballot)))
-        *(__attribute__((address_space(1))) OffsetFault*)status = {place + 1, offset, before,
+        *(__attribute__((address_space(1))) OffsetFault*)status = {position + 1, offset, before,
                                                                    rows_};
       return;
     }
@@ -98,8 +98,7 @@ class Groups {
  private:
   static HIPGEMM_DEVICE u32 lane() { return __builtin_amdgcn_workitem_id_x() % kWaveLanes; }
 
-  // The offset of this lane's group as it counts; that of the group before the wave's first is no
-  // more than `before`.
+  // The clamped offset of this lane's group; `before` is that of the group before the wave's first.
   HIPGEMM_DEVICE u32 counted(u32 group, u32 before) const {
     const u32 offset = group == 0 ? 0 : inside(load(smaller(group, count_)));
     return larger(before, scan(offset, larger));
@@ -115,16 +114,16 @@ class Groups {
     return ((const __attribute__((address_space(1))) int*)offsets_)[i];
   }
 
-  // Each lane's value joined with those of all lanes before; 0 changes nothing.
-  template <class Join>
-  static HIPGEMM_DEVICE u32 scan(u32 x, Join join) {
+  // An inclusive scan over the lanes; 0 is the neutral element.
+  template <class Combine>
+  static HIPGEMM_DEVICE u32 scan(u32 x, Combine combine) {
     constexpr int kRowShift = 0x110, kRowLast = 0x142, kHalfLast = 0x143;
-    x = join(x, moved<kRowShift + 1>(x));
-    x = join(x, moved<kRowShift + 2>(x));
-    x = join(x, moved<kRowShift + 4>(x));
-    x = join(x, moved<kRowShift + 8>(x));
-    x = join(x, moved<kRowLast, 0b1010>(x));
-    return join(x, moved<kHalfLast, 0b1100>(x));
+    x = combine(x, moved<kRowShift + 1>(x));
+    x = combine(x, moved<kRowShift + 2>(x));
+    x = combine(x, moved<kRowShift + 4>(x));
+    x = combine(x, moved<kRowShift + 8>(x));
+    x = combine(x, moved<kRowLast, 0b1010>(x));
+    return combine(x, moved<kHalfLast, 0b1100>(x));
   }
   template <int kControl, int kRows = 0b1111>
   static HIPGEMM_DEVICE u32 moved(u32 x) {

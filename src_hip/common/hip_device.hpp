@@ -1,10 +1,12 @@
 // The HIP dialect the kernels are written in: the language and the compiler's builtins, no header.
-// Code that only computes (order.hpp, swizzle.hpp) also compiles for the host, where tests call it.
+// Code that only computes (tile_order.hpp, swizzle.hpp) also compiles for the host, where tests
+// call it.
 #pragma once
 
-#define HIPGEMM_INLINE __attribute__((always_inline))  // lambdas too: calls cost a stack in memory
+#define HIPGEMM_INLINE \
+  __attribute__((always_inline))  // lambdas too: a call would need a stack in memory
 #if defined(__HIP__) || defined(__CUDA__)
-// hipcc brings these along; a bare clang has only the attributes.
+// hipcc defines these; a bare clang has only the attributes.
 #if !defined(__device__)
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
@@ -12,38 +14,38 @@
 #endif
 #define HIPGEMM_DEVICE __device__ inline HIPGEMM_INLINE
 #define HIPGEMM_BOTH __attribute__((host, device)) inline __attribute__((always_inline))
-// Values are rounded where the rules say so, and nowhere else. For all that follows, in any header.
+// No fused multiply-add but where the code says so, here and in all headers after this one.
 #pragma clang fp contract(off)
 #else
 #define HIPGEMM_BOTH inline
 #endif
 
-// Whether there are instructions for OCP's formats of 8 and 4 bits. gfx942 has fp8 ones of the same
-// names, for formats of its own. HIPGEMM_GENERIC_CASTS does without, for comparison.
+// Whether there are instructions for OCP's formats of 8 and 4 bits. gfx942 has fp8 instructions of
+// the same names, for formats of its own. With HIPGEMM_GENERIC_CASTS none are used, for comparison.
 #if defined(__gfx950__) && !defined(HIPGEMM_GENERIC_CASTS)
-#define HIPGEMM_NARROW_CASTS 1
+#define HIPGEMM_LOW_PRECISION_CASTS 1
 #else
-#define HIPGEMM_NARROW_CASTS 0
+#define HIPGEMM_LOW_PRECISION_CASTS 0
 #endif
 
-// Whether there are instructions that cast pairs of floats to OCP's formats of 8 bits.
+// Whether there are instructions that convert pairs of floats to OCP's formats of 8 bits.
 #if defined(__NVPTX__) && !defined(HIPGEMM_GENERIC_CASTS)
 #define HIPGEMM_PAIR_CASTS 1
 #else
 #define HIPGEMM_PAIR_CASTS 0
 #endif
 
-// Whether there are the matrix instructions and the DMA that the tiled products are made of.
+// Whether there are the matrix instructions and the DMA that the GEMM kernels use.
 #if defined(__gfx950__)
 #define HIPGEMM_MATRIX_KERNELS 1
 #else
 #define HIPGEMM_MATRIX_KERNELS 0
 #endif
 
-// The number of threads is exact, so that on gfx950 the most registers follow from waves_per_simd
-// alone: a minimum of waves. Given as the maximum too, it would have registers allocated that no
-// one uses until no more waves fit. Elsewhere the compiler weighs registers itself. (clang's own
-// launch bounds mean blocks per CU in their second argument.)
+// The number of threads is exact, so that on gfx950 the register limit follows from waves_per_simd
+// alone, a minimum of waves. Were it the maximum too, registers would be allocated, unused, until
+// no more waves fit. Elsewhere the compiler decides on registers. (The second argument of clang's
+// launch bounds means blocks per CU.)
 #if HIPGEMM_MATRIX_KERNELS
 #define HIPGEMM_KERNEL(threads, waves_per_simd)                                       \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), \
@@ -51,7 +53,7 @@
 #elif defined(__AMDGCN__)
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads))) void
-#else  // as many threads on a multiprocessor as those waves are on a CU: 4 SIMDs, 64 lanes
+#else  // as many threads per multiprocessor as those waves are per CU: 4 SIMDs, 64 lanes
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__                         \
       __attribute__((launch_bounds(threads, waves_per_simd * 256 / (threads)))) void
@@ -64,7 +66,7 @@ namespace hipgemm {
 HIPGEMM_DEVICE unsigned thread_index() { return __builtin_amdgcn_workitem_id_x(); }
 HIPGEMM_DEVICE unsigned workgroup_index() { return __builtin_amdgcn_workgroup_id_x(); }
 
-// The ordinary barrier: memory accesses of all waves before it are seen by all after it.
+// The usual barrier: memory accesses before it are visible to all waves after it.
 HIPGEMM_DEVICE void sync_workgroup() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   __builtin_amdgcn_s_barrier();
@@ -74,7 +76,7 @@ HIPGEMM_DEVICE void sync_workgroup() {
 // The value is the same in all lanes: keep it in a scalar register.
 HIPGEMM_DEVICE unsigned uniform(unsigned x) { return __builtin_amdgcn_readfirstlane(x); }
 
-// What lane `which` of each 2, 4 or 16 has.
+// The value of lane `which` of each 2, 4 or 16.
 template <unsigned kLanes, unsigned which>
 HIPGEMM_DEVICE unsigned of_lane(unsigned x) {
   static_assert(which < kLanes && (kLanes == 2 || kLanes == 4 || kLanes == 16), "");
@@ -83,8 +85,8 @@ HIPGEMM_DEVICE unsigned of_lane(unsigned x) {
   return __builtin_amdgcn_mov_dpp(x, kControl, 15, 15, true);
 }
 
-// What another lane has. 1: the neighbour; 2: the one two away, in the neighbouring pair; 4, 8: one
-// of the neighbouring four or eight, which one depends on the machine.
+// The value of another lane. 1: the neighbour; 2: the lane two away, in the neighbouring pair; 4,
+// 8: a lane of the neighbouring four or eight, which one depends on the machine.
 template <unsigned kAway>
 HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
   static_assert(kAway == 1 || kAway == 2 || kAway == 4 || kAway == 8, "within 16 lanes");
@@ -101,15 +103,15 @@ HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_amdgcn_ldexpf(x, exponent);
 }
 
-// x between the two; of a NaN either.
+// x clamped; for a NaN either limit.
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_amdgcn_fmed3f(x, low, high);
 }
 
-// The greater magnitude, as bits: a NaN above infinity above all numbers.
-HIPGEMM_DEVICE unsigned greater_magnitude(unsigned most, float x) {
+// The larger magnitude, as bits: NaN above infinity above all finite values.
+HIPGEMM_DEVICE unsigned max_magnitude(unsigned amax, float x) {
   const unsigned bits = __builtin_bit_cast(unsigned, x) & 0x7fffffffu;
-  return bits > most ? bits : most;
+  return bits > amax ? bits : amax;
 }
 
 // The highest bytes of four words, the first's lowest.
@@ -122,12 +124,12 @@ HIPGEMM_DEVICE float widen_half(unsigned short bits) {
   return static_cast<float>(__builtin_bit_cast(_Float16, bits));
 }
 
-// Memory that no one writes while the kernel runs, read through the scalar cache.
+// Memory that is not written while the kernel runs, read through the scalar cache.
 template <class E>
 using Constant = const __attribute__((address_space(4))) E;
 
-// A raw buffer: an access is in range when its offset lies below `bytes`. Whether the scalar offset
-// takes part in that check is documented one way and observed another; nothing here depends on it.
+// A raw buffer: an access is in range if its offset is less than `bytes`. Documents and hardware
+// disagree on whether the check includes the scalar offset; nothing here depends on it.
 using Buffer = __amdgpu_buffer_rsrc_t;
 HIPGEMM_DEVICE Buffer make_buffer(unsigned long long address, unsigned bytes) {
 #if defined(__GFX9__)
@@ -171,8 +173,8 @@ HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_fminf(__builtin_fmaxf(x, low), high);
 }
-HIPGEMM_DEVICE unsigned greater_magnitude(unsigned most, float x) {
-  const float a = __builtin_bit_cast(float, most);
+HIPGEMM_DEVICE unsigned max_magnitude(unsigned amax, float x) {
+  const float a = __builtin_bit_cast(float, amax);
   return __builtin_bit_cast(unsigned, __nvvm_fmax_nan_f(a, __builtin_fabsf(x)));
 }
 HIPGEMM_DEVICE float widen_half(unsigned short bits) {
@@ -183,7 +185,7 @@ HIPGEMM_DEVICE float widen_half(unsigned short bits) {
 HIPGEMM_DEVICE unsigned high_bytes(unsigned a, unsigned b, unsigned c, unsigned d) {
   return __nvvm_prmt(__nvvm_prmt(a, b, 0x73), __nvvm_prmt(c, d, 0x73), 0x5410);
 }
-// Two codes, the first in the low byte. A NaN loses its sign.
+// Two encodings, the first in the low byte. A NaN loses its sign.
 HIPGEMM_DEVICE unsigned pair_to_e4m3(float first, float second) {
   return static_cast<unsigned short>(__nvvm_ff_to_e4m3x2_rn(second, first));
 }
@@ -212,8 +214,8 @@ HIPGEMM_DEVICE T load_buffer(Buffer from, unsigned offset) {
 #if defined(__AMDGCN__) || defined(__NVPTX__)
 namespace hipgemm {
 
-// Raises a word to the greatest that any thread of the device brings. Most bring nothing new, and
-// looking costs less than an atomic operation.
+// The atomic maximum over all threads of the device. Most values do not change it, and a load costs
+// less than an atomic operation.
 template <class P>
 HIPGEMM_DEVICE void atomic_max_in_device(P at, unsigned x) {
   if (x > __scoped_atomic_load_n(at, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE))

@@ -7,10 +7,10 @@
 
 namespace hipgemm {
 
-// 8 bytes per lane out of LDS, transposed among each 16 lanes: they read 64 / kBits lines of 16
-// elements, neighbouring lanes neighbouring bytes, and lane j gets element j of all lines. The
-// builtins know nothing of aliases, so clang would wait for all DMA in flight first; a restricted
-// pointer tells it that nothing else writes there.
+// 8 bytes per lane out of LDS, transposed among each 16 lanes: they read 64 / kBits slices of 16
+// elements, consecutive lanes consecutive bytes, and lane j gets element j of all slices. The
+// builtins have no alias information, so clang would wait for all DMA in flight first; a restricted
+// pointer says that nothing else writes there.
 template <u32 kBits>
 HIPGEMM_DEVICE u32x2 read_transposed(LdsByte* __restrict from) {
   if constexpr (kBits == 16) {
@@ -23,9 +23,8 @@ HIPGEMM_DEVICE u32x2 read_transposed(LdsByte* __restrict from) {
   }
 }
 
-// Of each two neighbouring groups of 16 lanes, b of the first and a of the
-// second change places.
-HIPGEMM_DEVICE void exchange_rows(f32x4& a, f32x4& b) {
+// Swaps b of the first and a of the second of each two neighbouring groups of 16 lanes.
+HIPGEMM_DEVICE void swap_lane_rows(f32x4& a, f32x4& b) {
   u32x4 x = __builtin_bit_cast(u32x4, a), y = __builtin_bit_cast(u32x4, b);
   for (u32 e = 0; e < 4; e++) {
     const auto swapped = __builtin_amdgcn_permlane16_swap(x[e], y[e], false, false);

@@ -30,17 +30,27 @@ using f16x8 = Vector<f16, 8>;
 
 HIPGEMM_BOTH constexpr u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
 HIPGEMM_BOTH constexpr u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+HIPGEMM_BOTH constexpr u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
 
 #if defined(__clang__)
 template <class T, T... kValues>
 struct IntegerSequence {};
 
-// f.operator()<0>(), .. <N - 1>(): a loop for instructions whose operands must be constants.
+// A constant as an argument: f(kIndex<2>) calls f(Index<2>), so that its template parameter is 2.
+template <auto kValue>
+struct Static {};
+template <auto kValue>
+inline constexpr Static<kValue> kStatic{};
+template <u32 i>
+using Index = Static<i>;
+template <u32 i>
+inline constexpr Index<i> kIndex{};
+
+// f(kIndex<0>), .. f(kIndex<N - 1>): a loop for instructions whose operands must be constants.
 template <u32 N, class F>
 HIPGEMM_BOTH void unrolled(F f) {
-  [&]<u32... i>(IntegerSequence<u32, i...>) HIPGEMM_INLINE {
-    (f.template operator()<i>(), ...);
-  }(__make_integer_seq<IntegerSequence, u32, N>());
+  [&]<u32... i>(IntegerSequence<u32, i...>)
+      HIPGEMM_INLINE { (f(kIndex<i>), ...); }(__make_integer_seq<IntegerSequence, u32, N>());
 }
 #endif
 
@@ -52,11 +62,10 @@ enum class Format : u32 {
 #include "common/formats.def"
 };
 
-// Numbers of fewer bits, as the matrix instruction numbers them.
-enum class Narrow : u32 { E4m3 = 0, E5m2 = 1, E2m1 = 4 };
+// Formats of 8 bits and fewer, as the matrix instruction encodes them.
+enum class MfmaFormat : u32 { E4m3 = 0, E5m2 = 1, E2m1 = 4 };
 
-// How an operand's numbers are scaled: not at all, by floats (one, or one per row), or by blocks of
-// K.
+// How an operand is scaled: not at all, by floats (one, or one per row), or by blocks along K.
 enum class Scaling { none, floats, blocks };
 
 }  // namespace hipgemm

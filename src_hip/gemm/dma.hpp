@@ -1,4 +1,4 @@
-// The global-to-LDS DMA of gfx950, and waits named for what they wait for.
+// The global-to-LDS DMA of gfx950, waits and barriers.
 #pragma once
 
 #include "common/hip_device.hpp"
@@ -11,7 +11,7 @@ namespace hipgemm {
 // address as well. Out-of-range lanes write zeros.
 inline constexpr u32 kDmaBytes = kWaveLanes * 16;
 inline constexpr u32 kMaxDmaOffset = 4095;  // 12 bits
-// kOutOfRange for DMAs, whose buffers begin a little before the operand and so may end past 2^31.
+// kOutOfRange for DMAs: their buffers begin a little before the operand, so they may end past 2^31.
 inline constexpr u32 kDmaOutOfRange = 0xc0000000u;
 template <u32 kOffset>
 HIPGEMM_DEVICE void dma(Buffer from, LdsByte* lds, u32 lane_offset, u32 wave_offset) {
@@ -19,8 +19,9 @@ HIPGEMM_DEVICE void dma(Buffer from, LdsByte* lds, u32 lane_offset, u32 wave_off
   __builtin_amdgcn_raw_ptr_buffer_load_lds(from, lds, 16, lane_offset, wave_offset, kOffset, 0);
 }
 
-// Until at most kInFlight of this wave's vector-memory operations are still to land. They land in
-// the order of issue. The builtin, unlike inline assembly, lets the compiler count too.
+// Waits until at most kInFlight of this wave's vector-memory operations are in flight; they
+// complete in the order of issue. The compiler counts the builtin, but not inline assembly, in its
+// own waits.
 template <u32 kInFlight>
 HIPGEMM_DEVICE void wait_dma() {
   static_assert(kInFlight < 64, "vmcnt has 6 bits");
@@ -28,17 +29,17 @@ HIPGEMM_DEVICE void wait_dma() {
   __builtin_amdgcn_s_waitcnt(kOthersIdle | (kInFlight & 15) | (kInFlight >> 4) << 14);
 }
 
-// Until every LDS read of this wave has arrived.
+// Waits until every LDS read of this wave is complete.
 HIPGEMM_DEVICE void wait_lds() { __builtin_amdgcn_s_waitcnt(0xc07f); }
 
-// No instruction moves across.
-HIPGEMM_DEVICE void pin() { __builtin_amdgcn_sched_barrier(0); }
+// The compiler moves no instruction across it.
+HIPGEMM_DEVICE void sched_barrier() { __builtin_amdgcn_sched_barrier(0); }
 
-// A barrier that leaves DMA in flight, which a fence would wait for.
+// A barrier without a fence, which would wait for all DMA in flight.
 HIPGEMM_DEVICE void barrier() {
-  pin();
+  sched_barrier();
   __builtin_amdgcn_s_barrier();
-  pin();
+  sched_barrier();
 }
 
 }  // namespace hipgemm

@@ -1,24 +1,25 @@
-// From accumulators to C: scale, add the bias, round once, store what lies inside C.
+// The epilogue, from accumulators to C: scale, add the bias, round once, store what is inside C.
 #pragma once
 
-#include "common/element.hpp"
+#include "common/element_types.hpp"
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
 #include "common/types.hpp"
-#include "gemm/tile.hpp"
-#include "gemm/work.hpp"
+#include "gemm/accumulators.hpp"
+#include "gemm/tile_descriptor.hpp"
 
 namespace hipgemm {
 
 template <class T, class Args>
 class Epilogue {
  public:
-  HIPGEMM_DEVICE Epilogue(const Args& args, const Work<T>& work, const Place<T>& place)
+  HIPGEMM_DEVICE Epilogue(const Args& args, const TileDescriptor<T>& tile,
+                          const ThreadPosition<T>& position)
       : args_(args),
-        work_(work),
-        area_(work.area),
-        place_(place),
-        lane_column_(SideB<T>::lane_column(place)) {}
+        tile_(tile),
+        area_(tile.area),
+        position_(position),
+        lane_column_(OperandB<T>::lane_column(position)) {}
 
   HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
     scale(acc);
@@ -41,19 +42,19 @@ class Epilogue {
   // A quad of the lane's columns: fragment q of the wave, over both parts.
   static constexpr u32 kQuads = T::kLaneColumns / 4;
 
-  // The column of the tile at which a quad of the lane begins.
+  // The first column in the tile of a quad.
   HIPGEMM_DEVICE u32 column_of(u32 quad) const {
-    return lane_column_ + SideB<T>::quad_column(quad);
+    return lane_column_ + OperandB<T>::quad_column(quad);
   }
 
-  // f(row of the tile, the lane's accumulators of that row, quad by quad).
+  // f(row in the tile, at): at(quad) is a quad of the lane's accumulators in that row.
   template <class F>
   HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) {
     for (u32 part = 0; part < T::kParts; part++)
       for (u32 i = 0; i < T::A::kFragments; i++) {
         const u32 row =
-            SideA<T>::tile_row(part, (place_.wave_m * T::A::kFragments + i) * kFragmentRows +
-                                         place_.lane % kFragmentRows);
+            OperandA<T>::tile_row(part, (position_.wave_m * T::A::kFragments + i) * kFragmentRows +
+                                            position_.lane % kFragmentRows);
         f(row, [&](u32 quad) -> f32x4& {
           return acc.at[part][quad / T::B::kFragments][i][quad % T::B::kFragments];
         });
@@ -66,7 +67,7 @@ class Epilogue {
     load_col_scale(scale);
     load_bias(bias);
     if constexpr (T::kScaling == Scaling::floats)
-      if (work_.a_scale) scale_operands(acc);
+      if (tile_.a_scale) scale_operands(acc);
     for_each_row(acc, [&](u32, auto at) {
       for (u32 q = 0; q < kQuads; q++)
         at(q) = __builtin_elementwise_fma(at(q) * f32x4(alpha), scale[q], bias[q]);
@@ -75,9 +76,9 @@ class Epilogue {
 
   // The scales of A and B themselves, by their product.
   HIPGEMM_DEVICE void scale_operands(Accumulators<T>& acc) {
-    const Buffer rows = scales_from(work_.a_scale, args_.a_scale_step, area_.row, area_.rows);
+    const Buffer rows = scales_from(tile_.a_scale, args_.a_scale_step, area_.row, area_.rows);
     const Buffer columns =
-        scales_from(work_.b_scale, args_.b_scale_step, area_.column, area_.columns);
+        scales_from(tile_.b_scale, args_.b_scale_step, area_.column, area_.columns);
     f32x4 column[kQuads];
     for (u32 q = 0; q < kQuads; q++)
       for (u32 e = 0; e < 4; e++)
@@ -124,7 +125,7 @@ class Epilogue {
             f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, column_of(q) * 4, 0, 0));
       return;
     }
-    // Two-byte elements may begin anywhere, and wider loads need whole dwords.
+    // Two-byte elements may have any even address, and wider loads need dword alignment.
     for (u32 q = 0; q < kQuads; q++)
       for (u32 e = 0; e < 4; e++) {
         const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(from, (column_of(q) + e) * 2, 0, 0);
@@ -135,13 +136,13 @@ class Epilogue {
 
   template <class Out, class From>
   HIPGEMM_DEVICE void finish(Accumulators<T>& acc) {
-    if (work_.accumulate)  // false at compile time, but for the walk that sets it
+    if (tile_.accumulate)  // a constant false in all kernels but grouped_wgrad
       store<Out, AddTo<From>>(acc);
     else
       store<Out, Overwrite>(acc);
   }
 
-  // What C holds is left, or added to.
+  // Whether the result replaces what C holds, or is added to it.
   struct Overwrite {
     static constexpr bool kReads = false;
   };
@@ -185,21 +186,21 @@ class Epilogue {
         });
   }
 
-  // The tile's rows of C that are to be stored. Rows skipped at its top lie before, where offsets
-  // turn negative, which is out of range as well.
+  // The tile's rows of C that are to be stored. Rows skipped at its top have negative
+  // offsets, which are out of range as well.
   template <class Out>
   HIPGEMM_DEVICE Buffer stored_rows() const {
     const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
     return make_buffer(
-        work_.c + (area_.row + work_.skipped) * pitch +
+        tile_.c + (area_.row + tile_.skipped) * pitch +
             static_cast<u64>(area_.column) * Out::kBytes,
-        (area_.rows - work_.skipped - 1) * static_cast<u32>(pitch) + area_.columns * Out::kBytes);
+        (area_.rows - tile_.skipped - 1) * static_cast<u32>(pitch) + area_.columns * Out::kBytes);
   }
 
-  // The lane's share of C: wide(the row's accumulators, v, offset) for its v-th 16 bytes of a row,
-  // narrow(the same, c, offset) for its c-th column. Wide accesses need addresses of whole dwords,
-  // and all their columns inside C. What they leave goes element by element. Where these are read
-  // as well, there are registers for a few rows at once.
+  // The lane's elements of C: wide(the row's accumulators, v, offset) for its v-th 16 bytes of a
+  // row, narrow(the same, c, offset) for its c-th column. Wide accesses need dword-aligned
+  // addresses, and all their columns inside C; the others are narrow. Where C is read as well,
+  // registers suffice for a few rows at a time.
   template <class Out, bool kReads, class Wide, class Narrow>
   HIPGEMM_DEVICE void for_each_piece(Accumulators<T>& acc, Wide wide, Narrow narrow) {
     constexpr u32 kVector = 16 / Out::kBytes;  // elements of one access
@@ -210,9 +211,9 @@ class Epilogue {
     constexpr u32 kRowsAtOnce = 2;
     u32 rows = 0;
     const auto next_row = [&] {
-      if (kReads && ++rows % kRowsAtOnce == 0) pin();
+      if (kReads && ++rows % kRowsAtOnce == 0) sched_barrier();
     };
-    const bool aligned = (work_.c % 4 | pitch % 4) == 0;
+    const bool aligned = (tile_.c % 4 | pitch % 4) == 0;
     const auto is_wide = [&](u32 v) {
       return aligned && vector_column(v) + kVector <= area_.columns;
     };
@@ -222,7 +223,7 @@ class Epilogue {
         offset[v] = is_wide(v) ? vector_column(v) * Out::kBytes : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 v = 0; v < kVectors; v++)
-          wide(at, v, (row - work_.skipped) * row_bytes + offset[v]);
+          wide(at, v, (row - tile_.skipped) * row_bytes + offset[v]);
         next_row();
       });
     }
@@ -234,7 +235,7 @@ class Epilogue {
                         : kOutOfRange;
       for_each_row(acc, [&](u32 row, auto at) {
         for (u32 c = 0; c < T::kLaneColumns; c++)
-          narrow(at, c, (row - work_.skipped) * row_bytes + offset[c]);
+          narrow(at, c, (row - tile_.skipped) * row_bytes + offset[c]);
         next_row();
       });
     }
@@ -252,9 +253,9 @@ class Epilogue {
   }
 
   const Args& args_;
-  const Work<T>& work_;
+  const TileDescriptor<T>& tile_;
   const TileArea<T>& area_;
-  const Place<T>& place_;
+  const ThreadPosition<T>& position_;
   const u32 lane_column_;
 };
 

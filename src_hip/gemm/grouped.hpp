@@ -3,18 +3,46 @@
 
 #include "common/groups.hpp"
 #include "common/kargs.hpp"
-#include "gemm/gemm.hpp"
-#include "gemm/tile.hpp"
+#include "gemm/accumulators.hpp"
+#include "gemm/dense.hpp"
+#include "gemm/tile_descriptor.hpp"
 #include "gemm/traits.hpp"
-#include "gemm/work.hpp"
+
+// Products of groups of rows (groups.hpp). Matrices of one group each, b or c, are group_stride
+// bytes apart. status: an OffsetFault, for wrong offsets.
+//   matmul: m rows of a and c; k and n as in dense.hpp.
+//   wgrad: m and n of each c, from k rows in all of a and b. accumulate: add to what c holds.
+// clang-format off
+#define HIPGEMM_GroupedArgs(X)                                                                    \
+  X(ptr, a) X(ptr, b) X(ptr, c) X(ptr, offsets) X(ptr, status) X(i64, lda) X(i64, ldb)            \
+  X(i64, ldc) X(i64, group_stride) X(u32, m) X(u32, n) X(u32, k) X(u32, groups) X(u32, out_type)  \
+  X(u32, accumulate)
+
+// After these, as in dense.hpp; those of b, one set for each group, are scale_group_stride bytes apart.
+#define HIPGEMM_GROUPED_SCALES(X)                                                                 \
+  X(ptr, a_scale) X(ptr, b_scale) X(u32, a_scale_step) X(u32, b_scale_step)                       \
+  X(i64, scale_group_stride)
+#define HIPGEMM_ScaledGroupedArgs(X) HIPGEMM_GroupedArgs(X) HIPGEMM_GROUPED_SCALES(X)
+// clang-format on
 
 namespace hipgemm {
 
-// A workgroup computes one tile, and finds out by itself which. Rather than keeping workgroups that
-// fetch tile after tile: the dispatcher does just that for the price of a start, while a loop
-// around the K loop would keep registers alive across it.
+// The epilogue applies nothing but scales.
+#define HIPGEMM_GROUPED_STRUCT(Args)                                               \
+  struct Args {                                                                    \
+    static constexpr ptr alpha_ptr = nullptr, col_scale = nullptr, bias = nullptr; \
+    static constexpr f32 alpha = 1.0f;                                             \
+    static constexpr u32 bias_type = 0;                                            \
+    HIPGEMM_MEMBERS(Args)                                                          \
+  }
+HIPGEMM_GROUPED_STRUCT(GroupedArgs);
+HIPGEMM_GROUPED_STRUCT(ScaledGroupedArgs);
 
-// Rows of C that belong to no group, and products over no rows.
+// A workgroup computes one tile, and finds out by itself which. There are no persistent workgroups:
+// the dispatcher starts new ones at little cost, while a loop around the K loop would keep
+// registers live across it.
+
+// For rows of C that belong to no group, and for products over no rows.
 template <class T>
 HIPGEMM_DEVICE void store_zeros(u64 c, u64 pitch, u32 bytes, const TileArea<T>& area) {
   using Byte2 = __attribute__((address_space(1))) u16;
@@ -33,30 +61,31 @@ HIPGEMM_DEVICE u32 bytes_of(u32 element_type) {
   return static_cast<Format>(element_type) == Format::f32 ? 4 : 2;
 }
 
-// Scales in GEMM order deal out rows by 16, so tiles with scales begin at such rows, and leave the
-// first ones to the group that has them.
+// Scales in GEMM order interleave rows by 16, so tiles with scales begin at a multiple of 16, and
+// do not store the rows there that belong to the group before.
 template <class T>
 inline constexpr u32 kRowAlignment = T::kScaling == Scaling::blocks ? kScaleRows : 1;
 
 // C[r] = A[r] * B[group of r]^T. Grid: slots of the groups times columns of tiles, in the order of
-// a dense product of as many tiles: weights are shared by neighbours as columns of B are.
+// a dense product of as many tiles: neighbours share weights as they share columns of B.
 template <class T, class Args>
 HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
-  static_assert(T::kM % kRowAlignment<T> == 0, "a group's slots cover its rows from there on, too");
-  const Place<T> place;
+  static_assert(T::kM % kRowAlignment<T> == 0,
+                "a group's slots also cover its rows from the aligned row on");
+  const ThreadPosition<T> position;
   const u32 workgroup = __builtin_amdgcn_workgroup_id_x();
   const Groups groups(args.offsets, args.groups, args.m);
-  if (workgroup == 0 && place.wave == 0) groups.check(args.status, 1);
+  if (workgroup == 0 && position.wave == 0) groups.check(args.status, 1);
 
   const u32 tiles_n = (args.n + T::kN - 1) / T::kN;
-  const TilePosition tile =
+  const TilePosition at =
       tile_of_workgroup(workgroup, count_slots(args.m, args.groups, T::kM), tiles_n);
-  const GroupSlot slot = groups.find<T::kM>(tile.m);
+  const GroupSlot slot = groups.find<T::kM>(at.m);
   const u32 first = slot.begin / kRowAlignment<T> * kRowAlignment<T>;
-  if (slot.begin == slot.end || slot.turn > (slot.end - 1 - first) / T::kM) return;
+  if (slot.begin == slot.end || slot.index > (slot.end - 1 - first) / T::kM) return;
 
-  const u32 row = first + slot.turn * T::kM, column = tile.n * T::kN;
-  const u32 skipped = slot.turn == 0 ? slot.begin - first : 0;
+  const u32 row = first + slot.index * T::kM, column = at.n * T::kN;
+  const u32 skipped = slot.index == 0 ? slot.begin - first : 0;
   const TileArea<T> area{row, column, smaller(slot.end - row, T::kM),
                          smaller(args.n - column, T::kN)};
   if (slot.group == args.groups) {
@@ -65,12 +94,12 @@ HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
                    {row + skipped, column, area.rows - skipped, area.columns});
     return;
   }
-  // All of K. The compiler must not know: it would keep more of mxfp4's loop in registers than
-  // fits.
+  // All of K. The compiler must not see that the first iteration is 0: it would keep more of
+  // mxfp4's loop in registers than fits.
   const u32 k_tiles = count_k_tiles(args.k, T::kK);
-  u32 first_turn = 0;
-  asm("" : "+s"(first_turn));
-  Work<T> work{
+  u32 first_iteration = 0;
+  asm("" : "+s"(first_iteration));
+  TileDescriptor<T> tile{
       .area = area,
       .a = reinterpret_cast<u64>(args.a),
       .b = reinterpret_cast<u64>(args.b) + slot.group * static_cast<u64>(args.group_stride),
@@ -78,25 +107,25 @@ HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
       .a_scale = 0,
       .b_scale = 0,
       .k = args.k,
-      .range = k_range(k_tiles, first_turn, count_turns(k_tiles)),
+      .range = k_range(k_tiles, first_iteration, count_iterations(k_tiles)),
       .skipped = skipped,
   };
   if constexpr (T::kScaling != Scaling::none) {
-    work.a_scale = reinterpret_cast<u64>(args.a_scale);
-    work.b_scale = reinterpret_cast<u64>(args.b_scale) +
+    tile.a_scale = reinterpret_cast<u64>(args.a_scale);
+    tile.b_scale = reinterpret_cast<u64>(args.b_scale) +
                    slot.group * static_cast<u64>(args.scale_group_stride);
   }
-  compute<T>(args, work, place);
+  compute<T>(args, tile, position);
 }
 
 // C[g] = A[rows of g]^T * B[rows of g]. Grid: tiles of one C, then groups.
 template <class T, class Args>
 HIPGEMM_DEVICE void grouped_wgrad(const Args& args) {
-  static_assert(!T::A::kAlongK && !T::B::kAlongK, "rows of any group are read where they lie");
-  const Place<T> place;
+  static_assert(!T::A::kIsKMajor && !T::B::kIsKMajor, "rows of a group are read in place");
+  const ThreadPosition<T> position;
   const u32 workgroup = __builtin_amdgcn_workgroup_id_x();
   const Groups groups(args.offsets, args.groups, args.k);
-  if (workgroup == 0 && place.wave == 0) groups.check(args.status, 1);
+  if (workgroup == 0 && position.wave == 0) groups.check(args.status, 1);
 
   const u32 tiles_m = (args.m + T::kM - 1) / T::kM, tiles_n = (args.n + T::kN - 1) / T::kN;
   const u32 group = workgroup / (tiles_m * tiles_n);
@@ -113,7 +142,7 @@ HIPGEMM_DEVICE void grouped_wgrad(const Args& args) {
     return reinterpret_cast<u64>(matrix) +
            rows.begin * (static_cast<u64>(ld) * T::kElementBits / 8);
   };
-  Work<T> work{
+  TileDescriptor<T> tile{
       .area = area,
       .a = from(args.a, args.lda),
       .b = from(args.b, args.ldb),
@@ -128,12 +157,12 @@ HIPGEMM_DEVICE void grouped_wgrad(const Args& args) {
   if constexpr (T::kScaling != Scaling::none) {
     const auto scales = [&](const void* all, u32 step_rows) {
       const u64 unit_bytes = T::kScaling == Scaling::blocks ? step_rows * kUnitRowBytes : 0;
-      return reinterpret_cast<u64>(all) + first_slot(rows.begin, group, kUnitNumbers) * unit_bytes;
+      return reinterpret_cast<u64>(all) + first_slot(rows.begin, group, kUnitElements) * unit_bytes;
     };
-    work.a_scale = scales(args.a_scale, args.a_scale_step);
-    work.b_scale = scales(args.b_scale, args.b_scale_step);
+    tile.a_scale = scales(args.a_scale, args.a_scale_step);
+    tile.b_scale = scales(args.b_scale, args.b_scale_step);
   }
-  compute<T>(args, work, place);
+  compute<T>(args, tile, position);
 }
 
 }  // namespace hipgemm

@@ -6,7 +6,7 @@
 
 namespace hipgemm {
 
-// All of them are 16 x 16: in published measurements on gfx950 they beat the 32 x 32 ones.
+// All of them are 16 x 16: in published measurements on gfx950 these are faster than 32 x 32.
 inline constexpr u32 kFragmentRows = 16;
 
 // D(16,16) += A(16,32) * B(32,16) in 4 passes (16 clocks).
@@ -28,30 +28,31 @@ struct Mfma16x16x32 {
   }
 };
 
-// D(16,16) += A(16,128) * B(128,16) in 8 passes, or 4 if both formats have 4 bits. A number of
-// format kB is multiplied by one of kA: the kernels give B first.
+// D(16,16) += A(16,128) * B(128,16) in 8 passes, or 4 if both formats have 4 bits. B comes
+// first: the kernels compute C transposed.
 //   A, B: lane l holds row (column) l % 16. 8 bits: k = 16 * (l / 16) + element for the first 16,
-//   and 64 more for the others: one chunk of each half. 4 bits: k = 32 * (l / 16) + element: one
+//   and 64 more for the last 16: one chunk of each half. 4 bits: k = 32 * (l / 16) + element: one
 //   chunk. Scales: the byte of lane l is for row l % 16 and k = 32 * (l / 16) .. + 31, whatever the
 //   format. C, D: as above.
-template <Narrow kA, Narrow kB, Scaling kScaling_>
+template <MfmaFormat kA, MfmaFormat kB, Scaling kScaling_>
 struct Mfma16x16x128 {
-  static_assert((kA == Narrow::E2m1) == (kB == Narrow::E2m1), "rows of both have as many bytes");
+  static_assert((kA == MfmaFormat::E2m1) == (kB == MfmaFormat::E2m1),
+                "rows of both have as many bytes");
   static constexpr u32 kLaneGroups = 4;
-  static constexpr u32 kElementBits = kA == Narrow::E2m1 ? 4 : 8;
+  static constexpr u32 kElementBits = kA == MfmaFormat::E2m1 ? 4 : 8;
   static constexpr Scaling kScaling = kScaling_;
-  using Fragment = Vector<int, kElementBits>;  // 32 numbers
+  using Fragment = Vector<int, kElementBits>;  // 32 elements
   using Accumulator = f32x4;
 
   static HIPGEMM_DEVICE Accumulator multiply(Fragment b, Fragment a, Accumulator c) {
-    // Literal zeros for scales select the instruction without scales.
+    // The compiler selects the instruction without scales where both are literal zeros.
     return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
         widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), 0, 0, 0, 0);
   }
-  // Scales as bytes of words. They must be in vector registers.
+  // Each scale is a byte of a word, which must be in a vector register.
   template <u32 kByteB, u32 kByteA>
-  static HIPGEMM_DEVICE Accumulator multiply(Fragment b, Fragment a, Accumulator c, u32 word_b,
-                                             u32 word_a) {
+  static HIPGEMM_DEVICE Accumulator multiply(Fragment b, Fragment a, Accumulator c, Index<kByteB>,
+                                             u32 word_b, Index<kByteA>, u32 word_a) {
     return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
         widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), kByteB, word_b, kByteA,
         word_a);
@@ -66,13 +67,13 @@ struct Mfma16x16x128 {
   }
 };
 
-// The matrix instruction for operands of two formats: both the same without scales, or any with.
+// The matrix instruction for two formats: without scales both are the same, with scales any pair.
 template <Format>
 struct ScaledFormat;
 #define SCALED_FORMAT(name, code, bits, element, block)                              \
   template <>                                                                        \
   struct ScaledFormat<Format::name> {                                                \
-    static constexpr Narrow kNarrow = Narrow::element;                               \
+    static constexpr MfmaFormat kMfmaFormat = MfmaFormat::element;                   \
     static constexpr Scaling kScaling = (block) ? Scaling::blocks : Scaling::floats; \
   };
 #include "common/formats.def"
@@ -82,7 +83,7 @@ struct MfmaFor {
   using A = ScaledFormat<kA>;
   using B = ScaledFormat<kB>;
   static_assert(A::kScaling == B::kScaling, "scales of both are applied at the same time");
-  using Type = Mfma16x16x128<A::kNarrow, B::kNarrow, A::kScaling>;
+  using Type = Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
 };
 template <>
 struct MfmaFor<Format::bf16, Format::bf16> {

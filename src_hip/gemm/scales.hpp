@@ -1,51 +1,53 @@
-// How a wave takes MX scales in GEMM order into registers.
+// MX scales in GEMM order, loaded into registers.
 #pragma once
 
 #include "common/memory.hpp"
 #include "common/scale_layout.hpp"
 #include "common/types.hpp"
-#include "gemm/tile.hpp"
+#include "gemm/accumulators.hpp"
 #include "gemm/traits.hpp"
 
 namespace hipgemm {
 
-// Which scales of a unit a lane loads for one operand, by which way the operand is contiguous:
-// those of its fragments in all parts, in as few loads as these are neighbours.
-template <class T, class Side, Contiguous = Side::kContiguous>
+// Which scales of a unit a lane loads for one operand: those of its fragments in all parts. Loads
+// are as wide as these are contiguous, which depends on the operand's major axis.
+template <class T, class Operand, Major = Operand::kMajor>
 struct ScaleLoads {
   static constexpr u32 kLoads = 1;
-  static constexpr u32 kApart = 0;
-  static constexpr u32 kDealt = kScaleRows;
-  static HIPGEMM_DEVICE u32 position(const Place<T>& place) {
-    const u32 row =
-        Side::wave_along(place) * (Side::kFragments * kFragmentRows) + place.lane % kFragmentRows;
-    return scale_position(Side::tile_row(0, row));
+  static constexpr u32 kLoadStride = 0;
+  static constexpr u32 kAlignedRows = kScaleRows;
+  static HIPGEMM_DEVICE u32 position(const ThreadPosition<T>& position) {
+    const u32 row = Operand::wave_index(position) * (Operand::kFragments * kFragmentRows) +
+                    position.lane % kFragmentRows;
+    return scale_position(Operand::tile_row(0, row));
   }
 };
-template <class T, class Side>
-struct ScaleLoads<T, Side, Contiguous::across_k> {
-  static constexpr u32 kTogether = smaller(Side::kFragments, kAcrossScaleRows / kFragmentRows);
-  static constexpr u32 kLoads = Side::kFragments * T::kParts / kTogether;
-  static constexpr u32 kDealt = kAcrossScaleRows;
-  static constexpr u32 kApart =
-      Side::kFragments > kTogether ? kAcrossScaleRows : Side::kPartRows;  // rows from load to load
-  static_assert(kLoads == 1 || (kApart % kAcrossScaleRows == 0 &&
-                                Side::kPartRows == kLoads / T::kParts * kApart),
+template <class T, class Operand>
+struct ScaleLoads<T, Operand, Major::mn> {
+  static constexpr u32 kFragmentsPerLoad =
+      smaller(Operand::kFragments, kMnScaleRows / kFragmentRows);
+  static constexpr u32 kLoads = Operand::kFragments * T::kParts / kFragmentsPerLoad;
+  static constexpr u32 kAlignedRows = kMnScaleRows;
+  static constexpr u32 kLoadStride = Operand::kFragments > kFragmentsPerLoad
+                                         ? kMnScaleRows
+                                         : Operand::kPartRows;  // rows between loads
+  static_assert(kLoads == 1 || (kLoadStride % kMnScaleRows == 0 &&
+                                Operand::kPartRows == kLoads / T::kParts * kLoadStride),
                 "loads at constant distances");
-  static HIPGEMM_DEVICE u32 position(const Place<T>& place) {
-    return across_scale_position(Side::wave_along(place) * (Side::kFragments * kFragmentRows) +
-                                 place.lane % kFragmentRows);
+  static HIPGEMM_DEVICE u32 position(const ThreadPosition<T>& position) {
+    return mn_scale_position(Operand::wave_index(position) * (Operand::kFragments * kFragmentRows) +
+                             position.lane % kFragmentRows);
   }
 };
 
 // The scales of one operand. The lane of a fragment's row and block holds, for each of its
-// fragments in all parts, the bytes of the current unit, and those of the next one on their way.
-template <class T, class Side>
+// fragments in all parts, the bytes of the current unit, and those of the next one in flight.
+template <class T, class Operand>
 class ScaleReader {
  public:
-  using Loads = ScaleLoads<T, Side>;
+  using Loads = ScaleLoads<T, Operand>;
   static constexpr u32 kLoads = Loads::kLoads;
-  static constexpr u32 kWords = Side::kFragments * T::kParts * kUnitSteps / 4;
+  static constexpr u32 kWords = Operand::kFragments * T::kParts * kUnitSteps / 4;
   struct Words {
     Vector<u32, kWords / kLoads> load[kLoads];
   };
@@ -53,20 +55,21 @@ class ScaleReader {
 
   // step_rows: see scale_layout.hpp. first_row, rows: of this tile. unit: the first one.
   HIPGEMM_DEVICE ScaleReader(u64 scales, u32 step_rows, u32 first_row, u32 rows, u32 k, u32 unit,
-                             const Place<T>& place) {
+                             const ThreadPosition<T>& position) {
     unit_bytes_ = step_rows * kUnitRowBytes;
     base_ =
         scales + static_cast<u64>(first_row) * kUnitSteps + static_cast<u64>(unit) * unit_bytes_;
-    // Rows past the operand's end get another row's scales, or 0; their products are not stored.
-    const u32 positions = (rows + Loads::kDealt - 1) / Loads::kDealt * Loads::kDealt;
+    // Rows past the operand's end use another row's scales, or 0; their products are not stored.
+    const u32 positions =
+        (rows + Loads::kAlignedRows - 1) / Loads::kAlignedRows * Loads::kAlignedRows;
     bytes_ = k ? ((kStepBlocks - 1) * step_rows + positions) * kUnitSteps : 0;
-    offset_ = (place.lane / kFragmentRows * step_rows + Loads::position(place)) * kUnitSteps;
+    offset_ = (position.lane / kFragmentRows * step_rows + Loads::position(position)) * kUnitSteps;
   }
 
   HIPGEMM_DEVICE void load(Words& into) const {
     const Buffer from = make_buffer(base_, bytes_);
     for (u32 i = 0; i < kLoads; i++) {
-      const u32 at = offset_ + i * Loads::kApart * kUnitSteps;
+      const u32 at = offset_ + i * Loads::kLoadStride * kUnitSteps;
       auto& words = into.load[i];
       if constexpr (sizeof(words) == 16)
         words = __builtin_amdgcn_raw_buffer_load_b128(from, at, 0, 0);
@@ -78,7 +81,7 @@ class ScaleReader {
   }
   HIPGEMM_DEVICE void advance_if(bool on) { base_ += on ? unit_bytes_ : 0; }
 
-  // The current word with a fragment's bytes.
+  // The current word that holds a fragment's bytes.
   HIPGEMM_DEVICE u32 word(u32 fragment) const {
     constexpr u32 kLoadWords = kWords / kLoads;
     return current.load[fragment / 2 / kLoadWords][fragment / 2 % kLoadWords];
@@ -92,17 +95,17 @@ class ScaleReader {
 // The scales of both operands.
 template <class T>
 struct BlockScales {
-  ScaleReader<T, SideA<T>> a;
-  ScaleReader<T, SideB<T>> b;
+  ScaleReader<T, OperandA<T>> a;
+  ScaleReader<T, OperandB<T>> b;
 
   static constexpr u32 kLoads = decltype(a)::kLoads + decltype(b)::kLoads;  // per unit
 
-  // The byte of a fragment's word that is for a step of the unit.
+  // The byte of a fragment's word for a step of the unit.
   static constexpr u32 byte(u32 fragment, u32 step) { return fragment % 2 * kUnitSteps + step; }
 
-  // Unit 0 becomes current. With an odd number of steps the loop starts in its middle, so the next
-  // one follows at once, if there is one; else unit 0 is the next as well, for the first tile to
-  // take.
+  // Unit 0 becomes current. With an odd number of steps the loop starts in the middle of it, so the
+  // next unit is needed at once, if there is one; else `next` is unit 0 too, which the first tile
+  // makes current.
   HIPGEMM_DEVICE void begin(u32 tiles) {
     a.load(a.current);
     b.load(b.current);
@@ -111,11 +114,11 @@ struct BlockScales {
     b.advance_if(middle);
     a.load(a.next);
     b.load(b.next);
-    pin();  // before all fetches: their first wait then covers these loads
+    sched_barrier();  // before all fetches, so that their first wait includes these loads
   }
-  // At the start of a unit. Waits count on the place of these loads among the fetches.
+  // At the start of a unit. Waits count on the position of these loads among the fetches.
   template <bool kLoadNext>
-  HIPGEMM_DEVICE void turn() {
+  HIPGEMM_DEVICE void advance(Static<kLoadNext>) {
     a.current = a.next;
     b.current = b.next;
     if constexpr (kLoadNext) {
@@ -124,7 +127,7 @@ struct BlockScales {
       a.load(a.next);
       b.load(b.next);
     }
-    pin();
+    sched_barrier();
   }
 };
 

@@ -1,27 +1,26 @@
-// In which order a workgroup fetches, reads and multiplies along K.
+// Schedules: the order in which a workgroup fetches, reads and multiplies along K.
 #pragma once
 
 #include "common/types.hpp"
+#include "gemm/accumulators.hpp"
 #include "gemm/dma.hpp"
 #include "gemm/scales.hpp"
-#include "gemm/tile.hpp"
 #include "gemm/traits.hpp"
 
 namespace hipgemm {
 
-// Tiles that follow the current one, as far as its fetches care.
-enum class After { two_or_more, one, none };
+// How many K tiles follow the current one, as far as its fetches depend on it.
+enum class Remaining { two_or_more, one, none };
 
-// What a schedule works on: the tiles of a range of K, numbered in the order of turns (order.hpp).
-// Only tile 0 may be ragged, so no later one needs masks. The last tile is in stage 1, whatever the
-// number of tiles.
+// What a schedule works on: the tiles of a range of K, in the order of iterations (tile_order.hpp).
+// Only tile 0 may be ragged, so no later one needs masks. The last tile is always in stage 1.
 template <class T>
 struct Pipeline {
-  using A = Reader<T, SideA<T>>;
-  using B = Reader<T, SideB<T>>;
+  using A = Reader<T, OperandA<T>>;
+  using B = Reader<T, OperandB<T>>;
 
-  Fetcher<T, SideA<T>> fetch_a;
-  Fetcher<T, SideB<T>> fetch_b;
+  Fetcher<T, OperandA<T>> fetch_a;
+  Fetcher<T, OperandB<T>> fetch_b;
   A read_a;
   B read_b;
   ScalesOf<T> scales;
@@ -29,7 +28,7 @@ struct Pipeline {
   u32 wave;
   u32 tiles;
   u32 first_tile;   // in K
-  u32 first_valid;  // numbers along K that exist of the first tile
+  u32 first_valid;  // elements along K that the first tile has
   u32 k_offset;     // of the tile after the current one
 
   // The tile after the current one becomes the current one.
@@ -39,45 +38,46 @@ struct Pipeline {
     if constexpr (T::kScaling == Scaling::blocks) scales.begin(tiles);
   }
   // At the start of a tile. A unit of scales is one tile or two, and the last tile ends one.
-  template <After kAfter, u32 kStage>
-  HIPGEMM_DEVICE void turn_scales() {
+  template <Remaining kRemaining, u32 kStage>
+  HIPGEMM_DEVICE void advance_scales(Static<kRemaining>, Index<kStage>) {
     if constexpr (T::kScaling == Scaling::blocks)
       if constexpr (T::kSteps == kUnitSteps || kStage == 0)
-        scales.template turn<scale_loads(kAfter, kStage) != 0>();
+        scales.advance(kStatic<scale_loads(kRemaining, kStage) != 0>);
   }
-  // Loads of scales in a tile: at the start of each unit those of the next.
-  static constexpr u32 scale_loads(After after, u32 stage) {
+  // Loads of scales in a tile: each unit begins with the loads of the next.
+  static constexpr u32 scale_loads(Remaining after, u32 stage) {
     if constexpr (T::kScaling == Scaling::blocks) {
-      const bool next = T::kSteps == kUnitSteps ? after != After::none
-                                                : stage == 0 && after == After::two_or_more;
+      const bool next = T::kSteps == kUnitSteps ? after != Remaining::none
+                                                : stage == 0 && after == Remaining::two_or_more;
       return next ? ScalesOf<T>::kLoads : 0;
     }
     return 0;
   }
   template <u32 kStage, u32 kPartA, u32 kPartB>
-  HIPGEMM_DEVICE void multiply(Accumulators<T>& acc, const typename A::Fragments& a,
+  HIPGEMM_DEVICE void multiply(Index<kStage>, Index<kPartA> part_a, Index<kPartB> part_b,
+                               Accumulators<T>& acc, const typename A::Fragments& a,
                                const typename B::Fragments& b) const {
     if constexpr (T::kScaling == Scaling::blocks)
-      acc.template multiply<kPartA, kPartB, T::kSteps == kUnitSteps ? 0 : kStage>(a, b, scales);
+      acc.multiply(part_a, part_b, kIndex < T::kSteps == kUnitSteps ? 0 : kStage >, a, b, scales);
     else
-      acc.template multiply<kPartA, kPartB>(a, b);
+      acc.multiply(part_a, part_b, a, b);
   }
 
   HIPGEMM_DEVICE LdsByte* block(u32 stage, u32 part) const {
     return blocks + stage * T::kStageBytes + part * T::kPartBytes;
   }
   template <u32 kPart>
-  HIPGEMM_DEVICE void fetch_first_a(u32 stage) const {
-    fetch_a.template fetch_ragged<kPart>(block(stage, kPart), first_tile, first_valid);
+  HIPGEMM_DEVICE void fetch_first_a(Index<kPart> part, u32 stage) const {
+    fetch_a.fetch_ragged(part, block(stage, kPart), first_tile, first_valid);
   }
   template <u32 kPart>
-  HIPGEMM_DEVICE void fetch_first_b(u32 stage) const {
-    fetch_b.template fetch_ragged<kPart>(block(stage, kPart), first_tile, first_valid);
+  HIPGEMM_DEVICE void fetch_first_b(Index<kPart> part, u32 stage) const {
+    fetch_b.fetch_ragged(part, block(stage, kPart), first_tile, first_valid);
   }
 };
 
-// Walks the tiles. The tail is written out rather than guarded: no fetch in the loop needs a
-// condition, and each tile is one basic block, which the compiler must not let MFMAs leave.
+// Iterates over the tiles. The last two are peeled: no fetch in the loop needs a condition, and
+// each tile is one basic block, so that the compiler moves no MFMA out of it.
 template <class T>
 HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
   typename T::Schedule::template Run<T> run{p, acc};
@@ -85,19 +85,19 @@ HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
   if (p.tiles > 1) {
     const u32 end = p.k_offset + (p.tiles - 2) * kRowBytes;
     if (p.tiles % 2 == 1) {
-      run.template tile<After::two_or_more, 1>();
+      run.tile(kStatic<Remaining::two_or_more>, kIndex<1>);
       p.next_tile();
     }
 #pragma clang loop unroll(disable)
     while (p.k_offset < end) {
-      run.template tile<After::two_or_more, 0>();
+      run.tile(kStatic<Remaining::two_or_more>, kIndex<0>);
       p.next_tile();
-      run.template tile<After::two_or_more, 1>();
+      run.tile(kStatic<Remaining::two_or_more>, kIndex<1>);
       p.next_tile();
     }
-    run.template tile<After::one, 0>();
+    run.tile(kStatic<Remaining::one>, kIndex<0>);
   }
-  run.template tile<After::none, 1>();
+  run.tile(kStatic<Remaining::none>, kIndex<1>);
   run.end();
 }
 
@@ -112,40 +112,40 @@ struct DoubleBuffer {
 
     HIPGEMM_DEVICE void begin() {
       p.begin_scales();
-      p.template fetch_first_a<0>(p.tiles % 2);
-      p.template fetch_first_b<0>(p.tiles % 2);
+      p.fetch_first_a(kIndex<0>, p.tiles % 2);
+      p.fetch_first_b(kIndex<0>, p.tiles % 2);
     }
 
-    template <After kAfter, u32 kStage>
-    HIPGEMM_DEVICE void tile() {
-      // After the barrier this tile has landed from all waves, and all have read the one before.
+    template <Remaining kRemaining, u32 kStage>
+    HIPGEMM_DEVICE void tile(Static<kRemaining> remaining, Index<kStage> stage) {
+      // After the barrier all waves' parts of this tile are in LDS, and all waves have read the one
+      // before.
       wait_dma<0>();
       barrier();
-      p.template turn_scales<kAfter, kStage>();
-      if constexpr (kAfter != After::none) {
-        p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
-        p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
-        if constexpr (kAfter == After::two_or_more) {
+      p.advance_scales(remaining, stage);
+      if constexpr (kRemaining != Remaining::none) {
+        p.fetch_a.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
+        p.fetch_b.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
+        if constexpr (kRemaining == Remaining::two_or_more) {
           p.fetch_a.next();
           p.fetch_b.next();
         }
       }
       typename Pipeline<T>::A::Fragments a;
       typename Pipeline<T>::B::Fragments b;
-      p.read_a.template read<kStage, 0>(a);
-      p.read_b.template read<kStage, 0>(b);
-      p.template multiply<kStage, 0, 0>(acc, a, b);
-      if constexpr (kAfter == After::none) acc.template settle<0, 0>();
-      pin();
+      p.read_a.read(stage, kIndex<0>, a);
+      p.read_b.read(stage, kIndex<0>, b);
+      p.multiply(stage, kIndex<0>, kIndex<0>, acc, a, b);
+      if constexpr (kRemaining == Remaining::none) acc.keep_live(kIndex<0>, kIndex<0>);
+      sched_barrier();
     }
 
     HIPGEMM_DEVICE void end() {}
   };
 };
 
-// A ring of stages. A product with few rows waits for memory whatever it does, so a workgroup keeps
-// kStages_ - 1 tiles on their way. Where no tile is left to fetch, zeros count as one: every wait
-// is the same.
+// A ring of stages. A product with few rows is limited by memory, so a workgroup keeps kStages_ - 1
+// tiles in flight. Where no tile is left, a disabled fetch takes its place: every wait is the same.
 template <u32 kStages_>
 struct Ring {
   static constexpr u32 kParts = 1, kStages = kStages_;
@@ -160,45 +160,45 @@ struct Ring {
     HIPGEMM_DEVICE void begin() {
       k_end = p.k_offset + (p.tiles - 1) * kRowBytes;
       p.begin_scales();
-      p.template fetch_first_a<0>(0);
-      p.template fetch_first_b<0>(0);
-      unrolled<kStages - 2>([&]<u32 i>() { fetch(1 + i, p.k_offset + i * kRowBytes, 0); });
+      p.fetch_first_a(kIndex<0>, 0);
+      p.fetch_first_b(kIndex<0>, 0);
+      unrolled<kStages - 2>([&]<u32 i>(Index<i>) { fetch(1 + i, p.k_offset + i * kRowBytes, 0); });
       p.fetch_a.advance(0, kAhead);
       p.fetch_b.advance(0, kAhead);
     }
 
-    template <After kAfter, u32 kStage>
-    HIPGEMM_DEVICE void tile() {
-      // After the barrier this tile has landed from all waves, and all have read the one before,
-      // over which the next fetch goes.
+    template <Remaining kRemaining, u32 kStage>
+    HIPGEMM_DEVICE void tile(Static<kRemaining> remaining, Index<kStage> parity) {
+      // After the barrier all waves' parts of this tile are in LDS, and all waves have read the one
+      // before, which the next fetch overwrites.
       wait_dma<(kStages - 2) * (T::A::kDmas + T::B::kDmas)>();
       barrier();
-      p.template turn_scales<kAfter, kStage>();
-      if constexpr (kAfter != After::none)
+      p.advance_scales(remaining, parity);
+      if constexpr (kRemaining != Remaining::none)
         fetch(stage == 0 ? kStages - 1 : stage - 1, p.k_offset, kAhead);
       typename Pipeline<T>::A::Fragments a;
       typename Pipeline<T>::B::Fragments b;
-      p.read_a.template read<0>(stage, a);
-      p.read_b.template read<0>(stage, b);
-      p.template multiply<kStage, 0, 0>(acc, a, b);
-      if constexpr (kAfter == After::none) acc.template settle<0, 0>();
-      pin();
+      p.read_a.read(stage, kIndex<0>, a);
+      p.read_b.read(stage, kIndex<0>, b);
+      p.multiply(parity, kIndex<0>, kIndex<0>, acc, a, b);
+      if constexpr (kRemaining == Remaining::none) acc.keep_live(kIndex<0>, kIndex<0>);
+      sched_barrier();
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
 
-    // LDS may be another workgroup's after this one's end.
+    // After the end of this workgroup another one may have its LDS.
     HIPGEMM_DEVICE void end() { wait_dma<0>(); }
 
    private:
     static constexpr u32 kAhead = (kStages - 2) * kRowBytes;
 
-    // `ahead`: how much further along K than k_offset, as far as the fetchers know.
+    // ahead: how much further along K the fetchers are than k_offset.
     HIPGEMM_DEVICE void fetch(u32 to, u32 k_offset, u32 ahead) {
       const bool past = k_offset + ahead >= k_end;
-      p.fetch_a.detach_if(past);
-      p.fetch_b.detach_if(past);
-      p.fetch_a.template fetch<0>(p.block(to, 0), k_offset);
-      p.fetch_b.template fetch<0>(p.block(to, 0), k_offset);
+      p.fetch_a.disable_if(past);
+      p.fetch_b.disable_if(past);
+      p.fetch_a.fetch(kIndex<0>, p.block(to, 0), k_offset);
+      p.fetch_b.fetch(kIndex<0>, p.block(to, 0), k_offset);
       p.fetch_a.next();
       p.fetch_b.next();
     }
@@ -206,9 +206,9 @@ struct Ring {
 };
 using Ring4 = Ring<4>;
 
-// Two groups of waves, one of each per SIMD, half a step apart: while one multiplies, the other
-// fetches and reads. A and B come in two parts each and C in four quadrants, so a tile takes four
-// steps, each a memory phase and a compute phase with a barrier after both:
+// Two groups of waves, one of each on every SIMD, half a step apart: while one multiplies, the
+// other fetches and reads. A and B come in two parts each and C in four quadrants, so a tile takes
+// four steps, each a memory phase and a compute phase with a barrier after both:
 //
 //   step  fetch               read        multiply
 //   0     B1 of tile s+1      A0 of s     A0 * B0
@@ -216,11 +216,11 @@ using Ring4 = Ring<4>;
 //   2     B0 of tile s+2      A1 of s     A1 * B1
 //   3     A0 of tile s+2      B0 of s+1   A1 * B0
 //
-// Each part is read five steps after its fetch was issued. The wait in between lets the fetches of
-// the last four steps fly on; it comes one barrier before the read, because the reader also needs
-// what the other waves fetched. A fetch follows the last read of what it overwrites by at least
-// three steps: the read's data has then been multiplied and a barrier has passed in every wave,
-// half a step of lag included.
+// Each part is read five steps after its fetch was issued. The wait in between leaves the fetches
+// of the last four steps in flight; it comes one barrier before the read, which also takes what the
+// other waves fetched. A fetch follows the last read of what it overwrites by at least three steps:
+// the read's data has then been multiplied and a barrier has passed in every wave, half a step of
+// lag included.
 struct PingPong {
   static constexpr u32 kParts = 2, kStages = 2;
 
@@ -235,57 +235,58 @@ struct PingPong {
     HIPGEMM_DEVICE void begin() {
       const u32 stage = p.tiles % 2 == 1 ? 1 : 0;
       p.begin_scales();
-      p.template fetch_first_b<0>(stage);
-      p.template fetch_first_a<0>(stage);
-      p.template fetch_first_b<1>(stage);
-      p.template fetch_first_a<1>(stage);
-      // Tile 1's first part, or nothing of the same length.
-      Fetcher<T, SideA<T>> next_a = p.fetch_a;
-      Fetcher<T, SideB<T>> next_b = p.fetch_b;
-      next_a.detach_if(p.tiles == 1);
-      next_b.detach_if(p.tiles == 1);
-      next_b.template fetch<0>(p.block(1 - stage, 0), p.k_offset);
-      next_a.template fetch<0>(p.block(1 - stage, 0), p.k_offset);
+      p.fetch_first_b(kIndex<0>, stage);
+      p.fetch_first_a(kIndex<0>, stage);
+      p.fetch_first_b(kIndex<1>, stage);
+      p.fetch_first_a(kIndex<1>, stage);
+      // Tile 1's first part; without a tile 1 a disabled fetch takes its place.
+      Fetcher<T, OperandA<T>> next_a = p.fetch_a;
+      Fetcher<T, OperandB<T>> next_b = p.fetch_b;
+      next_a.disable_if(p.tiles == 1);
+      next_b.disable_if(p.tiles == 1);
+      next_b.fetch(kIndex<0>, p.block(1 - stage, 0), p.k_offset);
+      next_a.fetch(kIndex<0>, p.block(1 - stage, 0), p.k_offset);
       p.fetch_a.advance(0, kRowBytes);
       p.fetch_b.advance(0, kRowBytes);
 
-      // B0, then A0 of tile 0 have landed.
+      // B0, then A0 of tile 0 are in LDS.
       wait_dma<3 * T::A::kDmas + 2 * T::B::kDmas>();
       barrier();
-      p.read_b.template read<0>(stage, b0[0]);
+      p.read_b.read(stage, kIndex<0>, b0[0]);
       for (u32 f = 0; f < T::B::kFragments; f++)
         for (u32 step = 0; step < T::kSteps; step++) b0[1][f][step] = b0[0][f][step];
       wait_dma<2 * T::A::kDmas + 2 * T::B::kDmas>();
-      wait_lds();  // or the compiler carries this wait into the loop
+      wait_lds();  // else the compiler puts this wait into the loop
       barrier();
       if (lags()) barrier();
     }
 
-    template <After kAfter, u32 kStage>
-    HIPGEMM_DEVICE void tile() {
-      constexpr bool kNext = kAfter != After::none, kNextButOne = kAfter == After::two_or_more;
+    template <Remaining kRemaining, u32 kStage>
+    HIPGEMM_DEVICE void tile(Static<kRemaining> remaining, Index<kStage> stage) {
+      constexpr bool kNext = kRemaining != Remaining::none,
+                     kNextButOne = kRemaining == Remaining::two_or_more;
       typename Pipeline<T>::A::Fragments a;
       typename Pipeline<T>::B::Fragments b1;
 
       // The fetch of a tile's part 1 is its last: next() follows it.
-      p.template turn_scales<kAfter, kStage>();
-      if constexpr (kNext) p.fetch_b.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      p.advance_scales(remaining, stage);
+      if constexpr (kNext) p.fetch_b.fetch(kIndex<1>, p.block(1 - kStage, 1), p.k_offset);
       if constexpr (kNextButOne) p.fetch_b.next();
-      p.read_a.template read<kStage, 0>(a);
-      compute<kAfter, kStage, 0, 0, 0>(a, b0[kStage]);
+      p.read_a.read(stage, kIndex<0>, a);
+      compute<kRemaining, kStage, 0, 0, 0>(a, b0[kStage]);
 
-      if constexpr (kNext) p.fetch_a.template fetch<1>(p.block(1 - kStage, 1), p.k_offset);
+      if constexpr (kNext) p.fetch_a.fetch(kIndex<1>, p.block(1 - kStage, 1), p.k_offset);
       if constexpr (kNextButOne) p.fetch_a.next();
-      p.read_b.template read<kStage, 1>(b1);
-      compute<kAfter, kStage, 1, 0, 1>(a, b1);
+      p.read_b.read(stage, kIndex<1>, b1);
+      compute<kRemaining, kStage, 1, 0, 1>(a, b1);
 
-      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);
-      p.read_a.template read<kStage, 1>(a);
-      compute<kAfter, kStage, 2, 1, 1>(a, b1);
+      if constexpr (kNextButOne) p.fetch_b.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset);
+      p.read_a.read(stage, kIndex<1>, a);
+      compute<kRemaining, kStage, 2, 1, 1>(a, b1);
 
-      if constexpr (kNextButOne) p.fetch_a.template fetch<0>(p.block(kStage, 0), p.k_offset);
-      if constexpr (kNext) p.read_b.template read<1 - kStage, 0>(b0[1 - kStage]);
-      compute<kAfter, kStage, 3, 1, 0>(a, b0[kStage]);
+      if constexpr (kNextButOne) p.fetch_a.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset);
+      if constexpr (kNext) p.read_b.read(kIndex<1 - kStage>, kIndex<0>, b0[1 - kStage]);
+      compute<kRemaining, kStage, 3, 1, 0>(a, b0[kStage]);
     }
 
     HIPGEMM_DEVICE void end() {
@@ -293,28 +294,28 @@ struct PingPong {
     }
 
    private:
-    template <After kAfter, u32 kStage, int kStep, u32 kPartA, u32 kPartB>
+    template <Remaining kRemaining, u32 kStage, int kStep, u32 kPartA, u32 kPartB>
     HIPGEMM_DEVICE void compute(const typename Pipeline<T>::A::Fragments& a,
                                 const typename Pipeline<T>::B::Fragments& b) {
-      wait_dma<in_flight(kAfter, kStage, kStep)>();
+      wait_dma<in_flight(kRemaining, kStage, kStep)>();
       barrier();
-      // Priority keeps the compute phase on the matrix pipe and, besides, MFMAs in their phase.
+      // Priority keeps the compute phase on the matrix pipe; it also keeps MFMAs in their phase.
       __builtin_amdgcn_s_setprio(1);
-      p.template multiply<kStage, kPartA, kPartB>(acc, a, b);
-      if constexpr (kAfter == After::none) acc.template settle<kPartA, kPartB>();
+      p.multiply(kIndex<kStage>, kIndex<kPartA>, kIndex<kPartB>, acc, a, b);
+      if constexpr (kRemaining == Remaining::none) acc.keep_live(kIndex<kPartA>, kIndex<kPartB>);
       __builtin_amdgcn_s_setprio(0);
       barrier();
     }
 
     // DMAs that one wave issues in a step.
-    static constexpr u32 issued(After after, int step) {
-      if (after == After::none || (after == After::one && step >= 2)) return 0;
+    static constexpr u32 issued(Remaining after, int step) {
+      if (after == Remaining::none || (after == Remaining::one && step >= 2)) return 0;
       return step % 2 == 0 ? T::B::kDmas : T::A::kDmas;
     }
-    // And in this step and the three before it, which may lie in the previous tile. Scales are
-    // loaded ahead of step 0's fetch, and the next tile may want them.
-    static constexpr u32 in_flight(After after, u32 stage, int step) {
-      const After before = after == After::none ? After::one : After::two_or_more;
+    // In flight at the end of a step: what this step and the three before it, perhaps of the
+    // previous tile, have issued. Scales are loaded before step 0's fetch, for the next tile.
+    static constexpr u32 in_flight(Remaining after, u32 stage, int step) {
+      const Remaining before = after == Remaining::none ? Remaining::one : Remaining::two_or_more;
       u32 sum = step < 3 ? Pipeline<T>::scale_loads(after, stage) : 0;
       for (int back = 0; back < 4; back++)
         sum += step >= back ? issued(after, step - back) : issued(before, step - back + 4);

@@ -1,23 +1,37 @@
-// The last step of a product whose K was split: add up the splits and finish as the epilogue does.
+// The last step of a product with split K: adds up the splits and applies the epilogue.
 #pragma once
 
-#include "common/element.hpp"
+#include "common/element_types.hpp"
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
 #include "common/types.hpp"
 
+// What the splits of a product left at src, float32, becomes c as in dense.hpp. src_ld counts
+// elements.
+// clang-format off
+#define HIPGEMM_SplitReduceArgs(X)                                                                \
+  X(ptr, src) X(ptr, dst) X(ptr, alpha_ptr) X(ptr, col_scale) X(ptr, bias) X(ptr, a_scale)        \
+  X(ptr, b_scale) X(i64, src_ld) X(i64, split_stride) X(i64, src_batch) X(i64, ldc)               \
+  X(i64, c_outer) X(i64, c_inner) X(i64, a_scale_outer) X(i64, a_scale_inner)                     \
+  X(i64, b_scale_outer) X(i64, b_scale_inner) X(u32, m) X(u32, n) X(u32, batch_inner)             \
+  X(u32, splits) X(u32, a_scale_step) X(u32, b_scale_step) X(f32, alpha) X(u32, out_type)         \
+  X(u32, bias_type)
+// clang-format on
+
 namespace hipgemm {
 
-// A thread takes one element, so that even a few rows fill many CUs. The splits are added in order,
-// in float32: the result does not depend on which finished first.
+HIPGEMM_STRUCT(SplitReduceArgs);
+
+// One thread for each element, so that a few rows occupy many CUs. The splits are added in order,
+// in float32: the result does not depend on which was finished first.
 template <u32 kThreads, u32 kRows, u32 kColumns>
 HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
   static_assert(kThreads == kRows * kColumns, "");
   const u32 across = (args.n + kColumns - 1) / kColumns, down = (args.m + kRows - 1) / kRows;
   const u32 tile = workgroup_index(), thread = thread_index();
-  const u32 line = tile / across, batch = line / down;
-  const u32 row = (line - batch * down) * kRows + thread / kColumns;
-  const u32 column = (tile - line * across) * kColumns + thread % kColumns;
+  const u32 tile_row = tile / across, batch = tile_row / down;
+  const u32 row = (tile_row - batch * down) * kRows + thread / kColumns;
+  const u32 column = (tile - tile_row * across) * kColumns + thread % kColumns;
   if (row >= args.m || column >= args.n) return;
 
   const u64 src = reinterpret_cast<u64>(args.src) + batch * static_cast<u64>(args.src_batch) +

@@ -1,7 +1,7 @@
 // The product without matrix instructions: any formats, any strides, any architecture.
 #pragma once
 
-#include "common/element.hpp"
+#include "common/element_types.hpp"
 #include "common/hip_device.hpp"
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
@@ -9,7 +9,22 @@
 #include "common/small_float.hpp"
 #include "common/types.hpp"
 
+// All strides are bytes and may be negative; a_k and b_k are between pairs of packed values.
+// Scales: floats for fp8 formats (null is 1), logical e8m0 bytes for MX formats.
+// clang-format off
+#define HIPGEMM_PlainArgs(X)                                                                      \
+  X(ptr, a) X(ptr, b) X(ptr, c) X(ptr, alpha_ptr) X(ptr, col_scale) X(ptr, bias) X(ptr, a_scale)  \
+  X(ptr, b_scale) X(i64, a_row) X(i64, a_k) X(i64, a_outer) X(i64, a_inner) X(i64, b_col)         \
+  X(i64, b_k) X(i64, b_outer) X(i64, b_inner) X(i64, c_row) X(i64, c_col) X(i64, c_outer)         \
+  X(i64, c_inner) X(i64, a_scale_row) X(i64, a_scale_block) X(i64, a_scale_outer)                 \
+  X(i64, a_scale_inner) X(i64, b_scale_col) X(i64, b_scale_block) X(i64, b_scale_outer)           \
+  X(i64, b_scale_inner) X(u32, m) X(u32, n) X(u32, k) X(u32, batch_inner) X(u32, batches)         \
+  X(f32, alpha) X(u32, a_format) X(u32, b_format) X(u32, out_type) X(u32, bias_type)
+// clang-format on
+
 namespace hipgemm {
+
+HIPGEMM_STRUCT(PlainArgs);
 
 HIPGEMM_BOTH constexpr Scaling scaling_of(Format format) {
   return format < Format::fp8_e4m3     ? Scaling::none
@@ -22,7 +37,7 @@ HIPGEMM_BOTH constexpr Scaling scaling_of(Format format) {
                 "codes grow with the scales: formats.def");
 #include "common/formats.def"
 
-// One operand of one product. Strides are bytes; k_stride is from pair to pair for packed numbers.
+// One operand of one product. Strides are bytes; k_stride is between pairs of packed values.
 struct PlainOperand {
   Format format;
   u64 data, scale;
@@ -30,10 +45,10 @@ struct PlainOperand {
   u32 rows, k;
 };
 
-// A step along K of one operand. It is a block of scales: the sum over a step is what they scale.
+// A step along K of one operand: one block of scales, which are applied to the sum over the step.
 struct PlainTile {
   static constexpr u32 kRows = 64, kK = kScaleBlock;
-  static constexpr u32 kPitch = kRows + 4;  // whole fours; lanes along K are spread over the banks
+  static constexpr u32 kPitch = kRows + 4;  // a multiple of 4; lanes along K use different banks
 
   f32 value[kK][kPitch];
   alignas(16) int exponent[kRows];  // of the scale
@@ -43,10 +58,10 @@ struct PlainTile {
 // Half of the workgroup's threads load one operand, half the other.
 inline constexpr u32 kPlainThreads = 256, kPlainLoaders = kPlainThreads / 2;
 
-// One thread's way through its operand: some numbers of each step, lanes along the smaller stride.
-class PlainWalk {
+// One thread's values of its operand: a few of each step, lanes along the smaller stride.
+class PlainLoader {
  public:
-  HIPGEMM_DEVICE PlainWalk(const PlainOperand& from, u32 tile_row, PlainTile& to)
+  HIPGEMM_DEVICE PlainLoader(const PlainOperand& from, u32 tile_row, PlainTile& to)
       : from_(from), to_(to), rows_left_(from.rows - tile_row), k_left_(from.k) {
     along_k_ = magnitude(from.k_stride) <= magnitude(from.row_stride);
     const u32 thread = thread_index() % kPlainLoaders;
@@ -60,7 +75,7 @@ class PlainWalk {
     scale_ = from.scale + (tile_row + thread) * static_cast<u64>(from.scale_row_stride);
   }
 
-  // The next step into registers; zero outside the operand.
+  // Loads the next step into registers; zero outside the operand.
   HIPGEMM_DEVICE void fetch() {
     switch (from_.format) {
       case Format::f32:
@@ -83,7 +98,7 @@ class PlainWalk {
     k_left_ -= smaller(k_left_, PlainTile::kK);
   }
 
-  // What was fetched, into LDS.
+  // Stores what was fetched into LDS.
   HIPGEMM_DEVICE void put() const {
     switch (from_.format) {
       case Format::bf16:
@@ -114,14 +129,14 @@ class PlainWalk {
   }
 
  private:
-  // Rows, or places along K, between one thread's numbers.
+  // Rows, or elements along K, between one thread's values.
   static constexpr u32 kRowStep = kPlainLoaders / PlainTile::kK;
   static constexpr u32 kKStep = kPlainLoaders / PlainTile::kRows;
   static constexpr u32 kLoads = PlainTile::kRows * PlainTile::kK / kPlainLoaders;
-  static_assert(kKStep % 2 == 0, "a thread takes the same half of all its pairs");
+  static_assert(kKStep % 2 == 0, "a thread has the same half of all its pairs");
   static constexpr u32 kNanByte = 255, kBias = 127;
 
-  // How many of the thread's numbers exist.
+  // How many of the thread's values exist.
   HIPGEMM_DEVICE u32 count() const {
     if (row_ >= rows_left_ || k_ >= k_left_) return 0;
     return along_k_ ? (rows_left_ - row_ + kRowStep - 1) / kRowStep
@@ -148,7 +163,7 @@ class PlainWalk {
 
   template <class From>
   HIPGEMM_DEVICE void put_as() const {
-    // A pair's second number lies in the high half.
+    // The second value of a pair is in the high half.
     const u32 shift = __is_same(From, FromE2m1) ? k_ % 2 * 4 : 0;
     f32* to = &to_.value[k_][row_];
     const u32 to_stride = along_k_ ? kRowStep : kKStep * PlainTile::kPitch;
@@ -159,8 +174,6 @@ class PlainWalk {
     }
   }
 
-  static HIPGEMM_DEVICE u64 magnitude(i64 x) { return x < 0 ? -static_cast<u64>(x) : x; }
-
   const PlainOperand& from_;
   PlainTile& to_;
   bool along_k_;
@@ -169,14 +182,14 @@ class PlainWalk {
   u32 bits_[kLoads], scale_byte_ = kBias;
 };
 
-// One thread's part of a tile of C: a square.
+// One thread's square of a tile of C.
 class PlainSquare {
  public:
   static constexpr u32 kSide = 4;
   static constexpr u32 kAcross = PlainTile::kRows / kSide;
   static_assert(kAcross * kAcross == kPlainThreads, "squares cover the tile");
 
-  // One step along K: the sum of its products, then their scales.
+  // Adds one step along K: the sum of its products, then scaled.
   HIPGEMM_DEVICE void add(const PlainTile& a, const PlainTile& b) {
     const f32x4 start = four(&b.start[column_]);
     f32x4 sum[kSide];
@@ -261,7 +274,7 @@ HIPGEMM_DEVICE PlainOperand operand(const PlainArgs& args, bool is_b, BatchEntry
       args.k};
 }
 
-// A workgroup makes one tile of C. A grid may have more of them than there are tiles.
+// A workgroup computes one tile of C. A grid may have more workgroups than tiles.
 template <u32 kThreads, u32 kM, u32 kN, u32 kK>
 HIPGEMM_DEVICE void plain(const PlainArgs& args) {
   static_assert(kThreads == kPlainThreads && kM == PlainTile::kRows && kN == PlainTile::kRows &&
@@ -278,13 +291,13 @@ HIPGEMM_DEVICE void plain(const PlainArgs& args) {
   const u32 row = tile / across * PlainTile::kRows, column = tile % across * PlainTile::kRows;
   const BatchEntry entry{batch / args.batch_inner, batch % args.batch_inner};
   const PlainOperand mine = operand(args, loads_b, entry);
-  PlainWalk walk(mine, loads_b ? column : row, loads_b ? tile_b : tile_a);
+  PlainLoader loader(mine, loads_b ? column : row, loads_b ? tile_b : tile_a);
   PlainSquare square;
-  walk.fetch();
+  loader.fetch();
   for (u64 k = 0; k < args.k; k += PlainTile::kK) {
-    walk.put();
+    loader.put();
     sync_workgroup();
-    walk.fetch();  // lands while this step is added up
+    loader.fetch();  // in flight while this step is added
     square.add(tile_a, tile_b);
     sync_workgroup();
   }

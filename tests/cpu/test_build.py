@@ -128,7 +128,7 @@ def test_what_is_left_out_is_said(tmp_path, monkeypatch):
     (reason,) = answer.reasons
     line = "run: make kernels (in a source tree; else install hipgemm again)"
     assert str(reason) == (
-        f"matmul kernels for f16 and f16 must be built; got a build for the examples only; {line}"
+        f"kernels for f16 and f16 must be built; got a build for the examples only; {line}"
     )
     assert reason.kind is KernelNotFoundError
     (reason,) = hg.can_use("matmul", brain, brain, arch="gfx942").reasons

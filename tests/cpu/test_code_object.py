@@ -25,10 +25,10 @@ from archs import ARCHS  # noqa: E402
 from figures import complete  # noqa: E402
 from instances import all_instances, instances_for, is_gemm, unit_source  # noqa: E402
 from kernels import CACHE  # noqa: E402
-from limits import faults  # noqa: E402
+from limits import MAX_BYTES, faults, file_faults  # noqa: E402
 from loops import classify, main_loop  # noqa: E402
 from probe import find_toolchain  # noqa: E402
-from toolchain import SOURCE, NoCompilerError  # noqa: E402
+from toolchain import SOURCE, BuildError, NoCompilerError  # noqa: E402
 
 KERNELS = ROOT / "hipgemm" / "kernels"
 MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
@@ -199,27 +199,28 @@ def test_occupancy_is_what_fits_of_what_is_allocated(arch, kernel):
     assert kernel["waves_per_simd"] == groups * waves / 4
 
 
-def test_decode_tiles_and_passes_fill_a_compute_unit():
-    """As far as LDS and the registers in use allow; padding had cost up to half."""
-    waves = {k["name"]: k["waves_per_simd"] for arch, k in ALL if arch == "gfx950"}
-    groups = {k["name"]: k["workgroups_per_cu"] for arch, k in ALL if arch == "gfx950"}
-    decode = [k["name"] for arch, k in GEMMS if k["schedule"] == "Ring4"]
-    assert {groups[name] for name in decode} == {3}  # LDS: 48 KiB each
-    full = {
-        "copy_strided_b1",
-        "copy_strided_b2",
-        "copy_strided_b4",
-        "dequantize",
-        "fp4_to_fp8",
-        "quantize_mxfp8",
-    }
-    full |= {"split_reduce", "mx_gemm_scale", "mx_group_scale", "pack_mx_scales"}
-    assert {name for name, n in waves.items() if n == 8} == full
-    for name in ("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows"):
-        assert waves[name] == 7, name  # up to 72 registers
-    for name in ("quantize_mxfp8_f32", "quantize_mxfp4_f32", "rescale"):
-        assert waves[name] == 6, name  # up to 80
-    assert waves["quantize_mxfp4"] == 4.5  # LDS: 9 workgroups of 2 waves with 16 KiB each
+def test_rings_are_limited_by_lds():
+    """Not by registers, whose padding had cost up to half of the workgroups."""
+    rings = [k for arch, k in GEMMS if k["schedule"].startswith("Ring")]
+    assert rings
+    for kernel in rings:
+        assert kernel["workgroups_per_cu"] == ARCHS["gfx950"].lds // kernel["lds"], kernel["name"]
+
+
+WAVES = {  # per SIMD: 8 if they fit, 7 with up to 72 registers, 6 with up to 80
+    **dict.fromkeys(("copy_strided_b1", "copy_strided_b2", "copy_strided_b4", "dequantize", "fp4_to_fp8"), 8),
+    **dict.fromkeys(("quantize_mxfp8", "split_reduce", "mx_gemm_scale", "mx_group_scale"), 8),
+    **dict.fromkeys(("pack_mx_scales",), 8),
+    **dict.fromkeys(("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows"), 7),
+    **dict.fromkeys(("quantize_mxfp8_f32", "quantize_mxfp4_f32", "rescale"), 6),
+    "quantize_mxfp4": 4.5,  # LDS: 9 workgroups of 2 waves with 16 KiB each
+}
+
+
+@pytest.mark.parametrize("name", WAVES)
+def test_passes_fill_a_compute_unit(name):
+    (kernel,) = [k for arch, k in ALL if (arch, k["name"]) == ("gfx950", name)]
+    assert kernel["waves_per_simd"] == WAVES[name]
 
 
 @every_kernel
@@ -237,6 +238,17 @@ def test_build_reports_every_broken_limit():
     assert len(found) == 4
     assert all(f.startswith(kernel["name"]) for f in found)
     assert any("VGPR spills 3" in f for f in found)
+    (fault,) = file_faults("x.co", bytes(MAX_BYTES + 1))
+    assert fault == "x.co: 8388609 bytes, must be at most 8388608"
+    assert not file_faults("x.co", bytes(MAX_BYTES))
+
+
+def test_build_compares_the_arguments(built, assembly):
+    _, kernel = GEMMS[0]
+    changed = json.loads(json.dumps(kernel))
+    changed["args"][1]["offset"] += 4
+    with pytest.raises(BuildError, match="argument layout"):
+        complete(changed, ARCHS["gfx950"], built["gfx950"][1], assembly["gfx950"])
 
 
 def test_build_reports_padded_registers(built, assembly):
@@ -367,7 +379,7 @@ def headers(tmp_path_factory):
         """
         #include "common/scale_layout.hpp"
         #include "common/swizzle.hpp"
-        #include "gemm/order.hpp"
+        #include "gemm/tile_order.hpp"
         using namespace hipgemm;
         extern "C" void order(u32 tiles_m, u32 tiles_n, u32* out) {
           for (u32 i = 0; i < tiles_m * tiles_n; i++) {
@@ -375,15 +387,19 @@ def headers(tmp_path_factory):
             out[2 * i] = p.m, out[2 * i + 1] = p.n;
           }
         }
-        extern "C" u32 place(u32 workgroup, u32 count) { return place_of_workgroup(workgroup, count); }
+        extern "C" u32 swizzled(u32 workgroup, u32 count) { return swizzled_workgroup(workgroup, count); }
         extern "C" void range(u32 tiles, u32 begin, u32 end, u32* out) {
           const KRange r = k_range(tiles, begin, end);
-          out[0] = r.tiles, out[1] = r.origin + r.first, out[2] = r.origin + r.second, out[3] = r.place;
+          out[0] = r.tiles, out[1] = r.origin + r.first, out[2] = r.origin + r.second, out[3] = r.first_index;
         }
-        extern "C" u32 turn(u32 step, u32 k, u32 tile_steps) { return scale_turn(step, k, tile_steps); }
-        extern "C" u32 step(u32 turn, u32 k, u32 tile_steps) { return step_of_turn(turn, k, tile_steps); }
-        extern "C" u64 offset(u32 row, u32 turn, u32 block, u32 step_rows) {
-          return scale_offset(row, turn, block, step_rows);
+        extern "C" u32 iteration(u32 step, u32 k, u32 tile_steps) {
+          return scale_iteration(step, k, tile_steps);
+        }
+        extern "C" u32 step(u32 iteration, u32 k, u32 tile_steps) {
+          return step_of_iteration(iteration, k, tile_steps);
+        }
+        extern "C" u64 offset(u32 row, u32 iteration, u32 block, u32 step_rows) {
+          return scale_offset(row, iteration, block, step_rows);
         }
         extern "C" u32 swizzle(u32 row, u32 chunk) { return swizzled_chunk(row, chunk); }
         """
@@ -436,10 +452,10 @@ def test_tile_order_keeps_operands_within_an_xcd(headers):
 def test_small_products_of_a_batch_stay_within_an_xcd(headers):
     """64 products of 16 tiles: an XCD takes whole ones, four of every span."""
     tiles, count = 16, 64 * 16
-    places = [headers.place(i, count) for i in range(count)]
-    assert sorted(places) == list(range(count))
+    swizzled = [headers.swizzled(i, count) for i in range(count)]
+    assert sorted(swizzled) == list(range(count))
     for xcd in range(8):
-        served = Counter(place // tiles for place in places[xcd::8])
+        served = Counter(index // tiles for index in swizzled[xcd::8])
         assert set(served.values()) == {tiles}
 
 
@@ -447,16 +463,16 @@ def test_small_products_of_a_batch_stay_within_an_xcd(headers):
 def test_splits_of_k_take_every_tile_once(headers, k_tiles):
     """In the order of the loop: the last tile, then all others."""
     in_order = [k_tiles - 1, *range(k_tiles - 1)]
-    turns = k_tiles + k_tiles % 2
-    for split_tiles in range(2, turns + 1, 2):
+    iterations = k_tiles + k_tiles % 2
+    for split_tiles in range(2, iterations + 1, 2):
         found = []
-        for begin in range(0, turns, split_tiles):
+        for begin in range(0, iterations, split_tiles):
             out = (ctypes.c_uint32 * 4)()
-            headers.range(k_tiles, begin, min(turns, begin + split_tiles), out)
-            count, first, second, place = out
-            assert place == len(found)
+            headers.range(k_tiles, begin, min(iterations, begin + split_tiles), out)
+            count, first, second, index = out
+            assert index == len(found)
             assert count > 0
-            assert (place + count + k_tiles % 2) % 2 == 0, "a split ends with an odd turn"
+            assert (index + count + k_tiles % 2) % 2 == 0, "a split ends with an odd iteration"
             found += [first, *range(second, second + count - 1)]
         assert found == in_order
 
@@ -487,16 +503,20 @@ def test_scales_come_in_the_order_of_the_k_loop(headers, tile_steps):
         steps = [tile * tile_steps + i for tile in tile_order for i in range(tile_steps)]
         first = -len(steps) % 2
         assert [headers.step(first + i, k, tile_steps) for i in range(len(steps))] == steps
-        assert [headers.turn(step, k, tile_steps) for step in steps] == [*range(first, first + len(steps))]
+        assert [headers.iteration(step, k, tile_steps) for step in steps] == [
+            *range(first, first + len(steps))
+        ]
         if first:
             assert ctypes.c_uint32(headers.step(0, k, tile_steps)).value == 0xFFFFFFFF
 
 
-def test_every_scale_has_a_place_of_its_own(headers):
-    rows, turns = 48, 6
-    places = {headers.offset(r, t, b, rows) for r in range(rows) for t in range(turns) for b in range(4)}
-    assert places == set(range(rows * turns * 4))
-    # A lane's fragments are rows four apart: two turns of two of them are one word.
+def test_every_scale_has_an_offset_of_its_own(headers):
+    rows, iterations = 48, 6
+    offsets = {
+        headers.offset(r, i, b, rows) for r in range(rows) for i in range(iterations) for b in range(4)
+    }
+    assert offsets == set(range(rows * iterations * 4))
+    # A lane's fragments are rows four apart: two iterations of two of them are one word.
     assert [
-        headers.offset(r, t, 1, rows) - headers.offset(16, 0, 1, rows) for r in (16, 20) for t in (0, 1)
+        headers.offset(r, i, 1, rows) - headers.offset(16, 0, 1, rows) for r in (16, 20) for i in (0, 1)
     ] == [*range(4)]

@@ -25,18 +25,18 @@ LARGE, SMALL, RING = (
     for pick, schedule in ((max, "PingPong"), (min, "DoubleBuffer"), (min, "Ring4"))
 )
 
-FETCH_B0 = "      if constexpr (kNextButOne) p.fetch_b.template fetch<0>(p.block(kStage, 0), p.k_offset);\n"
-READ_B1 = "      p.read_b.template read<kStage, 1>(b1);\n"
-FETCH_NEXT = """      if constexpr (kAfter != After::none) {
-        p.fetch_a.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
-        p.fetch_b.template fetch<0>(p.block(1 - kStage, 0), p.k_offset);
-        if constexpr (kAfter == After::two_or_more) {
+FETCH_B0 = "      if constexpr (kNextButOne) p.fetch_b.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset);\n"
+READ_B1 = "      p.read_b.read(stage, kIndex<1>, b1);\n"
+FETCH_NEXT = """      if constexpr (kRemaining != Remaining::none) {
+        p.fetch_a.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
+        p.fetch_b.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
+        if constexpr (kRemaining == Remaining::two_or_more) {
           p.fetch_a.next();
           p.fetch_b.next();
         }
       }
 """
-COUNTED = "wait_dma<in_flight(kAfter, kStage, kStep)>();\n      barrier();\n"
+COUNTED = "wait_dma<in_flight(kRemaining, kStage, kStep)>();\n      barrier();\n"
 DONE = "__builtin_amdgcn_s_setprio(0);\n      barrier();\n"
 
 # name: kernel, replacements in schedule.hpp, what the report says

@@ -6,12 +6,12 @@
 
 namespace hipgemm {
 
-// A word holds two values of 16 bits, or one of 32. Magnitudes of the same type compare as their
-// bits do, NaN above infinity above all numbers, two at once.
+// A word holds two values of 16 bits, or one of 32. Magnitudes of the same type compare as
+// their bits do, NaN above infinity above all finite values, two at a time.
 struct From16Bits {
   using Bits = u16;
   static HIPGEMM_DEVICE u32 magnitudes(u32 word) { return word & 0x7fff7fffu; }
-  static HIPGEMM_DEVICE u32 greater(u32 a, u32 b) {
+  static HIPGEMM_DEVICE u32 max_magnitudes(u32 a, u32 b) {
     using Pair = Vector<u16, 2>;
     return __builtin_bit_cast(
         u32, __builtin_elementwise_max(__builtin_bit_cast(Pair, a), __builtin_bit_cast(Pair, b)));
@@ -30,7 +30,7 @@ struct FromF16 : From16Bits {
 struct FromF32 {
   using Bits = u32;
   static HIPGEMM_DEVICE u32 magnitudes(u32 word) { return word & 0x7fffffffu; }
-  static HIPGEMM_DEVICE u32 greater(u32 a, u32 b) { return larger(a, b); }
+  static HIPGEMM_DEVICE u32 max_magnitudes(u32 a, u32 b) { return larger(a, b); }
   static HIPGEMM_DEVICE f32 widen(u32 bits) { return __builtin_bit_cast(f32, bits); }
   static HIPGEMM_DEVICE Vector<f32, 1> widen_word(u32 word) { return widen(word); }
 };
@@ -52,7 +52,7 @@ struct OutF32 {
   static constexpr u32 kBytes = 4;
 };
 
-// One element, wherever it lies.
+// One element, at any address.
 HIPGEMM_DEVICE f32 load_element(u64 address, Format type) {
   if (type == Format::f32) return *global<f32>(address);
   const u32 bits = *global<u16>(address);

@@ -1,27 +1,28 @@
-// Casts between float32 and the formats of 8 and 4 bits, and the rules for block scales.
+// Quantized values: conversions between float32 and the 8-bit and 4-bit formats, and the rules for
+// block scales.
 #pragma once
 
 #include "common/hip_device.hpp"
-#include "common/join_lanes.hpp"
+#include "common/lane_reduce.hpp"
 #include "common/small_float.hpp"
 #include "common/types.hpp"
 
 namespace hipgemm {
 
-// A thread takes values that follow each other, whose codes are 8 bytes. Neighbours take a block,
-// which shares a scale.
+// A thread has consecutive values that are 8 bytes when quantized. Neighbouring threads have the
+// other values of a block, which shares a scale.
 inline constexpr u32 kBlockValues = 32;
 template <class Element>
 inline constexpr u32 kValuesOf = 64 / Element::kBits;
 template <u32 kValues>
 using Values = f32x4[kValues / 4];
-using Codes = u32x2;
+using Packed = u32x2;
 
-// pack() rounds to nearest even. Where kSaturates is false it must not get more than kMax.
+// pack() rounds to nearest even. Where kSaturates is false, values must not exceed kMax.
 struct E4m3 {
   static constexpr u32 kBits = 8, kMantissaBits = 3, kMaxExponent = 8;
   static constexpr f32 kMax = 448.0f;
-#if HIPGEMM_NARROW_CASTS
+#if HIPGEMM_LOW_PRECISION_CASTS
   static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     const u32 low = __builtin_amdgcn_cvt_pk_fp8_f32(x.x, x.y, 0, false);
@@ -40,16 +41,16 @@ struct E4m3 {
   }
 #else
   static constexpr bool kSaturates = false;
-  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE4m3>(x); }
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_four<ToE4m3>(x); }
 #endif
-  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE4m3>(x); }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_four<FromE4m3>(x); }
 #endif
 };
 
 struct E5m2 {
   static constexpr u32 kBits = 8, kMantissaBits = 2, kMaxExponent = 15;
   static constexpr f32 kMax = 57344.0f;
-#if HIPGEMM_NARROW_CASTS
+#if HIPGEMM_LOW_PRECISION_CASTS
   static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     const u32 low = __builtin_amdgcn_cvt_pk_bf8_f32(x.x, x.y, 0, false);
@@ -68,17 +69,17 @@ struct E5m2 {
   }
 #else
   static constexpr bool kSaturates = false;
-  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_codes<ToE5m2>(x); }
+  static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_four<ToE5m2>(x); }
 #endif
-  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_codes<FromE5m2>(x); }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_four<FromE5m2>(x); }
 #endif
 };
 
-// The first number is the low half of a byte.
+// The first value is in the low half of a byte.
 struct E2m1 {
   static constexpr u32 kBits = 4, kMantissaBits = 1, kMaxExponent = 2;
   static constexpr f32 kMax = 6.0f;
-#if HIPGEMM_NARROW_CASTS
+#if HIPGEMM_LOW_PRECISION_CASTS
   static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 low, f32x4 high) {
     u32 word = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(0, low.x, low.y, 1.0f, 0);
@@ -96,8 +97,8 @@ struct E2m1 {
   }
 #else
   static HIPGEMM_DEVICE void unpack(u32 x, f32x4& low, f32x4& high) {
-    low = unpack_codes<FromE2m1>(x);
-    high = unpack_codes<FromE2m1>(x >> 16);
+    low = unpack_four<FromE2m1>(x);
+    high = unpack_four<FromE2m1>(x >> 16);
   }
 #endif
 };
@@ -106,15 +107,15 @@ struct E2m1 {
   static_assert(element::kBits == (bits) && ((block) == 0 || (block) == kBlockValues), "");
 #include "common/formats.def"
 
-// Codes of values, each times `up`.
+// Quantizes values, each times the multiplier.
 template <class Element, u32 kValues>
-HIPGEMM_DEVICE Codes pack(const Values<kValues>& x, f32 up = 1.0f) {
+HIPGEMM_DEVICE Packed pack(const Values<kValues>& x, f32 multiplier = 1.0f) {
   static_assert(kValues == kValuesOf<Element>, "");
-  if constexpr (Element::kBits == 4 && !HIPGEMM_NARROW_CASTS) {
-    return {pack_e2m1(x[0], x[1], up), pack_e2m1(x[2], x[3], up)};
+  if constexpr (Element::kBits == 4 && !HIPGEMM_LOW_PRECISION_CASTS) {
+    return {pack_e2m1(x[0], x[1], multiplier), pack_e2m1(x[2], x[3], multiplier)};
   } else {
     const auto scaled = [&](u32 i) HIPGEMM_INLINE {
-      f32x4 four = x[i] * f32x4(up);
+      f32x4 four = x[i] * f32x4(multiplier);
       if constexpr (!Element::kSaturates)
         for (u32 e = 0; e < 4; e++) four[e] = clamped(four[e], -Element::kMax, Element::kMax);
       return four;
@@ -127,26 +128,26 @@ HIPGEMM_DEVICE Codes pack(const Values<kValues>& x, f32 up = 1.0f) {
 }
 
 template <class Element, u32 kValues>
-HIPGEMM_DEVICE void unpack(Codes codes, Values<kValues>& out) {
+HIPGEMM_DEVICE void unpack(Packed packed, Values<kValues>& out) {
   static_assert(kValues == kValuesOf<Element>, "");
   if constexpr (Element::kBits == 4) {
-    Element::unpack(codes.x, out[0], out[1]);
-    Element::unpack(codes.y, out[2], out[3]);
+    Element::unpack(packed.x, out[0], out[1]);
+    Element::unpack(packed.y, out[2], out[3]);
   } else {
-    out[0] = Element::unpack(codes.x);
-    out[1] = Element::unpack(codes.y);
+    out[0] = Element::unpack(packed.x);
+    out[1] = Element::unpack(packed.y);
   }
 }
 
 inline constexpr u32 kInfinity = 0x7f800000u;
 
-// The greatest magnitude, as bits: NaN above infinity above all numbers.
+// The amax of a thread's values, as bits: NaN above infinity above all finite values.
 template <u32 kValues>
-HIPGEMM_DEVICE u32 greatest(const Values<kValues>& x) {
-  u32 most = 0;
+HIPGEMM_DEVICE u32 values_amax(const Values<kValues>& x) {
+  u32 amax = 0;
   for (f32x4 four : x)
-    for (u32 e = 0; e < 4; e++) most = greater_magnitude(most, four[e]);
-  return most;
+    for (u32 e = 0; e < 4; e++) amax = max_magnitude(amax, four[e]);
+  return amax;
 }
 
 enum class ScaleRule : u32 {
@@ -154,47 +155,47 @@ enum class ScaleRule : u32 {
 #include "common/formats.def"
 };
 
-// The scale byte of a block from the bits of its greatest magnitude, which is finite. Exponents are
-// taken from the bits: a subnormal counts as 2^-127, and is clamped to that anyway.
+// The scale byte of a block from the bits of its amax, which is finite. Exponents are taken from
+// the bits: a subnormal counts as 2^-127, to which it would be clamped anyway.
 template <class Element>
-HIPGEMM_DEVICE u32 scale_byte(u32 most, ScaleRule rule) {
+HIPGEMM_DEVICE u32 scale_byte(u32 amax, ScaleRule rule) {
   constexpr u32 kFraction = (1u << 23) - 1;
   constexpr u32 kTop = __builtin_bit_cast(u32, Element::kMax) & kFraction;
-  if (most == 0) return Element::kBits == 4 ? 127 : 0;
-  const u32 rounded = rule == ScaleRule::even ? most + (1u << (22 - Element::kMantissaBits)) : most;
+  if (amax == 0) return Element::kBits == 4 ? 127 : 0;
+  const u32 rounded = rule == ScaleRule::even ? amax + (1u << (22 - Element::kMantissaBits)) : amax;
   int byte = static_cast<int>(rounded >> 23);
   if (rule != ScaleRule::unit) byte -= Element::kMaxExponent;
-  if (rule == ScaleRule::rceil) byte += (most & kFraction) > kTop;
+  if (rule == ScaleRule::rceil) byte += (amax & kFraction) > kTop;
   return byte < 0 ? 0 : byte > 254 ? 254 : byte;
 }
 
-// 2^(byte - 127); not for the byte of NaN.
+// 2^(byte - 127), for any byte but that of NaN.
 HIPGEMM_DEVICE f32 power_of_two(u32 byte) {
   return __builtin_bit_cast(f32, byte == 0 ? 1u << 22 : byte << 23);
 }
 
 inline constexpr u32 kNanScale = 255;
 
-// A block's scale byte, and what its values are multiplied by. A NaN or an infinity among them
-// makes all of it NaN.
+// A block's scale byte, and the multiplier of its values. If one of them is NaN or infinite, all of
+// the block becomes NaN.
 struct BlockScale {
   u32 byte;
-  f32 up;
+  f32 multiplier;
 
   template <class Element>
-  static HIPGEMM_DEVICE BlockScale of(u32 most, ScaleRule rule) {
-    if (most >= kInfinity) return {kNanScale, __builtin_nanf("")};
-    const u32 byte = scale_byte<Element>(most, rule);
+  static HIPGEMM_DEVICE BlockScale of(u32 amax, ScaleRule rule) {
+    if (amax >= kInfinity) return {kNanScale, __builtin_nanf("")};
+    const u32 byte = scale_byte<Element>(amax, rule);
     return {byte, power_of_two(254 - byte)};
   }
 };
 template <class Element, u32 kValues>
-HIPGEMM_DEVICE Codes quantize_by(f32 up, const Values<kValues>& x) {
-  const Codes codes = pack<Element, kValues>(x, up);
-  return up == up ? codes : Codes(Element::kBits == 4 ? 0 : 0x7f7f7f7f);
+HIPGEMM_DEVICE Packed quantize_by(f32 multiplier, const Values<kValues>& x) {
+  const Packed packed = pack<Element, kValues>(x, multiplier);
+  return multiplier == multiplier ? packed : Packed(Element::kBits == 4 ? 0 : 0x7f7f7f7f);
 }
 
-// Sylvester's 16-point Walsh-Hadamard transform but for its factor, with which it is orthonormal
+// Sylvester's 16-point Walsh-Hadamard transform without its factor, with which it is orthonormal
 // and its own inverse.
 inline constexpr f32 kHadamardFactor = 0.25f;
 HIPGEMM_DEVICE void hadamard_sums(Values<16>& x) {

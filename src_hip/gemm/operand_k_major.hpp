@@ -1,53 +1,53 @@
-// Fetching and reading an operand that is contiguous along K.
+// Fetching and reading a K-major operand.
 #pragma once
 
 #include "common/swizzle.hpp"
 #include "common/types.hpp"
 #include "gemm/dma.hpp"
-#include "gemm/sides.hpp"
+#include "gemm/operands.hpp"
 #include "gemm/traits.hpp"
 
 namespace hipgemm {
 
-// Rows past the operand's end read as zero, since their offset lies past the buffer; the end of a
-// row is not the buffer's, so the last, ragged K tile masks its lanes itself.
-template <class T, class Side>
-class Fetcher<T, Side, Contiguous::along_k> : DmaBlock<T, Side> {
+// Rows past the operand's end read as zero, since their offset lies past the buffer; the buffer
+// does not end where a row does, so the last, ragged K tile masks its lanes itself.
+template <class T, class Operand>
+class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
  public:
   // rows: valid rows of this tile (at least 1); ld and k in elements. The last chunk of K is read
   // as a whole: where K ends inside it, the rows are padded with zeros.
   HIPGEMM_DEVICE Fetcher(u64 matrix, i64 ld, u32 first_row, u32 rows, u32 k, const KRange& range,
-                         const Place<T>& place) {
+                         const ThreadPosition<T>& position) {
     constexpr u32 kBits = T::kElementBits;
     const u64 pitch = static_cast<u64>(ld) * kBits / 8;
     const u32 chunks = (k - range.origin * T::kK + T::kChunkElements - 1) / T::kChunkElements;
     base_ = matrix + first_row * pitch + range.origin * kRowBytes - kBias;
     bytes_ = (rows - 1) * static_cast<u32>(pitch) + chunks * kChunkBytes + kBias;
-    const u32 slot = place.lane % kRowChunks;
-    for (u32 d = 0; d < Side::kDmas; d++) {
-      const u32 row =
-          place.wave * Side::kBlockRows + d * Side::kRowsPerDma + place.lane / kRowChunks;
+    const u32 slot = position.lane % kRowChunks;
+    for (u32 d = 0; d < Operand::kDmas; d++) {
+      const u32 row = position.wave * Operand::kBlockRows + d * Operand::kRowsPerDma +
+                      position.lane / kRowChunks;
       chunk_[d] = swizzled_chunk(row, slot);
       for (u32 part = 0; part < T::kParts; part++)
-        lane_offset_[part][d] = Side::tile_row(part, row) * static_cast<u32>(pitch) +
+        lane_offset_[part][d] = Operand::tile_row(part, row) * static_cast<u32>(pitch) +
                                 chunk_[d] * kChunkBytes + kBias - instruction_offset(d);
     }
   }
 
-  // `block`: this wave's block of the part and stage. `k_offset`: bytes from the row's start.
+  // block: this wave's block of the part and stage. k_offset: bytes from the start of the row.
   template <u32 kPart>
-  HIPGEMM_DEVICE void fetch(LdsByte* block, u32 k_offset) const {
+  HIPGEMM_DEVICE void fetch(Index<kPart>, LdsByte* block, u32 k_offset) const {
     const Buffer buffer = make_buffer(base_, bytes_);
-    unrolled<Side::kDmas>([&]<u32 d>() {
+    unrolled<Operand::kDmas>([&]<u32 d>(Index<d>) {
       dma<instruction_offset(d)>(buffer, block + group_offset(d), lane_offset_[kPart][d], k_offset);
     });
   }
 
-  // The same for any K tile, of which only the first `valid` numbers along K exist.
+  // The same for any K tile, of which only the first `valid` elements along K exist.
   template <u32 kPart>
-  HIPGEMM_DEVICE void fetch_ragged(LdsByte* block, u32 k_tile, u32 valid) const {
+  HIPGEMM_DEVICE void fetch_ragged(Index<kPart>, LdsByte* block, u32 k_tile, u32 valid) const {
     const Buffer buffer = make_buffer(base_, bytes_);
-    unrolled<Side::kDmas>([&]<u32 d>() {
+    unrolled<Operand::kDmas>([&]<u32 d>(Index<d>) {
       dma<instruction_offset(d)>(buffer, block + group_offset(d),
                                  chunk_[d] * T::kChunkElements < valid
                                      ? lane_offset_[kPart][d] + k_tile * kRowBytes
@@ -56,50 +56,50 @@ class Fetcher<T, Side, Contiguous::along_k> : DmaBlock<T, Side> {
     });
   }
 
-  // To the K tile after the last fetched one, which k_offset does.
+  // To the next K tile: k_offset says which that is.
   HIPGEMM_DEVICE void next() {}
 
-  // Fetches nothing from here on, but writes zeros and counts as usual.
-  HIPGEMM_DEVICE void detach_if(bool off) { bytes_ = off ? 0 : bytes_; }
+  // Disabled, it reads nothing more from memory; it writes zeros, and waits count it as before.
+  HIPGEMM_DEVICE void disable_if(bool off) { bytes_ = off ? 0 : bytes_; }
 
   // This part is fetched `bytes` further along K than k_offset says.
   HIPGEMM_DEVICE void advance(u32 part, u32 bytes) {
-    for (u32 d = 0; d < Side::kDmas; d++) lane_offset_[part][d] += bytes;
+    for (u32 d = 0; d < Operand::kDmas; d++) lane_offset_[part][d] += bytes;
   }
 
  private:
-  using Block = DmaBlock<T, Side>;
+  using Block = DmaBlock<T, Operand>;
   using Block::group_offset;
   using Block::instruction_offset;
   using Block::kBias;
 
   u64 base_;
   u32 bytes_;
-  u32 lane_offset_[T::kParts][Side::kDmas];
-  u32 chunk_[Side::kDmas];
+  u32 lane_offset_[T::kParts][Operand::kDmas];
+  u32 chunk_[Operand::kDmas];
 };
 
-template <class T, class Side>
-class Reader<T, Side, Contiguous::along_k> {
+template <class T, class Operand>
+class Reader<T, Operand, Major::k> {
  public:
-  using Fragments = typename T::Fragment[Side::kFragments][T::kSteps];
+  using Fragments = typename T::Fragment[Operand::kFragments][T::kSteps];
 
-  HIPGEMM_DEVICE Reader(LdsByte* lds, const Place<T>& place) {
-    const u32 row =
-        Side::wave_along(place) * (Side::kFragments * kFragmentRows) + place.lane % kFragmentRows;
+  HIPGEMM_DEVICE Reader(LdsByte* lds, const ThreadPosition<T>& position) {
+    const u32 row = Operand::wave_index(position) * (Operand::kFragments * kFragmentRows) +
+                    position.lane % kFragmentRows;
     for (u32 stage = 0; stage < T::kStages; stage++)
       for (u32 column = 0; column < T::kColumns; column++) {
-        const u32 chunk = column * T::Mfma::kLaneGroups + place.lane / kFragmentRows;
+        const u32 chunk = column * T::Mfma::kLaneGroups + position.lane / kFragmentRows;
         address_[stage][column] = lds + stage * T::kStageBytes + row_offset(row) +
                                   swizzled_chunk(row, chunk) * kChunkBytes;
-        // As a whole, or the compiler keeps its summands in registers besides.
+        // One value: else the compiler keeps its summands in registers as well.
         asm("" : "+v"(address_[stage][column]));
       }
   }
 
   template <u32 kStage, u32 kPart>
-  HIPGEMM_DEVICE void read(Fragments& out) const {
-    for (u32 f = 0; f < Side::kFragments; f++)
+  HIPGEMM_DEVICE void read(Index<kStage>, Index<kPart>, Fragments& out) const {
+    for (u32 f = 0; f < Operand::kFragments; f++)
       for (u32 step = 0; step < T::kSteps; step++) {
         struct {
           u32x4 chunk[T::kFragmentChunks];
@@ -112,20 +112,20 @@ class Reader<T, Side, Contiguous::along_k> {
       }
   }
 
-  // The same from a stage known only at run time.
+  // The same for a stage known only at run time.
   template <u32 kPart>
-  HIPGEMM_DEVICE void read(u32 stage, Fragments& out) const {
+  HIPGEMM_DEVICE void read(u32 stage, Index<kPart> part, Fragments& out) const {
     Reader at = *this;
     for (u32 column = 0; column < T::kColumns; column++)
       at.address_[0][column] = address_[0][column] + stage * T::kStageBytes;
-    at.template read<0, kPart>(out);
+    at.read(kIndex<0>, part, out);
   }
 
  private:
   using Lds16 = __attribute__((address_space(3))) u32x4;
 
   static constexpr HIPGEMM_DEVICE u32 row_offset(u32 row) {
-    return DmaBlock<T, Side>::lds_offset(row * kRowBytes);
+    return DmaBlock<T, Operand>::lds_offset(row * kRowBytes);
   }
 
   LdsByte* address_[T::kStages][T::kColumns];

@@ -1,31 +1,31 @@
-// Which rows, columns and LDS bytes belong to which wave, lane and operand.
+// The map of operands: rows, columns and LDS bytes of each wave and lane.
 #pragma once
 
 #include "common/scale_layout.hpp"
 #include "common/swizzle.hpp"
 #include "common/types.hpp"
 #include "gemm/dma.hpp"
-#include "gemm/order.hpp"
+#include "gemm/tile_order.hpp"
 #include "gemm/traits.hpp"
 
 namespace hipgemm {
 
-// The place of a wave and a lane in the workgroup.
+// The position of a thread in the workgroup.
 template <class T>
-struct Place {
+struct ThreadPosition {
   u32 wave, lane, wave_m, wave_n;
 
-  HIPGEMM_DEVICE Place() : Place(__builtin_amdgcn_workitem_id_x()) {}
+  HIPGEMM_DEVICE ThreadPosition() : ThreadPosition(__builtin_amdgcn_workitem_id_x()) {}
 
-  // The same, worked out anew: the compiler does not keep it in registers meanwhile.
-  static HIPGEMM_DEVICE Place again() {
+  // The same, recomputed, so that the compiler does not keep it in registers through the K loop.
+  static HIPGEMM_DEVICE ThreadPosition recomputed() {
     u32 thread = __builtin_amdgcn_workitem_id_x();
     asm volatile("" : "+v"(thread));
-    return Place(thread);
+    return ThreadPosition(thread);
   }
 
  private:
-  explicit HIPGEMM_DEVICE Place(u32 thread) {
+  explicit HIPGEMM_DEVICE ThreadPosition(u32 thread) {
     wave = uniform(thread / kWaveLanes);
     lane = thread % kWaveLanes;
     wave_m = wave / T::kWavesN;
@@ -33,7 +33,7 @@ struct Place {
   }
 };
 
-// The part of C that a workgroup computes; rows and columns as far as they lie inside C.
+// The part of C that a workgroup computes; rows and columns that lie inside C.
 template <class T>
 struct TileArea {
   u32 row, column, rows, columns;
@@ -44,13 +44,13 @@ HIPGEMM_DEVICE TileArea<T> tile_area(TilePosition tile, u32 m, u32 n) {
   return {row, column, smaller(m - row, T::kM), smaller(n - column, T::kN)};
 }
 
-// Operand A of T; wave_m picks the rows. Rows of the parts are tile rows, unless there are block
-// scales along K: then a lane's fragments are rows whose scales are neighbours, over both parts.
+// Operand A of T; wave_m selects the rows. Rows of the parts are tile rows, unless there are block
+// scales along K: then a lane's fragments, over both parts, are rows whose scales are contiguous.
 template <class T>
-struct SideA : T::A {
+struct OperandA : T::A {
   static constexpr u32 kBlockOffset = 0;
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
-    if constexpr (T::kScaling != Scaling::blocks || !T::A::kAlongK)
+    if constexpr (T::kScaling != Scaling::blocks || !T::A::kIsKMajor)
       return part * T::A::kPartRows + row;
     constexpr u32 kWaveRows = T::A::kFragments * kFragmentRows;
     const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
@@ -58,44 +58,47 @@ struct SideA : T::A {
     return scale_position(wave * (kWaveRows * T::kParts) + i * (T::A::kFragments * T::kParts) +
                           part * T::A::kFragments + fragment);
   }
-  static HIPGEMM_DEVICE u32 wave_along(const Place<T>& place) { return place.wave_m; }
+  static HIPGEMM_DEVICE u32 wave_index(const ThreadPosition<T>& position) {
+    return position.wave_m;
+  }
 };
 
-// Operand B of T. The instruction is given B's fragment first, so it computes C transposed and
+// Operand B of T. B's fragment is the instruction's first operand, so it computes C transposed and
 // lane group g holds fragment rows 4g .. 4g+3 of every fragment: a quad of columns of C.
-//
-// Along K, dealing out the tile's columns by lane group first makes quads neighbours: a lane ends
-// with kLaneColumns of them in one row of C. Across K, transposing reads want the 16 columns of a
-// fragment together, so lane groups exchange quads of every two fragments afterwards
-// (Accumulators::join_quads): even groups get those of the first, odd ones of the second, and each
-// has 8 neighbours.
+// K-major: the tile's columns are interleaved by lane group first, so that quads are contiguous and
+// a lane holds kLaneColumns consecutive columns in one row of C. MN-major: a transposing read takes
+// 16 consecutive columns for a fragment, so lane groups exchange quads of every two fragments
+// afterwards (Accumulators::interleave_quads): even groups get those of the first, odd ones of the
+// second, and each holds 8 consecutive columns.
 template <class T>
-struct SideB : T::B {
+struct OperandB : T::B {
   static constexpr u32 kBlockOffset = T::A::kDmas * kDmaBytes;
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
-    if constexpr (!T::B::kAlongK) return part * T::B::kPartRows + row;
+    if constexpr (!T::B::kIsKMajor) return part * T::B::kPartRows + row;
     constexpr u32 kWaveRows = T::B::kFragments * kFragmentRows;
     static_assert(T::kScaling != Scaling::blocks || T::kLaneColumns <= kScaleRows,
-                  "columns four apart have neighbouring scales within groups of 16");
+                  "columns four apart have contiguous scales within groups of 16");
     const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
               i = row % kFragmentRows;
     return wave * (kWaveRows * T::kParts) + i / 4 * T::kLaneColumns +
            4 * (part * T::B::kFragments + fragment) + i % 4;
   }
-  static HIPGEMM_DEVICE u32 wave_along(const Place<T>& place) { return place.wave_n; }
+  static HIPGEMM_DEVICE u32 wave_index(const ThreadPosition<T>& position) {
+    return position.wave_n;
+  }
 
-  // Column of the tile at which a quad of the lane begins, the fragments counted over both parts:
+  // The first column in the tile of a quad of the lane, fragments counted over both parts, is
   // lane_column() + quad_column(quad).
-  static HIPGEMM_DEVICE u32 lane_column(const Place<T>& place) {
-    const u32 group = place.lane / kFragmentRows;
-    if constexpr (T::B::kAlongK)
-      return (place.wave_n * 4 + group) * T::kLaneColumns;
+  static HIPGEMM_DEVICE u32 lane_column(const ThreadPosition<T>& position) {
+    const u32 group = position.lane / kFragmentRows;
+    if constexpr (T::B::kIsKMajor)
+      return (position.wave_n * 4 + group) * T::kLaneColumns;
     else
-      return place.wave_n * (T::B::kFragments * kFragmentRows) +
+      return position.wave_n * (T::B::kFragments * kFragmentRows) +
              group % 2 * (fragment_column(1) - fragment_column(0)) + group / 2 * 8;
   }
   static constexpr HIPGEMM_DEVICE u32 quad_column(u32 quad) {
-    return T::B::kAlongK ? 4 * quad : fragment_column(quad & ~1u) + quad % 2 * 4;
+    return T::B::kIsKMajor ? 4 * quad : fragment_column(quad & ~1u) + quad % 2 * 4;
   }
 
  private:
@@ -106,31 +109,31 @@ struct SideB : T::B {
 };
 
 // The bytes of an operand in the LDS block of one wave, and the DMAs that fill them.
-template <class T, class Side>
+template <class T, class Operand>
 struct DmaBlock {
-  static constexpr u32 kBytes = Side::kDmas * kDmaBytes;
-  // Of byte `at` of the operand's part, all waves' shares in a row.
+  static constexpr u32 kBytes = Operand::kDmas * kDmaBytes;
+  // LDS offset of byte `at` of the operand's part, in which all waves' bytes follow each other.
   static constexpr HIPGEMM_DEVICE u32 lds_offset(u32 at) {
-    return at / kBytes * T::kBlockBytes + Side::kBlockOffset + at % kBytes;
+    return at / kBytes * T::kBlockBytes + Operand::kBlockOffset + at % kBytes;
   }
 
   // The LDS block in groups of DMAs that one M0 reaches; the compiler sets M0 once per group.
   static constexpr u32 kGroupBytes = smaller(T::kBlockBytes, kMaxDmaOffset + 1);
-  static constexpr u32 block_offset(u32 d) { return Side::kBlockOffset + d * kDmaBytes; }
+  static constexpr u32 block_offset(u32 d) { return Operand::kBlockOffset + d * kDmaBytes; }
   static constexpr u32 instruction_offset(u32 d) { return block_offset(d) % kGroupBytes; }
   static constexpr u32 group_offset(u32 d) { return block_offset(d) - instruction_offset(d); }
-  // The instruction's offset, meant for LDS, moves the global address as well. The lane offset
-  // takes it back; the buffer starts early by the most that can be taken back, so that no lane
-  // offset is negative.
+  // The instruction's offset is meant for LDS, but is added to the global address as well. The lane
+  // offset subtracts it; the buffer starts early by the largest such offset, so that no lane offset
+  // is negative.
   static constexpr u32 kBias = kGroupBytes - kDmaBytes;
 };
 
 // Global memory to LDS.
-template <class T, class Side, Contiguous = Side::kContiguous>
+template <class T, class Operand, Major = Operand::kMajor>
 class Fetcher;
 
 // LDS to registers.
-template <class T, class Side, Contiguous = Side::kContiguous>
+template <class T, class Operand, Major = Operand::kMajor>
 class Reader;
 
 }  // namespace hipgemm

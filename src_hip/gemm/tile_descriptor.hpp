@@ -1,21 +1,21 @@
-// What one workgroup computes, apart from how.
+// Tile descriptors: what one workgroup computes, apart from how.
 #pragma once
 
 #include "common/memory.hpp"
 #include "common/types.hpp"
-#include "gemm/order.hpp"
-#include "gemm/tile.hpp"
+#include "gemm/accumulators.hpp"
+#include "gemm/tile_order.hpp"
 
 namespace hipgemm {
 
-// A tile of C = A * B^T over a range of K. A walker, such as dense_work, makes it from the number
-// of the workgroup; the rest of the kernel sees nothing else of where it is.
+// A tile of C = A * B^T over a range of K. A tile scheduler, such as dense_tile, makes it from the
+// workgroup's index; the rest of the kernel knows nothing else of where it is.
 template <class T>
-struct Work {
+struct TileDescriptor {
   TileArea<T> area;
-  u64 a, b, c;           // where the matrices begin
+  u64 a, b, c;           // addresses of the matrices
   u64 a_scale, b_scale;  // and their scales, if any
-  u32 k;                 // of the matrices
+  u32 k;                 // extent of the matrices
   KRange range;
   u32 skipped;              // rows at the top of the tile that are not stored
   bool accumulate = false;  // add to what C holds
@@ -26,16 +26,16 @@ HIPGEMM_DEVICE u32 workgroup_count() {
   return *(const __attribute__((address_space(4))) u32*)__builtin_amdgcn_implicitarg_ptr();
 }
 
-// Places in the grid: tiles, then splits of K, then entries of the batch.
+// The grid runs over tiles first, then splits of K, then entries of the batch.
 template <class T, class Args>
-HIPGEMM_DEVICE Work<T> dense_work(const Args& args, u32 workgroup) {
+HIPGEMM_DEVICE TileDescriptor<T> dense_tile(const Args& args, u32 workgroup) {
   const u32 tiles_m = (args.m + T::kM - 1) / T::kM, tiles_n = (args.n + T::kN - 1) / T::kN;
   const u32 tiles = tiles_m * tiles_n, k_tiles = count_k_tiles(args.k, T::kK);
-  // Divisions are long; a product alone needs none of these.
-  u32 tile = place_of_workgroup(workgroup, workgroup_count()), split = 0, outer = 0, inner = 0;
-  if (tile >= tiles) {
-    const u32 entry = tile / tiles;
-    tile -= entry * tiles;
+  // Divisions are slow, and a product without batch or splits needs none.
+  u32 index = swizzled_workgroup(workgroup, workgroup_count()), split = 0, outer = 0, inner = 0;
+  if (index >= tiles) {
+    const u32 entry = index / tiles;
+    index -= entry * tiles;
     const u32 batch = entry / args.splits;
     split = entry - batch * args.splits;
     outer = batch / args.batch_inner;
@@ -45,24 +45,24 @@ HIPGEMM_DEVICE Work<T> dense_work(const Args& args, u32 workgroup) {
     return reinterpret_cast<u64>(first) + outer * static_cast<u64>(outer_bytes) +
            inner * static_cast<u64>(inner_bytes);
   };
-  Work<T> work{
-      .area = tile_area<T>(tile_of_place(tile, tiles_m, tiles_n), args.m, args.n),
+  TileDescriptor<T> tile{
+      .area = tile_area<T>(tile_at(index, tiles_m, tiles_n), args.m, args.n),
       .a = entry(args.a, args.a_outer, args.a_inner),
       .b = entry(args.b, args.b_outer, args.b_inner),
       .c = entry(args.c, args.c_outer, args.c_inner) + split * static_cast<u64>(args.split_stride),
       .a_scale = 0,
       .b_scale = 0,
       .k = args.k,
-      .range =
-          k_range(k_tiles, split * args.split_tiles,
-                  split + 1 == args.splits ? count_turns(k_tiles) : (split + 1) * args.split_tiles),
+      .range = k_range(
+          k_tiles, split * args.split_tiles,
+          split + 1 == args.splits ? count_iterations(k_tiles) : (split + 1) * args.split_tiles),
       .skipped = 0,
   };
   if constexpr (T::kScaling != Scaling::none) {
-    work.a_scale = entry(args.a_scale, args.a_scale_outer, args.a_scale_inner);
-    work.b_scale = entry(args.b_scale, args.b_scale_outer, args.b_scale_inner);
+    tile.a_scale = entry(args.a_scale, args.a_scale_outer, args.a_scale_inner);
+    tile.b_scale = entry(args.b_scale, args.b_scale_outer, args.b_scale_inner);
   }
-  return work;
+  return tile;
 }
 
 }  // namespace hipgemm

@@ -1,0 +1,69 @@
+// The accumulators of a tile of C, and the matrix instructions on them.
+#pragma once
+
+#include "common/lanes.hpp"
+#include "common/types.hpp"
+#include "gemm/operand_k_major.hpp"
+#include "gemm/operand_mn_major.hpp"
+#include "gemm/operands.hpp"
+#include "gemm/traits.hpp"
+
+namespace hipgemm {
+
+// C's tile in registers: [part of A][part of B][fragment of A][fragment of B].
+template <class T>
+struct Accumulators {
+  typename T::Accumulator at[T::kParts][T::kParts][T::A::kFragments][T::B::kFragments] = {};
+
+  template <u32 kPartA, u32 kPartB>
+  HIPGEMM_DEVICE void multiply(Index<kPartA>, Index<kPartB>,
+                               const typename Reader<T, OperandA<T>>::Fragments& a,
+                               const typename Reader<T, OperandB<T>>::Fragments& b) {
+    for (u32 step = 0; step < T::kSteps; step++)
+      for (u32 i = 0; i < T::A::kFragments; i++)
+        for (u32 j = 0; j < T::B::kFragments; j++) {
+          auto& c = at[kPartA][kPartB][i][j];
+          c = T::Mfma::multiply(b[j][step], a[i][step], c);
+        }
+  }
+
+  // With block scales: this tile's are those of the unit's steps from kFirstStep on.
+  template <u32 kPartA, u32 kPartB, u32 kFirstStep, class Scales>
+  HIPGEMM_DEVICE void multiply(Index<kPartA>, Index<kPartB>, Index<kFirstStep>,
+                               const typename Reader<T, OperandA<T>>::Fragments& a,
+                               const typename Reader<T, OperandB<T>>::Fragments& b,
+                               const Scales& scales) {
+    unrolled<T::kSteps>([&]<u32 kStep>(Index<kStep>) {
+      unrolled<T::A::kFragments>([&]<u32 i>(Index<i>) {
+        unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
+          constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
+          auto& c = at[kPartA][kPartB][i][j];
+          constexpr auto kByteA = kIndex<Scales::byte(kA, kFirstStep + kStep)>;
+          constexpr auto kByteB = kIndex<Scales::byte(kB, kFirstStep + kStep)>;
+          c = T::Mfma::multiply(b[j][kStep], a[i][kStep], c, kByteB, scales.b.word(kB), kByteA,
+                                scales.a.word(kA));
+        });
+      });
+    });
+  }
+
+  // Lane groups exchange quads (see OperandB): afterwards quads 2v and 2v + 1 of a lane are
+  // contiguous, at the columns of OperandB::quad_column.
+  HIPGEMM_DEVICE void interleave_quads() {
+    constexpr u32 kB = T::B::kFragments;
+    for (auto& part : at)
+      for (u32 i = 0; i < T::A::kFragments; i++)
+        for (u32 q = 0; q < kB * T::kParts; q += 2)
+          swap_lane_rows(part[q / kB][i][q % kB], part[(q + 1) / kB][i][(q + 1) % kB]);
+  }
+
+  // The compiler must compute these here: it would else move products that only the epilogue uses
+  // past barriers, and keep their fragments in registers until then.
+  template <u32 kPartA, u32 kPartB>
+  HIPGEMM_DEVICE void keep_live(Index<kPartA>, Index<kPartB>) {
+    for (auto& row : at[kPartA][kPartB])
+      for (auto& c : row) asm volatile("" : "+v"(c));
+  }
+};
+
+}  // namespace hipgemm

@@ -1,0 +1,134 @@
+// The fp8 quantizer: one scale for a tensor or for each row.
+#pragma once
+
+#include "common/kargs.hpp"
+#include "common/memory.hpp"
+#include "common/quantized_types.hpp"
+#include "common/types.hpp"
+#include "quantize/quantized_row.hpp"
+#include "quantize/tile_amax.hpp"
+#include "quantize/tile_load.hpp"
+
+// Floats of amax, scale, next: with step 0 one for all, with step 1 one for each row. next is
+// max-accumulated. in_type, element: Format.
+// clang-format off
+#define HIPGEMM_QuantizeFp8Args(X)                                                                \
+  X(ptr, src) X(ptr, dst) X(ptr, amax) X(ptr, scale) X(ptr, next) X(i64, src_row_stride)          \
+  X(i64, src_col_stride) X(i64, dst_pitch) X(u32, rows) X(u32, cols) X(u32, amax_step)            \
+  X(f32, eps) X(u32, in_type) X(u32, element)
+// clang-format on
+
+namespace hipgemm {
+
+HIPGEMM_STRUCT(QuantizeFp8Args);
+
+// How the values of a tensor or a row are quantized.
+template <class Element>
+struct AmaxScaling {
+  f32 amax;        // plus eps
+  f32 multiplier;  // of each value; NaN where a product is not enough: quantize_each
+
+  static HIPGEMM_DEVICE AmaxScaling of(f32 amax, f32 eps) {
+    const f32 total = amax + eps, scale = total / Element::kMax;
+    const bool tiny = total < 0x1p-100f && scale != 0;  // kMax / total might overflow
+    const bool nonfinite = max_magnitude(0, total) >= kInfinity;
+    // Where the scale is 0, all values become zeros with their signs.
+    return {total, tiny || nonfinite ? __builtin_nanf("")
+                   : scale == 0      ? 0.0f
+                                     : Element::kMax / total};
+  }
+  // That of the thread that owns an iteration's row.
+  template <u32 kIteration>
+  HIPGEMM_DEVICE AmaxScaling of_iteration(Index<kIteration>) const {
+    const auto from = [](f32 x) HIPGEMM_INLINE {
+      const u32 bits = __builtin_bit_cast(u32, x);
+      return __builtin_bit_cast(f32, of_lane<OneWayMap::kRowThreads, kIteration>(bits));
+    };
+    return {from(amax), from(multiplier)};
+  }
+  // If the amax is NaN or infinite, so is the scale, and all values become NaN.
+  HIPGEMM_DEVICE bool is_nonfinite() const { return max_magnitude(0, amax) >= kInfinity; }
+
+  HIPGEMM_DEVICE f32 scale() const {
+    const f32 scale = amax / Element::kMax;
+    return is_nonfinite() ? __builtin_nanf("") : scale == 0 ? 1.0f : scale;
+  }
+
+  HIPGEMM_DEVICE Packed quantize(const Values<8>& x) const {
+    Values<8> scaled;
+    bool no_nan = true;
+    for (u32 i = 0; i < 2; i++) {
+      scaled[i] = x[i] * f32x4(multiplier);
+      for (u32 e = 0; e < 4; e++) no_nan &= scaled[i][e] == scaled[i][e];
+    }
+    return no_nan ? pack<Element, 8>(scaled) : quantize_each(x);
+  }
+
+ private:
+  // One by one: this is rare. A NaN keeps its sign, which a product or a conversion keeps on some
+  // machines only.
+  HIPGEMM_DEVICE Packed quantize_each(const Values<8>& x) const {
+    if (is_nonfinite()) return Packed(0x7f7f7f7f);
+    Packed packed = 0;
+#pragma unroll 1
+    for (u32 at = 0; at < 8; at++) {
+      f32 value = x[0][0];
+#pragma unroll
+      for (u32 i = 1; i < 8; i++) value = at == i ? x[i / 4][i % 4] : value;
+      const f32 scaled =
+          multiplier == multiplier ? value * multiplier : value / amax * Element::kMax;
+      const u32 sign = value == value ? 0 : __builtin_bit_cast(u32, value) >> 24 & 0x80;
+      const u32 bits = pack<Element, 8>({f32x4(scaled), f32x4(scaled)}).x & 0xff;
+      const u32 byte = (scaled == scaled ? bits : 0x7f | sign) << at % 4 * 8;
+      packed |= Packed{at < 4 ? byte : 0, at < 4 ? 0 : byte};
+    }
+    return packed;
+  }
+};
+
+template <class Element, class Tile>
+HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const Tile& tile) {
+  // Of the 16 threads of a row in each iteration, the first four own the amax of one iteration
+  // each.
+  const u32 owned_row = tile.at.row(OneWayMap::thread() % OneWayMap::kIterations);
+  f32 amax = 0;
+  if (!args.amax_step)
+    amax = load_scalar(args.amax);
+  else if (OneWayMap::thread() % OneWayMap::kRowThreads < OneWayMap::kIterations &&
+           owned_row < args.rows)
+    amax = global<f32>(address_of(args.amax))[owned_row];
+  const auto scaling = AmaxScaling<Element>::of(amax, args.eps);
+  const u32 col = tile.at.col(), row = tile.at.row(0);
+  const u64 pitch = args.dst_pitch;
+  const QuantizedRow<Element> to(address_of(args.dst) + row * pitch, col, args.cols);
+  unrolled<OneWayMap::kIterations>([&]<u32 i>(Index<i> iteration) HIPGEMM_INLINE {
+    Values<8> x;
+    tile.read_row(i, x);
+    const auto of_row = args.amax_step ? scaling.of_iteration(iteration) : scaling;
+    const Packed packed = of_row.quantize(x);
+    constexpr u32 kDown = i * OneWayMap::kRowStep;
+    if (to.exists && row + kDown < args.rows) *global<Packed>(to.address + kDown * pitch) = packed;
+  });
+  const u32 scales = args.amax_step ? args.rows : 1;
+  if (col < OneWayMap::kIterations * OneWayMap::kValues && tile.at.first_col == 0 &&
+      owned_row < scales)
+    global<f32>(address_of(args.scale))[owned_row] = scaling.scale();
+}
+
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
+  static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
+  static __shared__ OneWayMap::Lds lds;
+  static __shared__ TileAmax::Lds amax_lds;
+  with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
+    LoadedTile<From, OneWayMap> tile(lds, OneWayMap::of(workgroup_index(), args.rows, args.cols));
+    tile.load(source_of(args));
+    if (args.next) TileAmax(tile).store(args.next, args.amax_step, tile.at, args.rows, amax_lds);
+    if (static_cast<Format>(args.element) == Format::fp8_e5m2)
+      quantize_fp8_tile<E5m2>(args, tile);
+    else
+      quantize_fp8_tile<E4m3>(args, tile);
+  });
+}
+
+}  // namespace hipgemm

@@ -1,0 +1,239 @@
+// The MX quantizers: a scale for each block of 32 values, along rows, down columns, or both.
+#pragma once
+
+#include "common/kargs.hpp"
+#include "common/lane_reduce.hpp"
+#include "common/memory.hpp"
+#include "common/quantized_types.hpp"
+#include "common/scale_layout.hpp"
+#include "common/types.hpp"
+#include "quantize/block_scales.hpp"
+#include "quantize/quantized_row.hpp"
+#include "quantize/tile_transpose.hpp"
+
+// row_*: blocks along rows; col_*: down columns, stored transposed. Data, logical scales, scales in
+// GEMM order; each of the last two may be null, and a direction whose data is null is not computed.
+// scale_pitch: bytes between blocks. in_type, element: Format. rule: ScaleRule.
+// clang-format off
+#define HIPGEMM_QuantizeMxArgs(X)                                                                 \
+  X(ptr, src) X(ptr, row_data) X(ptr, row_scale) X(ptr, row_gemm_scale) X(ptr, col_data)          \
+  X(ptr, col_scale) X(ptr, col_gemm_scale) X(i64, src_row_stride) X(i64, src_col_stride)          \
+  X(i64, row_pitch) X(i64, row_scale_pitch) X(i64, col_pitch) X(i64, col_scale_pitch)             \
+  X(u32, rows) X(u32, cols) X(u32, in_type) X(u32, element) X(u32, rule) X(u32, hadamard)
+// clang-format on
+
+namespace hipgemm {
+
+HIPGEMM_STRUCT(QuantizeMxArgs);
+
+// The result of one direction: a matrix of `rows` rows of k values, blocks along k. Its logical
+// scales are stored block by block, rows contiguous, as a workgroup makes them: scattered bytes
+// would cost a transaction each.
+struct BlockedOutput {
+  void *data, *scale, *gemm_scale;
+  i64 pitch, scale_pitch;
+  u32 rows, k;
+
+  // The scale of the block that begins at or before value `first` of a row.
+  template <class Element>
+  HIPGEMM_DEVICE void store_scale(u32 row, u32 first, u32 byte) const {
+    const bool exists = row < rows && first / kBlockValues * kBlockValues < k;
+    if (exists && scale)
+      global<u8>(address_of(scale) + first / kBlockValues * static_cast<u64>(scale_pitch))[row] =
+          static_cast<u8>(byte);
+    if (gemm_scale)
+      store_gemm_scale<Element::kBits == 4 ? 2 : 1>(row, first, exists ? byte : kNeutralScale);
+  }
+
+ private:
+  // Padding is written as well: rows up to 16, steps up to a K tile, and iteration 0 if it is
+  // unused (scale_layout.hpp).
+  template <u32 kTileSteps>
+  HIPGEMM_DEVICE void store_gemm_scale(u32 row, u32 first, u32 byte) const {
+    const u32 step_rows = (rows + kScaleRows - 1) / kScaleRows * kScaleRows;
+    const u32 step = first / kStepElements, block = first % kStepElements / kScaleBlock;
+    if (row >= step_rows || step >= count_k_tiles(k, kTileSteps * kStepElements) * kTileSteps)
+      return;
+    const u32 iteration = scale_iteration(step, k, kTileSteps);
+    const auto at = [&](u32 i) {
+      return global<u8>(address_of(gemm_scale) + scale_offset(row, i, block, step_rows));
+    };
+    *at(iteration) = static_cast<u8>(byte);
+    if (iteration == 1 && step_of_iteration(0, k, kTileSteps) == kNoStep) *at(0) = kNeutralScale;
+  }
+};
+
+// A thread's values along rows, and down columns, with the same members: the first value in a row
+// of the result, that row, its distance from the first iteration's, amax and values of an
+// iteration.
+template <class Tile>
+struct RowValues {
+  const Tile& tile;
+  HIPGEMM_DEVICE u32 first() const { return tile.at.col(); }
+  HIPGEMM_DEVICE u32 row(u32 iteration) const { return tile.at.row(iteration); }
+  static constexpr u32 rows_from_first(u32 iteration) { return iteration * Tile::Map::kRowStep; }
+  HIPGEMM_DEVICE u32 amax(u32 iteration) const { return tile.row_amax(iteration); }
+  HIPGEMM_DEVICE void read(u32 iteration, Values<Tile::kValues>& x) const {
+    tile.read_row(iteration, x);
+  }
+};
+template <class Tile>
+struct ColumnValues {
+  const Tile& tile;
+  HIPGEMM_DEVICE u32 first() const { return tile.at.row(); }
+  HIPGEMM_DEVICE u32 row(u32 iteration) const { return tile.col(iteration); }
+  static constexpr u32 rows_from_first(u32 iteration) { return Tile::cols_from_first(iteration); }
+  HIPGEMM_DEVICE u32 amax(u32 iteration) const { return tile.col_amax(iteration); }
+  HIPGEMM_DEVICE void read(u32 iteration, Values<Tile::kValues>& x) const {
+    tile.read_col(iteration, x);
+  }
+};
+
+// The Hadamard transform of an iteration's values, without its factor. That is a power of two,
+// which the caller multiplies into the scale; values so small that the product may be rounded are
+// multiplied here. Returns the amax of the transformed block.
+template <class Map>
+HIPGEMM_DEVICE u32 transform(Values<16>& x, f32& factor) {
+  hadamard_sums(x);
+  const u32 amax = reduce_lanes<Map::kBlockThreads>(values_amax<16>(x), larger);
+  factor = kHadamardFactor;
+  if (amax < __builtin_bit_cast(u32, 0x1p-100f)) {
+    scale_values(x, kHadamardFactor);
+    factor = 1;
+  }
+  return __builtin_bit_cast(u32, __builtin_bit_cast(f32, amax) * kHadamardFactor);
+}
+
+template <class Element, class Tile, u32 kFirstIteration, class TileValues>
+HIPGEMM_DEVICE void quantize_pass(const TileValues& values, const BlockedOutput& out,
+                                  ScaleRule rule, bool transforms) {
+  using Map = typename Tile::Map;
+  const u32 first = values.first(), row = values.row(0);
+  const u64 pitch = out.pitch;
+  const QuantizedRow<Element> to(address_of(out.data) + row * pitch, first, out.k);
+  const auto store = [&](u32 iteration, Packed packed) HIPGEMM_INLINE {
+    const u32 down = TileValues::rows_from_first(kFirstIteration + iteration);
+    if (to.exists && row + down < out.rows) *global<Packed>(to.address + down * pitch) = packed;
+  };
+  const auto store_scale = [&](u32 byte) HIPGEMM_INLINE {
+    out.store_scale<Element>(values.row(kFirstIteration + OwnedIteration<Map>::index()), first,
+                             byte);
+  };
+  if constexpr (Element::kBits == 4) {
+    if (transforms) {  // one iteration after the other, to need fewer registers
+      OwnedIteration<Map> bytes;
+#pragma unroll
+      for (u32 iteration = 0; iteration < Map::kBlockThreads; iteration++) {
+        Values<16> x;
+        f32 factor;
+        values.read(kFirstIteration + iteration, x);
+        const auto scale = BlockScale::of<Element>(transform<Map>(x, factor), rule);
+        store(iteration, quantize_by<Element, 16>(scale.multiplier * factor, x));
+        bytes.take(iteration, scale.byte);
+      }
+      return store_scale(bytes.value);
+    }
+  }
+  PassScales<Element, Map> scales;
+#pragma unroll
+  for (u32 iteration = 0; iteration < Map::kBlockThreads; iteration++)
+    scales.take(iteration, values.amax(kFirstIteration + iteration));
+  scales.compute(rule);
+  unrolled<Map::kBlockThreads>([&]<u32 i>(Index<i> iteration) HIPGEMM_INLINE {
+    Values<Tile::kValues> x;
+    values.read(kFirstIteration + i, x);
+    store(i, quantize_by<Element, Tile::kValues>(scales.multiplier(iteration), x));
+  });
+  store_scale(scales.owned_byte());
+}
+template <class Element, class Tile, class TileValues>
+HIPGEMM_DEVICE void quantize_values(const TileValues& values, const BlockedOutput& out,
+                                    ScaleRule rule, bool transforms) {
+  using Map = typename Tile::Map;
+  unrolled<Map::kPasses>([&]<u32 pass>(Index<pass>) HIPGEMM_INLINE {
+    quantize_pass<Element, Tile, pass * Map::kBlockThreads>(values, out, rule, transforms);
+  });
+}
+
+template <class Element, class Tile>
+HIPGEMM_DEVICE void quantize_mx(const QuantizeMxArgs& args, Tile& tile) {
+  const auto rule = static_cast<ScaleRule>(args.rule);
+  if (args.row_data)
+    quantize_values<Element, Tile>(RowValues<Tile>{tile},
+                                   {args.row_data, args.row_scale, args.row_gemm_scale,
+                                    args.row_pitch, args.row_scale_pitch, args.rows, args.cols},
+                                   rule, args.hadamard);
+  if (!args.col_data) return;
+  tile.finish_transpose();
+  quantize_values<Element, Tile>(ColumnValues<Tile>{tile},
+                                 {args.col_data, args.col_scale, args.col_gemm_scale,
+                                  args.col_pitch, args.col_scale_pitch, args.cols, args.rows},
+                                 rule, args.hadamard);
+}
+
+// f(this workgroup's tile). Along K the grid covers whole units of scales.
+template <class From, class Map, u32 kBand, class F>
+HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename Map::Lds& lds, F f) {
+  const auto covered = [](u32 k) HIPGEMM_INLINE {
+    return (k + kUnitElements - 1) / kUnitElements * kUnitElements;
+  };
+  const u32 cols = args.row_data ? covered(args.cols) : args.cols;
+  const Map at = args.col_data
+                     ? Map::template of<kBand>(workgroup_index(), covered(args.rows), cols)
+                     : Map::of(workgroup_index(), args.rows, cols);
+  TransposedTile<From, Map> tile(lds, at);
+  tile.load(source_of(args));
+  if (args.col_data) tile.begin_transpose();
+  f(tile);
+}
+
+// Tiles of 128 x 128: whole 128-byte lines in both directions.
+template <class From, class Map>
+HIPGEMM_DEVICE void quantize_mxfp8_as(const QuantizeMxArgs& args, typename Map::Lds& lds) {
+  with_mx_tile<From, Map, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
+    if (static_cast<Format>(args.element) == Format::mxfp8_e5m2)
+      quantize_mx<E5m2>(args, tile);
+    else
+      quantize_mx<E4m3>(args, tile);
+  });
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E4m3>>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  with_16bit_type(args.in_type, [&]<class From>(From)
+                                    HIPGEMM_INLINE { quantize_mxfp8_as<From, Map>(args, lds); });
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E4m3>>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  quantize_mxfp8_as<FromF32, Map>(args, lds);
+}
+
+// Arithmetic takes longer than memory here: small workgroups, and as many values per thread as
+// registers allow, so that address arithmetic weighs less.
+template <class From, class Map>
+HIPGEMM_DEVICE void quantize_mxfp4_as(const QuantizeMxArgs& args, typename Map::Lds& lds) {
+  with_mx_tile<From, Map, 1>(args, lds,
+                             [&](auto& tile) HIPGEMM_INLINE { quantize_mx<E2m1>(args, tile); });
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
+  using Map = ThreadMap<64, 128, kValuesOf<E2m1>, 64>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  with_16bit_type(args.in_type, [&]<class From>(From)
+                                    HIPGEMM_INLINE { quantize_mxfp4_as<From, Map>(args, lds); });
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp4_f32(const QuantizeMxArgs& args) {
+  using Map = ThreadMap<64, 128, kValuesOf<E2m1>>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  quantize_mxfp4_as<FromF32, Map>(args, lds);
+}
+
+}  // namespace hipgemm

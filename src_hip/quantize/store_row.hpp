@@ -1,0 +1,80 @@
+// A thread's values of a tile, rounded and stored in rows of any type.
+#pragma once
+
+#include "common/element_types.hpp"
+#include "common/lane_reduce.hpp"
+#include "common/memory.hpp"
+#include "common/quantized_types.hpp"
+#include "common/types.hpp"
+
+namespace hipgemm {
+
+// The first `count` of a thread's values. whole: all values of the tile exist, and rows are
+// aligned. Threads with more than 16 bytes each are then transposed, so that neighbours store
+// contiguous 16 bytes.
+template <class Out, u32 kValues>
+HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 count, bool aligned,
+                                 bool whole) {
+  constexpr u32 kWide = 16 / Out::kBytes, kPieces = kValues / kWide;
+  u32x4 pieces[kPieces];
+#pragma unroll
+  for (u32 v = 0; v < kPieces; v++) {
+    if constexpr (Out::kBytes == 4)
+      pieces[v] = __builtin_bit_cast(u32x4, x[v]);
+    else
+      pieces[v] = {Out::pack(x[2 * v].xy), Out::pack(x[2 * v].zw), Out::pack(x[2 * v + 1].xy),
+                   Out::pack(x[2 * v + 1].zw)};
+  }
+  if (whole) {
+    transpose_lanes(pieces);
+    const u32 lane = thread_index() % kPieces;
+    const u64 transposed = address - lane * (kPieces * 16) + lane * 16;
+#pragma unroll
+    for (u32 v = 0; v < kPieces; v++) *global<u32x4>(transposed + v * (kPieces * 16)) = pieces[v];
+    return;
+  }
+#pragma unroll
+  for (u32 v = 0; v < kPieces; v++) {
+    if (aligned && (v + 1) * kWide <= count) {
+      *global<u32x4>(address + v * 16) = pieces[v];
+      continue;
+    }
+#pragma unroll
+    for (u32 e = 0; e < kWide; e++) {
+      if (v * kWide + e >= count) continue;
+      if constexpr (Out::kBytes == 4)
+        global<u32>(address)[v * kWide + e] = pieces[v][e];
+      else
+        global<u16>(address)[v * kWide + e] = static_cast<u16>(pieces[v][e / 2] >> e % 2 * 16);
+    }
+  }
+}
+
+// An iteration's values inside the matrix, in the type of dst.
+template <class Map, class Args>
+HIPGEMM_DEVICE void store_row(const Args& args, const Map& at, u32 iteration,
+                              const Values<Map::kValues>& x) {
+  const u32 row = at.row(iteration), first = at.col();
+  const bool aligned = ((reinterpret_cast<u64>(args.dst) | args.dst_pitch) & 15) == 0;
+  const bool whole =
+      aligned && at.first_row + Map::kRows <= args.rows && at.first_col + Map::kCols <= args.cols;
+  const u32 count = row < args.rows && first < args.cols ? args.cols - first : 0;
+  const auto type = static_cast<Format>(args.out_type);
+  const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
+                 static_cast<u64>(first) * element_bytes(type);
+  switch (type) {
+    case Format::bf16:
+      store_values<OutBf16, Map::kValues>(to, x, count, aligned, whole);
+      break;
+    case Format::f16:
+      store_values<OutF16, Map::kValues>(to, x, count, aligned, whole);
+      break;
+    case Format::f32:
+      store_values<OutF32, Map::kValues>(to, x, count, aligned, whole);
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace hipgemm

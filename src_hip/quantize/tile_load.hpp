@@ -1,0 +1,211 @@
+// A tile of a matrix of any type and layout, loaded into registers row by row.
+#pragma once
+
+#include "common/element_types.hpp"
+#include "common/memory.hpp"
+#include "common/quantized_types.hpp"
+#include "common/types.hpp"
+#include "quantize/thread_map.hpp"
+
+namespace hipgemm {
+
+struct Matrix {
+  u64 address;
+  i64 row_stride, col_stride;  // bytes
+  u32 rows, cols;
+};
+template <class Args>
+HIPGEMM_DEVICE Matrix source_of(const Args& args) {
+  return {address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols};
+}
+
+// The values of a tile as threads have them along rows; zero outside the matrix.
+template <class From, class Map_>
+class LoadedTile {
+ public:
+  using Map = Map_;
+  static constexpr u32 kValues = Map::kValues;
+  const Map at;
+
+  HIPGEMM_DEVICE LoadedTile(typename Map::Lds& lds, const Map& at) : at(at), lds_(lds) {}
+
+  // 16 bytes at a time where rows are contiguous and aligned; else value by value, through LDS.
+  HIPGEMM_DEVICE void load(const Matrix& from) {
+    const bool aligned = ((from.address | from.row_stride) & 15) == 0;
+    const bool near = static_cast<u64>(from.row_stride) < kOutOfRange / Map::kRows;
+    if (from.col_stride == kBytes && aligned && near) return load_wide(from);
+    lds_is_used_ = true;
+#pragma unroll
+    for (u32 half = 0; half < kHalves; half++) {
+      if (half != 0) sync_workgroup();
+      if (magnitude(from.col_stride) <= magnitude(from.row_stride))
+        load_single<true>(from, half);
+      else
+        load_single<false>(from, half);
+      sync_workgroup();
+      for_each_part(half, [](u32x4& part, u32x4& chunk) HIPGEMM_INLINE { part = chunk; });
+    }
+  }
+
+  // An iteration's values, and their amax as bits of a float.
+  HIPGEMM_DEVICE void read_row(u32 iteration, Values<kValues>& out) const {
+#pragma unroll
+    for (u32 word = 0; word < kValues / kWordValues; word++) {
+      const auto values = From::widen_word(loaded_[iteration][word / 4][word % 4]);
+#pragma unroll
+      for (u32 e = 0; e < kWordValues; e++) {
+        const u32 i = word * kWordValues + e;
+        out[i / 4][i % 4] = values[e];
+      }
+    }
+  }
+  HIPGEMM_DEVICE u32 row_amax(u32 iteration) const {
+    u32 amax = 0;
+#pragma unroll
+    for (u32 word = 0; word < kValues / kWordValues; word++)
+      amax = From::max_magnitudes(amax, From::magnitudes(loaded_[iteration][word / 4][word % 4]));
+    return larger(bits_of(amax, 0), bits_of(amax, kWordValues - 1));
+  }
+
+ protected:
+  using Bits = typename From::Bits;
+  static constexpr u32 kBytes = sizeof(Bits), kWordValues = 4 / kBytes;
+  // A part is 16 bytes of an iteration. LDS holds half of the columns, if not all.
+  static constexpr u32 kParts = kValues * kBytes / 16, kPartValues = 16 / kBytes;
+  static constexpr u32 kHalves = Map::kCols * kBytes / 16 / Map::kLdsRowChunks;
+  static constexpr u32 kHalfCols = Map::kCols / kHalves, kHalfThreads = Map::kRowThreads / kHalves;
+
+  // A chunk: 16 bytes of a row in LDS. A row's length is a multiple of all banks, so threads that
+  // read down columns would use the same banks; therefore chunks are swizzled (XOR) by a number of
+  // the thread that owns the row. A wave reads four words of a chunk in kColThreads rows and, where
+  // these are fewer than 16, of chunks two apart: no two of the first eight numbers differ in 2
+  // alone. down: a constant number of rows from `row` on, which has no bits in common with it.
+  HIPGEMM_DEVICE u32x4& chunk(u32 row, u32 down, u32 at) const {
+    const auto swizzle = [](u32 thread) HIPGEMM_INLINE {
+      return (thread ^ (thread & 2) << 2) & (Map::kLdsRowChunks - 1);
+    };
+    const u32 swizzled = at ^ swizzle(row / kValues);
+    return lds_[row * Map::kLdsRowChunks + (swizzled ^ swizzle(down / kValues)) +
+                down * Map::kLdsRowChunks];
+  }
+
+  // f(part, its chunk) for this thread's values in a half.
+  template <class F>
+  HIPGEMM_DEVICE void for_each_part(u32 half, F f) {
+    if (Map::thread() % Map::kRowThreads / kHalfThreads != half) return;
+#pragma unroll
+    for (u32 iteration = 0; iteration < Map::kIterations; iteration++)
+#pragma unroll
+      for (u32 part = 0; part < kParts; part++)
+        f(loaded_[iteration][part], chunk(Map::row_in_tile(0), iteration * Map::kRowStep,
+                                          Map::thread() % kHalfThreads * kParts + part));
+  }
+
+  // The bits of one of the values of a word.
+  static HIPGEMM_DEVICE u32 bits_of(u32 word, u32 e) {
+    const f32 value = From::widen_word(word)[e];
+    return __builtin_bit_cast(u32, value);
+  }
+
+  HIPGEMM_DEVICE bool lds_is_used() const { return lds_is_used_; }
+
+ private:
+  HIPGEMM_DEVICE void load_wide(const Matrix& from) {
+    const u32 rows = smaller(from.rows - smaller(at.first_row, from.rows), Map::kRows);
+    const u32 cols = smaller(from.cols - smaller(at.first_col, from.cols), Map::kCols);
+    const u32 stride = static_cast<u32>(from.row_stride);
+    const u32 col = Map::thread() % Map::kRowThreads * kValues;
+    const u64 first = from.address + at.first_row * static_cast<u64>(stride) +
+                      static_cast<u64>(at.first_col) * kBytes;
+    if (rows == Map::kRows && cols == Map::kCols) {
+      const u32 offset = Map::row_in_tile(0) * stride + col * kBytes;
+#pragma unroll
+      for (u32 iteration = 0; iteration < Map::kIterations; iteration++)
+#pragma unroll
+        for (u32 part = 0; part < kParts; part++)
+          loaded_[iteration][part] =
+              *global<u32x4>(first + iteration * Map::kRowStep * stride + offset + part * 16);
+      return;
+    }
+    // No branches: what does not exist is outside the buffer and reads as zero.
+    const Buffer buffer = make_buffer(
+        first, rows == 0 ? 0 : (rows - 1) * stride + cols * kBytes);  // strides may be 0
+    const auto offset = [&](u32 row, u32 col, u32 count) HIPGEMM_INLINE {
+      return row < rows && col + count <= cols ? row * stride + col * kBytes : kOutOfRange;
+    };
+#pragma unroll
+    for (u32 iteration = 0; iteration < Map::kIterations; iteration++)
+#pragma unroll
+      for (u32 part = 0; part < kParts; part++)
+        loaded_[iteration][part] = load_buffer<u32x4>(
+            buffer, offset(Map::row_in_tile(iteration), col + part * kPartValues, kPartValues));
+    if (cols % kPartValues == 0) return;
+    // The last values of a row are less than a part.
+#pragma unroll
+    for (u32 part = 0; part < kParts; part++) {
+      const u32 first = col + part * kPartValues;
+      if (first >= cols || first + kPartValues <= cols) continue;
+#pragma unroll
+      for (u32 iteration = 0; iteration < Map::kIterations; iteration++)
+#pragma unroll
+        for (u32 e = 0; e < kPartValues; e++)
+          loaded_[iteration][part][e / kWordValues] |=
+              load_buffer<Bits>(buffer, offset(Map::row_in_tile(iteration), first + e, 1))
+              << e % kWordValues * 16;
+    }
+  }
+
+  // One value at a time into LDS, lanes along the smaller stride. No branches: what does not exist
+  // is read from the last row or column, and replaced by zero.
+  template <bool kAlongRows>
+  HIPGEMM_DEVICE void load_single(const Matrix& from, u32 half) {
+    constexpr u32 kExtent = kAlongRows ? kHalfCols : Map::kRows;  // along the lanes
+    constexpr u32 kLoads = Map::kRows * kHalfCols / Map::kThreads, kInFlight = 8;
+    const u32 first_col = at.first_col + half * kHalfCols;
+    const u32 fast = Map::thread() % kExtent, slow = Map::thread() / kExtent;
+    const auto slow_at = [&](u32 i) HIPGEMM_INLINE { return slow + i * (Map::kThreads / kExtent); };
+    const bool none = at.first_row >= from.rows || first_col >= from.cols;
+#pragma unroll 1
+    for (u32 begin = 0; begin < kLoads; begin += kInFlight) {
+      Bits loaded[kInFlight] = {};
+#pragma unroll
+      for (u32 i = 0; i < kInFlight; i++) {
+        const u32 row = at.first_row + (kAlongRows ? slow_at(begin + i) : fast);
+        const u32 col = first_col + (kAlongRows ? fast : slow_at(begin + i));
+        if (none) continue;
+        loaded[i] = *global<Bits>(from.address +
+                                  smaller(row, from.rows - 1) * static_cast<u64>(from.row_stride) +
+                                  smaller(col, from.cols - 1) * static_cast<u64>(from.col_stride));
+        if (row >= from.rows || col >= from.cols) loaded[i] = 0;
+      }
+#pragma unroll
+      for (u32 i = 0; i < kInFlight; i++) {
+        const u32 row = kAlongRows ? slow_at(begin + i) : fast;
+        const u32 col = kAlongRows ? fast : slow_at(begin + i);
+        reinterpret_cast<Bits*>(&chunk(row, 0, col / kPartValues))[col % kPartValues] = loaded[i];
+      }
+    }
+  }
+
+  typename Map::Lds& lds_;
+  bool lds_is_used_ = false;
+  u32x4 loaded_[Map::kIterations][kParts];
+};
+
+// f(From()) for the type of a matrix, of 16 bits or of any.
+template <class F>
+HIPGEMM_DEVICE void with_16bit_type(u32 type, F f) {
+  if (static_cast<Format>(type) == Format::bf16)
+    f(FromBf16());
+  else
+    f(FromF16());
+}
+template <class F>
+HIPGEMM_DEVICE void with_type(u32 type, F f) {
+  if (static_cast<Format>(type) == Format::f32)
+    f(FromF32());
+  else
+    with_16bit_type(type, f);
+}
+
+}  // namespace hipgemm
