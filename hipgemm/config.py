@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from .errors import Reason, raise_reasons, requirement
+from .errors import Reason, raise_reasons, requirement, shown
 
 RUNTIMES = ("auto", "rocm", "emulator", "bridge")
 
@@ -48,7 +48,7 @@ def _bytes(name: str, text: str) -> int | Reason | None:
 
 
 def _wrong(required: str, text: str) -> Reason:
-    return Reason(ValueError, "setting", requirement(required, repr(text)))
+    return Reason(ValueError, "setting", requirement(required, shown(text)))
 
 
 _SWITCH = {"": True, "on": True, "1": True, "off": False, "0": False}
@@ -169,18 +169,18 @@ class Config:
     def _parse(self, name: str, value: Any) -> Any:
         if name not in SETTINGS:
             required = f"a setting must be one of {', '.join(SETTINGS)}"
-            return Reason(TypeError, "setting", requirement(required, repr(name)))
+            return Reason(TypeError, "setting", requirement(required, shown(name)))
         setting, text = SETTINGS[name], "" if value is None else value
         if setting.numbers and isinstance(text, Integral):
             text = str(int(text))
         if not isinstance(text, str):
             required = f"{name} must be {'text, a number' if setting.numbers else 'text'} or None"
-            return Reason(TypeError, "setting", requirement(required, repr(value)))
+            return Reason(TypeError, "setting", requirement(required, shown(value)))
         found = setting.parse(name, text)
         if name in self._fixed and not isinstance(found, Reason) and found != self.__dict__[name]:
             advice = "hipgemm.limit_memory changes it at any time" if name.endswith("_limit") else ""
             required = f"{name} must be set before {self._fixed[name]}, and is {self.__dict__[name]!r} now"
-            return Reason(ValueError, "setting", requirement(required, repr(value), advice))
+            return Reason(ValueError, "setting", requirement(required, shown(value), advice))
         return found
 
     def fix(self, before: str, *names: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
+_SHOWN = 200  # characters
 
 
 class UnsupportedError(NotImplementedError):
@@ -48,6 +49,9 @@ class HipError(RuntimeError):
         self.code = code
         self.name = name
         self.report = report
+
+    def __reduce__(self) -> tuple[type[HipError], tuple[str, int, str, str]]:
+        return type(self), (self.call, self.code, self.name, self.report)
 
 
 class KernelNotFoundError(RuntimeError):
@@ -97,7 +101,21 @@ def requirement(required: str, got: object, context: str = "") -> str:
     >>> requirement("a.ndim must be 2", 1, "a.shape=(4,)")
     'a.ndim must be 2; got 1; a.shape=(4,)'
     """
-    return f"{required}; got {got}" + (f"; {context}" if context else "")
+    given = got if isinstance(got, str) else shown(got, str)
+    return f"{required}; got {given}" + (f"; {context}" if context else "")
+
+
+def shown(x: object, form: Callable[[object], str] = repr) -> str:
+    """Format an argument for a message, in at most 200 characters. Never raises.
+
+    >>> shown("yes"), len(shown(10**300))
+    ("'yes'", 200)
+    """
+    try:
+        text = form(x)
+    except Exception:  # of the object itself, or an int of too many digits
+        return f"an object of type {type(x).__qualname__}"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def message(function: str, texts: Sequence[object]) -> str:

@@ -11,10 +11,10 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InterchangeError, Reason, fault, requirement, value_or_raise
+from ..errors import InterchangeError, Reason, fault, requirement, shown, value_or_raise
 from ..formats.arrays import Resident, array_hint, is_array
 from ..formats.checks import Checks, read_shape, require_axes
-from ..formats.elements import BF16, QUANTIZED, round_once
+from ..formats.elements import BF16, round_once
 from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import byte_range, contiguous_strides, padded_pitch, restride, swap_last_axes
 from ..runtime import hip as _hip
@@ -23,7 +23,6 @@ from . import dlpack as _dlpack
 from .interop import device_kind, import_array, is_external, misaligned
 from .transfer import address_of, download, enqueue_upload, upload
 
-_NARROW = {d for form in QUANTIZED.values() for d in (form.dtype, form.scale_dtype) if d != np.float32}
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
 
@@ -443,7 +442,7 @@ def _index(i: Any, axis: int, n: int) -> int:
         required = "an index must be an int, a slice, None or ..."
         raise fault(TypeError, "DeviceArray", required, type(i).__qualname__) from None
     if not -n <= i < n:
-        raise IndexError(f"DeviceArray: index {i} is out of bounds for axis {axis} of size {n}")
+        raise IndexError(f"DeviceArray: index {shown(i)} is out of bounds for axis {axis} of size {n}")
     return int(i % n)
 
 
@@ -583,7 +582,7 @@ def asarray(
     to = None
     if isinstance(x, ScaledArray):
         if dtype is not None:
-            checks.add(TypeError, "dtype", "dtype must be omitted for a ScaledArray", repr(dtype))
+            checks.add(TypeError, "dtype", "dtype must be omitted for a ScaledArray", shown(dtype))
         if x.device is None and copy is False:
             checks.add(ValueError, "copy", "a ScaledArray on the host can only be copied", "copy=False")
     elif isinstance(x, (np.ndarray, np.generic)):
@@ -592,7 +591,7 @@ def asarray(
             checks.array("x", x, "a plain numpy.ndarray")
         if copy is False:
             checks.add(ValueError, "copy", "a NumPy array can only be copied", "copy=False")
-        if to in _NARROW and to != x.dtype:
+        if to.isbuiltin == 2 and to not in (BF16.dtype, x.dtype):  # of ml_dtypes, all of few bits
             required = f"x.dtype must be {to}: a conversion needs a scale"
             advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
             checks.add(TypeError, "dtype", required, x.dtype, advice)
@@ -651,7 +650,7 @@ def parse_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
         found = np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
         return Reason(
-            TypeError, "dtype", requirement("dtype must be a dtype or the name of one", repr(dtype))
+            TypeError, "dtype", requirement("dtype must be a dtype or the name of one", shown(dtype))
         )
     if found.hasobject or found.itemsize == 0 or not found.isnative or found.subdtype is not None:
         required = "dtype must be a plain type in native byte order"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import HipError, InterchangeError, Reason, fault, requirement, value_or_raise
+from ..errors import HipError, InterchangeError, Reason, fault, requirement, shown, value_or_raise
 from ..formats.checks import Checks
 from ..formats.strides import byte_range, contiguous_strides
 from ..runtime import hip as _hip
@@ -108,7 +108,7 @@ def _by_dlpack(x: Any, stream: int) -> ExternalArray:
         kind, _ = map(operator.index, answer)
     except (TypeError, ValueError):
         required = "__dlpack_device__ must return two ints"
-        raise fault(InterchangeError, "asarray", required, repr(answer)) from None
+        raise fault(InterchangeError, "asarray", required, shown(answer)) from None
     ours = device_kind()
     maker = "an AMD" if ours == _dlpack.ROCM else "a CUDA"
     if kind != ours:
@@ -147,9 +147,9 @@ def _by_interface(x: Any, stream: int) -> ExternalArray:
         checks.add(InterchangeError, "mask", "the array must have no mask", "one")
     shape, strides = _read_ints(interface["shape"]), interface.get("strides")
     if shape is None:
-        checks.add(InterchangeError, "shape", "shape must be a tuple of ints", repr(interface["shape"]))
+        checks.add(InterchangeError, "shape", "shape must be a tuple of ints", shown(interface["shape"]))
     if strides is not None and _read_ints(strides) is None:
-        checks.add(InterchangeError, "stride", "strides must be None or a tuple of ints", repr(strides))
+        checks.add(InterchangeError, "stride", "strides must be None or a tuple of ints", shown(strides))
     data = interface["data"]
     try:
         ptr, readonly = data
@@ -157,7 +157,7 @@ def _by_interface(x: Any, stream: int) -> ExternalArray:
         if not isinstance(readonly, (bool, np.bool_, int)):
             raise TypeError
     except (TypeError, ValueError):
-        checks.add(InterchangeError, "pointer", "data must be a tuple of an int and a bool", repr(data))
+        checks.add(InterchangeError, "pointer", "data must be a tuple of an int and a bool", shown(data))
     checks.raise_all()
     assert dtype is not None
     assert shape is not None
@@ -195,7 +195,7 @@ def _producer_stream(producer: Any, stream: int) -> int:
         handle = operator.index(producer)
     except TypeError:
         required = "the array's stream must be an int or None"
-        raise fault(InterchangeError, "asarray", required, repr(producer)) from None
+        raise fault(InterchangeError, "asarray", required, shown(producer)) from None
     if handle == 2:  # hipStreamPerThread, which means another stream in each thread
         _hip.synchronize(2)
         return stream

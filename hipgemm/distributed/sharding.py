@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
+from ..errors import shown
 from ..formats.arrays import array_hint, is_array
 from ..formats.elements import BF16, F16, F32, known_format
 from ..formats.operand import Operand
@@ -251,7 +252,7 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
     """Check a call, and plan how operands are split."""
     faults = OperandChecks(_FUNCTION)
     if not isinstance(split, str) or split not in _CUTS:
-        faults.add(ValueError, "option", "split must be m, n, k or batch", repr(split))
+        faults.add(ValueError, "option", "split must be m, n, k or batch", shown(split))
     faults.seconds(timeout)
     if comm is not None:
         faults.value_or(config.find("mpi_gpu"), False)  # an invalid value is an error on all ranks

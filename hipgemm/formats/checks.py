@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Reason, fault, raise_reasons, requirement
+from ..errors import Reason, fault, raise_reasons, requirement, shown
 from .arrays import Array, array_hint, device_name, is_array
 from .elements import F32, QUANTIZED, Format, dtype_name, dtype_names, format_of
 
@@ -112,7 +112,7 @@ class Checks:
         if isinstance(x, str) and x in among:
             return x
         kind = ValueError if isinstance(x, str) else TypeError
-        self.add(kind, code, f"{name} must be one of {', '.join(among)}", repr(x))
+        self.add(kind, code, f"{name} must be one of {', '.join(among)}", shown(x))
         return None
 
     def format(self, x: object, among: Sequence[str] = tuple(QUANTIZED)) -> Format | None:
@@ -124,7 +124,7 @@ class Checks:
         """Parse True or False."""
         if isinstance(x, (bool, np.bool_)):
             return bool(x)
-        self.add(TypeError, "type", f"{name} must be True or False", repr(x))
+        self.add(TypeError, "type", f"{name} must be True or False", shown(x))
         return False
 
     # ---- numbers ----
@@ -141,8 +141,8 @@ class Checks:
 
     def number(self, name: str, x: Any, what: str = "a real number", hint: str = "") -> float | None:
         """Parse a number; one beyond the range of float becomes an infinity."""
-        value = x.item() if isinstance(x, np.generic) else x
-        if isinstance(value, bool) or not isinstance(value, Real):
+        value = python_number(x)
+        if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, Real):
             self.wrong_type(name, what, x, hint)
             return None
         try:
@@ -150,12 +150,21 @@ class Checks:
         except OverflowError:
             return math.inf if x > 0 else -math.inf
 
-    def magnitude(self, name: str, x: Any, what: str = "a real number") -> float | None:
+    def magnitude(self, name: str, x: Any, what: str = "a real number", hint: str = "") -> float | None:
         """Parse a number that must be finite in float32 and not negative."""
-        found = self.number(name, x, what)
+        found = self.number(name, x, what, hint)
         if found is not None and not 0 <= found <= F32.maximum:
             self.add(ValueError, "range", f"{name} must be finite and not negative", x)
+            return None
         return found
+
+    def magnitudes(self, name: str, x: Array) -> None:
+        """Check the numbers of an array on the host like `magnitude`. Those on a device are not known."""
+        if isinstance(x, np.ndarray) and x.dtype == F32.dtype:
+            wrong = x[~((x >= 0) & (x <= F32.maximum))]
+            if wrong.size:
+                required = f"all of {name} must be finite and not negative"
+                self.add(ValueError, "range", required, wrong.flat[0])
 
     def seconds(self, x: Any) -> float:
         """Parse a timeout."""
@@ -172,12 +181,22 @@ class Checks:
                 return tuple(map(operator.index, found))
         except TypeError:
             pass
-        self.add(TypeError, "type", f"{name} must be {what}", repr(x))
+        self.add(TypeError, "type", f"{name} must be {what}", shown(x))
         return None
 
     def shape(self, x: Any) -> tuple[int, ...] | None:
         """Parse a shape."""
         return self.ints("shape", x if isinstance(x, Sequence) else (x,), "an int or a sequence of ints")
+
+
+def python_number(x: Any) -> Any:
+    """Convert a scalar of NumPy to Python's; return anything else unchanged.
+
+    So are dates, which would become ints, and masked values, which would become 0.
+    """
+    if not isinstance(x, (np.ndarray, np.generic)) or isinstance(x, np.ma.MaskedArray):
+        return x
+    return x.item() if x.shape == () and x.dtype.kind not in "mM" else x
 
 
 def checked(function: str, check: Callable[[Checks], T | None]) -> T:

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import fault
+from ..errors import fault, shown
 
 Array = npt.NDArray[Any]
 
@@ -83,6 +83,14 @@ def fnuz_hint(dtype: object) -> str:
     return f"{dtype} is not the OCP type {ocp}: convert the values, never the bytes" if ocp else ""
 
 
+def void_hint(name: str, dtype: object) -> str:
+    """A hint for arrays whose type NumPy has lost, as ``numpy.save`` does with bfloat16; else empty."""
+    if not isinstance(dtype, np.dtype) or dtype.type is not np.void or dtype.names or dtype.itemsize > 2:
+        return ""
+    kind = "bfloat16" if dtype.itemsize == 2 else "float8_e4m3fn"
+    return f"if its bytes are {kind}, pass {name}.view(ml_dtypes.{kind})"
+
+
 def dtype_names(formats: tuple[Format, ...]) -> str:
     """Format the dtypes of formats for a message."""
     names = [str(f.dtype) for f in formats]
@@ -94,7 +102,7 @@ def dtype_name(dtype: npt.DTypeLike) -> str:
     try:
         return str(np.dtype(dtype))
     except (TypeError, ValueError, SyntaxError):
-        return repr(dtype)
+        return shown(dtype)
 
 
 def full_name(name: str) -> str:
@@ -194,7 +202,7 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
     [136, 128, 129, 128]
     """
     if rule not in SCALE_RULES:
-        raise fault(ValueError, "scale_byte", f"rule must be one of {', '.join(SCALE_RULES)}", repr(rule))
+        raise fault(ValueError, "scale_byte", f"rule must be one of {', '.join(SCALE_RULES)}", shown(rule))
     bits = np.asarray(amax, np.float32).view(np.uint32)
     if rule == "even":
         bits = bits + np.uint32(1 << (22 - to.mantissa_bits))

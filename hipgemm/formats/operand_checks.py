@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 
 from .arrays import Resident, device_name, is_array
-from .checks import Checks
-from .elements import BF16, F16, F32, QUANTIZED, Format, fnuz_hint
+from .checks import Checks, python_number
+from .elements import BF16, F16, F32, QUANTIZED, Format, fnuz_hint, void_hint
 from .elements import dtype_name as dtype_name
 from .elements import dtype_names as dtype_names
 from .operand import Operand, Shaped, bytes_of, operand_of, overlap, overlaps_itself
@@ -137,7 +137,7 @@ class OperandChecks(Checks):
             if alpha.shape != ():
                 self.add(ValueError, "shape", "alpha on a device must be 0-d", f"alpha.shape={alpha.shape}")
             return "device"
-        value = alpha.item() if isinstance(alpha, (np.ndarray, np.generic)) and alpha.shape == () else alpha
+        value = python_number(alpha)
         value = float(value) if isinstance(value, bool) else value
         number = self.number("alpha", value, "a real number or a 0-d float32 DeviceArray")
         if number is None:
@@ -186,7 +186,7 @@ def _kind(form: Format) -> str:
 
 def _dtype_hint(name: str, dtype: np.dtype[Any]) -> str:
     """A hint how to convert an array of an unsupported dtype."""
-    if hint := fnuz_hint(dtype):
+    if hint := fnuz_hint(dtype) or void_hint(name, dtype):
         return hint
     if any(dtype == form.dtype for form in QUANTIZED.values()):
         return "quantized elements need a scale: wrap both in a hipgemm.ScaledArray"

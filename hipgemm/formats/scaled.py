@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
-from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import fault
-from .arrays import NoComparisons, array_device, device_name
+from .arrays import NoComparisons, array_device, array_hint, device_name
 from .arrays import Resident as Resident
 from .arrays import is_array as is_array
-from .checks import Checks, read_shape, require_axes
-from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4
+from .checks import Checks, python_number, read_shape, require_axes
+from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4, void_hint
 from .strides import swap_last_axes
 
 HADAMARD = 16  # size of the transform
@@ -225,6 +224,10 @@ class ScaledArray(NoComparisons):
             setattr(q, name, value)
         return q
 
+    def __reduce__(self) -> Any:
+        parts = (self.data, self.scale, self.format, self.axis, self.shape, self.hadamard)
+        return _restore, (*parts, self.amax, self.group_offsets)
+
     def __deepcopy__(self, memo: Any) -> ScaledArray:
         parts = (deepcopy(x, memo) for x in (self.data, self.scale, self.amax, self.group_offsets))
         data, scale, amax, offsets = parts
@@ -253,6 +256,23 @@ class ScaledArray(NoComparisons):
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
         raise TypeError("ScaledArray: implicit conversion is not supported; use hipgemm.dequantize")
+
+
+def _restore(
+    data: Any,
+    scale: Any,
+    format: str,
+    axis: int,
+    shape: tuple[int, ...],
+    hadamard: bool,
+    amax: Any,
+    offsets: Any,
+) -> ScaledArray:
+    """Make a ScaledArray of what was pickled."""
+    form = QUANTIZED[format]
+    return ScaledArray._make(
+        data, scale, form, axis, shape, hadamard=hadamard, amax=amax, group_offsets=offsets
+    )
 
 
 def _mt(x: Any) -> Any:
@@ -320,7 +340,8 @@ def _check_data(checks: Checks, data: Any, form: Format | None) -> tuple[int, ..
     if form is not None and data.dtype != form.dtype and not (form is MXFP4_E2M1 and data.dtype == _U8):
         wanted = f"{form.dtype} or packed uint8" if form is MXFP4_E2M1 else str(form.dtype)
         required = f"data.dtype must be {wanted} for {form.name}"
-        checks.add(TypeError, "dtype", required, data.dtype, fnuz_hint(data.dtype))
+        hint = fnuz_hint(data.dtype) or (form.bits == 8 and void_hint("data", data.dtype)) or ""
+        checks.add(TypeError, "dtype", required, data.dtype, hint)
     elif isinstance(data, Resident) and form is MXFP4_E2M1 and data.dtype != _U8:
         required = "data of mxfp4_e2m1 on a device must be packed (uint8)"
         checks.add(TypeError, "dtype", required, data.dtype, "see hipgemm.pack_fp4")
@@ -336,12 +357,16 @@ def _parse_scale(
         required = f"scale must be {form.scale_dtype}" + ("" if want is None else f" of shape {want}")
         checks.add(TypeError, "type", required, None, f"{form.name} needs a scale")
         return None
-    if isinstance(scale, (Real, np.generic)) and not form.block:
-        number: Any = scale
-        with np.errstate(over="ignore"):
-            scale = np.asarray(number, np.float32)
-        if np.isinf(scale) and not np.isinf(number):
-            checks.add(ValueError, "range", "scale must fit float32", number)
+    if not form.block and not is_array(scale):
+        number = checks.number("scale", scale, "a real number or a float32 array", array_hint(scale))
+        if number is None:
+            return None
+        with np.errstate(over="ignore", under="ignore"):
+            found = np.asarray(number, np.float32)
+        infinite = abs(python_number(scale)) == math.inf
+        if (np.isinf(found) and not infinite) or (found == 0 and number != 0):
+            checks.add(ValueError, "range", "scale must fit float32", scale)
+        scale = found
     if checks.array("scale", scale) is None:
         return scale
     if scale.dtype != form.scale_dtype and not (form.block and scale.dtype == _U8):

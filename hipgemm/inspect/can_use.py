@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement
+from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement, shown
 from ..formats.scaled import ScaledArray
 from ..kernels.manifest import code_object
 from ..layers.linear import grouped_linear, linear
@@ -57,9 +57,9 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
     (False, 'dtype')
     """
     if not isinstance(op, str) or op not in _FUNCTIONS:
-        raise ValueError(f"can_use: {requirement('op must be ' + ' or '.join(_FUNCTIONS), repr(op))}")
+        raise ValueError(f"can_use: {requirement('op must be ' + ' or '.join(_FUNCTIONS), shown(op))}")
     if arch is not None and not isinstance(arch, str):
-        raise TypeError(f"can_use: {requirement('arch must be a name such as gfx950', repr(arch))}")
+        raise TypeError(f"can_use: {requirement('arch must be a name such as gfx950', shown(arch))}")
     stream = parse_stream(kwargs.pop("stream", None))
     try:
         given = inspect.signature(_FUNCTIONS[op]).bind(*args, **kwargs).arguments

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import Reason
+from ..errors import Reason, shown
 from ..formats.arrays import Resident, device_name, is_array
-from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, dtype_names, fnuz_hint, format_of
+from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, dtype_names, fnuz_hint, format_of, void_hint
 from ..formats.groups import offset_reasons, same_offsets
 from ..formats.operand import Operand, operand_of
 from ..formats.operand_checks import OUTPUTS, OperandChecks
@@ -242,7 +242,7 @@ class LayerChecks(OperandChecks):
         elif self.array(name, x, "a numpy.ndarray, a hipgemm.DeviceArray or a hipgemm.ScaledArray") is None:
             return None
         else:
-            self.dtype(f"{name}.dtype", x.dtype, OUTPUTS, fnuz_hint(x.dtype))
+            self.dtype(f"{name}.dtype", x.dtype, OUTPUTS, fnuz_hint(x.dtype) or void_hint(name, x.dtype))
         shape = tuple(first(x).shape)
         if len(shape) >= 2 and ndim in (None, len(shape)):
             return shape
@@ -353,7 +353,7 @@ class LayerChecks(OperandChecks):
         elif scaling is not None:
             self.option("scaling", scaling, SCALE_RULES, "scaling")
         if hadamard is not None and not isinstance(hadamard, bool):
-            self.add(TypeError, "hadamard", "hadamard must be True, False or None", repr(hadamard))
+            self.add(TypeError, "hadamard", "hadamard must be True, False or None", shown(hadamard))
         elif hadamard is not None and not self.recipe.hadamard:
             self.add(ValueError, "hadamard", f"hadamard must be None {self.what}", hadamard)
         if hadamard is not True or not (x and w):
@@ -371,7 +371,7 @@ class LayerChecks(OperandChecks):
         elif format is not None and format not in self.recipe.formats:
             among = " or ".join(self.recipe.formats) or "None"
             kind = ValueError if isinstance(format, str) else TypeError
-            self.add(kind, "format", f"format must be {among} {self.what}", repr(format))
+            self.add(kind, "format", f"format must be {among} {self.what}", shown(format))
 
     def output_dtype(self, name: str, dtype: Any) -> None:
         """Check the type of a result."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import Reason
+from ..errors import Reason, shown
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, format_of
 from ..formats.groups import offset_reasons, same_offsets, straddling
 from ..formats.operand import Operand, Shaped, bytes_of, operand_of
@@ -251,7 +251,7 @@ class _ProductChecks(OperandChecks):
         if recipe not in RECIPES:
             kind = ValueError if isinstance(recipe, str) else TypeError
             required = f"recipe must be {' or '.join(map(repr, RECIPES))}"
-            self.add(kind, "recipe", required, repr(recipe))
+            self.add(kind, "recipe", required, shown(recipe))
         for name, y in (("dy", dy), ("x", x)):
             if isinstance(y, ScaledArray):
                 required = "recipe must be omitted for quantized operands"

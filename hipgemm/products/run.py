@@ -11,6 +11,7 @@ from ..array.device_array import DeviceArray, upload_async
 from ..array.transfer import address_of
 from ..config import config
 from ..errors import UnsupportedError, error_context, raise_reasons
+from ..formats.checks import python_number
 from ..formats.elements import BLOCK
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.scaled import ScaledArray
@@ -128,9 +129,9 @@ def _key(x: Any) -> Any:
 
 def _number(alpha: Any) -> Any:
     """Convert any real number to float; return anything else unchanged, for the checks."""
-    value = alpha.item() if isinstance(alpha, (np.generic, np.ndarray)) and alpha.shape == () else alpha
+    value = python_number(alpha)
     try:
-        return float(value) if isinstance(value, Real) else alpha
+        return float(value) if isinstance(value, Real) and not isinstance(value, np.timedelta64) else alpha
     except OverflowError:
         return alpha
 

@@ -15,7 +15,7 @@ from ..errors import error_context
 from ..formats import elements as formats
 from ..formats.arrays import array_hint, is_array
 from ..formats.checks import Checks
-from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format, fnuz_hint
+from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format, fnuz_hint, void_hint
 from ..formats.groups import offset_reasons
 from ..formats.scaled import HADAMARD, ScaledArray, scale_shape
 from ..kernels.launch import function as kernel_function
@@ -69,7 +69,8 @@ def quantize_fp8(
     TypeError
         If `x` or `amax` has another type or dtype.
     ValueError
-        For an unknown format, an axis that `x` does not have, or a negative amax or eps.
+        For an unknown format, an axis that `x` does not have, or an amax or eps that is negative or not
+        finite in float32. The numbers of an amax on a device are not checked.
     UnsupportedError
         On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
@@ -403,7 +404,8 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
     array = checks.array("scale", scale)
     if array is not None:
         if array.dtype not in (MXFP4_E2M1.scale_dtype, np.uint8):
-            checks.add(TypeError, "dtype", f"scale.dtype must be {MXFP4_E2M1.scale_dtype}", array.dtype)
+            required = f"scale.dtype must be {MXFP4_E2M1.scale_dtype} or uint8"
+            checks.add(TypeError, "dtype", required, array.dtype)
         if len(array.shape) != 2:
             checks.add(ValueError, "shape", "scale.ndim must be 2", f"scale.shape={array.shape}")
     checks.value_or(_hip.existing_stream(stream), 0)
@@ -442,7 +444,8 @@ def _check_input(checks: Checks, x: object) -> int | None:
     if array is None:
         return None
     dtype = array.dtype
-    hint = fnuz_hint(dtype) or ("convert with x.astype(numpy.float32)" if dtype.kind in "fiu" else "")
+    hint = fnuz_hint(dtype) or void_hint("x", dtype)
+    hint = hint or ("convert with x.astype(numpy.float32)" if dtype.kind in "fiu" else "")
     checks.dtype("x.dtype", dtype, tuple(FORMATS.values()), hint)
     return len(array.shape) if checks.ndim("x", array.shape, 1) else None
 
@@ -489,11 +492,11 @@ def _parse_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: i
         if amax.shape not in ((), want) and (axis is None or along is not None):
             required = f"amax.shape must be {want}" + ("" if axis is None else " or ()")
             checks.add(ValueError, "shape", required, amax.shape)
+        checks.magnitudes("amax", amax)
     elif amax is not None:
-        number = checks.number("amax", amax, "a number, a float32 array or an AmaxState", array_hint(amax))
-        if number is not None and number < 0:
-            checks.add(ValueError, "range", "amax must not be negative", number)
-        return np.array(number, np.float32)
+        what = "a number, a float32 array or an AmaxState"
+        number = checks.magnitude("amax", amax, what, array_hint(amax))
+        return None if number is None else np.array(number, np.float32)
     return amax
 
 

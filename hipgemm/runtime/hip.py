@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from ..errors import HipError, Reason, fault, requirement, value_or_raise
+from ..errors import HipError, Reason, fault, requirement, shown, value_or_raise
 from . import loader as _runtime
 from .loader import EMULATOR, Runtime, launch_extra, opened, runtime
 
@@ -151,12 +151,12 @@ def parse_stream(stream: Any) -> int | Reason:
     if stream is None:
         return 0
     try:
-        handle = -1 if isinstance(stream, (str, bytes, float)) else int(stream)
+        handle = -1 if isinstance(stream, (bool, str, bytes, float)) else int(stream)
     except (TypeError, ValueError):
         handle = -1
     if handle < 0:
         required = "stream must be None, a stream handle, or convertible to one by int()"
-        return Reason(TypeError, "stream", requirement(required, repr(stream)))
+        return Reason(TypeError, "stream", requirement(required, shown(stream)))
     if handle == _PER_THREAD:
         required, got = "stream must be the same for all threads", f"the per-thread stream ({handle})"
         return Reason(ValueError, "stream", requirement(required, got, "create a hipgemm.Stream"))

@@ -159,6 +159,8 @@ def _number_of_bytes(checks: Checks, name: str, value: int | None) -> int | None
     if value is None:
         return None
     try:
+        if isinstance(value, bool):
+            raise TypeError
         found = operator.index(value)
     except TypeError:
         checks.wrong_type(name, "a number of bytes or None", value)

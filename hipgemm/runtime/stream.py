@@ -63,6 +63,10 @@ class Stream:
 
     def record(self, event: Event | None = None) -> Event:
         """Record an event after the work queued so far, a new event by default; return the event."""
+        if event is not None and not isinstance(event, Event):
+            raise fault(
+                TypeError, "Stream.record", "event must be an Event or None", type(event).__qualname__
+            )
         return (Event(self.device) if event is None else event).record(self)
 
     def wait(self, other: Event | Stream) -> None:

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from hipgemm.errors import (
@@ -10,6 +12,7 @@ from hipgemm.errors import (
     message,
     raise_reasons,
     requirement,
+    shown,
 )
 
 
@@ -60,6 +63,42 @@ def test_hip_error_holds_its_parts():
         "the report",
     )
     assert str(error) == "hipMalloc: hipErrorOutOfMemory (2)\nthe report"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles(protocol):
+    """As between processes."""
+    reasons = [reason(UnsupportedError, "x"), reason(TypeError, "y")]
+    for error in (
+        HipError("hipMalloc", 2, "hipErrorOutOfMemory", "the report"),
+        UnsupportedError("matmul: x", reasons),
+        InterchangeError("asarray: x"),
+        KernelNotFoundError("x"),
+        RuntimeNotFoundError("x"),
+    ):
+        again = pickle.loads(pickle.dumps(error, protocol))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+class Mute:
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        (1.5, "1.5"),
+        ("a", "'a'"),
+        ("a" * 300, "'" + "a" * 196 + "..."),
+        (10**5000, "an object of type int"),
+        (Mute(), "an object of type Mute"),
+    ],
+    ids=["number", "text", "long", "huge", "mute"],
+)
+def test_arguments_in_messages(x, text):
+    assert shown(x) == text
+    assert requirement("x must be small", x).startswith("x must be small; got ")
 
 
 def test_families():

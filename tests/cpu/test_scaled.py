@@ -1,19 +1,55 @@
 """What a ScaledArray accepts, and its views."""
 
+import pickle
+from fractions import Fraction
+
 import ml_dtypes
 import numpy as np
 import pytest
 
 from hipgemm import reference
+from hipgemm.errors import shown
 from hipgemm.formats.scaled import ScaledArray, pack_along, unpack_along
 
 E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
-E8M0 = ml_dtypes.float8_e8m0fnu
+E8M0, BF16 = ml_dtypes.float8_e8m0fnu, ml_dtypes.bfloat16
 
 
 def make(format="mxfp8_e4m3", shape=(4, 70), dtype=E4M3, scale=None, **options):
     data = np.zeros(shape, dtype)
     return ScaledArray(data, np.zeros((4, 3), E8M0) if scale is None else scale, format, **options)
+
+
+@pytest.mark.parametrize(
+    "scale", [1e39, -1e39, 10**400, 10**5000, np.float64(1e-60), Fraction(1, 10**60)], ids=shown
+)
+def test_scales_that_float32_cannot_hold(scale):
+    with pytest.raises(ValueError, match="ScaledArray: scale must fit float32; got "):
+        make("fp8_e4m3", scale=scale)
+
+
+@pytest.mark.parametrize("scale", [2, 0.5, np.float64(1e-45), Fraction(1, 4), np.inf, np.nan, BF16(3)])
+def test_scales_that_float32_holds(scale):
+    np.testing.assert_array_equal(make("fp8_e4m3", scale=scale).scale, np.float32(float(scale)))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles(protocol, rng):
+    x = rng.standard_normal((64, 32)).astype(np.float32)
+    offsets = np.array([0, 3, 64], np.int32)
+    made = (
+        reference.quantize_fp8(x),
+        reference.quantize_fp8(x, axis=0).T,
+        reference.quantize_mxfp4(x),
+        reference.quantize_mxfp8(x, axis=0, group_offsets=offsets),
+    )
+    for q in made:
+        again = pickle.loads(pickle.dumps(q, protocol))
+        for name in ("format", "axis", "shape", "hadamard"):
+            assert getattr(again, name) == getattr(q, name)
+        for name in ("data", "scale", "amax", "group_offsets"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(q, name))
+        np.testing.assert_array_equal(reference.dequantize(again), reference.dequantize(q))
 
 
 def test_shapes_and_axes():

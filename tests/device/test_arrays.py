@@ -141,6 +141,40 @@ def test_asarray_converts_numpy_and_rounds_once():
     assert hg.asarray(x, np.float32).dtype == np.float32
 
 
+NARROW = sorted(
+    {name for name in dir(ml_dtypes) if name.startswith(("float8_", "float6_", "float4_", "int", "uint"))}
+)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_asarray_makes_no_narrow_numbers_without_a_scale(name):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    for x in (np.array([300.0, -20.0]), np.array([1], np.int8), np.array([1], BF16)):
+        with pytest.raises(TypeError, match=f"x.dtype must be {dtype}: a conversion needs a scale"):
+            hg.asarray(x, dtype)
+    x = np.arange(8, dtype=np.uint8).view(dtype)
+    assert hg.asarray(x, dtype).get().tobytes() == hg.asarray(x).get().tobytes() == x.tobytes()
+    np.testing.assert_array_equal(hg.asarray(x, np.float32).get(), x.astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.dtype(ml_dtypes.float8_e4m3fn)], ids=str)
+def test_arrays_whose_type_numpy_lost(dtype, tmp_path):
+    """numpy.save writes the types of ml_dtypes as bytes without a type: what is advised works."""
+    np.save(tmp_path / "x.npy", np.ones((4, 32), dtype))
+    x = np.load(tmp_path / "x.npy")
+    advice = rf"; if its bytes are {dtype}, pass \w+\.view\(ml_dtypes\.{dtype}\)"
+    with pytest.raises(TypeError, match=advice) as caught:
+        hg.matmul(x, x.T)
+    assert "astype" not in str(caught.value)
+    for call in (lambda: hg.quantize_mxfp8(x), lambda: hg.linear(x, x, recipe="mxfp8")):
+        with pytest.raises(TypeError, match=advice):
+            call()
+    if dtype.itemsize == 1:
+        with pytest.raises(TypeError, match=advice):
+            hg.ScaledArray(x, 1.0, "fp8_e4m3")
+    assert x.view(dtype).astype(np.float32).sum() == 128
+
+
 def test_asarray_of_a_device_array():
     x = hg.asarray(numbers((4, 6), np.float32))
     assert hg.asarray(x) is x

@@ -223,8 +223,56 @@ def test_fp8_given_amax(format, rng):
     assert_same(make(x, format, amax=rows, axis=-1), want)
     assert_same(make(hg.asarray(x), format, amax=hg.asarray(rows), axis=-1).get(), want)
     assert_same(make(x, format, amax=0.75, axis=-1), expect(x, format, amax=0.75, axis=-1))
-    for amax in (np.nan, np.inf, 0.0):
-        assert_same(make(x, format, amax=amax), expect(x, format, amax=amax))
+    assert_same(make(x, format, amax=0.0), expect(x, format, amax=0.0))
+    for bad in (np.nan, np.inf, -np.inf, -1.0, 1e39, 10**400, -(10**5000), 3.41e38):
+        for amax in (bad, np.array(bad, np.float32) if abs(bad) < 1e40 else bad):
+            for on in (np.asarray, hg.asarray):
+                if isinstance(amax, np.ndarray) and on is hg.asarray:
+                    continue  # amax beside x, whose numbers are not known
+                with pytest.raises(ValueError, match="amax must be finite and not negative; got "):
+                    make(on(x), format, amax=amax)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        1j,
+        np.complex64(1),
+        "1",
+        b"1",
+        np.str_("1"),
+        np.bytes_(b"1"),
+        True,
+        np.True_,
+        None,
+        [1.0],
+        np.datetime64("2026"),
+        np.datetime64(5, "ns"),
+        np.timedelta64(5, "ns"),
+        np.ma.masked,
+    ],
+    ids=repr,
+)
+def test_what_is_no_number(number):
+    """Wherever a number is asked for."""
+    x, codes = np.ones((4, 32), np.float32), np.ones((4, 32), ml_dtypes.float8_e4m3fn)
+    a = np.ones((4, 32), ml_dtypes.bfloat16)
+    calls = {
+        "amax": lambda: hg.quantize_fp8(x, number),
+        "eps": lambda: hg.quantize_fp8(x, eps=number),
+        "scale": lambda: hg.ScaledArray(codes, number, "fp8_e4m3"),
+        "value": lambda: hg.AmaxState(number),
+        "alpha": lambda: hg.matmul(a, a.T, alpha=number),
+        "limit": lambda: hg.limit_memory(number),
+        "timeout": lambda: hg.shard(a, [0], axis=0, timeout=number),
+    }
+    for name, call in calls.items():
+        if number is None and name in ("amax", "value", "limit"):
+            continue  # their default
+        if name == "alpha" and isinstance(number, (bool, np.bool_)):
+            continue  # 0 and 1, as for NumPy
+        with pytest.raises(TypeError, match=f"{name} must be "):
+            call()
 
 
 @pytest.mark.parametrize("shape", [(1,), (1000,), (64, 4096), (3, 100_003), (2000, 7)])
@@ -397,6 +445,9 @@ def test_packed_scales(shape, rng):
     got = hg.pack_mx_scales(hg.asarray(scale))
     assert isinstance(got, hg.DeviceArray)
     np.testing.assert_array_equal(got.get(), want)
+    # Their bytes do as well, on both sides.
+    np.testing.assert_array_equal(hg.pack_mx_scales(scale.view(np.uint8)), want)
+    np.testing.assert_array_equal(hg.pack_mx_scales(hg.asarray(scale).view(np.uint8)).get(), want)
     transposed = hg.pack_mx_scales(hg.asarray(scale).T)
     np.testing.assert_array_equal(transposed.get(), hg.pack_mx_scales(np.ascontiguousarray(scale.T)))
 
