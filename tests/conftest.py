@@ -28,12 +28,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Of `-n auto`: a process for each core on the emulator; on a GPU all tests in one."""
+    """Of `-n auto`: a process of one thread for each core on the emulator; on a GPU all tests in one."""
     try:
         runtime = SessionRuntime(config).open()
     except pytest.exit.Exception:
         return 0  # what cannot be had is told when the session starts
-    return len(os.sched_getaffinity(0)) if runtime == "emulator" else 0
+    if runtime != "emulator":
+        return 0
+    for threads in ("HIPGEMM_EMULATOR_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")
+    return len(os.sched_getaffinity(0))
 
 
 def pytest_configure(config: pytest.Config) -> None:

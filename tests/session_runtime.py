@@ -36,8 +36,6 @@ class SessionRuntime:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        if "PYTEST_XDIST_WORKER" in os.environ:  # one process for each core
-            os.environ.setdefault("HIPGEMM_EMULATOR_THREADS", "1")
         self.open()
 
     def open(self) -> str | None:
