@@ -99,7 +99,7 @@ EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -fno-trapping-math -ff
 # Instruction semantics are compiled once per x86-64 level; the best one that the CPU has is picked at start.
 # A build makes the level of this CPU and those that were built before; emulator-all, wheels and tests need all.
 ifeq ($(MACHINE),x86_64)
-  ALL_LEVELS := v2 v3 v4
+  ALL_LEVELS ?= v2 v3 v4
   CPU_FLAGS := $(shell sed -n '/^flags/{p;q}' /proc/cpuinfo)
   has = $(if $(filter-out $(CPU_FLAGS),$(1)),,$(2))
   V3 := fma movbe avx f16c abm avx2 bmi1 bmi2
@@ -125,28 +125,27 @@ emulator:
 emulator-all:
 	@+$(MAKE) --no-print-directory emulator LEVELS="$(ALL_LEVELS)"
 
-# Makes targets, given variables: in as many jobs as there are cores where the caller asked for none, counting units.
-in_parallel = mkdir -p $(OBJ) && rm -f $(OBJ)/done; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
+# Makes targets, given variables, in as many jobs as there are cores where the caller asked for none. It counts first
+# how many units are to be compiled.
+in_parallel = rm -rf $(OBJ)/told && mkdir -p $(OBJ)/told/0 && rm -f $(OBJ)/done; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
   $(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$$(nproc)) $(1) $(2) UNITS=$$units
 
 # Files that change when their text does.
-keep = mkdir -p $(@D); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
-$(OBJ)/levels: FORCE
-	@$(call keep,$(LEVELS))
-$(OBJ)/flags: FORCE
-	@$(call keep,$(if $(ZIG),zig,$(EMU_CXX)) $(EMU_FLAGS))
+keep = $(shell mkdir -p $(OBJ); echo '$(2)' | cmp -s - $(OBJ)/$(1) || echo '$(2)' > $(OBJ)/$(1))
+$(call keep,levels,$(LEVELS))
+$(call keep,flags,$(if $(ZIG),zig,$(EMU_CXX)) $(EMU_FLAGS))
 
 $(EMULATOR): $(EMU_OBJECTS) $(OBJ)/levels emulator/exports.map
 	@mkdir -p $(@D)
 	@$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@.new $(EMU_OBJECTS) && mv $@.new $@
 
-# Compiles; tells how far the build is, in five lines at most.
+# Compiles; tells how far the build is, in four lines.
 define compile
 @: compile $@
 @mkdir -p $(@D)
 @$(EMU_CXX) $(EMU_FLAGS) $(2) -c -o $@ $(1)
-@echo >> $(OBJ)/done; n=$$(wc -l < $(OBJ)/done); test -z "$(UNITS)" || test $$((n * 5 / $(UNITS))) = $$(((n - 1) * 5 / $(UNITS))) || \
+@echo >> $(OBJ)/done; n=$$(wc -l < $(OBJ)/done); test -z "$(UNITS)" || ! mkdir $(OBJ)/told/$$((n * 4 / $(UNITS))) 2>/dev/null || \
   echo "emulator: $$n of $(UNITS) units compiled"
 endef
 

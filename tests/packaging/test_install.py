@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ziglang
 
 ROOT = Path(__file__).resolve().parents[2]
+COMPILED = (
+    "build/cxx",
+    "build/zig",
+    "build/kernels",
+)  # if from these sources: make and tools/units.py see to it
 pytestmark = [pytest.mark.install, pytest.mark.emulator("what is installed runs anywhere")]
 
 
@@ -19,23 +27,45 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
     """Run a command to its end; its output is part of the failure."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(c) for c in command], cwd=cwd, env=clean | env, capture_output=True, text=True, check=False
+        [str(c) for c in command],
+        cwd=cwd,
+        env=clean | env,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,  # without a terminal, on which the build would tell how far it is
     )
     assert done.returncode == 0, f"{command} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources; of what was built only units of kernels, named by all that they depend on."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A copy of the sources and of what is compiled; what it compiles itself is kept for the next run."""
     copy = tmp_path_factory.mktemp("tree") / "hipgemm"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv*", "build", "dist", "__pycache__", ".*_cache", "*.so", "*.co", "manifest.json"
-    )
-    shutil.copytree(ROOT, copy, ignore=ignored)
-    if (built := ROOT / "build" / "kernels").is_dir():
-        shutil.copytree(built, copy / "build" / "kernels")
-    return copy
+    ignored = (".git", ".venv*", "build", "dist", "__pycache__", ".*_cache", "*.so", "*.co", "manifest.json")
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*ignored))
+    for compiled in COMPILED:
+        if (ROOT / compiled).is_dir():
+            shutil.copytree(ROOT / compiled, copy / compiled)
+    yield copy
+    for compiled in COMPILED:
+        if not (ROOT / compiled).is_dir():
+            shutil.copytree(copy / compiled, ROOT / compiled)
+
+
+CPU_LEVEL = """
+import ctypes
+from hipgemm.runtime import hip
+level = hip.runtime().emulator.hipgemm_emulator_cpu
+level.restype = ctypes.c_char_p
+print(level().decode())
+"""
+
+
+def cpu_level() -> str:
+    """The best level of instructions that this CPU has; "base" where there are no levels."""
+    return run(sys.executable, "-c", CPU_LEVEL, cwd=ROOT, HIPGEMM_RUNTIME="emulator").strip()
 
 
 def fresh_python(where: Path) -> Path:
@@ -52,23 +82,36 @@ def selftest(python: Path, cwd: Path) -> None:
 
 
 def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
-    """An empty CXX stands for a machine without a C++ compiler: the toolchain wheel builds everything."""
+    """An empty CXX stands for a machine without a C++ compiler: the toolchain wheel builds everything.
+
+    For one level of CPUs; `-v` shows what is built.
+    """
     python = fresh_python(tmp_path / "venv")
-    run(python, "-m", "pip", "install", "--quiet", tree, cwd=tmp_path, CXX="")
+    told = run(python, "-m", "pip", "install", "-v", tree, cwd=tmp_path, CXX="", ALL_LEVELS=cpu_level())
+    assert re.search(r"hipgemm: kernels: \d+ ", told)
+    assert re.search(r"hipgemm: built in \d+ s", told)
     selftest(python, tmp_path)
 
 
 def test_wheel(tree: Path, tmp_path: Path) -> None:
     """The wheel holds all a user needs and nothing else; it runs with hip-python 7 as well."""
-    run("make", "-C", tree, "wheel", f"BUILD_PYTHON={sys.executable}", cwd=tmp_path, CXX="")
+    run("make", "-C", tree, "wheel", f"BUILD_PYTHON={sys.executable}", cwd=tmp_path)
     (wheel,) = (tree / "dist").glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {"py.typed", "kernels/manifest.json", "kernels/hipgemm_gfx950.co", "_emulator/libamdhip64.so"}
     assert {f"hipgemm/{name}" for name in wanted} <= names
     assert not [n for n in names if n.startswith(("tests/", "emulator/", "src_hip/", "tools/"))]
     python = fresh_python(tmp_path / "venv")
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[build]", "hip-python<8", "pytest", cwd=tmp_path)
+    run(python, "-m", "pip", "install", "--quiet", wheel, "hip-python<8", "pytest", cwd=tmp_path)
     selftest(python, tmp_path)
+    for level in ("v2", "v3", "v4"):
+        if level <= cpu_level():
+            used = run(
+                python, "-c", CPU_LEVEL, cwd=tmp_path, HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_CPU=level
+            )
+            assert used == f"{level}\n"
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "ziglang").symlink_to(Path(ziglang.__file__).parent)  # the tests' assembler
     api_tests = sorted((ROOT / "tests" / "emulator").glob("test_api*.py"))
     assert api_tests
     run(python, "-m", "pytest", "-q", *api_tests, cwd=tmp_path, HIPGEMM_RUNTIME="emulator")
