@@ -3,7 +3,7 @@
 A router sends each token to the best 2 of 8 experts, each a network of two linear layers. Rows are sorted by
 expert, so that ``hipgemm.grouped_linear`` and ``hipgemm.grouped_linear_backward`` take all experts at once;
 routing and ReLU are NumPy. The yardstick does one expert after the other in float64. The table says by how
-much each recipe's results differ from it (signal to noise, dB). Behind a ReLU that is more than rounding:
+much each recipe's results differ from it (signal to noise, dB). After a ReLU that is more than rounding:
 some hidden numbers change sides. For bf16 every element of every product is held to its error bound besides.
 
 Run: python examples/moe_layer.py [--tokens 512] [--recipe bf16|fp8|mxfp8|mxfp4|all]

@@ -1,4 +1,4 @@
-"""How fast the emulator is: on each CPU level, late and early, under checks, and where the time goes."""
+"""The emulator's speed: on each CPU level, with late and early memory, with checks, and a profile."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from hipgemm.products.matmul import matmul
 from hipgemm.reference import quantize_mxfp8
 from hipgemm.runtime import hip as _hip
 
-# What each level of instruction semantics is compiled for, and the rate to reach on a core. Such aims are
-# the project's own, for an idle two-core x86-64 machine with AVX-512.
+# The CPU features of each level of instruction semantics, and the aim of its rate on one core. The aims are
+# this project's, for an idle two-core x86-64 machine with AVX-512.
 LEVELS = {
     "v4": ("AVX-512 F, BW, CD, DQ, VL", 13),
     "v3": ("AVX2, FMA, F16C", 8),
     "v2": ("SSE4.2", None),
-    "base": ("whatever the compiler takes for granted", None),
+    "base": ("the compiler's default", None),
 }
 CLASSES = ("salu", "valu", "trans", "mfma", "lds", "vmem", "smem", "branch", "wait", "other")
 CHECKS = ("race", "uninit", "bounds", "hazard", "all")
 AIMS_MS = {(1024, "bf16"): 60, (4096, "bf16"): 4000, (1024, "mxfp8"): 100}  # whole calls on two cores
-MIX = (256, 256, 2048)  # one tile of the large kernel: hardly anything but its main loop
+MIX = (256, 256, 2048)  # one tile of the large kernel: almost only its main loop
 Variant = dict[str, str]
 
 
@@ -50,28 +50,28 @@ def run(sizes: Sequence[int], seconds: float = 2.0) -> None:
     print(f"emulator on {_cpu()}, {os.cpu_count()} cores; CPU features in use: {LEVELS[level][0]} ({level})")
     busy = os.getloadavg()[0]
     if busy > 0.5:
-        print(f"  (load average {busy:.1f}: what else runs here slows these figures down)")
-    print("  (aim: what this project has set itself, on two idle cores with AVX-512)")
+        print(f"  (load average {busy:.1f}: other load slows this down)")
+    print("  (aims are for two idle cores with AVX-512)")
     print(f"main loop of {_kernel()}, {'x'.join(map(str, MIX))} bf16, one core:")
     for other in LEVELS:
         if other == level or "v2" <= other < level:
             _print_level(other, seconds)
-    print("cost of what can be switched on, on one core:")
+    print("cost of options, on one core:")
     for name in CHECKS:
         _print_cost({"check": name}, seconds)
     _print_cost({"count": "1"}, seconds)
-    print("what dominates, on one core:")
+    print("profile, on one core:")
     _print_profile()
     print(f"whole calls, resident operands, {_threads()} threads:")
     _print_calls(sizes)
 
 
-# ---- one core, in a process of its own -------------------------------------------------------------
+# ---- one core, in a child process ------------------------------------------------------------
 
 
 @dataclass
 class Figure:
-    """What was measured of one variant: its best rate, how long it took beside the first, or what failed."""
+    """The measurements of a variant: its best rate, its time relative to the first one, or its error."""
 
     rate: float = 0.0  # M wave-instructions/s
     ratio: float = 0.0  # of times
@@ -79,9 +79,9 @@ class Figure:
 
 
 def _figures(variants: Sequence[Variant], seconds: float) -> list[Figure]:
-    """Measure variants in turns: the best rate counts, and the median of the ratios of every round.
+    """Measure variants alternately: the best rate, and the median of the ratios of all rounds.
 
-    By CPU time. What else runs on the machine then slows both sides of a ratio down.
+    By CPU time. Other load on the machine then slows down both sides of a ratio.
     """
     found = [Figure() for _ in variants]
     ratios: list[list[float]] = [[] for _ in variants]
@@ -112,13 +112,13 @@ def _figures(variants: Sequence[Variant], seconds: float) -> list[Figure]:
 
 
 def main() -> int:
-    """Print the figures of the variants that the command line names, as JSON."""
+    """Print the measurements of the variants on the command line, as JSON."""
     print(json.dumps([asdict(f) for f in _figures(json.loads(sys.argv[1]), float(sys.argv[2]))]))
     return 0
 
 
 def _figures_apart(variants: Sequence[Variant], seconds: float, **variables: str) -> list[Figure]:
-    """Do the same in a child: a CPU level is for life, and a finding spoils the process."""
+    """Measure in a child process, since a CPU level is fixed and a finding makes the device unusable."""
     command = [sys.executable, "-m", "hipgemm_benchmarks.emulator", json.dumps(variants), str(seconds)]
     with environment(HIPGEMM_RUNTIME="emulator", **variables) as env:
         child = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
@@ -236,7 +236,7 @@ def _operands(m: int, n: int, k: int) -> tuple[DeviceArray, DeviceArray, DeviceA
 
 @contextmanager
 def _whole_k() -> Iterator[None]:
-    """Let no product cut K into parts, as one of few tiles would: little would be left of its main loop."""
+    """Disable split-K, which would shorten the main loop of a product with few tiles."""
     names = vars(support)
     before = names["estimate"]
     names["estimate"] = lambda product, kernel: replace(before(product, kernel), splits=1)

@@ -1,4 +1,4 @@
-"""What Python adds to a launch, beside hip-python's own launch of the same kernel, and what it allocates."""
+"""Python's overhead of a launch, compared with hip-python's own launch of the same kernel; allocations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IMPORT_AIM = 0.1  # seconds
 
 @dataclass(frozen=True)
 class Launches:
-    """What hipgemm handed to HIP in a call, ready to be handed over again without hipgemm."""
+    """The launches of a call, which can be repeated without hipgemm."""
 
     arguments: tuple[tuple[Any, ...], ...]
     blocks: tuple[_launch.ArgumentBlock, ...]
@@ -51,7 +51,7 @@ class Launches:
 
 
 def recorded(call: Call) -> Launches:
-    """Let a call run and keep what it launches."""
+    """Run a call and record its launches."""
     hip, seen, blocks = _hip.runtime().hip, [], []
     inner = hip.hipModuleLaunchKernel
 
@@ -90,7 +90,7 @@ def microseconds(calls: dict[str, Call], batch: int = 50, batches: int = 40) -> 
 
 @dataclass(frozen=True)
 class Allocations:
-    """What a number of calls allocated.
+    """The allocations of a number of calls.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class Split:
 
 
 def split(call: Call, batch: int = 50, batches: int = 20) -> Split:
-    """Time a call, and in turns with it how long it is inside HIP; medians.
+    """Time a call, and alternately its time inside HIP; medians.
 
     Timing each call of HIP takes time of its own, so the total comes from batches without.
     """

@@ -1,4 +1,4 @@
-"""Which runtime serves a run of the tests: opened before anything is collected, told at both ends of the run.
+"""Which runtime serves a run of the tests: opened before collection, printed at both ends of the run.
 
 A process has one runtime. What HIPGEMM_RUNTIME asks for (or what auto chooses) is opened first, so that no
 test can open another; a run that cannot have what it asks for ends at once. Child processes are held to the
@@ -46,7 +46,7 @@ class SessionRuntime:
         import hipgemm as hg
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", hg.RuntimeFallbackWarning)  # the header tells it
+            warnings.simplefilter("ignore", hg.RuntimeFallbackWarning)  # the header reports it
             info = hg.info()
         self.runtime, self.summary = info.runtime, info.summary
         if asked in ASKED_EXPLICITLY and info.runtime != asked:
@@ -84,7 +84,7 @@ class SessionRuntime:
         if self.listing:
             items[:] = []
 
-    # ---- what is told -----------------------------------------------------------------------------------
+    # ---- reports ---------------------------------------------------------------------------------------
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         on_device = report.nodeid.startswith(("tests/device/", "tests/multi/", "tests/bridge/"))

@@ -321,7 +321,7 @@ def _wrong_name(p: Problem, forced: str, fast: Sequence[Kernel]) -> Reason:
 
 
 def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
-    """Say that the build at hand, unlike a whole one, has no kernels for a product's formats."""
+    """The message that a partial build has no kernels for a product's formats."""
     built = load_manifest().get(kernels[0].arch) if kernels else None
     for x in built.left_out if built else ():
         if serves(x, p) and (x.a, x.b) == _formats(p):

@@ -1,4 +1,4 @@
-"""Tests of the bridge beside other libraries of CUDA: only where hipgemm runs on it."""
+"""Tests of the bridge with other CUDA libraries: only if hipgemm runs on it."""
 
 import os
 

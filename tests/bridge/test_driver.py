@@ -52,7 +52,7 @@ def driver():
 
 
 class Theirs:
-    """Memory of the driver's, in the guise of an array."""
+    """Memory of the driver, as an array interface."""
 
     def __init__(self, ptr, x, stream):
         self.__cuda_array_interface__ = {
@@ -117,7 +117,7 @@ def test_dlpack_calls_the_device_one_of_cuda():
         hg.asarray(Producer(x, rocm))
 
 
-def test_destroyed_streams_are_told_and_their_handles_return():
+def test_destroyed_streams_are_reported_and_their_handles_return():
     first = int(_hip.call("hipStreamCreateWithFlags", 1))
     _hip.call("hipStreamDestroy", first)
     with pytest.raises(ValueError, match="stream must exist"):
@@ -172,6 +172,6 @@ for _ in range(3):
 
 
 def test_a_fault_ends_no_process(run_python):
-    """CUDA's last for the rest of the process: every call tells, and the process ends in order."""
+    """CUDA's last for the rest of the process: every call reports it, and the process ends normally."""
     done = run_python(FAULT)
     assert (done.returncode, done.stdout) == (0, "hipErrorIllegalAddress True\n" * 3), done.stderr

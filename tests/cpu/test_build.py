@@ -112,7 +112,7 @@ def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
     assert list(again) == list(everything)
 
 
-def test_what_is_left_out_is_said(tmp_path, monkeypatch):
+def test_what_is_left_out_is_reported(tmp_path, monkeypatch):
     """By the call, with the line that builds it; the plain kernel does not stand in without a word."""
     built = json.loads((manifest.KERNEL_DIR / "manifest.json").read_text())
     listed = built["archs"]["gfx950"]["kernels"]
@@ -133,7 +133,8 @@ def test_what_is_left_out_is_said(tmp_path, monkeypatch):
     assert reason.kind is KernelNotFoundError
     (reason,) = hg.can_use("matmul", brain, brain, arch="gfx942").reasons
     assert str(reason) == f"no kernels for gfx942; architectures built: gfx950; {line}"
-    said = kernels.summary(built, 7.4)
+    message = kernels.summary(built, 7.4)
     count = len(listed) - len(dropped)
-    assert said.startswith(f"kernels: built in 7 s: gfx950 {count}; left out until `make kernels`: gfx942, ")
-    assert said.endswith("gfx942, gfx90a, gfx1100, gfx1201, f16 by f16")
+    start = f"kernels: built in 7 s: gfx950 {count}; left out until `make kernels`: gfx942, "
+    assert message.startswith(start)
+    assert message.endswith("gfx942, gfx90a, gfx1100, gfx1201, f16 by f16")

@@ -44,7 +44,7 @@ def nearest(x: np.ndarray, form: formats.Format) -> np.ndarray:
     grid = grid[np.isfinite(grid)]
     middle = (grid[1:] + grid[:-1]) / 2
     size = np.abs(np.where(np.isnan(x), 0, x).astype(np.float64))
-    code = np.searchsorted(middle, size, side="left")  # ties go down
+    code = np.searchsorted(middle, size, side="left")  # ties round down
     tie = (code < len(middle)) & (middle[np.minimum(code, len(middle) - 1)] == size)
     code += tie & (code % 2 == 1)
     code = code.astype(np.uint8)

@@ -284,7 +284,7 @@ def test_build_is_current(built, toolchain, compiled):
 
 
 def test_build_is_reproducible(toolchain, assembly, tmp_path):
-    """A unit that is compiled anew is what the cache had."""
+    """A unit that is compiled again equals the cached one."""
     for arch, text in assembly.items():
         part = units.split(instances_for(toolchain, ARCHS[arch]), arch)[1]
         again, _ = units.build(toolchain, SOURCE / "kernels.hip", part.instances, arch, tmp_path)
@@ -337,7 +337,7 @@ def vector_waits(loop):
     ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k["schedule"] == "Ring4"], ids=name_of
 )
 def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
-    """Two beside the one it waits for; scales that are wanted one tile later cost no more than one tile."""
+    """Two more than the one it waits for; scales that are needed one tile later cost at most one tile."""
     waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
     fetches = int(kernel["main_loop"]["dma"])
     assert waits.count(2 * fetches) >= 2

@@ -75,7 +75,7 @@ def test_wrong_values(name: str, text: str, required: str, monkeypatch: pytest.M
     assert str(changed.value) == f"config: {name} {required}; got {text!r}"
     assert repr(settings) == before
     monkeypatch.setenv(SETTINGS[name].variable, text)
-    for _ in range(2):  # told each time that it is used
+    for _ in range(2):  # raised at each use
         with pytest.raises(ValueError) as found:  # noqa: PT011
             getattr(settings := Config(), name)
         assert str(found.value) == f"{SETTINGS[name].variable} {required}; got {text!r}"

@@ -143,7 +143,7 @@ def test_numpy_can_take_host_memory_s_layout():
 
 
 class Producer:
-    """Of arrays that upload_async nothing: each call is noted, and fails as `says` tells."""
+    """A producer that exports nothing: it records each call, and fails with `says`."""
 
     def __init__(self, says):
         self.says, self.calls = says, []
@@ -153,9 +153,9 @@ class Producer:
         raise TypeError(self.says)
 
 
-def test_a_producer_s_own_type_error_is_told_at_once():
-    producer = Producer("this array lends nothing")
-    with pytest.raises(TypeError, match=r"^this array lends nothing$") as caught:
+def test_a_producer_s_own_type_error_is_reported_at_once():
+    producer = Producer("this array exports nothing")
+    with pytest.raises(TypeError, match=r"^this array exports nothing$") as caught:
         _dlpack.request_capsule(producer, _dlpack.ROCM, 0)
     assert producer.calls == [["max_version", "stream"]]
     assert caught.value.__context__ is None

@@ -70,7 +70,7 @@ def _anchors(document: Path) -> list[str]:
     return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 
 
-def test_failures_are_told_as_rocm_md_says() -> None:
+def test_failures_are_reported_as_rocm_md_says() -> None:
     """The left column of its table of failures: parts of messages as they are in the sources."""
     table = (DOCS / "use/rocm.md").read_text().partition("## What failures mean")[2].partition("\n## ")[0]
     messages = re.findall(r"^\| `(.*?)` \|", table, re.MULTILINE)

@@ -100,7 +100,7 @@ def check(op, describe, args, kwargs, kind, text):
     assert text in str(caught.value)
 
 
-def test_every_fault_is_told():
+def test_every_fault_is_reported():
     _, reasons = describe_grouped_wgrad(DY, ones(7, 16), offsets(1, 9), dtype=np.int8, recipe=3)
     assert {reason.code for reason in reasons} == {"shape", "offsets", "dtype", "recipe"}
 

@@ -76,7 +76,7 @@ def test_blocks():
     assert straddling(offsets(0, 32, 95)) == 2
 
 
-def test_blocks_begin_anew_with_each_group(rng):
+def test_blocks_begin_with_each_group(rng):
     x = rng.standard_normal((140, 5)).astype(np.float32) * np.exp2(rng.integers(-9, 9, (140, 1)))
     o = offsets(0, 33, 33, 128)
     q = reference.quantize_mxfp8(x.astype(np.float32), axis=0, group_offsets=o)

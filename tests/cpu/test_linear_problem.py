@@ -1,4 +1,4 @@
-"""What is wrong with a linear layer's arguments is said before any device is opened."""
+"""Faults of a linear layer's arguments are reported before any device is opened."""
 
 from __future__ import annotations
 

@@ -115,15 +115,15 @@ def test_a_bad_number_spoils_its_block_alone(format, bad, rng):
     clean = quantize(x, format)
     x[1, 40] = bad
     q = quantize(x, format)
-    spoilt = np.zeros((2, 96), bool)
-    spoilt[1, 32:64] = True
+    nan_block = np.zeros((2, 96), bool)
+    nan_block[1, 32:64] = True
     np.testing.assert_array_equal(scales(q) == 255, [[0, 0, 0], [0, 1, 0]])
-    np.testing.assert_array_equal(codes(q)[~spoilt], codes(clean)[~spoilt])
+    np.testing.assert_array_equal(codes(q)[~nan_block], codes(clean)[~nan_block])
     if format == "mxfp4_e2m1":
-        assert not codes(q)[spoilt].any()
+        assert not codes(q)[nan_block].any()
     else:
-        assert np.isnan(q.data[spoilt].astype(np.float32)).all()
-    assert (np.isnan(reference.dequantize(q)) == spoilt).all()
+        assert np.isnan(q.data[nan_block].astype(np.float32)).all()
+    assert (np.isnan(reference.dequantize(q)) == nan_block).all()
 
 
 @pytest.mark.parametrize("format", MX)

@@ -61,7 +61,7 @@ def test_the_named_tree_comes_first(opt, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("variable", ["ROCM_PATH", "ROCM_HOME"])
 def test_a_named_tree_without_the_library_is_an_error(opt, tmp_path, monkeypatch, variable):
-    """Not a reason to take another, which nobody asked for."""
+    """It is an error: another library is not used instead."""
     tree(opt / "rocm")
     tree(tmp_path / "path", "libamdhip64.a", "libamdhip64.so.txt", "libhiprtc.so.7")
     monkeypatch.setenv(variable, str(tmp_path / "path"))
@@ -137,14 +137,14 @@ HIP_PYTHON_10 = _rocm.Bindings("10.0.0.0.1.2", (7, 15))
     ],
 )
 def test_advice(version, bindings, wanted):
-    said = _rocm.advice((*version, 1), bindings)
-    assert said.endswith(f"run: pip install '{wanted}'" if wanted else ""), said
-    assert bool(said) == bool(wanted)
+    message = _rocm.advice((*version, 1), bindings)
+    assert message.endswith(f"run: pip install '{wanted}'" if wanted else ""), message
+    assert bool(message) == bool(wanted)
     _rocm._require_match("lib.so", (*version, 1), [], ["a GPU, gfx950"], bindings)  # it works
 
 
 @pytest.mark.parametrize(
-    ("version", "bindings", "lacks", "told"),
+    ("version", "bindings", "lacks", "reported"),
     [
         (
             (6, 4, 1),
@@ -166,8 +166,8 @@ def test_advice(version, bindings, wanted):
         ((7, 0, 1), HIP_PYTHON_10, ["hipFree", "hipMalloc"], "lacks hipFree and 1 more, which"),
     ],
 )
-def test_what_does_not_go_together(version, bindings, lacks, told):
-    with pytest.raises(_rocm.UnusableError, match=re.escape(told)):
+def test_what_does_not_go_together(version, bindings, lacks, reported):
+    with pytest.raises(_rocm.UnusableError, match=re.escape(reported)):
         _rocm._require_match("lib.so", version, lacks, ["a GPU, gfx950"], bindings)
 
 
@@ -181,13 +181,13 @@ def test_a_child_that_cannot_be_killed_is_left(monkeypatch):
     began = time.monotonic()
     _rocm._kill(child)
     assert time.monotonic() - began < 10
-    assert child.poll() is not None  # nobody waits for it later
+    assert child.poll() is not None  # no later wait blocks
     os.kill(child.pid, 9)
     os.waitpid(child.pid, 0)
 
 
 @pytest.mark.parametrize(
-    ("variable", "exists", "readable", "told"),
+    ("variable", "exists", "readable", "reported"),
     [
         ("ROCR_VISIBLE_DEVICES", True, True, "; ROCR_VISIBLE_DEVICES=-1"),
         (None, False, False, "; there is no /dev/kfd: amdgpu is not loaded"),
@@ -195,12 +195,12 @@ def test_a_child_that_cannot_be_killed_is_left(monkeypatch):
         (None, True, True, ""),
     ],
 )
-def test_why_there_may_be_no_device(monkeypatch, variable, exists, readable, told):
+def test_why_there_may_be_no_device(monkeypatch, variable, exists, readable, reported):
     for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, "-1")
     monkeypatch.setattr(os.path, "exists", lambda path: exists)
     monkeypatch.setattr(os, "access", lambda path, mode: readable)
-    assert _rocm._why_no_device().startswith(told)
-    assert bool(_rocm._why_no_device()) == bool(told)
+    assert _rocm._why_no_device().startswith(reported)
+    assert bool(_rocm._why_no_device()) == bool(reported)

@@ -41,7 +41,7 @@ def gemm(name, tile, layout="nt", op="gemm", form="bf16", threads=256):
 
 
 BIG, SMALL = gemm("big", (256, 256, 64), threads=512), gemm("small", (64, 64, 64))
-TURNED = gemm("transposed", (64, 64, 64), "tn")
+TRANSPOSED = gemm("transposed", (64, 64, 64), "tn")
 COPY = Kernel("copy", "copy", "gfx950", 256, (64, 64), (), element_bytes=2)
 PLAIN = Kernel("plain_gemm", "plain", "gfx950", 256, (64, 64), ())
 
@@ -123,22 +123,22 @@ def test_copy_reason(x, reason):
     ],
 )
 def test_copy_reason_where_k_is_the_outer_axis(x, reason):
-    assert copy_reason(x, TURNED, 0) == reason
-    assert copy_reason(x, TURNED, 1) == (reason and reason.replace("M not", "N not"))
+    assert copy_reason(x, TRANSPOSED, 0) == reason
+    assert copy_reason(x, TRANSPOSED, 1) == (reason and reason.replace("M not", "N not"))
 
 
 @pytest.mark.parametrize(("k", "padded"), [(0, 8), (1, 8), (8, 8), (9, 16), (4096, 4096)])
 def test_k_of_a_kernel(k, padded):
     assert kernel_k(k, BIG) == padded
-    assert kernel_k(k, TURNED) == k
+    assert kernel_k(k, TRANSPOSED) == k
     assert kernel_k(0, gemm("fp8", (64, 64, 128), op="scaled_gemm", form="fp8_e4m3")) == 0
 
 
 def test_leading():
     assert leading_dimension(operand(4, 64, strides=(256, 2)), BIG) == 128
     assert leading_dimension(operand(1, 60), BIG) == 64
-    assert leading_dimension(operand(60, 4, strides=(2, 256)), TURNED, 1) == 128
-    assert leading_dimension(operand(60, 1, strides=(2, 0)), TURNED, 1) == 64
+    assert leading_dimension(operand(60, 4, strides=(2, 256)), TRANSPOSED, 1) == 128
+    assert leading_dimension(operand(60, 1, strides=(2, 0)), TRANSPOSED, 1) == 64
     four = gemm("four", (64, 64, 256), op="scaled_gemm", form="mxfp4_e2m1")
     assert leading_dimension(operand(4, 32, format=QUANTIZED["mxfp4_e2m1"]), four) == 64
 
@@ -180,7 +180,7 @@ def test_every_layout_is_read_in_place(layout):
 
 
 def test_nothing_is_copied_that_need_not_be():
-    # Rows of 63 numbers, one behind the other: only as columns are they lines that can be read.
+    # Contiguous rows of 63 elements can only be read as columns.
     p = replace(problem(64, 64, 64), a=operand(64, 63, strides=(2, 128)), k=63)
     p = replace(p, b=operand(63, 64, strides=(2, 128), padded=True).transposed)
     choice, _ = select(p, LAYOUTS.values())
@@ -262,12 +262,12 @@ def test_every_constraint_has_its_case():
 @pytest.mark.parametrize("code", BROKEN)
 def test_constraints(code):
     p, text = BROKEN[code]
-    kernel = TURNED if code == "size" else SMALL
+    kernel = TRANSPOSED if code == "size" else SMALL
     choice, reasons = select(p, [kernel, COPY])
     assert choice is None
     assert [(r.code, r.kind) for r in reasons] == [(code, UnsupportedError)]
     assert str(reasons[0]).startswith(text)
-    # Without the plain kernel an error; with it, why it serves. What it cannot do either is told once.
+    # An error without the plain kernel; with it, the reasons for it. A limit of both is reported once.
     choice, reasons = select(p, [kernel, PLAIN])
     if code in {c.code for c in PLAIN_CONSTRAINTS}:
         assert choice is None
@@ -283,7 +283,7 @@ def test_just_inside_the_constraints(p):
     assert select(p, [SMALL, PLAIN])[0].kernel is SMALL
 
 
-def test_the_loosest_limit_is_told():
+def test_the_loosest_limit_is_reported():
     p = problem(8, 2**24, 8)
     for kernels in ([BIG, SMALL], [SMALL, BIG]):
         assert str(select(p, kernels)[1][0]).startswith("N must be below 16777216")
@@ -359,7 +359,7 @@ def test_can_use_says_yes():
     assert str(answer) == f"yes: {answer.kernel}"
 
 
-def test_can_use_tells_of_parts_of_k():
+def test_can_use_reports_parts_of_k():
     answer = can_use("matmul", ones(16, 8192), ones(64, 8192).T)
     assert answer.splits == answer.costs[0].splits > 1
     assert str(answer) == f"yes: {answer.kernel}, K in {answer.splits} parts"

@@ -32,7 +32,7 @@ MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
 
 
 def test_formats_are_those_of_the_package():
-    """Names, bits and blocks; which need scales beside them; the rules for these."""
+    """Names, bits and blocks; which formats need scales; the scale rules."""
     read = tables.read_formats()
     unscaled = {name: row for name, row in read.formats.items() if isinstance(row, tables.Format)}
     scaled = {name: row for name, row in read.formats.items() if isinstance(row, tables.ScaledFormat)}
@@ -151,13 +151,13 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "said"), WRONG)
-def test_wrong_rows_are_named(old, new, said):
+@pytest.mark.parametrize(("old", "new", "message"), WRONG)
+def test_wrong_rows_are_named(old, new, message):
     assert ROWS.count(old) == 1
     with pytest.raises(BuildError) as error:
         tables.read_kernels(tables.read_formats(), ROWS.replace(old, new))
     assert str(error.value).startswith("instances.def: ")
-    assert str(error.value).endswith(said)
+    assert str(error.value).endswith(message)
 
 
 def test_one_more_kernel_is_one_row(monkeypatch):
@@ -198,12 +198,12 @@ def test_other_code_is_reported(tmp_path):
     changed["vgpr"] += 2
     del listed["archs"]["gfx90a"]["kernels"][0]
     (tmp_path / "manifest.json").write_text(json.dumps(listed))
-    said = list(compare(KERNELS, tmp_path))
-    assert len(said) == len(MANIFEST["archs"]) + 2
-    (line,) = [line for line in said if line.startswith("gfx942 ")]
+    message = list(compare(KERNELS, tmp_path))
+    assert len(message) == len(MANIFEST["archs"]) + 2
+    (line,) = [line for line in message if line.startswith("gfx942 ")]
     size, vgpr = changed["code_bytes"], changed["vgpr"]
     assert line.startswith(
         f"gfx942 copy_strided_b4: bytes {size} -> {size}, VGPR {vgpr - 2} -> {vgpr}, SGPR "
     )
-    assert "gfx942: 16 of 17 kernels have the machine code that they had" in said
-    assert "gfx90a plain_gemm: only before" in said
+    assert "gfx942: 16 of 17 kernels have the machine code that they had" in message
+    assert "gfx90a plain_gemm: only before" in message

@@ -58,31 +58,31 @@ def product(rng):
     return a, b, reference.matmul(a, b, dtype=BFLOAT16)
 
 
-def spoil_one(out):
+def corrupt_one(out):
     out[3, 7] = out[3, 7].astype(np.float32) * 1.05
 
 
-def spoil_row(out):
+def corrupt_row(out):
     out[5] = 0
 
 
-def spoil_nan(out):
+def corrupt_nan(out):
     out[0, 0] = np.nan
 
 
-def spoil_swap(out):
+def corrupt_swap(out):
     out[[1, 2]] = out[[2, 1]]
 
 
-def spoil_sign(out):
+def corrupt_sign(out):
     out[23, 39] = -out[23, 39]
 
 
-@pytest.mark.parametrize("spoil", [spoil_one, spoil_row, spoil_nan, spoil_swap, spoil_sign])
-def test_faults_are_caught(product, spoil):
+@pytest.mark.parametrize("corrupt", [corrupt_one, corrupt_row, corrupt_nan, corrupt_swap, corrupt_sign])
+def test_faults_are_caught(product, corrupt):
     a, b, out = product
     assert_gemm_close(out, a, b)
-    spoil(out)
+    corrupt(out)
     with pytest.raises(AssertionError, match="elements are wrong"):
         assert_gemm_close(out, a, b)
 

@@ -1,4 +1,4 @@
-"""Which compiler builds the kernels, and what is said of one that cannot be used."""
+"""Which compiler builds the kernels, and the errors for one that cannot be used."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def driver(tmp_path, monkeypatch):
 
 
 def refusal():
-    """What is said, which must be one line that begins with what was asked for and ends with the way out."""
+    """The error: one line that begins with the setting and ends with what to do."""
     with pytest.raises(BuildError) as caught:
         find_toolchain()
-    said = str(caught.value)
-    assert "\n" not in said
-    assert said.startswith(f"HIPGEMM_HIPCC={os.environ['HIPGEMM_HIPCC']} ")
-    assert said.endswith(WAY_OUT)
-    return said.removesuffix(WAY_OUT).removeprefix(f"HIPGEMM_HIPCC={os.environ['HIPGEMM_HIPCC']} ")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"HIPGEMM_HIPCC={os.environ['HIPGEMM_HIPCC']} ")
+    assert message.endswith(WAY_OUT)
+    return message.removesuffix(WAY_OUT).removeprefix(f"HIPGEMM_HIPCC={os.environ['HIPGEMM_HIPCC']} ")
 
 
 # ---- the choice ------------------------------------------------------------------------------------

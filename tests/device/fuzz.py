@@ -325,10 +325,10 @@ def _on_device(case: Case, stream: Any) -> Callable[[], np.ndarray]:
         got = hg.matmul(a, b, target, dtype=case.dtype, stream=stream, **epilogue)
         if got.size:
             used = hg.usage()
-            assert want.kernel in used.kernels, f"{want.kernel} foretold; got {[*used.kernels]}"
+            assert want.kernel in used.kernels, f"{want.kernel} predicted; got {[*used.kernels]}"
             named = ("a", "b", "out", "a.scale", "b.scale")  # others are copies within what widens 4 bits
             copied = {f"{operand}: {why}" for _, operand, why in used.copies if operand in named}
-            assert copied == {*want.copies}, f"copies {want.copies} foretold; got {copied}"
+            assert copied == {*want.copies}, f"copies {want.copies} predicted; got {copied}"
         if target is not None:
             assert got is target
             whole = hg.DeviceArray(target._block, target.ptr - out.offset, out.memory.shape, (1,), U8)

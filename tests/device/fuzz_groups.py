@@ -135,7 +135,7 @@ def run(case: Grouping) -> None:
         if want is not None and got.size:
             used = hg.usage()
             copied = {f"{operand}: {why}" for _, operand, why in used.copies}
-            assert (want.kernel in used.kernels, copied) == (True, {*want.copies}), f"{want} foretold"
+            assert (want.kernel in used.kernels, copied) == (True, {*want.copies}), f"{want} predicted"
         if target is not None:
             memory = out.memory
             if isinstance(got, hg.DeviceArray):

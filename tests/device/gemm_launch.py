@@ -37,7 +37,7 @@ def example(formats: str, schedule: str, layout: str = "nt") -> str:
     return (max if schedule == "PingPong" else min)(found, key=lambda k: k.tile).name
 
 
-UNWRITTEN = 0x7F  # bytes of memory that nobody may use: NaN in most formats
+UNWRITTEN = 0x7F  # bytes of memory that must not be used: NaN in most formats
 
 
 @dataclass

@@ -132,7 +132,7 @@ def test_a_shared_operand_makes_one_product(rng):
 
 @formats
 def test_what_quantizers_write_is_read_in_place(format, rng):
-    """Rows of 70 numbers end inside a piece of 16 bytes, with zeros behind them."""
+    """Rows of 70 elements end inside a chunk of 16 bytes, and are padded with zeros."""
     if format in ("bf16", "f16"):
         return
     x, w = (hg.asarray(rng.standard_normal(shape).astype(BF16)) for shape in ((3, 20, 70), (3, 40, 70)))
@@ -203,7 +203,7 @@ def test_any_strides(lay_out, rng):
         assert_gemm_close(out.get(), a, b, exact=True, bias=bias)
 
 
-def foretold(a, b, out=None, **epilogue):
+def predicted(a, b, out=None, **epilogue):
     """Whether `can_use` says what then happens: the kernel, the parts of K, every copy."""
     answer = hg.can_use("matmul", a, b, out, arch=_hip.arch(0), **epilogue)
     hg.reset_usage()
@@ -217,17 +217,17 @@ def foretold(a, b, out=None, **epilogue):
 
 
 @pytest.mark.parametrize("lay_out", LAYOUTS, ids=str)
-def test_can_use_foretells(lay_out, rng):
+def test_can_use_predicts(lay_out, rng):
     a, b = exact_grid((3, 17, 48), rng), exact_grid((3, 48, 1500), rng).swapaxes(-1, -2)[:, :24, :48]
     b = b.swapaxes(-1, -2)
     x, y = resident(a, lay_out), resident(b, lay_out)
     out = resident(np.zeros((3, 17, 24), BF16), lay_out)
-    foretold(x, y)
-    foretold(x, y, out)
-    foretold(x, y, out, bias=np.zeros(24, F32))
-    foretold(y.mT, x.mT, out.mT)
+    predicted(x, y)
+    predicted(x, y, out)
+    predicted(x, y, out, bias=np.zeros(24, F32))
+    predicted(y.mT, x.mT, out.mT)
     host = [np.lib.stride_tricks.as_strided(z, w.shape, w.strides) for z, w in host_views(x, y, lay_out)]
-    foretold(*host)
+    predicted(*host)
 
 
 def host_views(x, y, lay_out):
@@ -238,17 +238,17 @@ def host_views(x, y, lay_out):
 
 
 @pytest.mark.parametrize("format", ["mxfp8_e4m3", "mxfp4_e2m1", "fp8_e4m3"])
-def test_can_use_foretells_quantized(format, rng):
+def test_can_use_predicts_quantized(format, rng):
     a, b = matrices((3, 17, 3000), format, rng), matrices((3, 24, 3000), format, rng)
-    assert not foretold(a, b.mT)
-    assert not foretold(hg.asarray(a), hg.asarray(b).mT)
+    assert not predicted(a, b.mT)
+    assert not predicted(hg.asarray(a), hg.asarray(b).mT)
     for order in ((0, 2, 1), (2, 1, 0), (1, 2, 0)):
         back = np.argsort(order)
         data = np.ascontiguousarray(a.data.transpose(order)).transpose(back)
         transposed = hg.ScaledArray(data, a.scale, format)
-        foretold(transposed, b.mT)
+        predicted(transposed, b.mT)
         if format != "mxfp4_e2m1":
-            foretold(hg.ScaledArray(hg.asarray(data), hg.asarray(a.scale), format), hg.asarray(b).mT)
+            predicted(hg.ScaledArray(hg.asarray(data), hg.asarray(a.scale), format), hg.asarray(b).mT)
 
 
 def test_host_arrays_of_any_strides(rng):
@@ -326,10 +326,10 @@ def test_quantizers_order_scales_of_activations(format, rng):
 
 def test_4_bits_beside_8_in_batches(rng):
     four, eight = matrices((3, 17, 96), "mxfp4_e2m1", rng), matrices((3, 21, 96), "mxfp8_e5m2", rng)
-    assert foretold(four, eight.mT) == {"a: expanded to 8 bits"}
+    assert predicted(four, eight.mT) == {"a: expanded to 8 bits"}
     x, y = hg.asarray(four), hg.asarray(eight)
-    assert foretold(y, x.mT) == {"b: expanded to 8 bits"}
-    assert foretold(x, y.mT) == set()  # once only
+    assert predicted(y, x.mT) == {"b: expanded to 8 bits"}
+    assert predicted(x, y.mT) == set()  # once only
     check(four, eight)
     check(eight, four)
     check(matrices((3, 17, 70), "mxfp8_e4m3", rng), matrices((5, 70), "mxfp4_e2m1", rng))
@@ -423,7 +423,7 @@ def test_plain_kernel_takes_any_strides(lay_out, rng, use_kernel):
 
 
 def test_plain_kernel_serves_what_no_other_can(rng):
-    """Rows too far apart for a tile, along both axes, and too many bytes to be laid out anew."""
+    """Rows too far apart for a tile, along both axes, and too many bytes for a copy."""
     k = 2**26
     code, scale = hg.zeros(1, ml_dtypes.float8_e4m3fn), hg.zeros(1, np.uint8)
     data = hg.DeviceArray(code._block, code.ptr, (2, k), (0, 0), code.dtype)

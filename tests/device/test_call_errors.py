@@ -218,8 +218,8 @@ def test_host_output_is_untouched_by_a_refused_call():
     assert (out == 7).all()
 
 
-@pytest.mark.emulator("the process survives a fault on the device, and is told where it was")
-def test_a_fault_on_the_device_is_told_and_survived():
+@pytest.mark.emulator("the process survives a fault on the device, and gets its location")
+def test_a_fault_on_the_device_is_reported_and_survived():
     """An operand that reaches beyond its allocation: the report names kernel and address."""
     small = hg.asarray(ones(64, 64))
 

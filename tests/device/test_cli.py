@@ -56,7 +56,7 @@ def test_info_without_a_runtime():
 
 
 def test_info_of_a_library_that_lacks_a_function(monkeypatch):
-    """As hip-python tells it, at the first call."""
+    """As hip-python reports it, at the first call."""
 
     def properties(device):
         raise RuntimeError("failed to dlsym 'b'hipGetDevicePropertiesR0600'': undefined symbol")
@@ -73,7 +73,7 @@ def test_selftest():
     assert done.returncode == 0
 
 
-def test_selftest_tells_kinds_or_every_product(monkeypatch, capsys):
+def test_selftest_reports_kinds_or_every_product(monkeypatch, capsys):
     monkeypatch.setattr("hipgemm.__main__.SELFTEST_SHAPES", ((1, 1, 1), (5, 3, 2)))
     assert main(["selftest"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -161,7 +161,7 @@ def test_bench_refuses(capsys, option, value, text):
     assert capsys.readouterr().err.endswith(f"error: argument {option}: {text}\n")
 
 
-def test_bench_tells_its_defaults(capsys):
+def test_bench_reports_its_defaults(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "--help"])
     text = " ".join(capsys.readouterr().out.split())
@@ -212,7 +212,7 @@ def test_bench_of_one_operation(op, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--shapes", "12"], "--shapes must be MxNxK or a set"),
         (["--shapes", "1x2x0"], "sizes must be positive numbers; got '0'"),
@@ -220,8 +220,8 @@ def test_bench_of_one_operation(op, tmp_path, capsys):
         (["--calls", "0"], "--calls and --groups must be positive; got 0 and 8"),
     ],
 )
-def test_bench_says_what_is_wrong(arguments, told):
-    with pytest.raises(SystemExit, match=re.escape(told)):
+def test_bench_says_what_is_wrong(arguments, reported):
+    with pytest.raises(SystemExit, match=re.escape(reported)):
         main(["bench", "--op", "quantize_mxfp8", *arguments])
 
 

@@ -122,7 +122,7 @@ def test_streams_of_the_wrong_device(two_devices) -> None:
     two_devices("""
 a = random_matrix((32, 32), rng)
 x, other = hg.asarray(a, device=1), hg.Stream(0)
-foreign = int(_hip.call("hipStreamCreateWithFlags", 1))  # of device 0 too, made by somebody else
+foreign = int(_hip.call("hipStreamCreateWithFlags", 1))  # of device 0 too, made by another library
 out = hg.empty((32, 32), BF16, device=1)
 hg.synchronize(1)
 expected = hg.matmul(x, x).get()
@@ -148,8 +148,8 @@ for stream in (other, foreign):
         ("grouped_linear", lambda: hg.grouped_linear(x, x[None], offsets, stream=stream)),
         ("grouped_linear_backward", lambda: hg.grouped_linear_backward(g, kept, stream=stream)),
     ):
-        said = f"{function}: stream must be a stream of device 1, where the arrays are; got 0x"
-        raises(ValueError, said, call)
+        message = f"{function}: stream must be a stream of device 1, where the arrays are; got 0x"
+        raises(ValueError, message, call)
 hg.synchronize(0), hg.synchronize(1)
 assert (hg.matmul(x, x).get() == expected).all()
 _hip.call("hipSetDevice", 1)
@@ -173,7 +173,7 @@ raises(ValueError, "Event.elapsed: both events must belong to the same device; g
        lambda: hg.Event(0).record().elapsed(hg.Event(1).record()))
 for stream in (None, hg.Stream(1)):
     source, side = hg.matmul(x, x, stream=hg.Stream(0)), hg.Stream(0)
-    moved = hg.asarray(source, device=1, stream=stream)  # nobody waits
+    moved = hg.asarray(source, device=1, stream=stream)  # without waiting
     hg.matmul(x, x, source, alpha=0.0, stream=side)  # overwritten next
     assert (moved.get() == hg.matmul(y, y).get()).all()
     assert (hg.asarray(hg.matmul(x, x), device=1, stream=stream).get() == hg.matmul(y, y).get()).all()
@@ -184,7 +184,7 @@ assert (hg.asarray(hg.quantize_mxfp8(x), device=1).data.get() == hg.quantize_mxf
 
 @pytest.mark.parametrize("peers", [True, False])
 def test_copies_between_devices_in_stream_order(two_devices, peers) -> None:
-    """Nobody waits; both devices' streams are ordered around a copy, directly or through the host."""
+    """No wait on the host; both devices' streams are ordered around a copy, directly or through the host."""
     two_devices(
         f"""
 if not {peers}:
@@ -195,7 +195,7 @@ if not {peers}:
 assert _hip.peer_access(0, 1) is _hip.peer_access(1, 0)
 values = [random_matrix((96, 96), rng) for _ in range(4)]
 eye = [hg.asarray(np.eye(96).astype(BF16), device=d) for d in (0, 1)]
-side = hg.Stream(0)  # copies beside what computes
+side = hg.Stream(0)  # copies, concurrent with compute
 target = hg.zeros((96, 96), BF16, device=1)
 results = []
 for v in values:

@@ -34,9 +34,9 @@ def test_a_gpu_that_is_not_there_is_not_replaced(name: str) -> None:
     command = [sys.executable, EXAMPLES / f"{name}.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode != 0
-    told = "ROCm cannot be used: ROCM_PATH=/nowhere has no lib/libamdhip64.so"
-    assert done.stdout.startswith(f"on none: {told}")
-    assert f"RuntimeNotFoundError: {told}" in done.stderr
+    reported = "ROCm cannot be used: ROCM_PATH=/nowhere has no lib/libamdhip64.so"
+    assert done.stdout.startswith(f"on none: {reported}")
+    assert f"RuntimeNotFoundError: {reported}" in done.stderr
 
 
 def test_train_mlp(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the command line tells of a choice, and the estimates behind it against the emulator's counters."""
+"""The output of `explain`, and the estimates against the emulator's counters."""
 
 import re
 from dataclasses import replace
@@ -38,7 +38,7 @@ emulated = pytest.mark.emulator("counters")
         (["1", "512", "512", "--dtype", "f32"], (1, 512, 512, "bf16", "nt", 0, "f32")),
     ],
 )
-def test_explain_tells_what_can_use_answers(capsys, arguments, question):
+def test_explain_reports_what_can_use_answers(capsys, arguments, question):
     assert main(["explain", *arguments]) == 0
     text = capsys.readouterr().out
     answer = ask(*question)
@@ -63,7 +63,7 @@ def test_explain_tells_what_can_use_answers(capsys, arguments, question):
     assert f"{other.kernel.name} would take {times:.3g} times as long" in words
 
 
-def test_explain_tells_why_nothing_serves(capsys):
+def test_explain_reports_why_nothing_serves(capsys):
     assert main(["explain", "16", "16", "16", "--format", "f32"]) == 1
     assert capsys.readouterr().out.startswith("no:\n  - a.dtype must be bfloat16")
 
@@ -92,7 +92,7 @@ def test_the_chosen_kernel_is_the_one_that_runs():
 @emulated
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_the_model_expects_what_is_counted(kernel):
-    """A launch with ragged edges: matrix clocks and LDS fills exactly, bytes within the margins said."""
+    """A launch with partial tiles: exact matrix clocks and LDS DMA, bytes within the documented margins."""
     tm, tn, tk = kernel.tile
     # Whole lines of 128 bytes across K, where that is the contiguous direction.
     m, n, k = (tm + tm // 2 + 1, tn + 16, 3 * tk) if kernel.layout == "nt" else (384, 640, 3 * tk - 1)

@@ -20,7 +20,7 @@ KINDS = {
 }
 
 
-class Trap:
+class FaultInjector:
     """Counts what goes to HIP, and lets one of it fail."""
 
     def __init__(self, monkeypatch):
@@ -45,7 +45,7 @@ class Trap:
         call()
         return self.count
 
-    def spring(self, call, at, error):
+    def inject(self, call, at, error):
         """Let that one fail; True if it came to it."""
         self.count, self.at, self.error = 0, at, error
         with suppress(type(error)):
@@ -74,16 +74,16 @@ def in_use(at_most=None):
 def test_any_call_of_hip_may_fail(kind, error, monkeypatch):
     make, run = KINDS[kind]
     rng = np.random.default_rng(0)
-    sprung = 0
+    injected = 0
     for seed in range(8):
         case = make(seed)
         call = partial(run, case)
         call()
         before = in_use()
-        trap = Trap(monkeypatch)
-        for at in rng.integers(1, 1 + max(1, trap.total(call)), 2):
-            sprung += trap.spring(call, int(at), error)
+        injector = FaultInjector(monkeypatch)
+        for at in rng.integers(1, 1 + max(1, injector.total(call)), 2):
+            injected += injector.inject(call, int(at), error)
             assert in_use(before) <= before, f"memory lost by failure {at} in {case}"
             call()
         monkeypatch.undo()
-    assert sprung > 10
+    assert injected > 10

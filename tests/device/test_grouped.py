@@ -380,7 +380,7 @@ def test_wrong_offsets(given, text, rng):
         made = call(hg.asarray(wrong), hg.asarray)
         with pytest.raises(hg.HipError, match=text):
             made.get()
-        made.get()  # told once
+        made.get()  # reported once
         call(hg.asarray(o), hg.asarray).get()
 
 

@@ -1,4 +1,4 @@
-"""What nobody should do, and somebody will: a clear error or the right answer, and nothing is broken."""
+"""Misuse: a clear error or the correct result, and no damage."""
 
 import copy
 import gc

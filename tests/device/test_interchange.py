@@ -48,7 +48,7 @@ def test_dlpack_both_ways(dtype):
         np.testing.assert_array_equal(taken.get(), expected)
 
 
-def test_dlpack_tells_the_stream(streams):
+def test_dlpack_reports_the_stream(streams):
     source, stream = ExternalArray(hg.zeros(4, np.float32)), streams()
     hg.asarray(source)
     hg.asarray(source, stream=stream)
@@ -184,7 +184,7 @@ def test_torch_takes_a_copy():
         np.testing.assert_array_equal(taken.float().numpy(), x.T)
 
 
-def test_readonly_is_told():
+def test_readonly_is_reported():
     ours = hg.asarray(np.arange(4, dtype=np.float32))
     frozen = hg.asarray(ForeignInterface(ours, data=(ours.ptr, True)))
     with pytest.raises(BufferError, match="a read-only array needs a versioned capsule"):
@@ -212,8 +212,8 @@ def test_versions_to_come_are_refused():
         _dlpack.import_capsule(capsule)
 
 
-def test_what_a_consumer_is_lent_is_behind_all_work(streams):
-    """It may write: also behind readers. And what comes later is behind the consumer."""
+def test_an_export_is_ordered_after_all_work(streams):
+    """It may write, so it is ordered after readers; and later work is ordered after the consumer."""
     first, second, third = streams(), streams(), streams()
     a = hg.asarray(np.eye(64).astype(BF16), stream=first)
     read = hg.matmul(a, a, dtype=np.float32, stream=second)
@@ -283,7 +283,7 @@ def test_read_only_memory_is_no_output():
         frozen.__dlpack__()
 
 
-def test_addresses_of_nobody_are_refused():
+def test_unknown_addresses_are_refused():
     host = np.zeros(4, np.float32)
     for address in (0x1234, host.__array_interface__["data"][0]):
         with pytest.raises((BufferError, hg.HipError), match=r"must be in the memory of|hipPointerGetAttr"):
@@ -291,7 +291,7 @@ def test_addresses_of_nobody_are_refused():
 
 
 HOST = np.zeros(4, np.float32)  # memory of the host, whose address is no device's
-NO_ARRAYS = {  # what a producer says, and what is said of it
+NO_ARRAYS = {  # what a producer states, and the error
     "negative": ({"shape": (-3,)}, "shape must not be negative"),
     "negative, NumPy": ({"shape": (np.int64(-3),)}, "shape must not be negative"),
     "shape of floats": ({"shape": (4.0,)}, "shape must be a tuple of ints"),

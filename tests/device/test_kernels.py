@@ -37,7 +37,7 @@ def unsigned(x: np.ndarray) -> np.ndarray:
 
 
 def storage(x: np.ndarray, ld: int) -> np.ndarray:
-    """The elements of a row-major matrix, NaN behind each row, nothing behind the last."""
+    """The elements of a row-major matrix, NaN after each row except the last."""
     rows, columns = x.shape
     full = np.full((rows, ld), np.nan, dtype=x.dtype)
     full[:, :columns] = x
@@ -154,7 +154,7 @@ def test_rows_of_c_at_any_alignment(memory, kernel, out):
 
 @every_gemm
 def test_every_element_of_k_meets_its_partner(memory, kernel):
-    """Row i of A picks one k: C must be that column of B, for a B that tells its columns, then its rows."""
+    """Row i of A picks one k: C must be that column of B, for a B that encodes its columns, then its rows."""
     k = 256
     pick = np.random.default_rng(5).permutation(k)
     a = np.zeros((k, k), BF16)

@@ -34,7 +34,7 @@ def memory():
 
 
 def check(memory, name, m, n, k, *, out="f32", **options):
-    """Exact products, bit for bit; NaN in the padding of rows, behind the last one, and around C."""
+    """Exact products, bit by bit; NaN in the padding of rows, after the last one, and around C."""
     drawn = Product.draw(GEMMS[name], m, n, k, row_scales=True)
     got = drawn.run(memory, out=out, **options)
     assert np.array_equal(got, drawn.expected()[0].astype(TYPES[out])), (m, n, k, out)
@@ -55,9 +55,9 @@ def test_ragged_shapes(memory, name):
 
 @every_kernel
 def test_every_element_of_k_meets_its_partner(memory, name):
-    """Row i of A picks one k: C must be that row of B, for a B that tells its columns, then its rows."""
+    """Row i of A picks one k: C must be that row of B, for a B that encodes its columns, then its rows."""
     kernel = GEMMS[name]
-    k, names = 256, 8  # a format may know few numbers, so that 0 .. 255 are told by their digits
+    k, names = 256, 8  # a format may know few numbers, so 0 .. 255 are encoded by their digits
     pick = np.random.default_rng(5).permutation(k)
     a = np.zeros((1, 1, k, k), np.float32)
     a[..., np.arange(k), pick] = 1
@@ -139,7 +139,7 @@ def multiply(memory, name, a, b, m, n, k, splits=1):
 @each_layout
 @pytest.mark.parametrize("k", [7, 64, 135, 200, 256])
 def test_more_rows_and_columns_around_the_operands(memory, name, k):
-    """NaN before and behind, in every direction: they are in the array, but no business of the product."""
+    """NaN before and after, in every direction: in the array, but not part of the product."""
     kernel = GEMMS[name]
     m, n, more = 70, 65, 64
     # A K that is contiguous ends with a whole chunk.

@@ -1,4 +1,4 @@
-"""The plain kernel alone: every format and pair of them, every stride, and nothing written beside C."""
+"""The plain kernel alone: every format and pair of them, every stride, and nothing written outside C."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def draw(
 
 def layouts(shape: tuple[int, ...], dtype: np.dtype, layout: str) -> tuple[np.ndarray, np.ndarray]:
     """A view (outer, inner, rows, columns) into a larger array of NaN, and that array as bytes. Tight: the
-    array is no larger, so that nothing behind the numbers can be read."""
+    array is no larger, so that nothing after the elements can be read."""
     outer, inner, rows, columns = shape
     if layout == "column":
         full = (outer, inner + 1, columns + 2, rows + 3)
@@ -342,7 +342,7 @@ def test_batches(memory, form, a_batch, b_batch):
     check(memory, a, b, layout=("stepped", "column", "stepped"), out="f16")
 
 
-def test_workgroups_behind_the_last_tile_do_nothing(memory):
+def test_workgroups_after_the_last_tile_do_nothing(memory):
     rng = np.random.default_rng(11)
     check(memory, draw("bf16", rng, 70, 40, (2, 1)), draw("bf16", rng, 70, 40), extra=3)
 

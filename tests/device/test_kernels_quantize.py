@@ -1,4 +1,4 @@
-"""The quantizer kernels alone, bit for bit against the reference, and nothing written beside the results."""
+"""The quantizer kernels alone, bit for bit against the reference, and nothing written outside the results."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def filled(memory, nbytes):
 def taken(memory, pointer, rows, pitch, used):
     """The used bytes of each row; the others are as before."""
     got = memory.get(pointer, np.empty((rows, pitch), np.uint8))
-    assert (got[:, used:] == 0xA5).all(), "written beside the result"
+    assert (got[:, used:] == 0xA5).all(), "written outside the result"
     return got[:, :used]
 
 
@@ -226,7 +226,7 @@ def test_rows_too_far_apart_for_offsets_within_a_tile(memory):
 
 @pytest.mark.parametrize("rule", SCALE_RULES)
 @pytest.mark.parametrize("element", [*ELEMENTS, "e2m1"])
-def test_every_bf16_as_the_maximum_of_a_block_and_beside_one(memory, element, rule):
+def test_every_bf16_as_the_maximum_of_a_block_and_near_scale_one(memory, element, rule):
     every = np.arange(65536, dtype=np.uint16).view(ml_dtypes.bfloat16)
     alone = np.zeros((256, 32 * 256), ml_dtypes.bfloat16)
     alone[:, ::32] = every.reshape(256, 256)
@@ -234,11 +234,11 @@ def test_every_bf16_as_the_maximum_of_a_block_and_beside_one(memory, element, ru
     check_mx(memory, alone, sides="r", rule=rule, **options)
     finite = np.where(np.isfinite(every.astype(np.float32)), every, every.dtype.type(0))
     for scale in (1.0, 2.0**100, 2.0**-120):
-        beside = np.full((2048, 33), scale, ml_dtypes.bfloat16)[:, :32]
+        near_scale = np.full((2048, 33), scale, ml_dtypes.bfloat16)[:, :32]
         small = np.abs(finite.astype(np.float32)) < scale
-        beside[...] = np.where(small, finite, beside.dtype.type(scale)).reshape(2048, 32)
-        beside[:, 0] = scale
-        check_mx(memory, beside, sides="r", rule=rule, **options)
+        near_scale[...] = np.where(small, finite, near_scale.dtype.type(scale)).reshape(2048, 32)
+        near_scale[:, 0] = scale
+        check_mx(memory, near_scale, sides="r", rule=rule, **options)
 
 
 def test_every_tie_of_float32(memory):
@@ -354,11 +354,11 @@ def test_tiny_tensors_without_eps(memory):
 
 
 def test_the_order_of_scaling_changes_below_a_limit(memory):
-    """Just below 2^-100 the division comes first: values near ties of e4m3 tell."""
+    """Just below 2^-100 the division comes first: values near ties of e4m3 show it."""
     grid = np.arange(1, 127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     ties = (grid[1:] + grid[:-1]) / 2
     top = np.float32(448)
-    told = 0
+    reported = 0
     for given in np.float32(np.array([1.1, 1.3, 1.7, 1.9]) * 2.0**-101):
         x = (ties * (float(given) / 448)).astype(np.float32)
         x = np.stack(
@@ -367,8 +367,8 @@ def test_the_order_of_scaling_changes_below_a_limit(memory):
         check_fp8(memory, x, given=given, eps=0.0)
         check_fp8(memory, x * np.float32(4), given=given * np.float32(4), eps=0.0)
         first = (x / given * top).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
-        told += int((first != (x * (top / given)).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)).sum())
-    assert told
+        reported += int((first != (x * (top / given)).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)).sum())
+    assert reported
 
 
 def test_next_amax_accumulates(memory):

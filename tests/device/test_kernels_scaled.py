@@ -46,7 +46,7 @@ def draw(form, rows, k, rng, exact):
 
 
 def storage(codes, chunk, ld):
-    """Rows in device memory: zeros to a whole chunk, NaN (or 6) to ld, nothing behind the last row."""
+    """Rows in device memory: zeros to a whole chunk, NaN (or 6) to ld, nothing after the last row."""
     rows, k = codes.shape
     padded = -(-k // chunk) * chunk
     full = np.full((rows, ld), 0x7F, np.uint8)

@@ -23,7 +23,7 @@ def sums(memory, x, layout="row"):
     kernel = _launch.function(0, "sum_rows")
     launch_in_order(kernel, workgroups(rows, cols), 0, src, dst, *strides, rows, cols, kind)
     got = memory.get(dst, np.empty(lines * cols + 8, np.float32))
-    assert np.isnan(got[lines * cols :]).all(), "written behind the result"
+    assert np.isnan(got[lines * cols :]).all(), "written after the result"
     return got[: lines * cols].reshape(lines, cols)
 
 

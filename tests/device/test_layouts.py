@@ -110,7 +110,7 @@ def test_nothing_else_is_written(rng):
 
 
 def test_nothing_else_is_read(rng):
-    # NaN behind every row, and behind the last: NaN times zero would show.
+    # NaN after every row, including the last: NaN times zero would show.
     for k in (64, 60, 8, 1):
         a = resident(in_a_larger_one(exact_grid((65, k), rng)))
         w = resident(in_a_larger_one(exact_grid((33, k), rng)))
@@ -313,7 +313,7 @@ def test_rows_reversed_beyond_4_gib(far_apart, rng):
 
 @pytest.mark.matrix
 def test_pitches_that_no_tile_spans(rng):
-    """64 MiB from row to row: laid out anew, or read by the plain kernel where asked."""
+    """A pitch of 64 MiB: copied, or read by the plain kernel if that is requested."""
     store = hg.empty((70, 2**25), BF16)
     numbers, w = exact_grid((70, 64), rng), exact_grid((24, 64), rng, bits=2)
     far = store[:, 64:128]

@@ -90,7 +90,7 @@ def test_exact_grids_are_bit_equal(recipe, rng):
     for array in (x, w, dy):  # a number of each block is 1, and the fp8 scale 2**-8
         array[::32] = 1
         array[:, ::32] = 1
-    amax = 448 / 256 if recipe == "fp8" else None  # eps is lost beside it
+    amax = 448 / 256 if recipe == "fp8" else None  # eps is negligible
     options: dict[str, Any] = {"hadamard": False} if recipe == "mxfp4" else {}
     if amax:
         options = {"x_amax": amax, "w_amax": amax}
@@ -267,7 +267,7 @@ def test_quantized_operands_of_three_axes(recipe, rng):
     ],
 )
 def test_dy_is_quantized_once_for_both_products(recipe, passes, rng):
-    """mxfp8 has x and w to block anew besides; mxfp4 did that in the forward pass."""
+    """mxfp8 requantizes x and w too; mxfp4 did that in the forward pass."""
     x, w, dy = (hg.asarray(a) for a in inputs(64, 64, 64, rng))
     _, saved = hg.linear(x, w, recipe=recipe)
     hg.reset_usage()
@@ -278,7 +278,7 @@ def test_dy_is_quantized_once_for_both_products(recipe, passes, rng):
 
 
 @every_recipe
-def test_nothing_is_laid_out_anew(recipe, rng):
+def test_nothing_is_copied(recipe, rng):
     """Every product reads its operands where they lie, transposed ones too."""
     x, w, dy = (hg.asarray(a) for a in inputs(72, 48, 96, rng))
     factors = np.linspace(1, 2, 48, dtype=F32)
@@ -296,7 +296,7 @@ def test_nothing_is_laid_out_anew(recipe, rng):
         ("mxfp4", 64 * 96 // 2 + 2 * 96, 48 * 96 // 2 + 2 * 96),
     ],
 )
-def test_saved_tells_its_bytes(recipe, x_bytes, w_bytes, rng):
+def test_saved_reports_its_bytes(recipe, x_bytes, w_bytes, rng):
     x, w, _ = inputs(64, 48, 96, rng)
     _, saved = hg.linear(x, w, recipe=recipe)
     assert saved.bytes == {"x": x_bytes, "w": w_bytes, "w_post_scale": 0}

@@ -206,7 +206,7 @@ def test_as_a_loop_over_experts(recipe, rng):
 
 
 @every_recipe
-def test_nothing_is_laid_out_anew(recipe, rng):
+def test_nothing_is_copied(recipe, rng):
     """Weights of N a multiple of 32 are blocked along N as one matrix: no block straddles two experts."""
     x, w, dy, offsets = (hg.asarray(a) for a in inputs([64, 0, 33], 96, 160, rng))
     _, saved = hg.grouped_linear(x, w, offsets, recipe=recipe)
@@ -260,7 +260,7 @@ def test_each_backward_pass_takes_what_its_forward_pass_left():
             backward(dy, saved)
 
 
-def test_saved_tells_its_bytes(rng):
+def test_saved_reports_its_bytes(rng):
     x, w, _, offsets = inputs([32, 31], 48, 64, rng, tail=1)
     sizes = {
         "bf16": (64 * 64 * 2, 2 * 48 * 64 * 2),
@@ -309,11 +309,11 @@ def test_faults(change, kind, text):
 
 @every_recipe
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
-def test_can_use_foretells_the_kernel(recipe, dtype):
+def test_can_use_predicts_the_kernel(recipe, dtype):
     x, w, offsets = np.ones((40, 64), dtype), np.ones((2, 48, 64), dtype), np.array([0, 33, 40], np.int32)
     for resident in (False, True):
         a, b = (hg.asarray(x), hg.asarray(w)) if resident else (x, w)
-        foretold = hg.can_use("grouped_linear", a, b, offsets, recipe=recipe).kernel
+        predicted = hg.can_use("grouped_linear", a, b, offsets, recipe=recipe).kernel
         hg.reset_usage()
         hg.grouped_linear(a, b, offsets, recipe=recipe)
-        assert [name for name in hg.usage().kernels if name.startswith("grouped_matmul")] == [foretold]
+        assert [name for name in hg.usage().kernels if name.startswith("grouped_matmul")] == [predicted]

@@ -1,4 +1,4 @@
-"""What is said of wrong arguments, word for word: each text once, and all faults of a call together."""
+"""The messages of invalid arguments, word for word: each text once, and all faults of a call together."""
 
 import ast
 import ctypes
@@ -52,7 +52,7 @@ def interface(**changes: Any) -> Any:
 
 
 def speaker(kind: int | None = None, code: int = 2) -> Any:
-    """One that speaks DLPack."""
+    """An object that supports DLPack."""
     x = on(4)
     capsule = dlpack.export(x.ptr, 0, (4,), (4,), x.dtype, x, kind=device_kind() if kind is None else kind)
     address = dlpack._pointer(capsule, dlpack._NAME)
@@ -388,7 +388,7 @@ def test_message(call: Any, kind: type[Exception], text: str) -> None:
     assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
 
 
-# ---- each text stands in one place, and is tested
+# ---- each text is in one place, and is tested
 
 # What has a table of its own, or needs more devices, libraries or ranks.
 ELSEWHERE = {

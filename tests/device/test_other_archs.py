@@ -2,7 +2,7 @@
 
 CDNA's instructions differ little from one generation to the next, and those of gfx942 and gfx90a that our
 kernels use are gfx950's. So their portable kernels run the tests of these kernels. (The emulator loads no
-code object of another architecture than the one it is told to be.)
+code object of another architecture than the one it reports.)
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_steady_state_allocates_nothing(name, calls):
     if name == "quantize_fp8":  # it looks for the greatest magnitude first
         wanted = {"hipModuleLaunchKernel": 600, "hipMemsetAsync": 300}
     requests = 0 if "out= " in name else 300
-    if name == "sharded_matmul, split k":  # sums are added up behind the product
+    if name == "sharded_matmul, split k":  # the reduction runs after the product
         wanted, requests = {"hipModuleLaunchKernel": 600}, 600
     if _hip.runtime().devices == 1:
         assert found.hip.pop("hipGetDevice", 0) == 0

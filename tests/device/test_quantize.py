@@ -78,7 +78,7 @@ def check(x, format, **options):
 
 
 def assert_zero_tails(q):
-    """Behind each row of codes lie zeros up to 16 bytes, for products to read; NaN only behind NaN."""
+    """Each row is padded with zeros to 16 bytes, which products read; with NaN only after NaN."""
     data = q.data if q.axis == -1 else q.data.T
     if data.ndim != 2 or data.shape[0] == 0:
         return
@@ -532,7 +532,7 @@ def test_scaled_arrays_go_up_and_come_back(format, rng):
         assert_same(hg.asarray(resident, copy=True).get(), host)
 
 
-def test_many_calls_leave_no_memory_behind(rng, free_bytes):
+def test_many_calls_leak_no_memory(rng, free_bytes):
     x = hg.asarray(rng.standard_normal((33, 70)).astype(F32))
 
     def round_of_calls():

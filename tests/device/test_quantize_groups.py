@@ -131,5 +131,5 @@ def test_offsets_that_are_wrong_on_the_device(given, text, rng):
     q = hg.quantize_mxfp8(x, axis=0, group_offsets=hg.asarray(np.array(given, np.int32)))
     with pytest.raises(hg.HipError, match=text):
         q.data.get()
-    q.data.get()  # told once
+    q.data.get()  # reported once
     check(x.get(), offsets([33, 31]))

@@ -1,4 +1,4 @@
-"""Quantizers settle how a call runs once, and do the same for every call like it."""
+"""Quantizers plan a call once, and use the cached plan for equal calls."""
 
 import ml_dtypes
 import numpy as np
@@ -71,7 +71,7 @@ def test_the_same_bits_as_without(shape, rng):
     hg.reset_usage()
     for call, bits in zip(CALLS, expected, strict=True):
         assert parts(call(second)) == bits
-    assert quantize._plans == kept, "nothing was settled anew"
+    assert quantize._plans == kept, "nothing was planned again"
 
 
 def test_layouts_have_plans_of_their_own(rng):

@@ -96,7 +96,7 @@ def test_zeros_with_a_single_one(format):
         ("rows", "host.T", TypeError, "a, b must be on the same device; got a on device 0, b on the host"),
     ],
 )
-def test_faults_leave_nothing_behind(a, b, kind, text, rng):
+def test_faults_leak_nothing(a, b, kind, text, rng):
     x = hg.asarray(rng.standard_normal((64, 64)).astype(BF16))
     operands = {
         "rows": hg.quantize_mxfp8(x),
@@ -132,7 +132,7 @@ def test_out_may_not_be_an_input(rng):
         hg.matmul(q, hg.quantize_mxfp8(x[:1]).T, scales)
 
 
-def test_many_calls_leave_no_memory_behind(rng, free_bytes):
+def test_many_calls_leak_no_memory(rng, free_bytes):
     x = hg.asarray(rng.standard_normal((40, 70)).astype(F32))
     bad = hg.quantize_mxfp8(x, axis=0)
 

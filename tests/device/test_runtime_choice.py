@@ -51,7 +51,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="module")
 def fake(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Make a stand-in for ROCm's tree, of HIP 7.15 unless told otherwise."""
+    """Make a fake ROCm tree, by default of HIP 7.15."""
     made: dict[str, Path] = {}
 
     def make(**choices: object) -> Path:
@@ -208,7 +208,7 @@ def test_a_rocm_of_another_major_version(choose, fake):
 
 
 def test_a_rocm_that_hip_python_is_not_made_for(choose, fake):
-    """It is used; `info` tells which hip-python is made for it."""
+    """It is used; `info` recommends the matching hip-python."""
     made_for_10 = hip_version()[:2] >= (7, 9)
     rocm = fake(version="7.0" if made_for_10 else "7.15")
     summary, advice = choose("rocm", INFO, rocm=rocm)
@@ -358,7 +358,7 @@ def test_threads_choose_once(choose):
     assert choose("emulator", code) == ["8 1"]
 
 
-def test_a_forked_child_is_told(choose):
+def test_a_forked_child_is_reported(choose):
     code = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
@@ -401,7 +401,7 @@ print(seen[0].filename, seen[0].lineno, warnings.formatwarning.__module__)
     assert place == "<string> 6 warnings"
 
 
-def test_a_wrong_variable_is_told(choose):
+def test_a_wrong_variable_is_reported(choose):
     (text,) = choose("emulator", HIPGEMM_EMULATOR_ASYNC="lazy")
     assert text.startswith("RuntimeNotFoundError | ")
     assert text.endswith("HIPGEMM_EMULATOR_ASYNC must be late or eager; got 'lazy')")

@@ -48,7 +48,7 @@ def matrix(rows, k, format, rng, exact=False):
 
 
 def by_parts(q):
-    """The same on the device, put there in parts: rows without padding behind them."""
+    """The same on the device, uploaded in parts: rows without padding."""
     data = hg.pack_fp4(q.data) if q.format == "mxfp4_e2m1" else q.data
     return hg.ScaledArray(hg.asarray(data), hg.asarray(q.scale), q.format, hadamard=q.hadamard)
 
@@ -216,7 +216,7 @@ def test_all_scale_bytes(formats):
     np.testing.assert_array_equal(got, [*(2.0 ** (b - 127) for b in range(255)), np.nan])
 
 
-# ---- what lies beside, and layouts
+# ---- layouts, and memory around operands
 
 
 @named(PAIRS)
@@ -258,7 +258,7 @@ def surrounded(q):
 
 @named([("fp8_e4m3", "fp8_e4m3"), ("mxfp8_e4m3", "mxfp8_e5m2"), ("mxfp4_e2m1", "mxfp4_e2m1")])
 def test_operands_in_other_layouts(formats, rng, matrix_kernels):
-    """Codes whose K is not contiguous are laid out anew, and counted. The plain kernel reads any."""
+    """Operands that are not K-contiguous are copied, and counted. The plain kernel reads any layout."""
     k = 96
     a, b = matrix(20, k, formats[0], rng, True), matrix(33, k, formats[1], rng, True)
     want = hg.matmul(a, b.T, dtype=F32)
@@ -291,7 +291,7 @@ def test_outputs_of_any_layout(formats, rng):
 
 
 @pytest.mark.matrix
-def test_can_use_tells_the_kernel(rng):
+def test_can_use_reports_the_kernel(rng):
     a, b = matrix(512, 96, "mxfp8_e4m3", rng), matrix(512, 96, "mxfp8_e5m2", rng)
     answer = hg.can_use("matmul", a, b.T)
     assert {cost.kernel for cost in answer.costs} == set(kernels("mxfp8_e4m3", "mxfp8_e5m2"))

@@ -70,7 +70,7 @@ def test_what_goes_up_may_change_at_once(small, rng):
 
 
 def test_many_small_uploads_are_in_flight_together(rng):
-    """Nobody waits for the stream while there is room."""
+    """No wait for the stream while buffers are free."""
     staging = _hip.runtime().staging[0]
     made = [hg.empty((10,), np.float32) for _ in range(50)]
     values = rng.standard_normal((50, 10)).astype(np.float32)
@@ -131,7 +131,7 @@ def test_steady_state_pins_nothing_new(rng):
 
 
 def test_threads_share_what_there_is(small, streams, rng):
-    """More threads than buffers, each with several pieces under way; nobody waits for ever."""
+    """More threads than buffers, each with several chunks in flight; no deadlock."""
     failures = []
     sources = [rng.integers(0, 256, (5, 9000), np.uint8) for _ in range(8)]
 
@@ -193,7 +193,7 @@ def test_idle_buffers_give_way(monkeypatch, rng):
 
 
 @pytest.mark.emulator("the process survives a fault on the device")
-def test_faults_are_told_once_and_lose_no_buffer(small, rng):
+def test_faults_are_reported_once_and_lose_no_buffer(small, rng):
     x = hg.asarray(np.ones((64, 64), BF16))
 
     class Beyond:

@@ -34,7 +34,7 @@ def test_one_stream(streams, rng):
 
 
 def test_results_cross_streams(streams, rng):
-    # Each product depends on the one before, on another stream: nobody waits by hand.
+    # Each product depends on the one before, on another stream, without explicit waits.
     first, second = streams(), streams()
     a = hg.asarray(exact_grid((48, 48), rng, bits=1))
     expected = a.get().astype(np.float64)
@@ -128,7 +128,7 @@ def test_stream_objects(rng):
     assert repr(first) == f"Stream({int(first):#x}, device=0)"
     x = hg.asarray(a, stream=first)
     out = hg.matmul(x, hg.asarray(w, stream=second).T, stream=second)
-    if _hip.runtime().kind == "emulator":  # where nothing is done before somebody waits
+    if _hip.runtime().kind == "emulator":  # which runs work only at a wait
         assert not second.query()
     second.synchronize()
     assert second.query()
@@ -140,7 +140,7 @@ def test_stream_objects(rng):
 
 
 def test_streams_are_used_again(rng):
-    """A stream that is gone leaves arrays behind that still refer to it."""
+    """Arrays may still refer to a destroyed stream."""
     stream = hg.Stream()
     handle = int(stream)
     x = hg.asarray(random_matrix((8, 8), rng), stream=stream)

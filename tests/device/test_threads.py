@@ -48,7 +48,7 @@ def call(i, device, stream):
         two = hg.quantize_mxfp8(one, stream=streams[device][i % 4])
         del one
         return two.data.get()
-    if kind == 3:  # quantized, brought up each time
+    if kind == 3:  # quantized, uploaded each time
         p, q = quantized[i % 4]
         p, q = hg.asarray(p, device=device, stream=stream), hg.asarray(q, device=device, stream=stream)
         return hg.matmul(p, q.T, stream=stream).get()
@@ -124,7 +124,7 @@ time.sleep(0.01)  # the fork may come while another thread holds any lock
 read, write = os.pipe()
 pid = os.fork()
 if pid == 0:
-    told = 0
+    reported = 0
     for call in (
         lambda: hg.zeros(3, F32), lambda: hg.asarray(np.ones(3)), x.get, lambda: hg.matmul(x, x),
         lambda: hg.matmul(np.ones((2, 2), BF16), np.ones((2, 2), BF16)), stream.synchronize, stream.query,
@@ -136,13 +136,13 @@ if pid == 0:
             call()
             print("nothing raised", call)
         except hg.RuntimeNotFoundError as error:
-            told += "HIP does not survive a fork" in str(error)
+            reported += "HIP does not survive a fork" in str(error)
     assert hg.usage().kernels
     del x, y, stream, event, q
     gc.collect()
     import hipgemm.reference  # what needs no GPU works
     assert hg.can_use("matmul", np.ones((2, 2), BF16), np.ones((2, 2), BF16)).kernel
-    os.write(write, b"%d" % told)
+    os.write(write, b"%d" % reported)
     os._exit(0)
 busy.join()
 _, status = os.waitpid(pid, 0)
@@ -151,7 +151,7 @@ print("parent", hg.matmul(x, x).get().shape, y.get().sum())
 """
 
 
-def test_a_forked_child_is_told(run_python: Run) -> None:
+def test_a_forked_child_is_reported(run_python: Run) -> None:
     done = run_python(HEAD + FORK)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["child 20 0", "parent (8, 8) 0.0"]

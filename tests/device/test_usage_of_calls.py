@@ -1,4 +1,4 @@
-"""What `usage` tells after calls that are known: launches, FLOP, bytes, copies, reasons."""
+"""`usage` after known calls: launches, FLOP, bytes, copies, reasons."""
 
 import subprocess
 from collections.abc import Callable

@@ -51,10 +51,10 @@ class Snippets:
 def note_texts() -> list[str]:
     """All notes of this process: what checks have to say that ends no launch."""
     text = ctypes.create_string_buffer(4096)
-    said: list[str] = []
-    while asm.library().hipgemm_emulator_note(ctypes.c_uint64(len(said)), text, ctypes.c_size_t(4096)):
-        said.append(text.value.decode())
-    return said
+    message: list[str] = []
+    while asm.library().hipgemm_emulator_note(ctypes.c_uint64(len(message)), text, ctypes.c_size_t(4096)):
+        message.append(text.value.decode())
+    return message
 
 
 def nops(states: int) -> str:

@@ -284,7 +284,7 @@ static int child(long n, long reference, long* reached) {
   if (n >= 0 && verbose)
     fprintf(stderr, "n = %ld: %d, first error %d in %s\n", n, first, first_error, failed_in);
   if (first == 2 || (n < 0 && first)) return kFirst;
-  if (first) {  // what is left to be told
+  if (first) {  // errors that are still pending
     ((Any)function("hipDeviceSynchronize"))(0);
     ((Any)function("hipGetLastError"))(0);
   }

@@ -371,7 +371,7 @@ def of_sdwa(row: Row, rng: np.random.Generator) -> Iterator[Variant]:
         if (form == "sdwa_sext" and any(floats)) or (form == "sdwa_sign" and not all(floats[:2])):
             continue
         if row.sources[0].elements > 1 and form in ("sdwa_sext", "sdwa_sign"):
-            continue  # v_pk_fmac_f16: what they mean there nobody says
+            continue  # v_pk_fmac_f16: not documented
         case = plain(row, rng)
         count = min(len(case.sources), 2)
         names = [pattern.format("{" + x + "}") for x in LETTERS[:count]]

@@ -217,7 +217,7 @@ def test_events_order_streams(kernel: Kernel) -> None:
     ):
         launch(kernel("store"), memory.address, i32(5), stream=a)
         check(hip.hipEventRecord(event, a))
-        launch(kernel("store"), memory.address, i32(9), stream=a)  # behind the event: not waited for
+        launch(kernel("store"), memory.address, i32(9), stream=a)  # after the event: not waited for
         check(hip.hipStreamWaitEvent(b, event, 0))
         launch(kernel("add_one"), memory.address, stream=b)
         check(hip.hipEventRecord(event, b))  # recording again does not move the wait
@@ -352,8 +352,8 @@ def test_each_kind_of_wait_reports(kernel: Kernel, how: str) -> None:
         assert memory.get()[0] == 0
 
 
-def test_work_lost_behind_the_one_waited_for_is_no_news(kernel: Kernel) -> None:
-    """A fault is told once, though some of the work that went with it is dropped only later."""
+def test_lost_work_after_a_wait_is_not_reported_again(kernel: Kernel) -> None:
+    """An error is reported once, even if some of the lost work is dropped later."""
     pointer, host = pinned(4)
     host[:] = 0
     with Memory(4, np.ones(1, np.int32)) as memory, streams(0) as (stream,), events(2) as (first, second):
@@ -396,7 +396,7 @@ def test_a_failed_copy_leaves_the_device_alone(kernel: Kernel) -> None:
 
 
 def test_every_thread_hears_of_its_own_failure(kernel: Kernel) -> None:
-    """Both share the null stream; whoever synchronizes first must not swallow the other's error."""
+    """Both share the null stream; the first synchronization must not consume the other's error."""
     store, rounds = kernel("store"), 50
     outcome: dict[str, list[int]] = {"good": [], "bad": []}
     turn = threading.Barrier(2)
@@ -417,7 +417,7 @@ def test_every_thread_hears_of_its_own_failure(kernel: Kernel) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    # The good one may lose work with the device, but then it is told.
+    # The other stream may lose work with the device, but then that is reported.
     assert outcome["bad"] == [ILLEGAL_ADDRESS] * rounds
     assert set(outcome["good"]) <= {0, ILLEGAL_ADDRESS}
     check(hip.hipDeviceSynchronize())

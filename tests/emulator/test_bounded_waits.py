@@ -173,7 +173,7 @@ def test_two_threads_share_the_work() -> None:
         assert (it.result() == 3 * WANT).all()
 
 
-def test_faults_are_told_once() -> None:
+def test_faults_are_reported_once() -> None:
     with launches() as it:
         held, it.buffer = it.buffer, ctypes.c_void_p(64)
         it.launch()

@@ -91,7 +91,7 @@ def test_outside(check: str) -> None:
     """A fault with and without the check."""
     kernels = {
         "before": "global_load_dword v4, v2, s[4:5] offset:-4\n",
-        "behind": "global_load_dwordx4 v[4:7], v1, s[4:5] offset:3088\n",
+        "after": "global_load_dwordx4 v[4:7], v1, s[4:5] offset:3088\n",
         "scalar": "s_load_dword s8, s[4:5], 0x1000\n",
         "store": "global_store_byte v2, v2, s[4:5] offset:-1\n",
     }

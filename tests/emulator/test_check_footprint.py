@@ -1,7 +1,7 @@
 """Which registers the checks think an instruction reads and writes.
 
 The widths come from elsewhere: clang's assembler accepts a register tuple only if it is as long as the
-instruction's operand, so the text of an instruction tells them. What the text does not tell (which operand is
+instruction's operand, so the text of an instruction shows them. What the text does not show (which operand is
 written, VCC, EXEC, SCC, M0) is written down here by hand.
 """
 

@@ -72,7 +72,7 @@ for wrong in ([5, 9, 9, 70, 70], [0, 70, 0, 70, 0], [0, -3, 99, 2**31 - 1, -(2**
             made.get()
         except hg.HipError as error:
             assert "group_offsets" in str(error), error
-            print("told")
+            print("reported")
         made.get()
 """
 
@@ -81,4 +81,4 @@ def test_wrong_offsets_touch_nothing_outside(run_python: Callable[..., Completed
     """Groups neither overlap nor leave their matrix, whatever offsets on the device say."""
     done = run_python(WRONG, HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_CHECK="all")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("told") == 9
+    assert done.stdout.count("reported") == 9

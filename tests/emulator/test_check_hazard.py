@@ -316,14 +316,14 @@ def test_advice_or_wrong_values(name: str) -> None:
     assert ("(advice: hardware waits by itself)" if advice else "(values may be wrong)") in report
     before = len(note_texts())
     report = KERNELS.report(kernel, "all")
-    said = [n for n in note_texts()[before:] if "hazard: " in n]
+    message = [n for n in note_texts()[before:] if "hazard: " in n]
     if advice:
         assert "hazard" not in report
-        assert len(said) == 1, said
-        assert f"kernel {kernel} at 0x" in said[0], said
+        assert len(message) == 1, message
+        assert f"kernel {kernel} at 0x" in message[0], message
     else:
         assert "hazard: " in report or "uninit: " in report or "bounds: " in report, report
-        assert not said
+        assert not message
 
 
 def test_across_a_loop() -> None:

@@ -80,9 +80,9 @@ hg.matmul(x.T, x[:, :70], out=hg.zeros((96, 140), np.float32)[:, ::2])
 hg.matmul(x[:, ::-1], x.T).get()
 codes = hg.quantize_fp8(x)
 hg.matmul(codes.T, codes).get()
-turned = hg.zeros((70, 96), np.float32)
-_launch.copy_strided(0, 0, 1, (codes.data.ptr, *codes.data.strides), (turned.ptr, 1, 70), 70, 96)
-turned.get()
+transposed = hg.zeros((70, 96), np.float32)
+_launch.copy_strided(0, 0, 1, (codes.data.ptr, *codes.data.strides), (transposed.ptr, 1, 70), 70, 96)
+transposed.get()
 scale = hg.quantize_mxfp8(x).scale
 hg.pack_mx_scales(scale).get()
 hg.matmul(hg.asarray(hg.ScaledArray(hg.quantize_mxfp8(x).get().data, scale.get(), "mxfp8_e4m3")),

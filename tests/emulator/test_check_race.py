@@ -334,13 +334,13 @@ def test_race(name: str, memory: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_value_is_a_note(name: str) -> None:
     before = len(note_texts())
     assert KERNELS.report(name, "race", np.zeros(2048, np.uint32), block=128) == ""
-    (said,) = note_texts()[before:]
+    (message,) = note_texts()[before:]
     parts = [
         "race: two waves store the same value, in no order: LDS at 0x",
         "ds_write",
         f"kernel {name} at 0x",
     ]
-    assert all(part in said for part in [*parts, "workgroup (0,0,0) wave 1"]), said
+    assert all(part in message for part in [*parts, "workgroup (0,0,0) wave 1"]), message
 
 
 def test_only_under_race() -> None:

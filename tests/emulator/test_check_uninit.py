@@ -176,7 +176,7 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"v_cvt_pk_fp8_f32 v5, v2, v2\ns_nop 0\nv_add_u16 v5, v5, v0\n{STORE}",
         "v5, which nothing has written",
     ),
-    "high_half_unused": (  # the compiler's 64-bit products leave anything in a dword nobody reads
+    "high_half_unused": (  # the compiler's 64-bit products leave anything in a dword that is not read
         f"v_mov_b32 v8, 1\nv_mad_u64_u32 v[8:9], s[10:11], v0, 12, v[8:9]\nv_mov_b32 v5, v9\n{STORE}",
         f"v_mov_b32 v8, 1\nv_mad_u64_u32 v[8:9], s[10:11], v0, 12, v[8:9]\nv_mov_b32 v5, v8\n{STORE}",
         "v9, which nothing has written",
@@ -201,7 +201,7 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"v_cvt_pk_fp8_f32 v9, v2, v2\ns_mov_b32 s8, 0x04000100\nv_perm_b32 v5, v0, v9, s8\n{STORE}",
         "v9, which nothing has written",
     ),
-    "mask_bits": (  # bits of inactive lanes may be anything, if nobody asks
+    "mask_bits": (  # bits of inactive lanes may be anything, if they are not used
         "s_and_b64 s[8:9], exec, s[20:21]\ns_mov_b64 exec, s[8:9]",
         "s_andn2_b64 s[8:9], s[20:21], exec\ns_and_b64 s[10:11], exec, -1\n"
         "s_or_b64 s[8:9], s[8:9], s[10:11]\n"
@@ -283,7 +283,7 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"{ONE_LANE}s_mov_b64 exec, -1\nds_bpermute_b32 v5, v2, v9\ns_waitcnt lgkmcnt(0)\n{STORE}",
         "lane 1 stores",
     ),
-    # MFMA: row m of A spoils row m. Lane 5 of A is row 5: register 1 of lanes 16-31.
+    # MFMA: row m of A affects row m. Lane 5 of A is row 5: register 1 of lanes 16-31.
     "mfma_a": (
         ZERO_B
         + ZERO_A.replace("v_mov_b32 v24", "s_mov_b32 exec_lo, 0xffffffdf\nv_mov_b32 v24")

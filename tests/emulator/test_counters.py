@@ -407,7 +407,7 @@ a = rng.standard_normal((300, 264), np.float32).astype(ml_dtypes.bfloat16)
 b = rng.standard_normal((530, 264), np.float32).astype(ml_dtypes.bfloat16)
 hg.matmul(a, b.T)
 x = hg.asarray(a)[:, 1:]
-hg.matmul(x, x.T)  # lays both out anew
+hg.matmul(x, x.T)  # copies both
 found = asdict(hg.emulator_counters())
 assert found.pop("nanoseconds") > 0
 for launch in found["each"]:

@@ -176,7 +176,7 @@ SCALARS = [100, 101, 102, 104, 106, 107, 108, 112, 124, 126, 127, 235, 236, 239,
 POKES = [*SCALARS, 128, 192, 193, 208, 240, 248, 255, 256, 356, 511]
 LITERALS = [0, 5, 64, 65, 0x3F800000, 0x3C00, 0x3FF00000, 0xFFFFFFF0, 0xFFF0]
 
-# What the walk has to have met.
+# What the walk must reach.
 FEATURES = """
 clamp | mul:2 | div:2 | op_sel: | op_sel_hi: | neg_lo: | neg_hi: | |v | neg( | lit( | sext( | quad_perm:
 row_newbcast: | row_ror: | bound_ctrl:1 | dst_unused:UNUSED_PRESERVE | src1_sel:BYTE_3 | lds | a[ | off

@@ -1,4 +1,4 @@
-"""The library exports what somebody uses, and no more: each function has its user here."""
+"""The library exports only functions that have a user; each one's user is listed here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROGRAMS = """hipDeviceReset hipPeekAtLastError"""
 
 def test_every_function_has_a_user() -> None:
     used = set(rocm.FUNCTIONS) | set(" ".join((IREE, TRITON, HIP_PYTHON, PROGRAMS)).split())
-    folders = [HERE, HERE.parent / "bridge"]  # the machine behind the bridge's tests calls it, too
+    folders = [HERE, HERE.parent / "bridge"]  # the machine of the bridge's tests calls it too
     for file in {file for folder in folders for file in folder.glob("*.*")} - {Path(__file__)}:
         if file.suffix in (".py", ".c", ".cpp"):
             used |= set(re.findall(r"\bhip\w+", file.read_text()))

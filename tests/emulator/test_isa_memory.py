@@ -302,7 +302,7 @@ def operands(text: str, rng: np.random.Generator) -> tuple[NDArray[np.uint8], Ro
         offset[:6] = 0, RECORDS - 8, RECORDS - 21, RECORDS, 0xFFFFFFF0, 0x80000000
     else:
         offset = rng.integers(16, SIZE - 64, 64)
-    if "store" in text:  # no two lanes at one place: their order is nobody's business
+    if "store" in text:  # no two lanes at one address: their order is not defined
         spread = 32 + rng.permutation(64) * 100
         offset = np.where(offset < 2**16, spread, offset)
     if atomic_:

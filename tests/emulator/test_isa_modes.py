@@ -1,5 +1,5 @@
 """Modes that change later instructions: register numbers from M0, skipped vector instructions; and the one
-register file behind VGPRs and AGPRs."""
+register file after VGPRs and AGPRs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_index_of_a_source(index: int) -> None:
         s_set_gpr_idx_off
         v_add_u32 v2, v2, v10
     """)
-    assert (got == 2 * LANES + index).all()  # eight bits of the index count; v10 is v10 again behind the end
+    assert (got == 2 * LANES + index).all()  # eight bits of the index count; v10 is v10 again after the end
 
 
 def test_index_of_each_operand() -> None:

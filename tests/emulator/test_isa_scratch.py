@@ -72,7 +72,7 @@ DUMP = "\n".join(
 
 
 def loaded(memory: np.ndarray, at: int, size: int, signed: bool, half: str) -> list[int]:
-    """The four registers behind a load."""
+    """The four registers after those of a load."""
     value = memory[at : at + size].tobytes()
     out = [MARK] * 4
     if size >= 4:

@@ -78,7 +78,7 @@ def test_workgroup_ids() -> None:
 
 
 def test_preloaded_arguments() -> None:
-    """They lie behind the kernarg pointer, and the first 256 bytes of code are skipped."""
+    """They are after the kernarg pointer, and the first 256 bytes of code are skipped."""
     body = """
         s_trap 2
         .p2align 8
@@ -92,7 +92,7 @@ def test_preloaded_arguments() -> None:
     )
     with asm.Module({"k": snippet}) as module:
         out, _ = module.run("k", np.zeros(64, np.uint32), np.zeros(4, np.uint32), grid=1)
-        assert not out.any()  # workgroup 0: s6 holds its number, behind s[2:5]
+        assert not out.any()  # workgroup 0: s6 holds its number, after s[2:5]
 
 
 def test_dispatch_packet() -> None:
@@ -113,7 +113,7 @@ def test_dispatch_packet() -> None:
 
 
 def test_registers_start_poisoned() -> None:
-    """Whoever reads what nobody wrote gets no zero."""
+    """Uninitialized memory is not zero."""
     (out,) = asm.run(PRELUDE + "v_mov_b32 v1, v77\n" + STORE, np.zeros(64, np.uint32))
     assert (out > 0xF0000000).all()
     assert scalar_result("s_mov_b32 s16, s50")[0] > 0xF0000000
@@ -526,7 +526,7 @@ def test_bad_code_is_reported(body: str, message: str) -> None:
     assert "workgroup (0,0,0) wave 0" in caught.value.report
 
 
-def test_code_behind_bad_code_is_no_matter() -> None:
+def test_bad_code_that_is_not_executed_is_ignored() -> None:
     """Only what is executed counts."""
     assert scalar_result("s_mov_b32 s16, 3\ns_branch over\n.long 0xbf9f0000\nover:") == [3]
 
@@ -557,7 +557,7 @@ def test_results_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(results[0], np.arange(100)[:, None] * 256 + np.arange(64))
 
 
-def test_levels_are_told(run_python: Callable[..., object]) -> None:
+def test_levels_are_reported(run_python: Callable[..., object]) -> None:
     """A forced CPU level is used if the CPU has it."""
     code = f"import ctypes; lib = ctypes.CDLL({str(asm.LIBRARY)!r}); f = lib.hipgemm_emulator_cpu; "
     code += "f.restype = ctypes.c_char_p; print(f().decode())"

@@ -1,4 +1,4 @@
-"""When memory takes effect and in which order waves run: each mode, and that correct code cannot tell."""
+"""Memory timing and wave order: each mode, and that correct code gives the same results in all."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def test_the_c_program(folder: Path) -> None:
     right, wrong = (run(folder, *command.split(), LD_LIBRARY_PATH=path) for path, command in lines)
     assert (right.returncode, right.stdout) == (0, "198\n"), right.stderr
     assert wrong.returncode == 1
-    (said,) = re.findall(r"^(error 700: .*)$", README, re.MULTILINE)
-    assert re.fullmatch(re.escape(said).replace("…", "[0-9a-f]+") + "\n", wrong.stderr), wrong.stderr
+    (message,) = re.findall(r"^(error 700: .*)$", README, re.MULTILINE)
+    assert re.fullmatch(re.escape(message).replace("…", "[0-9a-f]+") + "\n", wrong.stderr), wrong.stderr
 
 
 def test_the_python_program(folder: Path) -> None:

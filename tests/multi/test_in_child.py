@@ -1,4 +1,4 @@
-"""Runs the tests beside it with eight emulated devices: a process has as many as it began with."""
+"""Runs the other tests here with eight emulated devices, which must be set before a process starts."""
 
 import os
 import subprocess

@@ -114,7 +114,7 @@ assert_gemm_close(z.get(), a, b)
 done()
 """
 
-# Ranks that differ are told so, all of them, and go on.
+# If calls differ, all ranks raise an error, and continue.
 DIFFER = """
 import contextlib, time
 
@@ -152,9 +152,9 @@ with refused(TypeError if rank == 1 else RuntimeError, "a part must be a numpy.n
 with refused(ValueError, "ShardedArray.get", same):
     (x if rank else x.T).get()
 
-# A fault on one rank is told on the others, with the rank.
-told = "the call must be valid on all ranks; got on rank 3 TypeError" * (rank < 3)
-with refused(TypeError if rank == 3 else RuntimeError, told, "got list"):
+# An invalid call on one rank is reported on the others, with the rank.
+reported = "the call must be valid on all ranks; got on rank 3 TypeError" * (rank < 3)
+with refused(TypeError if rank == 3 else RuntimeError, reported, "got list"):
     hg.shard([1] if rank == 3 else a, comm, axis=0)
 with refused(ValueError if rank == 0 else RuntimeError, "bias.shape must be (N,)=(6,); got (7,)"):
     hg.sharded_matmul(x, y, split="m", bias=np.ones(6 + (rank == 0), np.float32))
@@ -162,7 +162,7 @@ with refused(TypeError if rank == 0 else RuntimeError, "timeout must be a number
     hg.shard(a, comm, axis=0, timeout="long" if rank == 0 else 10)
 if rank == 1:
     hg.limit_memory(1, device=x.devices[0])
-with refused(hg.HipError if rank == 1 else RuntimeError, "hipErrorOutOfMemory"):  # amid the product
+with refused(hg.HipError if rank == 1 else RuntimeError, "hipErrorOutOfMemory"):  # during the product
     hg.sharded_matmul(np.ones((900, 64), bf16), np.ones((64, 900), bf16), split="k", devices=comm)
 if rank == 1:
     hg.limit_memory(device=x.devices[0])
@@ -198,8 +198,8 @@ done()
 
 
 def run(code: str, *, timeout: float = 120, ranks: int = 4, **environment: str) -> Any:
-    beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    sibling = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(sibling) if sibling.exists() else shutil.which("mpiexec")
     assert mpiexec, "no mpiexec: pip install mpich, or apt-get install mpich"
     merged = {**os.environ, "HIPGEMM_EMULATOR_DEVICES": "2", **environment}
     command = [mpiexec, "-n", str(ranks), sys.executable, "-c", PROGRAM + code]
@@ -229,7 +229,7 @@ def test_sends_what_the_documents_say() -> None:
     require_done(run(SENT))
 
 
-def test_ranks_that_differ_are_told() -> None:
+def test_ranks_that_differ_are_reported() -> None:
     require_done(run(DIFFER))
 
 
@@ -255,7 +255,7 @@ hg.sharded_matmul(x, y, split="k").get()
         "sharded_matmul",
     ),
     "before all": ("", "hg.shard(a, comm, axis=1, timeout=3)", "shard"),
-    "beside an operand to shard": (  # which takes its timeout from the other
+    "with an operand to shard": (  # which takes its timeout from the other
         "x = hg.shard(a, comm, axis=1, timeout=3); hg.shard(a, comm, axis=0, timeout=3)",
         'hg.sharded_matmul(x, a, split="k")',
         "sharded_matmul",
@@ -266,7 +266,7 @@ hg.sharded_matmul(x, y, split="k").get()
         "x.get()",
         "ShardedArray.get",
     ),
-    "amid an exchange": (
+    "during an exchange": (
         """
 import os, signal, threading
 x = hg.shard(a, comm, axis=1, timeout=3)
@@ -295,7 +295,7 @@ try:
     {call}
 except TimeoutError as error:
     in_time = 2 < time.monotonic() - began < 20
-    os.write(1, f"\\nerror {{rank}} {{in_time}} {{error}}\\n".encode())  # whole, beside those of other ranks
+    os.write(1, f"\\nerror {{rank}} {{in_time}} {{error}}\\n".encode())  # in one write
     try:
         hg.shard(a, comm, axis=0)
     except TimeoutError as error:
@@ -307,14 +307,14 @@ except TimeoutError as error:
     done = run(code, timeout=90)
     assert time.monotonic() - began < 60, "the job must end, not wait for the lost rank"
     assert done.returncode != 0
-    told = [line for line in done.stdout.splitlines() if line.startswith("error")]
-    assert told, done.stdout + done.stderr  # the first to give up ends the job; others may not get to tell
+    reported = [line for line in done.stdout.splitlines() if line.startswith("error")]
+    assert reported, done.stdout + done.stderr  # the first timeout ends the job, maybe before others report
     assert "again" in done.stdout, done.stdout + done.stderr
     want = (
         f"True {function}: all 4 ranks must take part within 3 s; got no completion of the collective; a "
         f"rank is missing"
     )
-    assert all(line.split(" ", 2)[2] == want for line in told), told
+    assert all(line.split(" ", 2)[2] == want for line in reported), reported
 
 
 def test_interrupted_in_an_exchange() -> None:

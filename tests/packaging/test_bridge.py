@@ -15,7 +15,7 @@ import pytest
 
 from hipgemm.runtime import rocm as _rocm
 
-pytestmark = pytest.mark.emulator("the machine behind the bridge's driver")
+pytestmark = pytest.mark.emulator("the machine of the bridge's driver")
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = "build/bridge/libcuda.so.1"
 TESTS = (
@@ -61,7 +61,7 @@ def test_every_function_that_is_used_is_exported(environment, run_python):
 
 
 def test_kernels_take_the_arguments_of_the_manifest(environment):
-    """In their order, each at a multiple of its size: the driver packs nothing anew."""
+    """In their order, each at a multiple of its size: the driver does not repack them."""
     built = json.loads((ROOT / "hipgemm/kernels/bridge.json").read_text())["archs"]["sm_90a"]
     text = (ROOT / "hipgemm/kernels" / built["file"]).read_text()
     for kernel in built["kernels"]:
@@ -86,29 +86,29 @@ print(hg.info().runtime)
 
 
 def no_device(run_python, libraries=None):
-    """What is said of a driver that is not there, or is of no use."""
+    """The error for a driver that is missing or unusable."""
     done = run_python(NO_DEVICE, HIPGEMM_RUNTIME="bridge", LD_LIBRARY_PATH=libraries)
-    said, runtime = done.stdout.splitlines()
+    message, runtime = done.stdout.splitlines()
     assert runtime == "None"
     found = re.fullmatch(
         r"\S*_bridge/libamdhip64\.so reports no device \(hipErrorNoDevice: hipGetDeviceCount: (.*)\); "
         r"HIPGEMM_RUNTIME=bridge needs an NVIDIA GPU and its driver",
-        said,
+        message,
     )
-    assert found, said
+    assert found, message
     return found[1]
 
 
 @pytest.mark.skipif(bool(ctypes.util.find_library("cuda")), reason="there is a driver")
 def test_without_a_driver(environment, run_python):
-    said = no_device(run_python)
-    assert said == "libcuda.so.1: cannot open shared object file: No such file or directory"
+    message = no_device(run_python)
+    assert message == "libcuda.so.1: cannot open shared object file: No such file or directory"
 
 
 def test_with_a_driver_that_is_too_old(environment, run_python, tmp_path):
     shutil.copy(environment["HIPGEMM_TEST_MACHINE"], tmp_path / "libcuda.so.1")  # has none of its functions
-    said = no_device(run_python, str(tmp_path))
-    assert re.fullmatch(r"libcuda\.so\.1 lacks cu\w+: it is too old", said)
+    message = no_device(run_python, str(tmp_path))
+    assert re.fullmatch(r"libcuda\.so\.1 lacks cu\w+: it is too old", message)
 
 
 def test_not_built(run_python):
@@ -126,7 +126,7 @@ def test_not_built(run_python):
 
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_on_a_driver(environment, devices):
-    """All in one process: what one file leaves behind does not disturb the next."""
+    """All in one process: one file does not disturb the next."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS],
         cwd=ROOT,

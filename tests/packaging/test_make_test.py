@@ -54,8 +54,8 @@ def test_what_cannot_be_had_ends_the_run_at_once(variable, tmp_path):
     libraries = {"ROCM_PATH": tmp_path, "LD_LIBRARY_PATH": tmp_path, "CUDA_VISIBLE_DEVICES": ""}
     done = run_tests(SHORT, HIPGEMM_RUNTIME=variable, **libraries)
     assert done.returncode == 2, done.stdout + done.stderr
-    (said,) = [line for line in done.stderr.splitlines() if line.startswith("Exit: ")]
-    assert said.startswith(f"Exit: HIPGEMM_RUNTIME={variable}, but the tests would run on none: ")
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("Exit: ")]
+    assert message.startswith(f"Exit: HIPGEMM_RUNTIME={variable}, but the tests would run on none: ")
     assert "collected" not in done.stdout
     assert " passed" not in done.stdout
 

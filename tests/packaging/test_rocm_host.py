@@ -75,7 +75,7 @@ def test_everything_runs_on_rocm(rocm: Path, report: Path) -> None:
 
 
 @pytest.mark.install
-def test_a_step_that_fails_is_told_and_the_rest_still_runs(rocm: Path, tmp_path: Path) -> None:
+def test_a_step_that_fails_is_reported_and_the_rest_still_runs(rocm: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     failing = 'case "$*" in *selftest*|*"--format f16"*) exit 3 ;; esac'
     python.write_text(f'#!/bin/sh\n{failing}\nexec {sys.executable} "$@"\n')
