@@ -140,7 +140,7 @@ $(EMULATOR): $(EMU_OBJECTS) $(OBJ)/levels emulator/exports.map
 	@$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@.new $(EMU_OBJECTS) && mv $@.new $@
 
-# Compiles; tells how far the build is, in four lines.
+# Compiles, and prints progress, in four lines.
 define compile
 @: compile $@
 @mkdir -p $(@D)

@@ -30,7 +30,7 @@ hipError_t record(const char* function, hipError_t code, const char* what) noexc
 hipError_t check(cuda::Result result);
 
 // Devices are opened at their first use. Each thread's current one is that of the driver's current
-// context, so that whoever else uses CUDA in this process means the same device.
+// context, so that other users of CUDA in this process use the same device.
 struct Devices {
   std::vector<cuda::Device> ids;
 };

@@ -81,7 +81,7 @@ HIP_API hipError_t hipDrvGetErrorString(hipError_t code, const char** text) {
   return hipSuccess;
 }
 
-// What the CUDA driver said of the last error, for the exception's text.
+// The CUDA driver's text of the last error, for the exception.
 HIP_API const char* hipgemm_bridge_last_report() {
   const std::lock_guard lock(report_mutex);
   try {

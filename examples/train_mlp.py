@@ -1,4 +1,4 @@
-"""Train a small network on handwritten digits in four recipes, and in float32 beside them.
+"""Train a small network on handwritten digits in four recipes, and in float32 for comparison.
 
 A multilayer perceptron on scikit-learn's bundled digits (1797 images of 8 x 8). The products of all layers,
 forward and backward, are ``hipgemm.linear`` and ``hipgemm.linear_backward``; activations, loss and optimizer
@@ -61,7 +61,7 @@ class HipLayer(Float32Layer):
     def __init__(self, w: Floats, b: Floats, recipe: str) -> None:
         super().__init__(w, b)
         self.recipe = recipe
-        # fp8 scales by the greatest magnitudes of the step before; MX formats need no such thing.
+        # fp8 scales by the amax of the previous step; MX formats need none.
         self.states = {name: hg.AmaxState() for name in ("x", "w", "dy")} if recipe == "fp8" else {}
 
     def forward(self, x: Floats, training: bool = True) -> Floats:

@@ -71,7 +71,7 @@ def recorded(call: Call) -> Launches:
 def microseconds(calls: dict[str, Call], batch: int = 50, batches: int = 40) -> dict[str, float]:
     """Time calls that only queue work; medians.
 
-    The calls take turns, batch by batch, so that what disturbs one disturbs all. What a batch has queued runs
+    Batches of the calls alternate, so that other load disturbs all equally. What a batch has queued runs
     before the next one is timed, and some calls go first: the emulator, which shares the cores, leaves the
     caches to Python as a GPU would.
     """

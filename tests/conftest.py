@@ -32,7 +32,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     try:
         runtime = SessionRuntime(config).open()
     except pytest.exit.Exception:
-        return 0  # what cannot be had is told when the session starts
+        return 0  # the error is raised when the session starts
     if runtime != "emulator":
         return 0
     for threads in ("HIPGEMM_EMULATOR_THREADS", "OPENBLAS_NUM_THREADS"):

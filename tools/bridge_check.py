@@ -2,7 +2,7 @@
 
 ``python tools/bridge_check.py --record FILE`` on the emulator writes what the quantizers make of every class
 of input; ``python tools/bridge_check.py --codes FILE --out FOLDER`` does all the rest where the GPU is. Each
-section is a process of its own with a time limit, so none spoils another. The table is printed, and written
+section is a process of its own with a time limit, so none disturbs another. The table is printed, and written
 to FOLDER with logs and JSON. The runtime is the bridge unless HIPGEMM_RUNTIME says otherwise: on the emulator
 this is a rehearsal.
 """
@@ -95,9 +95,9 @@ def overhead(args: argparse.Namespace) -> Result:
 
 
 def bandwidth(args: argparse.Namespace) -> Result:
-    """Each pass over memory beside a plain copy: the minimum of bytes, over the median time.
+    """Each pass over memory, compared with a plain copy: the minimum of bytes, over the median time.
 
-    Calls are queued in rounds behind a copy, so that Python's time, which `overhead` measures, is hidden.
+    Calls are queued in rounds after a copy, so that Python's time, which `overhead` measures, is hidden.
     """
     import ml_dtypes
     import numpy as np
@@ -152,7 +152,7 @@ def bandwidth(args: argparse.Namespace) -> Result:
 
     found = {}
     for name, (floor, call) in calls.items():
-        plain = 2 * x.nbytes / seconds(copy)  # beside each, since clocks drift
+        plain = 2 * x.nbytes / seconds(copy)  # next to each, since clocks drift
         rate = floor * x.size / seconds(call)
         found[name] = {"TB/s": rate / 1e12, "copy TB/s": plain / 1e12, "ratio": rate / plain}
     return {"ok": all(row["ratio"] >= AIM for row in found.values()), "bytes": x.nbytes, "rates": found}
@@ -277,8 +277,8 @@ def everything(args: argparse.Namespace) -> int:
         if answer.exists():
             found[name] = json.loads(answer.read_text())
         else:
-            said = (args.out / f"{name}_section.log").read_text(errors="replace").strip().splitlines()
-            why = "it took too long" if code is None else f"exit status {code}: {said[-1] if said else ''}"
+            log = (args.out / f"{name}_section.log").read_text(errors="replace").strip().splitlines()
+            why = "it took too long" if code is None else f"exit status {code}: {log[-1] if log else ''}"
             found[name] = {"ok": False, "why": why}
         found[name]["seconds"] = round(time.perf_counter() - start, 1)
         print(f"{name}: {json.dumps(found[name])[:600]}", flush=True)
@@ -292,7 +292,7 @@ def everything(args: argparse.Namespace) -> int:
 def table(found: dict[str, Result]) -> str:
     """Markdown for docs/trust/benchmarks.md."""
     lines = [f"{line}  " for line in found.get("device", {}).get("about", [])]
-    lines += ["", "| pass over memory, bf16 | TB/s | a copy beside it, TB/s | ratio |", "|-|-|-|-|"]
+    lines += ["", "| pass over memory, bf16 | TB/s | a copy in the same run, TB/s | ratio |", "|-|-|-|-|"]
     for name, row in found.get("bandwidth", {}).get("rates", {}).items():
         lines.append(f"| {name} | {row['TB/s']:.3f} | {row['copy TB/s']:.3f} | {row['ratio']:.2f} |")
     lines += ["", "| launch | microseconds |", "|-|-|"]
@@ -302,11 +302,11 @@ def table(found: dict[str, Result]) -> str:
     for name, entry in found.items():
         verdict = {True: "passed", False: "FAILED", None: "ran"}[entry.get("ok")]
         keys = ("why", "passed", "failed", "error", "skipped", "cases", "above", "seconds")
-        said = [
+        text = [
             f"{key} {round(entry[key], 2) if key == 'above' else entry[key]}" for key in keys if key in entry
         ]
-        said += [f"{tool}: {x['summary'] or x['code']}" for tool, x in entry.get("tools", {}).items()]
-        lines.append(f"| {name} | {verdict} | {', '.join(said)} |")
+        text += [f"{tool}: {x['summary'] or x['code']}" for tool, x in entry.get("tools", {}).items()]
+        lines.append(f"| {name} | {verdict} | {', '.join(text)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -89,10 +89,10 @@ def alone(rng: np.random.Generator) -> None:
 
     for dtype in (np.dtype(np.uint8), np.dtype(np.uint16), np.dtype(np.uint32)):
         numbers, item = rng.integers(0, 99, (33, 65)).astype(dtype), dtype.itemsize
-        start, turned = hg.asarray(numbers), hg.empty((65, 33), dtype)
-        there = (turned.ptr, item, 33 * item)
+        start, transposed = hg.asarray(numbers), hg.empty((65, 33), dtype)
+        there = (transposed.ptr, item, 33 * item)
         _launch.copy_strided(0, 0, item, (start.ptr, 65 * item, item), there, 33, 65)
-        np.testing.assert_array_equal(turned.get(), numbers.T)
+        np.testing.assert_array_equal(transposed.get(), numbers.T)
 
     scale = hg.asarray(rng.integers(100, 140, (37, 5)).astype(np.uint8))
     size, step = gemm_scale_bytes(37, 160), gemm_scale_step(37)

@@ -102,7 +102,7 @@ def _notes(data: bytes) -> list[dict[str, Any]]:
 
 
 def _msgpack(data: bytes, at: int) -> tuple[Any, int]:
-    """The value at `at` and the position behind it. The types that metadata uses."""
+    """The value at `at` and the position after it. The types that metadata uses."""
     tag = data[at]
     at += 1
     if tag < 0x80:

@@ -35,12 +35,12 @@ class NativeParts(BuildHookInterface):  # type: ignore[misc]
 
 
 def _build(root: str) -> None:
-    """Run make; tell what it builds on the terminal, from which pip hides it, or, without one, to pip."""
+    """Run make; print what it builds on the terminal, from which pip hides it, or without one to pip."""
     command = ["make", "-C", root, "--no-print-directory", "kernels", "emulator-all"]
     lines: list[str] = []
     started = time.monotonic()
     with (
-        _terminal() as told,
+        _terminal() as output,
         subprocess.Popen(
             [*command, f"BUILD_PYTHON={sys.executable}"],
             stdout=subprocess.PIPE,
@@ -51,11 +51,11 @@ def _build(root: str) -> None:
         assert make.stdout is not None
         for line in make.stdout:
             lines.append(line)
-            start = "\r" * told.isatty()  # over what pip shows while it waits
-            print(f"{start}hipgemm: {line}", end="", file=told, flush=True)
+            start = "\r" * output.isatty()  # over what pip shows while it waits
+            print(f"{start}hipgemm: {line}", end="", file=output, flush=True)
         if make.wait():
             sys.exit(f"hipgemm: {' '.join(command)} failed:\n{''.join(lines[-100:])}")
-        print(f"hipgemm: built in {time.monotonic() - started:.0f} s", file=told)
+        print(f"hipgemm: built in {time.monotonic() - started:.0f} s", file=output)
 
 
 def _terminal() -> AbstractContextManager[TextIO]:

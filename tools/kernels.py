@@ -143,7 +143,7 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--table", action="store_true", help="only print the table of the last build")
     what.add_argument(
-        "--demo", action="store_true", help="only what the examples use, for the GPU at hand or gfx950"
+        "--demo", action="store_true", help="only what the examples use, for the present GPU or gfx950"
     )
     args = parser.parse_args()
     if args.table:

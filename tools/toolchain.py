@@ -176,7 +176,7 @@ def _named(wanted: str) -> Toolchain:
         raise BuildError(f"{origin} is no clang: `{wanted} --version` names none; {way_out(origin)}")
     lld = _lld_beside(Path(clang))
     if not lld:
-        raise tools.refused("has no ld.lld beside it or in PATH")
+        raise tools.refused("has no ld.lld next to it or in PATH")
     return replace(tools, lld=[lld])
 
 

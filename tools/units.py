@@ -83,7 +83,7 @@ class Compiler:
     def compile(
         self, units: Sequence[Unit], progress: Callable[[int, int], None] = lambda done, of: None
     ) -> list[Compiled]:
-        """Compile what is not kept, on all cores. `progress` is told how many kernels of how many."""
+        """Compile what is not kept, on all cores. `progress` gets how many kernels of how many."""
         self._cache.mkdir(parents=True, exist_ok=True)
         missing = [unit for unit in units if not self.has(unit)]
         # The slowest units first, so that all cores end at about the same time.
@@ -155,7 +155,7 @@ class Compiler:
 
 
 def read_files(rule: str) -> list[str]:
-    r"""The files that a rule for make names behind the colon.
+    r"""The files that a rule for make names after the colon.
 
     >>> read_files("unit.o: a.hpp \\\n  my\\ folder/b.hpp\n")
     ['a.hpp', 'my folder/b.hpp']

@@ -19,7 +19,7 @@ AccessPart& add(Access& out, Space space, const MemoryShape& shape, uint64_t lan
   return part;
 }
 
-// Lanes of which not all bytes are in range; `room` is how many are behind a lane's address.
+// Lanes of which not all bytes are in range; `room` is how many follow a lane's address.
 template <class F>
 void clip(AccessPart& part, uint64_t lanes, F room) {
   const uint64_t element = part.bytes < 4 ? part.bytes : 4;

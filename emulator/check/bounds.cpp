@@ -48,7 +48,7 @@ class Bounds final : public Check {
                       where);
   }
 
-  // Hardware reads zeros behind a workgroup's LDS, and drops what is stored there.
+  // Beyond a workgroup's LDS, hardware reads zeros and drops stores.
   bool in_lds(Wave& w, const Side& side, const Pending& p, const AccessPart& part) {
     uint64_t lanes = side.op->family == Family::FLAT ? part.lanes : p.exec;
     if (side.shape.counter) lanes &= -lanes;

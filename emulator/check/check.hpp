@@ -57,7 +57,7 @@ class Check {
   virtual void wave_started(Wave&, uint32_t /*sgprs*/) {}
   virtual bool before(Wave&, const Inst*, const Side&) { return true; }
   virtual void after(Wave&, const Side&) {}
-  // What a check asks to be told, since telling takes time: before and after every instruction,
+  // Which calls a check needs, since they take time: before and after every instruction,
   // else before waits, barriers and the end only; that something is queued; that it lands.
   struct Wants {
     bool all = true, queued = true, landing = true;

@@ -4,7 +4,7 @@
 #include "check/footprint.hpp"
 
 // What the instruction at `bytes` reads and writes, as text (cut to text_size, terminated), with
-// AGPRs told from VGPRs. Returns the instruction's size in bytes, 0 if it is none.
+// AGPRs distinguished from VGPRs. Returns the instruction's size in bytes, 0 if it is none.
 extern "C" __attribute__((visibility("default"))) int hipgemm_emulator_footprint(
     const uint8_t* bytes, size_t n, char* text, size_t text_size) {
   emu::Decoded d;

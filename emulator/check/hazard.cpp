@@ -139,7 +139,7 @@ class Hazards final : public Check {
     note(w, i, NoteKind::advice, "hazard: " + text);
     return true;
   }
-  // Of the wait states behind an XDL MFMA, those that AMD's binaries keep.
+  // Of the wait states after an XDL MFMA, those that AMD's binaries keep.
   static int kept_by_amd(const Traits& a) {
     return a.xdl ? a.passes + 2 : static_cast<int>(kLongest) + 1;
   }
@@ -291,7 +291,7 @@ class Hazards final : public Check {
                          scalar_name(k) + " is read after a vector operation has written it"))
             return false;
         }
-        if (k == kM0 && near(s, x.salu) && needs_settled_m0(b) &&
+        if (k == kM0 && near(s, x.salu) && needs_ready_m0(b) &&
             !too_close(w, i, s, x.salu, 1, "m0 is read after a scalar operation has written it",
                        b.shape.to_lds ? 0 : kLongest + 1))
           return false;
@@ -317,7 +317,7 @@ class Hazards final : public Check {
   }
 
   static bool is_fmas(Op op) { return op == Op::v_div_fmas_f32 || op == Op::v_div_fmas_f64; }
-  static bool needs_settled_m0(const Side& b) {
+  static bool needs_ready_m0(const Side& b) {
     switch (b.decoded.op) {
       case Op::s_movrels_b32:
       case Op::s_movrels_b64:

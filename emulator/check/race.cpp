@@ -79,14 +79,14 @@ class Races final : public Check {
     return true;
   }
   bool barrier_passed(Workgroup&) override {
-    settle_atomics();
+    resolve_atomics();
     order_.barrier();
     return true;
   }
 
   bool queued(Wave& w, const Side& side, const Pending& p) override {
     const bool atomic = synchronizes(side);
-    settle_atomics();
+    resolve_atomics();
     if (atomic) {
       order_.acquire(w.index);
       order_.release(w.index);
@@ -119,9 +119,9 @@ class Races final : public Check {
  private:
   static constexpr const char* kName = "race";
 
-  // What an atomic operation sees is settled when it lands: before the next access is made, at the
+  // What an atomic operation sees is decided when it lands: before the next access is made, at the
   // latest, that relies on it.
-  void settle_atomics() {
+  void resolve_atomics() {
     if (!atomics_) return;
     atomics_ = false;
     global_.acquire();
@@ -181,7 +181,7 @@ class Races final : public Check {
     }
     return true;
   }
-  // Nobody writes to the kernel's arguments.
+  // The kernel's arguments are never written.
   bool is_argument(const AccessPart& part) const {
     const auto begin = reinterpret_cast<uint64_t>(context_.kernarg.data());
     return part.lanes == 1 && part.address[0] - begin < context_.kernarg.size();

@@ -105,7 +105,7 @@ class RaceLaunch {
     }
     return "";
   }
-  // Both tell the time, which is the number of releases.
+  // Both return the time, which is the number of releases.
   uint64_t release() { return ++time_; }
   uint64_t now() {
     std::lock_guard lock(mutex);
@@ -119,7 +119,7 @@ class RaceLaunch {
     add_new(order, a);
     remembered_ += a.of.size() - before;
   }
-  // Nobody comes after this one.
+  // No other workgroup ends after this one.
   bool last_to_end() {
     const auto& grid = context_.launch.workgroups;
     return ++ended_ == uint64_t{grid[0]} * grid[1] * grid[2];

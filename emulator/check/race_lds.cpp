@@ -118,7 +118,7 @@ std::optional<Conflict> LdsShadow::access(const Order& order, uint32_t wave, Acc
       for (size_t w = 0; w < waves; w += 4)
         for (size_t k = 0; k < 4; ++k) above[k] |= r[w + k] > limit[w + k] ? -1 : 0;
     });
-    suspicious = (above[0] | above[1] | above[2] | above[3]) || latest > upto(order.settled());
+    suspicious = (above[0] | above[1] | above[2] | above[3]) || latest > upto(order.ordered());
     if (suspicious)
       if (auto conflict = find(order, wave, part, dma, atomic, stored, same)) return conflict;
     if (atomic)
@@ -136,7 +136,7 @@ std::optional<Conflict> LdsShadow::access(const Order& order, uint32_t wave, Acc
     latest = std::max(latest, written[u]);
     read[u * waves + wave] = mine + static_cast<int32_t>(l);
   });
-  suspicious = atomics_ || latest > upto(order.settled());
+  suspicious = atomics_ || latest > upto(order.ordered());
   return suspicious ? find(order, wave, part, dma, atomic, {}, same) : std::nullopt;
 }
 
@@ -156,19 +156,19 @@ bool LdsShadow::quick_read(const Order& order, uint32_t wave, AccessId id, const
   int32_t* const read = read_.data() + wave;
   const int shift = shift_;
   const size_t waves = waves_;
-  const int32_t mine = reference(id, 0), settled = upto(order.settled());
+  const int32_t mine = reference(id, 0), ordered = upto(order.ordered());
   bool suspicious = false;
   if (bytes >> shift == 1) {
     for (int l = 0; l < kLanes; ++l) {
       const uint32_t u = (address[l] + offset) >> shift;
-      suspicious |= written[u] > settled;
+      suspicious |= written[u] > ordered;
       read[u * waves] = mine + l;
     }
   } else {
     for (int l = 0; l < kLanes; ++l) {
       const uint32_t u = (address[l] + offset) >> shift;
       for (uint32_t k = 0; k < bytes >> shift; ++k) {
-        suspicious |= written[u + k] > settled;
+        suspicious |= written[u + k] > ordered;
         read[(u + k) * waves] = mine + l;
       }
     }
@@ -183,11 +183,11 @@ bool LdsShadow::quick_dma(const Order& order, uint32_t wave, AccessId id, uint64
   int32_t limit[kMaxWaves];
   for (uint32_t w = 0; w < waves; ++w) limit[w] = upto(order.before(wave, Counter::lds, w));
   limit[wave] = upto(order.landed(wave, Counter::lds));
-  const int32_t settled = upto(order.settled());
+  const int32_t ordered = upto(order.ordered());
   int32_t* const written = written_.data() + first;
   const int32_t* const read = read_.data() + first * waves;
   int32_t latest = 0;
-  for (size_t u = 0; u < count; ++u) latest |= written[u] > settled ? -1 : 0;
+  for (size_t u = 0; u < count; ++u) latest |= written[u] > ordered ? -1 : 0;
   const bool later = waves == 4   ? any_above<4>(read, count, limit)
                      : waves == 8 ? any_above<8>(read, count, limit)
                                   : any_above<16>(read, count, limit);

@@ -16,7 +16,7 @@ struct Conflict {
   bool other_stores;
 };
 
-// What LDS stores write, beside where. Null data: a DMA or an atomic operation.
+// What LDS stores write, and where. Null data: a DMA or an atomic operation.
 struct StoredData {
   const Pending* data = nullptr;
   bool high = false;  // of a short store: the upper half of the register
@@ -28,7 +28,7 @@ struct StoredData {
 // finding, and a wave's reads land in order.
 class LdsShadow {
  public:
-  // What is there from before stays: it is older than all that order.settled() says.
+  // What is there from before stays: it is older than all that order.ordered() includes.
   void attach(uint32_t bytes, uint32_t waves);
   void start_group();
   void clear();

@@ -16,7 +16,7 @@ bool Order::start_group() {
   if (!goes_on) next_ = 1;
   barriers_ = 0;
   first_ = next_;
-  forgotten_ = settled_ = next_ - 1;
+  forgotten_ = ordered_ = next_ - 1;
   flight_.fill({});
   for (auto& counters : before_)
     for (auto& of : counters) std::fill_n(of, kMaxWaves, next_ - 1);
@@ -87,13 +87,13 @@ AccessId Order::landed(uint32_t wave, Counter counter) const {
 void Order::barrier() {
   ++barriers_;
   AccessId now[kCounters][kMaxWaves];
-  settled_ = next_ - 1;
+  ordered_ = next_ - 1;
   for (int c = 0; c < kCounters; ++c)
     for (uint32_t w = 0; w < waves_; ++w) {
       now[c][w] = landed(w, static_cast<Counter>(c));
-      settled_ = std::min(settled_, now[c][w]);
+      ordered_ = std::min(ordered_, now[c][w]);
     }
-  forgotten_ = std::max(forgotten_, settled_);
+  forgotten_ = std::max(forgotten_, ordered_);
   for (uint32_t v = 0; v < waves_; ++v)
     for (int c = 0; c < kCounters; ++c) std::copy_n(now[c], waves_, before_[v][c]);
 }

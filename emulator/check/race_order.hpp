@@ -66,7 +66,7 @@ class Order {
     return before_[wave][static_cast<int>(counter)][of];
   }
   // All accesses up to this one come before everything that is issued now.
-  AccessId settled() const { return settled_; }
+  AccessId ordered() const { return ordered_; }
   // Up to and including this access, those of the wave have landed.
   AccessId landed(uint32_t wave, Counter counter) const;
 
@@ -85,7 +85,7 @@ class Order {
 
   uint32_t waves_ = 0, barriers_ = 0;
   AccessId next_ = 1, first_ = 1;  // the oldest that is in issued_
-  AccessId forgotten_ = 0, settled_ = 0;
+  AccessId forgotten_ = 0, ordered_ = 0;
   std::vector<Issued> issued_{1024};  // by id; the size is a power of two
   std::array<InFlight, kMaxWaves> flight_;
   AccessId before_[kMaxWaves][kCounters][kMaxWaves] = {};

@@ -23,7 +23,7 @@ struct Request {
 
 Request parse(const char* text);
 
-// What hipgemm_emulator_set_check said last, or HIPGEMM_EMULATOR_CHECK.
+// The last value of hipgemm_emulator_set_check, or HIPGEMM_EMULATOR_CHECK.
 Request requested();
 
 }  // namespace emu::check

@@ -1,4 +1,4 @@
-// The uninit check: values nobody has written that reach memory, an address or control flow. An
+// The uninit check: uninitialized values that reach memory, an address or control flow. An
 // undefined value may be loaded, moved, computed with and stored to LDS or scratch; it is a finding
 // when it is stored to global memory, used as an address, or decides a branch or EXEC.
 #include "check/uninit.hpp"
@@ -399,7 +399,7 @@ class Uninit final : public Check {
   }
 
   // Sixteen lanes exchange their data: with their memory side by side, element e of all of them is
-  // a run of sixteen. Elements of less than a byte are not told apart.
+  // a run of sixteen. Elements of less than a byte are not distinguished.
   void transpose(Wave& w, const Side& side, const AccessPart& part, uint64_t bad, Planes* row) {
     const char* const name = side.op->name;
     const int size = std::strstr(name, "_tr_b16") ? 2 : std::strstr(name, "_tr_b8") ? 1 : 0;
@@ -515,7 +515,7 @@ class Uninit final : public Check {
               if (!(data.byte[b] >> from & 1)) result.byte[b] &= ~(uint64_t{1} << l);
         }
         result = result & Planes::lanes(indices | ~p.exec);
-      } else {  // one undefined lane spoils all
+      } else {  // one undefined lane makes all undefined
         const uint64_t known = (data.whole() & indices) | ~p.exec;
         if (~known) result = Planes{};
       }

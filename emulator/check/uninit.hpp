@@ -13,7 +13,7 @@
 
 namespace emu::check {
 
-// Something nobody has written, and the instruction that picked it up.
+// An uninitialized value, and the instruction that read it.
 struct Origin {
   enum class Kind : uint8_t { vector, scalar, scc, lds, global, scratch } kind;
   uint64_t at;  // register or address

@@ -1,4 +1,4 @@
-// The uninit check: MFMA. Row m of A spoils row m of the result, column n of B column n.
+// The uninit check: MFMA. Row m of A affects row m of the result, column n of B column n.
 #include "check/uninit.hpp"
 
 namespace emu::check {

@@ -200,7 +200,7 @@ class Scalar {
       default:
         break;
     }
-    // Anything else: one unknown bit spoils the result.
+    // Anything else: one unknown bit makes the result unknown.
     for (const Registers& r : side_.foot.scalar_writes) {
       if (r.role == Role::implied) continue;
       store(r.first, r.count, 0, origin);

@@ -1,6 +1,6 @@
 // The uninit check: vector operations, byte by byte and lane by lane. Moves, logic, shifts by a
 // constant, selections and partial writes are followed exactly; for anything else one unknown byte
-// of a lane's operands spoils the lane's result.
+// of a lane's operands makes the lane's result unknown.
 #include <optional>
 
 #include "check/uninit.hpp"
@@ -367,7 +367,7 @@ class Vector {
     }
     return std::nullopt;
   }
-  // Arithmetic carries upwards only: compilers leave anything in bits that nobody will look at.
+  // Arithmetic carries upwards only: compilers leave anything in bits that are not used.
   static Planes carried(Planes p) {
     for (int b = 1; b < 4; ++b) p.byte[b] &= p.byte[b - 1];
     return p;

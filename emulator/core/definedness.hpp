@@ -1,6 +1,6 @@
-// Which bytes of device memory hold a value that somebody wrote. Told by whoever allocates, frees,
-// copies and fills memory outside kernels. Does nothing unless the uninit check is on when memory
-// is allocated; memory it was never told of counts as written.
+// Which bytes of device memory are initialized. Called for each allocation, free, copy and fill
+// outside kernels. Does nothing unless the uninit check is on when memory is allocated; unknown
+// memory counts as written.
 #pragma once
 
 #include <cstdint>

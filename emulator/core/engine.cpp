@@ -16,7 +16,7 @@ namespace {
 // How long a wave may run before the others get a turn, so that one can wait for another.
 constexpr uint64_t kTurn = 1'000'000;
 
-// Contents of registers and LDS that nobody has written: a signalling pattern, NaN as f32 and as
+// The contents of uninitialized registers and LDS: a signalling pattern, NaN as f32 and as
 // either bf16 half, far out of range as an address or index.
 constexpr uint32_t kPoison = 0xffbaffba;
 
@@ -190,7 +190,7 @@ void Engine::run_group(LaunchContext& context) {
     for (Wave* w : order_) {
       if (w->state == WaveState::running) {
         const uint64_t n = run_wave(*w, turn);
-        // What is in flight arrives some day, even if nobody waits for it.
+        // What is in flight arrives even without a wait.
         if (w->pc && w->state == WaveState::running &&
             (turn == kTurn || next_random(random_) % rarely == 0) &&
             !(wait_vm(*w, 0) && wait_lgkm(*w, 0)))
@@ -247,10 +247,10 @@ void Engine::run_groups(LaunchContext& context, Counters& counters) {
 
 namespace {
 
-// Engines are lent to host threads, since their memory is worth keeping.
-class Lent {
+// Engines are pooled and acquired by host threads, to reuse their memory.
+class AcquiredEngine {
  public:
-  Lent() {
+  AcquiredEngine() {
     Pool& p = pool();
     std::lock_guard lock(p.mutex);
     if (p.idle.empty()) {
@@ -261,12 +261,12 @@ class Lent {
     engine_ = std::move(p.idle.back());
     p.idle.pop_back();
   }
-  ~Lent() {
+  ~AcquiredEngine() {
     Pool& p = pool();
     std::lock_guard lock(p.mutex);
     p.idle.push_back(std::move(engine_));
   }
-  Lent(const Lent&) = delete;
+  AcquiredEngine(const AcquiredEngine&) = delete;
   Engine* operator->() const { return engine_.get(); }
 
  private:
@@ -339,7 +339,7 @@ void fill_packet(LaunchContext& c) {
 struct Execution::State {
   // What one of the host threads has.
   struct Worker {
-    std::optional<Lent> engine;
+    std::optional<AcquiredEngine> engine;
     Counters counters;
   };
 

@@ -1,5 +1,5 @@
-// Reading variables of the environment. A value that makes no sense is an error, told by the first
-// call that can: ignored, it would pass for one that was heeded.
+// Reading variables of the environment. A value that makes no sense is an error, reported by the
+// first call that can: ignored, it would seem to be in effect.
 #pragma once
 
 #include <charconv>

@@ -30,7 +30,7 @@ struct Choice {
   uint64_t seed = 1;
 };
 
-// One of the names; behind "random" a seed may follow.
+// One of the names; a seed may follow "random".
 std::optional<Choice> parse(std::string_view text, std::span<const std::string_view> names) {
   for (size_t k = 0; k < names.size(); ++k)
     if (text == names[k]) return Choice{static_cast<int>(k), 1};

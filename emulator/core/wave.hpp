@@ -16,7 +16,7 @@ namespace emu {
 inline constexpr int kLanes = 64;
 inline constexpr uint64_t kAllLanes = ~uint64_t{0};
 
-// Slots of Wave::s. 0..127 are as encoded; behind them the values that the encoding names
+// Slots of Wave::s. 0..127 are as encoded; then the values that the encoding names
 // otherwise, then the kernel's constants.
 enum Slot : uint16_t {
   kSlotFlatScratch = 102,
@@ -139,7 +139,7 @@ bool land_some(Wave& w);
 bool find_memory(Wave& w, uint64_t begin, uint64_t end);
 // Nanoseconds since some point in the past.
 uint64_t read_clock();
-// Where a computed branch leads, lowering the code there if nobody has been there; null after a
+// Where a computed branch leads, lowering the code there at the first visit; null after a
 // fault.
 const Inst* jump_to(Wave& w, const Inst* from, uint64_t address);
 

@@ -8,7 +8,7 @@
 
 namespace emu::count {
 
-// HIPGEMM_EMULATOR_COUNT, or what hipgemm_emulator_set_counting said since.
+// HIPGEMM_EMULATOR_COUNT, or the last value of hipgemm_emulator_set_counting.
 bool requested();
 
 struct Launch;  // what the host threads of a launch gather

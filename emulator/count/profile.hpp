@@ -8,7 +8,7 @@
 
 namespace emu::count {
 
-// What hipgemm_emulator_set_profiling said.
+// The last value of hipgemm_emulator_set_profiling.
 bool profiling();
 
 // Of one host thread.

@@ -16,7 +16,7 @@ class Touched {
   struct Size {
     uint64_t bytes = 0, lines = 0;
   };
-  // Adds all of another set; tells how much of it was new.
+  // Adds all of another set; returns how much of it was new.
   Size merge(const Touched& other);
 
  private:

@@ -64,7 +64,7 @@ std::shared_ptr<rt::Stream> stream_of(hipStream_t handle);
 inline const hipStream_t kLegacy = reinterpret_cast<hipStream_t>(1);     // the null stream
 inline const hipStream_t kPerThread = reinterpret_cast<hipStream_t>(2);  // the calling thread's own
 
-// Waits for the stream and throws what it has to tell.
+// Waits for the stream and throws its pending error.
 void synchronize(rt::Stream& stream);
 void throw_report(const rt::Report& report);
 

@@ -22,7 +22,7 @@ uint64_t extent(const Region& region, const CopyShape& shape, const char* what) 
 }
 
 // Whether we may touch the memory ourselves. The caller's own memory, registered or not, may have
-// been unmapped behind our back.
+// been unmapped by other code.
 bool is_ours(const std::optional<Block>& block) {
   return block && block->source == Block::Source::ours;
 }

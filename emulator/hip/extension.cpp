@@ -59,7 +59,7 @@ HIP_API void hipgemm_emulator_reset_counters() {
   hip::plain(0, [] { return rt::runtime().launches.reset(), 0; });
 }
 
-// The names of what hipgemm_emulator_launch tells before the counters.
+// The names of the values of hipgemm_emulator_launch before the counters.
 HIP_API const char* hipgemm_emulator_launch_names() { return kLaunchFields; }
 
 // One launch, by its number since the last reset; they are numbered as they end. Fills `out` with

@@ -29,7 +29,7 @@ enum hipMemoryType : int {
   hipMemoryTypeUnified = 11,
 };
 
-// Handles are opaque to the caller; see hip/api.hpp for what stands behind them.
+// Handles are opaque to the caller; see hip/api.hpp for what they refer to.
 using hipStream_t = struct ihipStream_t*;
 using hipEvent_t = struct ihipEvent_t*;
 using hipModule_t = struct ihipModule_t*;

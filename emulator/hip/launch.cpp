@@ -159,7 +159,7 @@ void copy_arguments(const loader::KernelInfo& info, void** params, void** extra,
   }
 }
 
-// What the compiler adds behind the explicit arguments. Those that need a runtime service that is
+// What the compiler adds after the explicit arguments. Those that need a runtime service that is
 // not here (printf, device-side malloc, multi-grid) stay null.
 void add_hidden_arguments(const loader::KernelInfo& info, const Shape& shape, Kernarg& kernarg) {
   for (const loader::Argument& argument : info.arguments) {

@@ -13,7 +13,8 @@ namespace rt {
 Module::~Module() {
   try {
     runtime().allocator.free(image.base);
-  } catch (...) {  // hipDeviceReset leaves code alone, so this cannot happen; and nobody to tell
+  } catch (
+      ...) {  // hipDeviceReset leaves code alone, so this cannot happen, and cannot be reported
   }
 }
 

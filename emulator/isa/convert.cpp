@@ -230,7 +230,7 @@ const Inst* narrow_32(Wave& w, const Inst* i) {
   return i + 1;
 }
 
-// Two tuples of 16 floats, which take turns.
+// Two tuples of 16 floats, interleaved.
 template <class S>
 const Inst* narrow_2x16(Wave& w, const Inst* i) {
   alignas(64) Row buffer;

@@ -87,7 +87,7 @@ constexpr bool selects_byte(Op op) {
          op == Op::v_cvt_scalef32_pk_fp4_f16 || op == Op::v_cvt_scalef32_pk_fp4_bf16;
 }
 
-// An operand: what the machine code names, with VGPR and AGPR told apart.
+// An operand: what the machine code names, with VGPR and AGPR distinguished.
 //   0..101 SGPR, 102/103 FLAT_SCRATCH, 104/105 XNACK_MASK, 106/107 VCC, 124 M0, 126/127 EXEC,
 //   128..208 integers 0..64, -1..-16, 235..239 apertures, 240..248 floats, 251 VCCZ, 252 EXECZ,
 //   253 SCC, 255 literal, 256..511 VGPR, 512..767 AGPR.

@@ -41,7 +41,7 @@ struct Modifiers {
   EMU_MEMBER bool bfloat() const { return bits >> kBfloatAt & 1; }
 };
 
-// The second dword of a DPP or SDWA form; bit 31 of the word before it tells them apart.
+// The second dword of a DPP or SDWA form; bit 31 of the word before it distinguishes them.
 struct Extra {
   uint32_t word;
   EMU_MEMBER uint32_t field(int hi, int lo) const { return word >> lo & ((2u << (hi - lo)) - 1); }
@@ -565,7 +565,7 @@ void lower_operands(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   const bool reads = op.has(kReadsDst) && op.dst.kind != 0;
   if (reads) {
     const uint16_t dst = l.vector(d.dst, op.dst.dwords);
-    if (n < 3) {  // as a fourth source it is always at hand
+    if (n < 3) {  // as a fourth source it is always available
       *at[n] = dst;
       if (op.dst.dwords == 2) i.x |= kWide0 << n;
       ++n;

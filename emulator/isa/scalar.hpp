@@ -57,7 +57,7 @@ EMU_INLINE void scalar(Semantics& t, Op op, F) {
   set(t, op, Op_::lower, Op_::run);
 }
 
-// The result, with SCC telling whether it is non-zero.
+// The result; SCC is whether it is non-zero.
 template <class T>
 EMU_INLINE T scc(Wave& w, T x) {
   w.scc = x != 0;

@@ -18,7 +18,7 @@ EMU_INLINE int in_range(const Pending& p, int dwords) {
   return (size - offset) / 4 < uint64_t(dwords) ? static_cast<int>((size - offset) / 4) : dwords;
 }
 
-// The memory behind `dwords` dwords; null after a fault.
+// The memory of `dwords` dwords; null after a fault.
 EMU_INLINE uint32_t* reach(Wave& w, const Pending& p, int dwords, bool store) {
   const uint64_t address = p.base & ~uint64_t{3}, end = address + uint64_t(dwords) * 4;
   if (!w.covers(address, end) && !find_memory(w, address, end))

@@ -132,7 +132,7 @@ EMU_INLINE u32 read_hardware(const Wave& w, u32 id) {
     case 2:
       return w.scc | (w.exec() == 0) << 9 | (w.vcc() == 0) << 10 | 1u << 16;  // STATUS
     case 4:
-      return w.index & 3;  // HW_ID: only the SIMD's share of it is told
+      return w.index & 3;  // HW_ID: only the SIMD part of it is emulated
     case 5:
       return w.vgprs / 8 - 1;
     default:

@@ -16,7 +16,7 @@ struct BundleEntry {
 
 bool is_bundle(Bytes image);
 std::vector<BundleEntry> parse_bundle(Bytes image);
-// As far as the readable part of the header tells.
+// As far as the readable part of the header shows.
 uint64_t bundle_size(Bytes header);
 
 }  // namespace loader

@@ -154,7 +154,7 @@ KernelInfo read_kernel(const CodeObject& object, Bytes file, const Value& metada
       bad_image(rt::text("kernel ", kernel.name, ": argument ", argument.name, " (", argument.bytes,
                          " bytes at ", argument.offset, ") lies beyond ", kMaxKernarg, " bytes"));
     }
-    // Padding may be listed behind the size that is stated.
+    // Padding may be listed after the stated size.
     kernel.kernarg_bytes = std::max(kernel.kernarg_bytes, argument.offset + argument.bytes);
     if (argument.name == "pad") {
       kernel.lists_padding = true;

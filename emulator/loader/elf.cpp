@@ -127,7 +127,7 @@ uint64_t count_symbols(const Elf& elf, Bytes file, const FileHeader& header,
     if (section.type == kDynamicSymbols) return section.bytes / sizeof(SymbolEntry);
   }
   if (!dynamic.hash)
-    bad_image("neither a section table nor a hash table tells the symbols' number");
+    bad_image("neither a section table nor a hash table gives the number of symbols");
   return read<uint32_t>(elf.at(file, dynamic.hash, 8, "hash table"), 4, "hash table");
 }
 

@@ -36,7 +36,7 @@ struct Elf {
   std::vector<Relocation> relocations;
   Bytes metadata;  // of the AMDGPU note; empty if there is none
 
-  // The file's bytes behind [address, address + size) of the loaded image.
+  // The file's bytes of [address, address + size) of the loaded image.
   Bytes at(Bytes file, uint64_t address, uint64_t size, const char* what) const;
 };
 

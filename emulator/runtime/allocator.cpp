@@ -56,7 +56,7 @@ std::string block_text(const Block& block) {
 void Allocator::map_large(Block& block) {
   const uint64_t align = block.bytes >= kHugePage ? kHugePage : kPage;
   const uint64_t body = round_up(block.bytes, kPage);
-  block.map_bytes = body + align + kPage;  // a guard page behind, at least one before
+  block.map_bytes = body + align + kPage;  // a guard page after, at least one before
   block.map_base = map_pages(block.map_bytes, PROT_NONE);
   block.base = round_up(block.map_base + kPage, align);
   if (mprotect(reinterpret_cast<void*>(block.base), body, PROT_READ | PROT_WRITE) != 0) {
@@ -121,7 +121,7 @@ Block Allocator::allocate(const Request& request) {
   std::list<Dead> spare(1);
   small ? map_small(block) : map_large(block);
   try {
-    // The host writes to managed memory without telling.
+    // The host writes to managed memory without a call.
     if (block.kind == Kind::device && !block.managed) {
       emu::definedness::fresh(block.base, block.bytes);
     }

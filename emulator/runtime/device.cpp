@@ -17,7 +17,7 @@ struct ThreadState {
     for (auto& [id, stream] : streams) {
       try {
         if (stream) remove_stream(stream);
-      } catch (...) {  // a thread that ends has nobody to tell
+      } catch (...) {  // a thread that ends cannot report it
       }
     }
   }

@@ -115,7 +115,7 @@ bool copy_rows(Transfer transfer, bool to_host, const Rows& ours, uint64_t host,
 }
 
 // Whether the caller's page that holds an address can be read; nothing if the kernel does not say.
-// The call compares the word there, wakes nobody, and answers EFAULT if it cannot read it.
+// The call compares the word there, wakes no thread, and returns EFAULT if it cannot read it.
 std::optional<bool> page_readable(uint64_t address) {
   static uint32_t other;
   if (syscall(SYS_futex, address & ~uint64_t{3}, FUTEX_CMP_REQUEUE_PRIVATE, 0, nullptr, &other,

@@ -99,7 +99,7 @@ void choose_devices(Options& result, int count) {
 // ---- what the host has
 // ----------------------------------------------------------------------------
 
-// A number in a file, times `unit`: the first, or that behind `key`. The most there is if there is
+// A number in a file, times `unit`: the first, or that after `key`. The most there is if there is
 // none.
 uint64_t number_in(const char* path, const char* key, uint64_t unit) {
   std::FILE* const file = std::fopen(path, "r");

@@ -13,11 +13,12 @@
 
 namespace rt {
 
-// What a thread lost and has not been told, for each device; guarded by the lock of the queues. It
-// makes sure that a thread hears of its own failure even if another one synchronized first.
+// The failures of a thread's work that are not reported yet, for each device; guarded by the lock
+// of the queues. It makes sure that a thread hears of its own failure even if another one
+// synchronized first.
 struct Mailbox {
-  std::array<Report, kMaxDevices> reports;  // by device
-  std::array<Report, kMaxDevices> told;     // the last; what it took with it is known to be lost
+  std::array<Report, kMaxDevices> reports;   // by device
+  std::array<Report, kMaxDevices> reported;  // the last; work that it ended is known to be lost
 };
 
 namespace {
@@ -37,8 +38,9 @@ const std::shared_ptr<Mailbox>& own_mailbox() {
 
 thread_local bool in_host_function = false;
 
-// A thread that waits runs the work itself if nobody else does, which saves two thread switches.
-// Work that depends on another stream does the same there; beyond this depth the workers take over.
+// A thread that waits runs the work itself if no other thread does, which saves two thread
+// switches. Work that depends on another stream does the same there; beyond this depth the workers
+// take over.
 constexpr int kMaxDepth = 32;
 thread_local int wait_depth = 0;
 
@@ -94,7 +96,7 @@ Marker Stream::enqueue(Work work) {
   if (queue_.size() > kLongQueue) {
     try {
       release(last_ - kLongQueue / 2);
-    } catch (const std::exception&) {  // it runs when somebody waits
+    } catch (const std::exception&) {  // it runs at the next wait
     }
   }
   return {shared_from_this(), last_};
@@ -114,7 +116,7 @@ void Stream::release(uint64_t ticket) {
 
 void Stream::start_worker() {
   if (!has_worker_) {
-    // Detached: at process exit a worker may sit in a kernel, and nobody can wait for that.
+    // Detached: at process exit a worker may sit in a kernel, and no thread can wait for that.
     std::thread([self = shared_from_this()] { self->loop(); }).detach();
     has_worker_ = true;
   }
@@ -148,7 +150,7 @@ std::optional<Failure> attempt(F&& f) noexcept {
 
 // Runs one item with the lock released. False if the deadline came before its end: it stays.
 bool Stream::run_oldest(std::unique_lock<std::mutex>& lock) noexcept {
-  Item& item = queue_.front();  // does not move when others are queued behind it
+  Item& item = queue_.front();  // does not move when others are queued after it
   Queues& queues = device.queues;
   running_ = true;
   lock.unlock();
@@ -170,7 +172,8 @@ bool Stream::run_oldest(std::unique_lock<std::mutex>& lock) noexcept {
     changed_.notify_all();
     return false;
   }
-  item.work = {};  // what it holds (memory snapshots, modules) goes before anyone is told
+  item.work =
+      {};  // what it holds (memory snapshots, modules) is released before waiting threads continue
   lock.lock();
   if (failure) {
     *item.report = std::move(failure->error);
@@ -180,7 +183,7 @@ bool Stream::run_oldest(std::unique_lock<std::mutex>& lock) noexcept {
   if (report) {
     if (!report_ && report != queues.last_fault) report_ = report;
     Mailbox& mail = *item.owner;
-    if (mail.told[device.id] != report && !mail.reports[device.id])
+    if (mail.reported[device.id] != report && !mail.reports[device.id])
       mail.reports[device.id] = report;
   }
   queue_.pop_front();
@@ -219,7 +222,7 @@ bool wait_until_deadline(const Marker& marker) {
     }
     try {
       stream.release(marker.ticket);
-    } catch (const std::exception&) {  // whoever runs it now may run the rest too
+    } catch (const std::exception&) {  // the thread that runs it now may run the rest too
       if (wait_depth >= kMaxDepth) throw;
     }
     const uint64_t seen = stream.done_;
@@ -257,7 +260,7 @@ Report take_report(Stream& stream) {
   const Report report = own ? own : stream.report_;
   if (!report) return nullptr;
   own.reset();
-  mail.told[stream.device.id] = report;
+  mail.reported[stream.device.id] = report;
   for_each_stream(queues, [&](Stream& other) {
     if (other.report_ == report) other.report_.reset();
   });

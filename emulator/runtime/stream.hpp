@@ -1,6 +1,6 @@
 // Streams: ordered work, run by a worker thread each, or by a thread that waits for it.
 //
-// In late mode (the default) nothing runs until somebody needs the result: a call that waits or
+// In late mode (the default) nothing runs until the result is needed: a call that waits or
 // queries, work in another stream that depends on it, or a queue grown too long. So a
 // missing synchronization shows up here every time, not once in a while on a GPU.
 //
@@ -87,7 +87,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     Work work;
     uint64_t epoch;
     std::shared_ptr<struct Mailbox> owner;  // of the thread that queued it
-    std::shared_ptr<Error> report;          // made at the start, so that telling needs no memory
+    std::shared_ptr<Error> report;          // made at the start, so that reporting needs no memory
   };
 
   void release(uint64_t ticket);
@@ -99,16 +99,16 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::condition_variable changed_;
   uint64_t last_ = 0, done_ = 0, released_ = 0;  // tickets
   bool has_worker_ = false, running_ = false, closing_ = false;
-  Report report_;  // the first failure that nobody was told
+  Report report_;  // the first failure that is not reported yet
 };
 
 // The part of a device that its streams share.
 struct Queues {
   std::shared_ptr<Stream> null;
   std::set<std::shared_ptr<Stream>> streams;  // all others
-  Report fault;                               // not told yet: queued work is dropped
+  Report fault;                               // not reported yet: queued work is dropped
   Report last_fault;
-  uint64_t epoch = 0;  // counts the faults that were told
+  uint64_t epoch = 0;  // counts the reported faults
 };
 
 // Waits until the marker is reached, and lets everything run that this takes.
@@ -119,15 +119,15 @@ bool wait_until_deadline(const Marker& marker);
 // Whether it is reached; lets everything run that this takes, but does not wait.
 bool poll(const Marker& marker);
 
-// What a call that synchronized with the stream has to tell the calling thread, once: null if all
-// went well.
+// What a call that synchronized with the stream must report to the calling thread, once: null if
+// all went well.
 Report take_report(Stream& stream);
 
 void add_stream(const std::shared_ptr<Stream>& stream);
-// Waits for the stream's work; what it has not told yet passes to the null stream.
+// Waits for the stream's work; what it has not reported yet passes to the null stream.
 void remove_stream(const std::shared_ptr<Stream>& stream);
 
-void drain(Device& device);  // waits for all of its streams; tells nothing
+void drain(Device& device);  // waits for all of its streams; reports nothing
 bool drain_until_deadline(Device& device);
 Report drain_and_report(Device& device);
 bool idle(Device& device);

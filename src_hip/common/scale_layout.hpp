@@ -26,7 +26,7 @@ inline constexpr u32 kScaleRows = 16;
 inline constexpr u32 kUnitElements = kUnitSteps * kStepElements;
 inline constexpr u32 kUnitRowBytes = kUnitSteps * kStepBlocks;
 
-// 2^0, for padding: the data beside it is zero.
+// 2^0, for padding, whose data is zero.
 inline constexpr u32 kNeutralScale = 127;
 
 // Its own inverse.

@@ -21,7 +21,7 @@ struct TileDescriptor {
   bool accumulate = false;  // add to what C holds
 };
 
-// Workgroups of the grid, which the runtime passes behind the arguments.
+// Workgroups of the grid, which the runtime passes after the arguments.
 HIPGEMM_DEVICE u32 workgroup_count() {
   return *(const __attribute__((address_space(4))) u32*)__builtin_amdgcn_implicitarg_ptr();
 }

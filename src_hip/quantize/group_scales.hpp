@@ -8,7 +8,7 @@
 #include "quantize/logical_scales.hpp"
 
 // Scales of blocks down columns, a row of them for each block, to the order of MN-major operands
-// (scale_layout.hpp), unit by unit of each group of rows (groups.hpp). by_group: blocks begin anew
+// (scale_layout.hpp), unit by unit of each group of rows (groups.hpp). by_group: new blocks begin
 // with each group. status: an OffsetFault, for wrong offsets.
 // clang-format off
 #define HIPGEMM_GroupScaleArgs(X)                                                                 \

@@ -1,4 +1,4 @@
-// The MX quantizer down columns, with blocks that begin anew at each group of rows.
+// The MX quantizer down columns, with new blocks at each group of rows.
 #pragma once
 
 #include "common/groups.hpp"
@@ -112,9 +112,9 @@ inline constexpr u32 kTileBlocks = OneWayMap::kRows / kBlockValues;
 // and the first tile of the group store them.
 HIPGEMM_DEVICE void store_padding(const MnScales& to, u32 col, u32 block, u32 first_block) {
   static_assert(kStepBlocks == 2 * kTileBlocks, "a tile is a step or half of one");
-  const u32 steps = count_k_tiles(to.k, kStepElements), behind = first_block + kTileBlocks;
-  if (behind * kScaleBlock >= to.k && behind < steps * kStepBlocks)
-    to.store(col, behind + block, kNeutralScale);
+  const u32 steps = count_k_tiles(to.k, kStepElements), next_block = first_block + kTileBlocks;
+  if (next_block * kScaleBlock >= to.k && next_block < steps * kStepBlocks)
+    to.store(col, next_block + block, kNeutralScale);
   if (first_block == 0 && steps % kUnitSteps != 0) {
     to.store_at(col, block, 0, kNeutralScale);
     to.store_at(col, block + kTileBlocks, 0, kNeutralScale);

@@ -186,7 +186,7 @@ def test_no_linker(driver, tmp_path, monkeypatch):
     driver()
     (tmp_path / "ld.lld").unlink()
     monkeypatch.setenv("PATH", "/usr/bin:/bin" if not Path("/usr/bin/ld.lld").exists() else "")
-    assert refusal() == f"({VERSION}) has no ld.lld beside it or in PATH"
+    assert refusal() == f"({VERSION}) has no ld.lld next to it or in PATH"
 
 
 def test_a_linker_that_fails(driver):

@@ -143,8 +143,8 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
         pointer, _ = gemm_order(memory, bytes_, k, bits)
         # Both ways into the GEMM order agree, padding included.
         assert np.array_equal(ordered, memory.get(pointer, np.empty(size, np.uint8)))
-        spoiled = np.repeat(bytes_ == 255, 32, axis=1)[:, k:]
-        assert (codes[:, k:][~spoiled[:, : codes.shape[1] - k]] == 0).all(), "padding is zero"
+        nan_block = np.repeat(bytes_ == 255, 32, axis=1)[:, k:]
+        assert (codes[:, k:][~nan_block[:, : codes.shape[1] - k]] == 0).all(), "padding is zero"
         results.append((codes[:, :k], bytes_))
     return results
 

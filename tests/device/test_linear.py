@@ -143,7 +143,7 @@ def test_nothing_to_do(recipe, shape):
 
 
 def test_delayed_scaling(rng):
-    """Each step scales by the greatest magnitude of the one before."""
+    """Each step scales by the amax of the previous one."""
     states = {name: hg.AmaxState() for name in ("x", "w", "dy")}
     used: dict[str, Any] = dict.fromkeys(states)
     for size in (1.0, 8.0, 0.25):

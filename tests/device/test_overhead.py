@@ -50,7 +50,7 @@ def test_steady_state_allocates_nothing(name, calls):
     assert (found.mallocs, found.device_bytes, found.pinned_bytes) == (0, 0, 0)
     assert found.blocks < 30  # of Python, in 300 calls: counters grow
     wanted = {"hipModuleLaunchKernel": 300}
-    if name == "quantize_fp8":  # it looks for the greatest magnitude first
+    if name == "quantize_fp8":  # it computes the amax first
         wanted = {"hipModuleLaunchKernel": 600, "hipMemsetAsync": 300}
     requests = 0 if "out= " in name else 300
     if name == "sharded_matmul, split k":  # the reduction runs after the product

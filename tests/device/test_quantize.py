@@ -228,7 +228,7 @@ def test_fp8_given_amax(format, rng):
         for amax in (bad, np.array(bad, np.float32) if abs(bad) < 1e40 else bad):
             for on in (np.asarray, hg.asarray):
                 if isinstance(amax, np.ndarray) and on is hg.asarray:
-                    continue  # amax beside x, whose numbers are not known
+                    continue  # amax with x, whose values are not known
                 with pytest.raises(ValueError, match="amax must be finite and not negative; got "):
                     make(on(x), format, amax=amax)
 

@@ -176,7 +176,7 @@ def test_a_rocm_that_lacks_a_library(choose, build, tmp_path):
 
 
 def test_a_rocm_that_lacks_functions(choose, build):
-    """Told in one sentence, also by `info`, which never raises."""
+    """Reported in one sentence, also by `info`, which never raises."""
     rocm = build("*n = 1; return 0;")
     (text,) = choose("rocm", rocm=rocm)
     assert f"{rocm}/lib/libamdhip64.so (unknown HIP) is too old: hipgemm needs ROCm 6 or newer" in text

@@ -149,7 +149,7 @@ KERNEL two_opcodes(u32* out, const u32* in, u32 n) {
   c = __builtin_amdgcn_mfma_f32_16x16x16f16(b, b, c, 0, 0, 0);
   out[ME] = __builtin_bit_cast(u32, c.x + c.w);
 }
-// OperandChecks that the checks must find in compiled code.
+// Faults that the checks must find in compiled code.
 KERNEL bad_uninit(u32* out, const u32* in, u32 n) {
   SHARED u32 part[256];
   if (LANE < 255) part[LANE] = in[ME];

@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "hipgemm" / "kernels"
 MEMORY = ("late", "early", "late-vm", "late-lgkm")
 OUT = "v_lshlrev_b32 v1, 2, v0\nglobal_store_dword v1, v8, s[4:5] offset:2048\n"
 
-# OperandChecks, and the modes that give wrong values.
+# Faults, and the modes that give wrong values.
 FAULTS: dict[str, tuple[str, set[str]]] = {
     "right": (DMA + BARRIER + READ_OTHER + OUT, set()),
     # An LDS read does not wait for the DMA before it. Where LDS is late too, the DMA lands first.
