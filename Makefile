@@ -127,7 +127,7 @@ emulator-all:
 
 # Makes targets, given variables, in as many jobs as there are cores where the caller asked for none. It counts first
 # how many units are to be compiled.
-in_parallel = rm -rf $(OBJ)/told && mkdir -p $(OBJ)/told/0 && rm -f $(OBJ)/done; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
+in_parallel = rm -rf $(OBJ)/reported && mkdir -p $(OBJ)/reported/0 && rm -f $(OBJ)/done; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
   $(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$$(nproc)) $(1) $(2) UNITS=$$units
 
 # Files that change when their text does.
@@ -145,7 +145,7 @@ define compile
 @: compile $@
 @mkdir -p $(@D)
 @$(EMU_CXX) $(EMU_FLAGS) $(2) -c -o $@ $(1)
-@echo >> $(OBJ)/done; n=$$(wc -l < $(OBJ)/done); test -z "$(UNITS)" || ! mkdir $(OBJ)/told/$$((n * 4 / $(UNITS))) 2>/dev/null || \
+@echo >> $(OBJ)/done; n=$$(wc -l < $(OBJ)/done); test -z "$(UNITS)" || ! mkdir $(OBJ)/reported/$$((n * 4 / $(UNITS))) 2>/dev/null || \
   echo "emulator: $$n of $(UNITS) units compiled"
 endef
 

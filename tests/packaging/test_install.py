@@ -19,7 +19,7 @@ COMPILED = (
     "build/cxx",
     "build/zig",
     "build/kernels",
-)  # if from these sources: make and tools/units.py see to it
+)  # if from these sources: make and tools/units.py rebuild them
 pytestmark = [pytest.mark.install, pytest.mark.emulator("what is installed runs anywhere")]
 
 
@@ -33,7 +33,7 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        start_new_session=True,  # without a terminal, on which the build would tell how far it is
+        start_new_session=True,  # without a terminal, on which the build would print progress
     )
     assert done.returncode == 0, f"{command} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
@@ -87,9 +87,9 @@ def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
     For one level of CPUs; `-v` shows what is built.
     """
     python = fresh_python(tmp_path / "venv")
-    told = run(python, "-m", "pip", "install", "-v", tree, cwd=tmp_path, CXX="", ALL_LEVELS=cpu_level())
-    assert re.search(r"hipgemm: kernels: \d+ ", told)
-    assert re.search(r"hipgemm: built in \d+ s", told)
+    output = run(python, "-m", "pip", "install", "-v", tree, cwd=tmp_path, CXX="", ALL_LEVELS=cpu_level())
+    assert re.search(r"hipgemm: kernels: \d+ ", output)
+    assert re.search(r"hipgemm: built in \d+ s", output)
     selftest(python, tmp_path)
 
 
