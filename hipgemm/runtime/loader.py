@@ -210,10 +210,12 @@ def _library_override(hip: Any, library: str) -> Iterator[None]:
 def _mapped_libraries() -> list[str]:
     """The paths of every libamdhip64 that this process has loaded."""
     try:
-        maps = Path("/proc/self/maps").read_text(errors="replace")
+        maps = os.fsdecode(Path("/proc/self/maps").read_bytes())
     except OSError:
         return []
-    return sorted(set(re.findall(r"\s(/[^\n]*libamdhip64[^/\n]*\.so[^/\n]*)$", maps, re.MULTILINE)))
+    found = re.findall(r"\s(/[^\n]*libamdhip64[^/\n]*\.so[^/\n]*)$", maps, re.MULTILINE)
+    # The kernel writes a newline in a name as \012.
+    return sorted({path if os.path.exists(path) else path.replace(r"\012", "\n") for path in found})
 
 
 def _same_file(a: str | Path, b: str | Path) -> bool:

@@ -167,7 +167,8 @@ for name in names:
         faults.append(str(error))
 found = {"faults": faults, "opened": lib is not None}
 if lib is not None:
-    mapped = re.findall(r"\s(/[^\n]*libamdhip64[^/\n]*\.so[^/\n]*)$", open("/proc/self/maps").read(), re.M)
+    maps = open("/proc/self/maps", errors="surrogateescape").read()
+    mapped = re.findall(r"\s(/[^\n]*libamdhip64[^/\n]*\.so[^/\n]*)$", maps, re.M)
     found["library"] = name if "/" in name or not mapped else mapped[0]
     found["emulated"] = any(hasattr(lib, f"hipgemm_{kind}_last_report") for kind in ("emulator", "bridge"))
     found["missing"] = [function for function in functions if not hasattr(lib, function)]
