@@ -17,10 +17,17 @@ MAKEFLAGS += --no-builtin-rules
 PYTHON ?= python3
 VENV := .venv
 # pip's build environment passes its own Python here; otherwise the project's .venv serves.
-BUILD_PYTHON ?= $(VENV)/bin/python
-ifeq ($(BUILD_PYTHON),$(VENV)/bin/python)
+BUILD_PYTHON ?= .venv/bin/python
+export BUILD_PYTHON
+RUN := "$$BUILD_PYTHON"# for the shell to expand: a path may have blanks, quotes and dollars
+ifeq ($(value BUILD_PYTHON),$(VENV)/bin/python)
   READY := $(VENV)/.installed
   READY_TO_TEST := $(VENV)/.installed-test
+  # Anything may be in the path of this folder, but for what Python cannot have in that of an environment.
+  ifeq ($(wildcard $(READY)),)
+    UNFIT := $(shell $(PYTHON) tools/unfit_path.py)
+    $(if $(UNFIT),$(error $(UNFIT)))
+  endif
 endif
 
 .PHONY: help environment demo test fuzz lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
@@ -62,13 +69,13 @@ environment: $(READY_TO_TEST)
 MANIFEST := hipgemm/kernels/manifest.json
 ALL_KERNELS := build/kernels/complete
 kernels: $(ALL_KERNELS)
-	@$(if $(TABLE),$(BUILD_PYTHON) tools/kernels.py --table)
+	@$(if $(TABLE),$(RUN) tools/kernels.py --table)
 
 KERNEL_INPUTS := $(wildcard tools/*.py src_hip/* src_hip/*/*)
 $(MANIFEST): $(KERNEL_INPUTS) | $(READY)
-	@$(BUILD_PYTHON) tools/kernels.py --demo
+	@$(RUN) tools/kernels.py --demo
 $(ALL_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
-	@$(BUILD_PYTHON) tools/kernels.py
+	@$(RUN) tools/kernels.py
 	@mkdir -p $(@D) && touch $@
 
 # ---- emulator ------------------------------------------------------------------------------------
@@ -83,7 +90,7 @@ endif
 ifeq ($(EMU_CXX),)
   # Naming the target keeps zig from tuning for this very CPU, and from needing this very libc.
   ZIG := 1
-  EMU_CXX := $(BUILD_PYTHON) -m ziglang c++ -target $(MACHINE)-linux-gnu.2.28
+  EMU_CXX := $(RUN) -m ziglang c++ -target $(MACHINE)-linux-gnu.2.28
   export ZIG_LOCAL_CACHE_DIR := build/zig-cache
   OBJ := build/zig
 else
@@ -169,7 +176,7 @@ BRIDGE_KERNELS := hipgemm/kernels/bridge.json
 bridge: $(BRIDGE) $(BRIDGE_KERNELS)
 
 $(BRIDGE_KERNELS): $(KERNEL_INPUTS) | $(READY)
-	$(BUILD_PYTHON) tools/ptx.py
+	$(RUN) tools/ptx.py
 
 $(BRIDGE): $(wildcard bridge/*) emulator/hip/hip_types.hpp emulator/hip/errors.def | $(READY)
 	@mkdir -p $(@D)
@@ -186,7 +193,7 @@ build/bridge/libcuda.so.1: tests/bridge/cuda_on_emulator.cpp bridge/driver.hpp e
 # pip, the compiler of the emulator and that of the kernels side by side.
 demo:
 	@+$(call in_parallel,$(READY) $(EMULATOR) $(MANIFEST),LEVELS="$(LEVELS)")
-	@$(BUILD_PYTHON) examples/quickstart.py
+	@$(RUN) examples/quickstart.py
 
 # Tests that need a feature of the emulator run on it, in processes of their own; all others on the runtime that
 # HIPGEMM_RUNTIME asks for. pytest ends with 1 where tests fail, with 5 where PYTEST_ARGS leaves none in a part.
@@ -194,29 +201,29 @@ demo:
 test: $(READY_TO_TEST)
 	@+$(call in_parallel,$(EMULATOR) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
 	@status=0; for part in others emulated; do \
-	  $(BUILD_PYTHON) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
+	  $(RUN) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
 	done; exit $$status
 
 # Damaged code objects, for as long as one likes: make fuzz FUZZ_ROUNDS=100000
 FUZZ_ROUNDS ?= 20000
 fuzz: $(READY_TO_TEST) emulator kernels
-	HIPGEMM_FUZZ_ROUNDS=$(FUZZ_ROUNDS) $(BUILD_PYTHON) -m pytest -q tests/emulator/test_loader.py
+	HIPGEMM_FUZZ_ROUNDS=$(FUZZ_ROUNDS) $(RUN) -m pytest -q tests/emulator/test_loader.py
 
-CLANG_FORMAT = git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/clang-format
+CLANG_FORMAT = git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/python -c 'from clang_format import clang_format; clang_format()'
 lint: $(VENV)/.installed-lint
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m mypy
 	$(CLANG_FORMAT) --dry-run -Werror
 
 format: $(VENV)/.installed-lint
-	$(VENV)/bin/ruff check --fix --quiet . ; $(VENV)/bin/ruff format .
+	$(VENV)/bin/python -m ruff check --fix --quiet . ; $(VENV)/bin/python -m ruff format .
 	$(CLANG_FORMAT) -i
 
 bench: $(READY) emulator-all kernels
-	$(BUILD_PYTHON) -m hipgemm bench
-	HIPGEMM_RUNTIME=emulator $(BUILD_PYTHON) -m hipgemm explain --check  # by its counters
+	$(RUN) -m hipgemm bench
+	HIPGEMM_RUNTIME=emulator $(RUN) -m hipgemm explain --check  # by its counters
 
 # The site of docs/, with the API reference made from the docstrings. A warning, such as a broken link, is an error.
 docs: $(VENV)/.installed-docs
@@ -224,7 +231,7 @@ docs: $(VENV)/.installed-docs
 	@echo "built build/docs/index.html"
 
 wheel: $(READY)
-	$(BUILD_PYTHON) -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(RUN) -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf build dist $(EMULATOR) $(BRIDGE) hipgemm/kernels/*.co hipgemm/kernels/*.ptx $(MANIFEST) $(BRIDGE_KERNELS)

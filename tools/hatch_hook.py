@@ -42,10 +42,13 @@ def _build(root: str) -> None:
     with (
         _terminal() as output,
         subprocess.Popen(
-            [*command, f"BUILD_PYTHON={sys.executable}"],
+            command,
+            env=os.environ
+            | {"BUILD_PYTHON": sys.executable},  # as it is: make expands what is on its command line
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
         ) as make,
     ):
         assert make.stdout is not None

@@ -131,12 +131,14 @@ class Compiler:
             # As with -MD -MF, which drivers ignore when they compile for a GPU only.
             dependencies = ("-dependency-file", str(read), "-MT", "unit", "-sys-header-deps")
             passed_on = (part for flag in dependencies for part in ("-Xclang", flag))
-            flags = (f"-I{folder}", *unit.flags, *passed_on)
+            # From where the compiler runs: so its list names no folder above, which may have any character.
+            here = os.path.relpath(scratch, self._source.parent)
+            flags = (f"-I{here}", *unit.flags, *passed_on)
             self._tools.compile(self._source, unit.arch, made, *flags)
             bare.write_text(made.read_text().split(METADATA)[0])
             self._tools.assemble(bare, unit.arch, target)
             made.write_bytes(gzip.compress(made.read_bytes(), 1))
-            files = [name for name in read_files(read.read_text()) if not name.startswith(scratch)]
+            files = [name for name in read_files(read.read_text()) if not name.startswith(here)]
             assembly, code = self._paths(unit, files)
             made.replace(assembly)
             target.replace(code)

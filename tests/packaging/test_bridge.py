@@ -32,8 +32,9 @@ TESTS = (
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Variables of a process on the bridge, which is built if need be."""
     done = subprocess.run(
-        ["make", "-s", "bridge", DRIVER, f"BUILD_PYTHON={sys.executable}"],
+        ["make", "-s", "bridge", DRIVER],
         cwd=ROOT,
+        env=os.environ | {"BUILD_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         check=False,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import ziglang
+from odd_names import ODD
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = (
@@ -42,7 +43,7 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A copy of the sources and of what is compiled; what it compiles itself is kept for the next run."""
-    copy = tmp_path_factory.mktemp("tree") / "hipgemm"
+    copy = tmp_path_factory.mktemp("tree") / ODD / "hipgemm"
     ignored = (".git", ".venv*", "build", "dist", "__pycache__", ".*_cache", "*.so", "*.co", "manifest.json")
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*ignored))
     for compiled in COMPILED:
@@ -86,7 +87,7 @@ def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
 
     For one level of CPUs; `-v` shows what is built.
     """
-    python = fresh_python(tmp_path / "venv")
+    python = fresh_python(tmp_path / ODD)
     output = run(python, "-m", "pip", "install", "-v", tree, cwd=tmp_path, CXX="", ALL_LEVELS=cpu_level())
     assert re.search(r"hipgemm: kernels: \d+ ", output)
     assert re.search(r"hipgemm: built in \d+ s", output)
@@ -95,7 +96,7 @@ def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
 
 def test_wheel(tree: Path, tmp_path: Path) -> None:
     """The wheel holds all a user needs and nothing else; it runs with hip-python 7 as well."""
-    run("make", "-C", tree, "wheel", f"BUILD_PYTHON={sys.executable}", cwd=tmp_path)
+    run("make", "-C", tree, "wheel", cwd=tmp_path, BUILD_PYTHON=sys.executable)
     (wheel,) = (tree / "dist").glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {"py.typed", "kernels/manifest.json", "kernels/hipgemm_gfx950.co", "_emulator/libamdhip64.so"}

@@ -136,9 +136,10 @@ def test_status_of_make_test(tmp_path, others, emulated, status):
     )
     python.chmod(0o755)
     done = subprocess.run(
-        ["make", "-s", "-o", "emulator", "-o", "kernels", "test", f"BUILD_PYTHON={python}"],
+        ["make", "-s", "-o", "emulator", "-o", "kernels", "test"],
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")},
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        | {"BUILD_PYTHON": str(python)},
         capture_output=True,
         text=True,
         check=False,
