@@ -88,12 +88,6 @@ MESSAGES = [
         "a.shape=(128, 4096), b.shape=(4100, 256)",
     ),
     (
-        (zeros(2, 3, dtype=np.float32), zeros(3, 4)),
-        {},
-        "a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), or "
-        "quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4",
-    ),
-    (
         ([[1.0]], zeros(1, 4)),
         {},
         "a must be a numpy.ndarray or a hipgemm.DeviceArray; got list; convert it with numpy.asarray",
@@ -112,11 +106,6 @@ MESSAGES = [
         (zeros(4, 2, 3), zeros(3, 4), zeros(2, 4)),
         {},
         "out.shape must be (batch.., M, N)=(4, 2, 4); got (2, 4); a.shape=(4, 2, 3), b.shape=(3, 4)",
-    ),
-    (
-        (zeros(2, 3), zeros(3, 4, dtype=np.float16)),
-        {},
-        "a.dtype and b.dtype must be the same; got bfloat16 and float16",
     ),
     (
         (zeros(2, 3), zeros(3, 4)),
@@ -161,25 +150,8 @@ MESSAGES = [
     ),
     (
         (zeros(2, 3), zeros(3, 4)),
-        {"alpha": 1j},
-        "alpha must be a real number or a 0-d float32 DeviceArray; got complex",
-    ),
-    ((zeros(2, 3), zeros(3, 4)), {"alpha": 1e39}, "alpha must fit float32; got 1e+39"),
-    (
-        (zeros(2, 3), zeros(3, 4)),
         {"alpha": Fake((), BF16)},
         "alpha.dtype must be float32; got bfloat16",
-    ),
-    (
-        (zeros(2, 3), zeros(3, 4)),
-        {"alpha": Fake((1,), np.float32)},
-        "alpha on a device must be 0-d; got alpha.shape=(1,)",
-    ),
-    (
-        (zeros(2, 3), Fake((3, 4))),
-        {},
-        "a, b must be on the same device; got a on the host, b on device 0; "
-        "copy host arrays with hipgemm.asarray(x, device=0)",
     ),
     (
         (Fake((2, 3)), Fake((3, 4), device=1)),
@@ -250,8 +222,7 @@ def test_output_overlapping_itself():
 
 def test_output_overlapping_an_input():
     store = zeros(8, 8)
-    a, b = store[:4], zeros(8, 8)
-    assert faults(a, b, store[3:7]) == ["out must not overlap a; got arrays that share memory"]
+    b = zeros(8, 8)
     assert faults(b[:4], store, store[::2]) == ["out must not overlap b; got arrays that share memory"]
     row = np.zeros((3, 4), np.float32)
     assert faults(zeros(2, 3), zeros(3, 4), row[:2], bias=row[1]) == [
@@ -366,13 +337,6 @@ ALIKE = "a and b must have the same kind of format (both fp8, both MX, or neithe
             MX8.T,
             ValueError,
             "a must be blocked along K, its axis -1; got axis=-2; quantize with quantize_mxfp8(x, axis=-1)",
-        ),
-        (
-            MX8,
-            MX8_COLUMNS.T,
-            ValueError,
-            "b must be blocked along K, its axis -2; got axis=-1; "
-            "quantize with quantize_mxfp8(x, axis=-2), or quantize_mxfp8(x.T).T",
         ),
         (
             FP8,
