@@ -1,4 +1,4 @@
-"""The cost model against the emulator's counters: what kernels really ask for, and who wins by that."""
+"""The cost model against the emulator's counters, and how its choice ranks by them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Size = tuple[int, int, int]  # M, N, K
 
 @dataclass(frozen=True)
 class Shape:
-    """A product worth a check."""
+    """A product to check."""
 
     what: str
     m: int
@@ -93,7 +93,7 @@ SHAPES = (
     Shape("cube", 8192, 8192, 8192, "fp8_e4m3"),
 )
 
-# Experts of gpt-oss, Mixtral and DeepSeek V3, for a token's few rows up to a long prompt's many.
+# Experts of gpt-oss, Mixtral and DeepSeek V3, from a few rows of decoding to many rows of a long prompt.
 GROUPED = tuple(
     Shape("experts", rows, n, k, form, groups=groups)
     for form in ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
@@ -128,10 +128,10 @@ MATRIX_CLOCKS, LDS_CLOCKS, DMA_BYTES, READ_BYTES, UNIQUE_BYTES, WRITTEN_BYTES = 
 def counted_launch(
     kernel: Kernel, m: int, n: int, k: int, *, single: bool = False, whole: Size | None = None
 ) -> Numbers:
-    """Count one launch for a product of whatever memory holds, which no counter depends on.
+    """Count one launch on uninitialized memory, since no counter depends on the values.
 
-    If `single`, it is a part of K: in float32, and scales that are not of blocks come later. If it is a
-    piece of a `whole` (M, N, K), its rows lie as far apart as there.
+    `single`: for a part of K, with float32 output and without per-tensor scales. If it is a part of a `whole`
+    (M, N, K), its pitches are those of the whole product.
     """
     device = _hip.current_device()
     blocks: list[_hip.Block] = []
@@ -153,15 +153,15 @@ def counted_launch(
     if kernel.layout == "nt":
         values["k"] = _up(k, kernel.chunk)
     for side, name, rows, whole_rows in ((0, "a", m, whole_m), (1, "b", n, whole_n)):
-        lines, along = (k, whole_rows) if k_strided(kernel, side) else (rows, whole_k)
-        ld = _up(along, kernel.chunk)
-        values[name], values[f"ld{name}"] = memory(lines * ld * kernel.bits // 8), ld
+        vectors, length = (k, whole_rows) if k_strided(kernel, side) else (rows, whole_k)
+        ld = _up(length, kernel.chunk)
+        values[name], values[f"ld{name}"] = memory(vectors * ld * kernel.bits // 8), ld
         if kernel.op.startswith("scaled") and (QUANTIZED[kernel.a].block or not single):
             blocked = bool(QUANTIZED[kernel.a].block)
             values[f"{name}_scale"] = memory(gemm_scale_bytes(whole_rows, k) if blocked else 4)
             values[f"{name}_scale_step"] = gemm_scale_step(whole_rows) if blocked else 0
-    turns = max(1, -(-k // kernel.tile[2]))
-    values["split_tiles"] = turns + turns % 2
+    iterations = max(1, -(-k // kernel.tile[2]))
+    values["split_tiles"] = iterations + iterations % 2
     values["c"] = memory(4 * m * n)
     values["out_type"] = F32 if single else BF16
     workgroups = -(-m // kernel.tile[0]) * -(-n // kernel.tile[1])
@@ -191,9 +191,9 @@ def _up(n: int, chunk: int) -> int:
 
 
 def _tile(kernel: Kernel, m: int, n: int, k_tiles: int, single: bool, whole: Size) -> Numbers:
-    """Count one workgroup's tile (m, n) of a product over `k_tiles` K tiles, the last one as ragged as there.
+    """Count one workgroup's tile (m, n) of a product over `k_tiles` K tiles, with the same partial last one.
 
-    Counters grow by the same amount with every two K tiles, so that a few are enough.
+    Counters grow by the same amount for every two K tiles, so a few are enough.
     """
     step = kernel.tile[2]
     rest = whole[2] - (max(1, -(-whole[2] // step)) - 1) * step
@@ -210,7 +210,7 @@ def _tile(kernel: Kernel, m: int, n: int, k_tiles: int, single: bool, whole: Siz
 
 @dataclass(frozen=True)
 class Counted:
-    """What a candidate costs by the counters: one whole workgroup, and the sum over all of them."""
+    """The cost of a candidate by the counters: of one whole workgroup, and the sum over all."""
 
     cost: Cost
     tile: Numbers
@@ -218,7 +218,7 @@ class Counted:
 
     @property
     def terms(self) -> dict[str, float]:
-        """The model's terms of the main loop with what was counted in place of what it expects."""
+        """The model's terms of the main loop, from counters instead of the model's numbers."""
         load, splits = self.cost.load, self.cost.splits
         mine, chip = load.per_unit(splits), load.chip
         simds = max(1.0, 4 / (load.waves * min(mine, load.resident)))
@@ -232,13 +232,13 @@ class Counted:
 
     @property
     def floor(self) -> float:
-        """Clocks below which it cannot be by what was counted alone, and what a second launch adds."""
+        """A lower bound in clocks, from the counted terms alone and the reduction."""
         terms = {term.name: term.clocks for term in self.cost.terms}
         return max(self.terms.values()) + terms.get("reduction", 0.0)
 
     @property
     def clocks(self) -> float:
-        """The estimate with what was counted; what counters do not know (latency, starts) by the model."""
+        """The estimate with counted terms; terms without counters (latency, starts) by the model."""
         terms = {term.name: term for term in self.cost.terms}
         loop = [*self.terms.values(), terms["fabric"].clocks, terms["latency"].clocks]
         added = (t.clocks for t in terms.values() if not t.overlaps and t.name != "uneven")
@@ -246,7 +246,7 @@ class Counted:
 
 
 def count(cost: Cost) -> Counted:
-    """Count what a candidate would do: each kind of tile, whole or cut by an edge, once for all of them."""
+    """Count a candidate: each kind of tile, whole or at an edge, once for all tiles of that kind."""
     kernel, load = cost.kernel, cost.load
     x = load.x
     single, splits = cost.splits > 1, cost.splits
@@ -270,10 +270,9 @@ def count(cost: Cost) -> Counted:
 
 
 def _unique(cost: Cost, rows: int, columns: int) -> float:
-    """Different bytes: each row and each column once, however many tiles read it.
+    """Distinct bytes: each row and each column once, even if many tiles read it.
 
-    How much of a tile's bytes is for its rows shows when there are fewer of them. Of an operand across K,
-    whole chunks of them are loaded.
+    A launch with fewer rows shows the share of the rows. Of an MN-major operand, whole chunks are loaded.
     """
     kernel, load = cost.kernel, cost.load
     x = load.x
@@ -299,7 +298,7 @@ def _unique(cost: Cost, rows: int, columns: int) -> float:
 
 
 def agreement(first: Sequence[float], second: Sequence[float]) -> float:
-    """Share of the pairs that two lists of times rank alike; a pair within 1 % in either counts as alike.
+    """The share of pairs that two lists of times rank alike; a pair within 1 % in either counts as alike.
 
     Examples
     --------

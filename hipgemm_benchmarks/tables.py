@@ -1,4 +1,4 @@
-"""How long calls take, and where the time goes."""
+"""Timing tables: products, quantizers, overhead, the emulator."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         (
             "--sizes",
             [256, 512, 1024],
-            "edges of the square products, comma-separated; quantizers take the last",
+            "sizes of the square products, comma-separated; quantizers use the last one",
         ),
-        ("--emulator-sizes", [512, 1024, 2048, 4096], "the same for the section on the emulator"),
+        ("--emulator-sizes", [512, 1024, 2048, 4096], "the same for the emulator's section"),
     ):
         shown = ",".join(map(str, default))
         parser.add_argument(name, type=_sizes, default=default, help=f"{what} (default: {shown})")
@@ -48,13 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeat",
         type=_count,
         default=5,
-        help="how often to time each call; the fastest counts (default: 5)",
+        help="repetitions of each call; the fastest counts (default: 5)",
     )
     parser.add_argument(
         "--seconds",
         type=_seconds,
         default=2.0,
-        help="how long to measure each rate and ratio of the section on the emulator (default: 2)",
+        help="seconds for each rate and ratio of the emulator's section (default: 2)",
     )
     timing.add_arguments(parser)
 
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the tables; with ``--op``, one of that operation."""
     if not args.op and (args.format or args.refcheck or args.csv or args.json or args.plot):
         raise SystemExit("bench: --format, --refcheck, --csv, --json and --plot go with --op; got no --op")
-    _hip.runtime()  # raises what is wrong with the one asked for
+    _hip.runtime()  # raises if the requested one is not available
     print(f"on {info().summary}")
     if args.op:
         return timing.run(args)
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     _quantizers(args.sizes[-1], args.repeat)
     print()
     overhead.run()
-    if kernels != ["plain"] and _hip.runtime().emulator is not None:  # it is timed on the main loop of one
+    if kernels != ["plain"] and _hip.runtime().emulator is not None:  # it is timed on a main loop
         print()
         emulator_bench.run(args.emulator_sizes, args.seconds)
     return 0
@@ -140,7 +140,7 @@ def _products(size: int, repeat: int, kernel: str) -> None:
 
 
 def _scaled_products(size: int, repeat: int) -> None:
-    """Time quantized products by the kernel that the cost model takes."""
+    """Time quantized products by the kernel that the cost model selects."""
     x = asarray(np.random.default_rng(0).standard_normal((size, size), dtype=np.float32))
     out = empty((size, size), ml_dtypes.bfloat16)
     for name, quantize in (("fp8", quantize_fp8), ("mxfp8", quantize_mxfp8), ("mxfp4", quantize_mxfp4)):
@@ -150,12 +150,12 @@ def _scaled_products(size: int, repeat: int) -> None:
             matmul(q, q.T, out)
             _hip.synchronize()
 
-        call()  # brings codes into place
+        call()  # orders the scales
         print(f"matmul {size}^3 {name}: {1e3 * _best(call, repeat):8.2f} ms resident")
 
 
 def _quantizers(size: int, repeat: int) -> None:
-    """Time the quantizers, and hold the bytes that they move and the lines they write against the fewest."""
+    """Time the quantizers, and compare the bytes and cache lines that they move with the minimum."""
     x = asarray(np.random.default_rng(0).standard_normal((size, size)).astype(ml_dtypes.bfloat16))
     state, q = AmaxState(4.0), quantize_mxfp8(x)
     scale = 1 / 32
@@ -185,9 +185,9 @@ def _quantizers(size: int, repeat: int) -> None:
             moved = emulator_counters(addresses=False)
             total = moved.global_read_bytes + moved.global_written_bytes + moved.global_atomic_bytes
             each = total / x.size
-            line += f", {each:6.3f} bytes per number, {each / floor:5.3f} of the fewest ({floor:.3f})"
-            lines = 128 * moved.l2_written_requests / moved.global_written_bytes
-            line += f"; {lines:.2f} lines written for each that would do"
+            line += f", {each:6.3f} bytes per element, {each / floor:5.3f} of the minimum ({floor:.3f})"
+            amplification = 128 * moved.l2_written_requests / moved.global_written_bytes
+            line += f"; write amplification {amplification:.2f}"
         print(line)
 
 
@@ -201,5 +201,5 @@ def _best(call: Callable[[], object], repeat: int) -> float:
 
 
 def _counters() -> EmulatorCounters:
-    """The emulator's totals; zeros elsewhere."""
+    """The emulator's totals; zeros on other runtimes."""
     return emulator_counters() if _hip.runtime().emulator is not None else EmulatorCounters()

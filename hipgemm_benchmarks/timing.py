@@ -35,8 +35,8 @@ from hipgemm.quantize.quantizers import (
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime.stream import Event, Stream
 
-# Name -> where the widths come from, and N x K of each product: widths of the model's layers as they are
-# multiplied, query, key and value side by side, as are gate and up.
+# Name -> the source of the widths, and N x K of each product. Query, key and value are one product, and so
+# are gate and up.
 SHAPE_SETS: dict[str, tuple[str, tuple[tuple[str, int, int], ...]]] = {
     "llama3-8b": (
         "config.json of Llama 3 8B: 4096 wide, 8 of 32 heads for keys and values, 14336 in between",
@@ -47,18 +47,18 @@ SHAPE_SETS: dict[str, tuple[str, tuple[tuple[str, int, int], ...]]] = {
         (("qkv", 10240, 8192), ("out", 8192, 8192), ("gate_up", 57344, 8192), ("down", 8192, 28672)),
     ),
     "mixtral-8x7b": (
-        "config.json of Mixtral 8x7B: 4096 wide, 8 experts of 14336, 2 for each token",
+        "config.json of Mixtral 8x7B: 4096 wide, 8 experts of 14336, 2 per token",
         (("qkv", 6144, 4096), ("gate_up", 28672, 4096), ("down", 4096, 14336)),
     ),
     "deepseek-v3": (
-        "config.json of DeepSeek V3: 7168 wide, 256 experts of 2048, 8 for each token",
+        "config.json of DeepSeek V3: 7168 wide, 256 experts of 2048, 8 per token",
         (("gate_up", 4096, 7168), ("down", 7168, 2048)),
     ),
     "cubes": ("cubes", tuple((str(n), n, n) for n in (256, 512, 1024, 2048, 4096, 8192))),
 }
 EXPERTS = {"mixtral-8x7b": 8, "deepseek-v3": 256}
 
-# Dense peak by bits of an operand, TFLOP/s, and TB/s of memory, as the makers publish them.
+# Dense peak by bits of an operand, TFLOP/s, and TB/s of memory, from data sheets.
 PEAKS: dict[str, tuple[dict[int, float], float]] = {
     "gfx950": ({16: 2516.0, 8: 5033.0, 4: 10066.0}, 8.0),
     "sm_90a": ({16: 989.0, 8: 1979.0}, 4.8),

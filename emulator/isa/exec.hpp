@@ -1,4 +1,4 @@
-// Common ground of the semantics files.
+// Included by all files of semantics.
 #pragma once
 
 #include <bit>

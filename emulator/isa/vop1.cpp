@@ -46,7 +46,7 @@ const Inst* swap(Wave& w, const Inst* i) {
   return i + 1;
 }
 
-// Rows of kRow lanes: the upper row of each pair in vdst changes places with the lower one in src.
+// Rows of kRow lanes: the upper row of each pair in vdst is swapped with the lower one in src.
 // An active lane whose partner is inactive gets the partner's value with fi, else 0 with
 // bound_ctrl, else it keeps its own, as in DPP.
 template <int kRow>

@@ -40,7 +40,7 @@ bool copy_pieces(Transfer transfer, bool to_host, iovec* local, iovec* remote, s
   while (first < count) {
     const ssize_t done =
         transfer(getpid(), local + first, count - first, remote + first, count - first, 0);
-    if (done < 0 && errno != EFAULT) {  // the call itself is not to be had
+    if (done < 0 && errno != EFAULT) {  // the call is not available
       for (; first < count; ++first) {
         const iovec& theirs = remote[first];
         if (!host_mapped(reinterpret_cast<uint64_t>(theirs.iov_base), theirs.iov_len)) return false;

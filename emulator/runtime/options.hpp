@@ -1,4 +1,4 @@
-// What the environment says, read once.
+// The environment variables, read once.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@
 namespace rt {
 
 // The failures of a thread's work that are not reported yet, for each device; guarded by the lock
-// of the queues. It makes sure that a thread hears of its own failure even if another one
+// of the queues. With it a thread gets the report of its own failure, even if another one
 // synchronized first.
 struct Mailbox {
   std::array<Report, kMaxDevices> reports;   // by device

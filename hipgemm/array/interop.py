@@ -75,7 +75,7 @@ def misaligned(
 
 
 def _check_extents(x: ExternalArray) -> None:
-    """Check what a producer says of its array: numbers that describe no array become addresses otherwise."""
+    """Check a producer's description of its array, so that invalid numbers never become addresses."""
     checks = Checks("asarray")
     if any(n < 0 for n in x.shape):
         checks.add(InterchangeError, "shape", "the array's shape must not be negative", x.shape)
@@ -169,7 +169,7 @@ def _by_interface(x: Any, stream: int) -> ExternalArray:
 
 
 def _read_typestr(typestr: Any) -> np.dtype[Any] | None:
-    """Parse a typestr; None if it is no type of numbers that NumPy has."""
+    """Parse a typestr; None if it is not a NumPy number type."""
     try:
         dtype = np.dtype(typestr) if isinstance(typestr, str) else None
     except (TypeError, ValueError, SyntaxError):
@@ -180,7 +180,7 @@ def _read_typestr(typestr: Any) -> np.dtype[Any] | None:
 
 
 def _read_ints(x: Any) -> tuple[int, ...] | None:
-    """Parse a tuple of ints, of NumPy's too."""
+    """Parse a tuple of ints or NumPy integers."""
     try:
         return None if isinstance(x, (str, bytes)) else tuple(map(operator.index, x))
     except TypeError:

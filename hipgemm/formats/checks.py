@@ -159,7 +159,7 @@ class Checks:
         return found
 
     def magnitudes(self, name: str, x: Array) -> None:
-        """Check the numbers of an array on the host like `magnitude`. Those on a device are not known."""
+        """Check the elements of a host array like `magnitude`. Elements on a device are not checked."""
         if isinstance(x, np.ndarray) and x.dtype == F32.dtype:
             wrong = x[~((x >= 0) & (x <= F32.maximum))]
             if wrong.size:

@@ -28,7 +28,7 @@ def group_scale_step(rows: int) -> int:
 
 
 def group_scale_bytes(rows: int, columns: int, groups: int) -> int:
-    """Bytes of all scales of a grouped MN-major operand (rows, columns), whose blocks lie down columns.
+    """Bytes of all scales of a grouped MN-major operand (rows, columns), whose blocks are along columns.
 
     >>> group_scale_bytes(300, 65, 2)
     4096

@@ -70,7 +70,7 @@ def quantize_fp8(
         If `x` or `amax` has another type or dtype.
     ValueError
         For an unknown format, an axis that `x` does not have, or an amax or eps that is negative or not
-        finite in float32. The numbers of an amax on a device are not checked.
+        finite in float32. The values of an amax on a device are not checked.
     UnsupportedError
         On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 

@@ -578,7 +578,7 @@ def test_a_row_of_more_codes_than_29_bits_count():
 
 @pytest.mark.emulator("counters of memory traffic")
 def test_whole_lines_are_written():
-    """Lines of memory that store instructions touch, over the fewest that would do.
+    """The write amplification: cache lines that store instructions touch, over the minimum.
 
     What is more are scales in the order of products, and 4-bit codes: a row of a tile is half a line,
     a column a quarter.
