@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .errors import fault, raise_reasons
+from .formats.arrays import on_host
 from .formats.checks import checked
 from .formats.elements import (
     BLOCK,
@@ -19,6 +21,7 @@ from .formats.elements import (
     Format,
     cast,
     e8m0_value,
+    nearest_float,
     round_once,
     scale_byte,
 )
@@ -36,6 +39,7 @@ MXFP8 = ("mxfp8_e4m3", "mxfp8_e5m2")
 # ---- products --------------------------------------------------------------------------------------
 
 
+@on_host
 def matmul(
     a: Matrix,
     b: Matrix,
@@ -57,16 +61,16 @@ def matmul(
     array([[3., 4.],
            [7., 8.]])
     """
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf are valid values
-        out: Array = values(a) @ values(b)
-        out = out * np.float64(np.float32(alpha))
-        if col_scale is not None:
-            out = out * col_scale.astype(np.float64)
-        if bias is not None:
-            out = out + bias.astype(np.float64)
+    out: Array = values(a) @ values(b)
+    out = out * np.float64(_float32(alpha))
+    if col_scale is not None:
+        out = out * col_scale.astype(np.float64)
+    if bias is not None:
+        out = out + bias.astype(np.float64)
     return _rounded(out, dtype)
 
 
+@on_host
 def grouped_matmul(
     x: Matrix, w: Matrix, group_offsets: Array, /, *, dtype: npt.DTypeLike | None = None
 ) -> Array:
@@ -82,13 +86,13 @@ def grouped_matmul(
     """
     rows, weights = values(x), values(w)
     out = np.zeros((rows.shape[0], weights.shape[2]))
-    with np.errstate(invalid="ignore", over="ignore"):
-        for g, (begin, end) in enumerate(_groups(group_offsets)):
-            if begin < end:
-                out[begin:end] = rows[begin:end] @ weights[g]
+    for g, (begin, end) in enumerate(_groups(group_offsets)):
+        if begin < end:
+            out[begin:end] = rows[begin:end] @ weights[g]
     return _rounded(out, dtype)
 
 
+@on_host
 def grouped_wgrad(
     dy: Matrix,
     x: Matrix,
@@ -111,10 +115,9 @@ def grouped_wgrad(
     groups = _groups(group_offsets)
     shape = (len(groups), left.shape[1], right.shape[1])
     out = np.zeros(shape) if onto is None else onto.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        for g, (begin, end) in enumerate(groups):
-            if begin < end:
-                out[g] += left[begin:end].T @ right[begin:end]
+    for g, (begin, end) in enumerate(groups):
+        if begin < end:
+            out[g] += left[begin:end].T @ right[begin:end]
     return _rounded(out, dtype)
 
 
@@ -132,6 +135,7 @@ def _format(function: str, name: str, dtype: npt.DTypeLike) -> Format:
     return checked(function, lambda checks: checks.dtype(name, dtype, tuple(FORMATS.values())))
 
 
+@on_host
 def values(x: Matrix) -> npt.NDArray[np.float64]:
     """Return an operand's values in float64: element times scale. A Hadamard transform is not inverted.
 
@@ -143,10 +147,10 @@ def values(x: Matrix) -> npt.NDArray[np.float64]:
     if not isinstance(x, ScaledArray):
         return np.asarray(x).astype(np.float64)
     elements, scale = _decoded(x)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(elements.astype(np.float64) * scale.astype(np.float64))
+    return np.asarray(elements.astype(np.float64) * scale.astype(np.float64))
 
 
+@on_host
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return element times scale in float32, with the Hadamard transform inverted, rounded to `dtype`.
 
@@ -157,11 +161,9 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     """
     to = _format("dequantize", "dtype", dtype)
     elements, scale = _decoded(q)
-    with np.errstate(invalid="ignore", over="ignore"):
-        x = elements * scale
-        if q.hadamard:
-            x = np.moveaxis(hadamard(np.moveaxis(x, q.axis, -1)), -1, q.axis)
-        return np.asarray(x.astype(to.dtype))
+    if q.hadamard:  # of the elements, which is exact
+        elements = np.moveaxis(hadamard(np.moveaxis(elements, q.axis, -1)), -1, q.axis)
+    return np.asarray((elements * scale).astype(to.dtype))
 
 
 def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
@@ -174,8 +176,7 @@ def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
     elif QUANTIZED[q.format].block:
         scale = np.repeat(e8m0_value(scale.view(np.uint8)), BLOCK, axis=q.axis)
         scale = np.moveaxis(np.moveaxis(scale, q.axis, -1)[..., : q.shape[q.axis]], -1, q.axis)
-    with np.errstate(invalid="ignore"):
-        return data.astype(np.float32), scale
+    return data.astype(np.float32), scale
 
 
 def _spread_groups(q: ScaledArray) -> Floats:
@@ -192,6 +193,7 @@ def _spread_groups(q: ScaledArray) -> Floats:
 # ---- quantizers ------------------------------------------------------------------------------------
 
 
+@on_host
 def quantize_fp8(
     x: Array,
     amax: Any = None,
@@ -215,26 +217,23 @@ def quantize_fp8(
     axis = None if axis is None else checked(function, lambda checks: checks.axis(axis, x.ndim))
     own = np.max(np.abs(x), axis=axis, keepdims=axis is not None, initial=np.float32(0))
     own = np.asarray(own, np.float32)
-    used = own if amax is None else np.asarray(amax, np.float32)
+    used = own if amax is None else _float32(amax)
 
-    with np.errstate(all="ignore"):
-        total = used + np.float32(eps)
-        scale = total / top
-        # If total is so small that top / total would overflow, divide by it first.
-        scaled = np.where(total < np.float32(2.0**-100), (x / total) * top, x * (top / total))
-        vanished = scale == 0  # underflow: zeros with the signs of x
-        scaled = np.where(vanished, x * np.float32(0), scaled)
-        scale = np.where(vanished, np.float32(1), scale)
-        not_finite = ~np.isfinite(total)
-        scaled, scale = (
-            np.where(not_finite, np.float32(np.nan), scaled),
-            np.where(not_finite, np.float32(np.nan), scale),
-        )
+    total = used + _float32(eps)
+    scale = total / top
+    # If total is so small that top / total would overflow, divide by it first.
+    scaled = np.where(total < np.float32(2.0**-100), (x / total) * top, x * (top / total))
+    vanished = scale == 0  # underflow: zeros with the signs of x
+    scaled = np.where(vanished, x * np.float32(0), scaled)
+    scale = np.where(vanished, np.float32(1), scale)
+    not_finite = ~np.isfinite(total)
+    scaled, scale = (np.where(not_finite, np.float32(np.nan), z) for z in (scaled, scale))
     elements = cast(np.clip(scaled, -top, top), form)
     scale = np.broadcast_to(scale, own.shape).copy()
     return ScaledArray._make(elements, scale, form, -1 if axis is None else axis, x.shape, amax=own)
 
 
+@on_host
 def quantize_mxfp8(
     x: Array,
     *,
@@ -271,6 +270,7 @@ def quantize_mxfp8(
     return ScaledArray._make(data, scale, form, -2, x.shape, group_offsets=offsets)
 
 
+@on_host
 def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard: bool = True) -> ScaledArray:
     """Quantize to 4 bits with one power-of-two scale per 32 elements, by default after a Hadamard transform.
 
@@ -290,19 +290,18 @@ def _quantize_mx(
     shape, axis = x.shape, checked(function, lambda checks: checks.axis(axis, x.ndim))
     checked(function, lambda checks: checks.option("scaling", scaling, SCALE_RULES))
     x = np.moveaxis(x, axis, -1)
-    with np.errstate(invalid="ignore", over="ignore"):
-        if transform:
-            x = hadamard(x)
-        count = -(-shape[axis] // BLOCK)
-        pad = count * BLOCK - shape[axis]  # zeros never change a block's maximum
-        blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]).reshape(*x.shape[:-1], count, BLOCK)
-        amax = np.max(np.abs(blocks), axis=-1, initial=np.float32(0))
-        not_finite = ~np.isfinite(amax)
-        byte = scale_byte(np.where(not_finite, np.float32(0), amax), scaling, form)
-        byte = np.where(not_finite, np.uint8(255), byte)
-        # 2^-e has the byte 254 - byte; 255 (NaN) stays 255.
-        up = e8m0_value(np.where(not_finite, byte, 254 - byte))[..., None]
-        elements = cast(np.clip(blocks * up, -form.maximum, form.maximum), form)
+    if transform:
+        x = hadamard(x)
+    count = -(-shape[axis] // BLOCK)
+    pad = count * BLOCK - shape[axis]  # zeros never change a block's maximum
+    blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]).reshape(*x.shape[:-1], count, BLOCK)
+    amax = np.max(np.abs(blocks), axis=-1, initial=np.float32(0))
+    not_finite = ~np.isfinite(amax)
+    byte = scale_byte(np.where(not_finite, np.float32(0), amax), scaling, form)
+    byte = np.where(not_finite, np.uint8(255), byte)
+    # 2^-e has the byte 254 - byte; 255 (NaN) stays 255.
+    up = e8m0_value(np.where(not_finite, byte, 254 - byte))[..., None]
+    elements = cast(np.clip(blocks * up, -form.maximum, form.maximum), form)
     elements = elements.reshape(*x.shape[:-1], count * BLOCK)[..., : shape[axis]]
     assert form.scale_dtype is not None
     return ScaledArray._make(
@@ -315,6 +314,7 @@ def _quantize_mx(
     )
 
 
+@on_host
 def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, ScaledArray]:
     """Return `x` quantized along its last axis, and along its first axis.
 
@@ -331,6 +331,7 @@ def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, S
     return quantize_mxfp8(x, axis=-1, **options), quantize_mxfp8(x, axis=0, **options)
 
 
+@on_host
 def transpose_quantize_mxfp8(x: Array, **options: Any) -> ScaledArray:
     """Return the transpose of `x`, quantized along its last axis.
 
@@ -342,6 +343,7 @@ def transpose_quantize_mxfp8(x: Array, **options: Any) -> ScaledArray:
     return quantize_mxfp8(x.T, axis=-1, **options)
 
 
+@on_host
 def hadamard(x: Floats) -> Floats:
     """Multiply each 16 consecutive elements of the last axis by Sylvester's H16 / 4, its own inverse.
 
@@ -355,23 +357,38 @@ def hadamard(x: Floats) -> Floats:
     if x.shape[-1] % HADAMARD:
         required = f"the length along axis must be a multiple of {HADAMARD} for the Hadamard transform"
         raise fault(ValueError, "quantize_mxfp4", required, x.shape[-1], "pass hadamard=False")
+    groups = x.reshape(-1, HADAMARD)
+    sums = _butterflies(groups)
+    # Sums overflow before the result does: not those of smaller numbers.
+    smaller = _butterflies(groups * np.float32(1 / HADAMARD))
+    finite = np.isfinite(sums).all(axis=-1, keepdims=True)
+    y = np.where(finite, sums * np.float32(0.25), smaller * np.float32(0.25 * HADAMARD))
+    return np.asarray(y.reshape(x.shape))
+
+
+def _butterflies(x: Floats) -> Floats:
     y = x
     for stride in (1, 2, 4, 8):
-        pairs = y.reshape(*x.shape[:-1], x.shape[-1] // (2 * stride), 2, stride)
+        pairs = y.reshape(x.shape[0], HADAMARD // (2 * stride), 2, stride)
         even, odd = pairs[..., 0, :], pairs[..., 1, :]
         y = np.stack((even + odd, even - odd), axis=-2)
-    return np.asarray(y.reshape(x.shape) * np.float32(0.25))
+    return y.reshape(x.shape)
+
+
+def _float32(x: Any) -> Floats:
+    """A number or an array in float32, rounded once."""
+    return np.asarray(nearest_float(x) if isinstance(x, Real) else x, np.float32)
 
 
 def _widened(function: str, x: Array) -> Floats:
     _format(function, "x.dtype", x.dtype)
-    with np.errstate(invalid="ignore"):
-        return x.astype(np.float32)
+    return x.astype(np.float32)
 
 
 # ---- linear layers ---------------------------------------------------------------------------------
 
 
+@on_host
 def linear_products(
     x: Any,
     w: Any,
@@ -479,6 +496,7 @@ def _blocked(x: Any, axis: int, format: str, scaling: str | None, hadamard: bool
     return quantize_mxfp8(x, axis=axis, format=format, **options)
 
 
+@on_host
 def grouped_linear_products(
     x: Any,
     w: Any,

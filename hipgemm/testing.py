@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import reference
+from .formats.arrays import on_host
 from .formats.elements import QUANTIZED, Format, as_unsigned, format_of
 from .formats.scaled import ScaledArray, scale_shape
 from .reference import Array, Matrix
@@ -22,6 +23,7 @@ def gamma(n: int) -> float:
     return n * 2.0**-24 / (1 - n * 2.0**-24)
 
 
+@on_host
 def gemm_bound(
     a: Matrix,
     b: Matrix,
@@ -63,12 +65,12 @@ def gemm_bound(
         bias=None if bias is None else np.abs(bias),
     )
     ref = reference.matmul(a, b, alpha=alpha, col_scale=col_scale, bias=bias)
-    with np.errstate(invalid="ignore", over="ignore"):
-        summed = gamma(a.shape[-1] + factors) * magnitude
-        bound: Array = summed + to.unit_roundoff * (np.abs(ref) + summed) + to.smallest_subnormal / 2
+    summed = gamma(a.shape[-1] + factors) * magnitude
+    bound: Array = summed + to.unit_roundoff * (np.abs(ref) + summed) + to.smallest_subnormal / 2
     return bound
 
 
+@on_host
 def exact_grid(
     shape: tuple[int, ...],
     rng: np.random.Generator,
@@ -90,6 +92,7 @@ def exact_grid(
     return rng.integers(1 - 2**bits, 2**bits, size=shape).astype(np.float32).astype(dtype)
 
 
+@on_host
 def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str = "mxfp8_e4m3") -> ScaledArray:
     """Return a quantized matrix of small integers with power-of-two scales.
 
@@ -108,6 +111,7 @@ def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str =
     return ScaledArray(data, scale, format)
 
 
+@on_host
 def random_matrix(
     shape: tuple[int, ...], rng: np.random.Generator, *, dtype: npt.DTypeLike = ml_dtypes.bfloat16
 ) -> Array:
@@ -124,6 +128,7 @@ def random_matrix(
     return x.astype(dtype)
 
 
+@on_host
 def poison(x: Array) -> Array:
     """Fill an array with NaN in place and return it. For outputs before a launch.
 
@@ -137,6 +142,7 @@ def poison(x: Array) -> Array:
     return x
 
 
+@on_host
 def surround(x: Array, *, rows: int = 2, columns: int = 8) -> Array:
     """Return a copy of a matrix inside a larger matrix of NaN.
 
@@ -154,6 +160,7 @@ def surround(x: Array, *, rows: int = 2, columns: int = 8) -> Array:
     return inner
 
 
+@on_host
 def assert_gemm_close(
     out: Array,
     a: Matrix,
@@ -206,11 +213,10 @@ def assert_gemm_close(
     rounded = reference.matmul(a, b, dtype=to.dtype, **epilogue)
     got = out.astype(np.float64)
     bound = np.zeros_like(ref) if bound is None else bound
-    with np.errstate(invalid="ignore"):
-        error = np.abs(got - (rounded.astype(np.float64) if exact else ref))
-        # If the reference has no bound (NaN, Inf), only the same value is correct.
-        good = np.where(np.isfinite(ref) & np.isfinite(bound), error <= bound, False)
-        good |= _same(out, rounded)
+    error = np.abs(got - (rounded.astype(np.float64) if exact else ref))
+    # If the reference has no bound (NaN, Inf), only the same value is correct.
+    good = np.where(np.isfinite(ref) & np.isfinite(bound), error <= bound, False)
+    good |= _same(out, rounded)
     if exact:
         good &= (as_unsigned(out) == as_unsigned(rounded)) | np.isnan(ref)
     if good.all():
@@ -227,8 +233,7 @@ def _explain(
     out: Array, ref: Array, error: Array, bound: Array, bad: Array, to: Format, k: int, exact: bool
 ) -> str:
     size = np.where(np.isnan(error), np.inf, error)  # NaN counts as an infinite error
-    with np.errstate(invalid="ignore"):
-        excess = np.where(bad, size / np.where(bound > 0, bound, 1.0), -1.0)
+    excess = np.where(bad, size / np.where(bound > 0, bound, 1.0), -1.0)
     excess[np.isnan(excess)] = np.inf
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(excess)), out.shape))
     where = ", ".join(map(str, at))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..errors import InterchangeError, Reason, fault, requirement, shown, value_or_raise
 from ..formats.arrays import Resident, array_hint, is_array
 from ..formats.checks import Checks, read_shape, require_axes
-from ..formats.elements import BF16, round_once
+from ..formats.elements import BF16, format_of, round_once
 from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import byte_range, contiguous_strides, padded_pitch, restride, swap_last_axes
 from ..runtime import hip as _hip
@@ -595,6 +595,8 @@ def asarray(
             required = f"x.dtype must be {to}: a conversion needs a scale"
             advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
             checks.add(TypeError, "dtype", required, x.dtype, advice)
+        elif to != x.dtype and _is_real(to) and not _is_real(x.dtype):
+            checks.add(TypeError, "dtype", f"x.dtype must be real to convert to {to}", x.dtype)
     else:
         if not isinstance(x, DeviceArray) and not is_external(x):
             hint = "convert it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
@@ -658,9 +660,22 @@ def parse_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
     return found
 
 
+def _cast(x: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Convert to another type; to those of products, numbers of any width are rounded once."""
+    form = format_of(to)
+    if form is not None:
+        return round_once(x, form)
+    with np.errstate(all="ignore"):
+        return np.asarray(x.astype(to))
+
+
+def _is_real(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "biuf" or dtype.isbuiltin == 2  # 2: of ml_dtypes
+
+
 def _from_numpy(x: npt.NDArray[Any], to: np.dtype[Any], device: int, stream: int) -> DeviceArray:
     if to != x.dtype:
-        x = round_once(x.astype(np.float64), BF16) if to == BF16.dtype else x.astype(to)
+        x = _cast(x, to)
     # Keep the layout: a transposed view is uploaded in memory order.
     axes = sorted(range(x.ndim), key=lambda i: -abs(x.strides[i]))
     ordered = x.transpose(axes)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
 from ..errors import shown
-from ..formats.arrays import array_hint, is_array
-from ..formats.elements import BF16, F16, F32, known_format
+from ..formats.arrays import array_hint, is_array, on_host
+from ..formats.elements import BF16, F16, F32, QUANTIZED, known_format, nearest_float
 from ..formats.operand import Operand
 from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks
 from ..formats.scaled import ScaledArray
@@ -156,8 +156,9 @@ def sharded_matmul(
         if key is not None:
             _plans[key] = plan
         if split == "k" and comm is not None:
-            sums = _own_sums(first, second, plan.rows, comm.Get_rank())
-            return text, partial(_exchange_ranks, *sums, plan, epilogue, comm, wait)
+            ranges, after = _of_ranges(first.parts[0], epilogue)
+            sums = _own_sums(first, second, plan.rows, comm.Get_rank(), ranges)
+            return text, partial(_exchange_ranks, *sums, plan, after, comm, wait)
         return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
 
     made = start()[1] if comm is None else _mpi.Ranks(_FUNCTION, comm, wait).agree(start)
@@ -381,7 +382,8 @@ def _multiply_parts(
 ) -> ShardedArray:
     """Multiply the parts; for ``k`` between devices of one process also add the ranges of K."""
     if plan.split == "k":
-        return _reduce(_exchange_devices(a, b, plan.rows), plan, epilogue, comm, timeout)
+        ranges, after = _of_ranges(a.parts[0], epilogue)
+        return _reduce(_exchange_devices(a, b, plan.rows, ranges), plan, after, comm, timeout)
     parts, offsets = [], plan.offsets[plan.split == "n"]
     for i, x in enumerate(a.parts):
         at = plan.first + i
@@ -460,7 +462,7 @@ def _add_planes(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> Devi
     col_scale, bias = (0 if v is None else v.ptr for v in vectors)
     bias_type = F32.dtype if vectors[1] is None else vectors[1].dtype
     sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type)
-    sums.launch(0, (planes.ptr, out.ptr, col_scale, bias, float(e.alpha)))
+    sums.launch(0, (planes.ptr, out.ptr, col_scale, bias, nearest_float(e.alpha)))
     sums.count()
     return out
 
@@ -508,7 +510,31 @@ def _rows(x: Part, low: int, high: int) -> Part:
     return found
 
 
-def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> list[DeviceArray]:
+def _of_ranges(x: Part, e: _Epilogue) -> tuple[_Epilogue, _Epilogue]:
+    """What of an epilogue is applied to the sums of each range of K, and what after these are added.
+
+    fp8 scales may take the sums of a range out of float32's range, and alpha and col_scale the result back
+    into it. So each range is multiplied by the powers of two of these, which is exact.
+    """
+    scaled = isinstance(x, ScaledArray) and not QUANTIZED[x.format].block
+    if not scaled or (e.alpha == 1 and e.col_scale is None):
+        return _SUMS, e
+    alpha, power = _significand(np.float32(nearest_float(e.alpha)))
+    vectors = (None, None) if e.col_scale is None else _significand(e.col_scale)
+    ranges = _SUMS._replace(alpha=float(power), col_scale=vectors[1])
+    return ranges, e._replace(alpha=float(alpha), col_scale=vectors[0])
+
+
+@on_host
+def _significand(x: Any) -> tuple[Any, Any]:
+    """Split float32 numbers: significands with magnitudes in [1, 2), and powers of two."""
+    half, exponent = np.frexp(x)
+    return half * np.float32(2), np.ldexp(np.float32(1), exponent - 1)
+
+
+def _exchange_devices(
+    a: ShardedArray, b: ShardedArray, rows: Sequence[int], ranges: _Epilogue
+) -> list[DeviceArray]:
     """For each device, the sums of all ranges for its rows. Everything is queued, without waiting."""
     count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
     planes = []
@@ -526,10 +552,10 @@ def _exchange_devices(a: ShardedArray, b: ShardedArray, rows: Sequence[int]) -> 
             sums, part = planes[owner], _rows(x, rows[owner], rows[owner + 1])
             slot = _reshaped(sums, sums.shape[1:], i * sums.strides[0])
             if a.devices[owner] == a.devices[i]:
-                _multiply(part, b.parts[i], slot, _SUMS)
+                _multiply(part, b.parts[i], slot, ranges)
             else:
                 with _hip.on_device(a.devices[i]):
-                    _send(_multiply(part, b.parts[i], None, _SUMS), slot)
+                    _send(_multiply(part, b.parts[i], None, ranges), slot)
     for device in several:
         with _hip.on_device(device):
             Event(device, timing=False).record(_copies(device).arriving).wait()
@@ -564,7 +590,7 @@ def _send(source: DeviceArray, target: DeviceArray) -> None:
 
 
 def _own_sums(
-    a: ShardedArray, b: ShardedArray, rows: Sequence[int], rank: int
+    a: ShardedArray, b: ShardedArray, rows: Sequence[int], rank: int, ranges: _Epilogue
 ) -> tuple[DeviceArray, DeviceArray]:
     """A rank's sums of all rows, for each owner; and the buffer to receive those of its own rows."""
     x, y, device, lead, columns = a.parts[0], b.parts[0], a.devices[0], a.shape[:-2], b.shape[-1]
@@ -574,6 +600,6 @@ def _own_sums(
         for low, high in pairwise(rows) if lead else [(0, rows[-1])]:
             if low < high and unit:
                 shape = (*lead, high - low, columns)
-                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape), _SUMS)
+                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape), ranges)
         received = new((len(rows) - 1, *lead, rows[rank + 1] - rows[rank], columns), F32.dtype, device, 0)
     return sent, received

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, TypeGuard
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from ..errors import fault
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class NoComparisons:
@@ -54,6 +61,36 @@ Array = npt.NDArray[Any] | Resident
 def is_array(x: object) -> TypeGuard[Array]:
     """Whether `x` is an array without a mask. Masked arrays are refused, since the mask would be lost."""
     return isinstance(x, (np.ndarray, Resident)) and not isinstance(x, np.ma.MaskedArray)
+
+
+def as_plain(x: Any) -> Any:
+    """View an instance of a subclass of NumPy's array as a plain one; return anything else unchanged.
+
+    A subclass may compute otherwise: the product of two numpy.matrix is none of elements.
+    """
+    return np.asarray(x) if isinstance(x, np.ndarray) and is_array(x) else x
+
+
+def on_host(function: Callable[P, T]) -> Callable[P, T]:
+    """Refuse masked arrays, make subclasses plain, and compute whatever NumPy's error state.
+
+    NaN, Inf, overflow and underflow are values like any other. For functions that compute on the host.
+
+    >>> with np.errstate(all="raise"):
+    ...     on_host(np.square)(np.float32(1e30))
+    np.float32(inf)
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, np.ndarray) and not is_array(x):
+                required = "arrays must have no mask"
+                raise fault(TypeError, function.__name__, required, type(x).__qualname__, array_hint(x))
+        with np.errstate(all="ignore"):
+            return function(*map(as_plain, args), **{name: as_plain(x) for name, x in kwargs.items()})
+
+    return call
 
 
 def array_hint(x: object) -> str:

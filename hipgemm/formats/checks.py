@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..errors import Reason, fault, raise_reasons, requirement, shown
 from .arrays import Array, array_hint, device_name, is_array
-from .elements import F32, QUANTIZED, Format, dtype_name, dtype_names, format_of
+from .elements import F32, QUANTIZED, Format, dtype_name, dtype_names, format_of, nearest_float
 
 ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
 T = TypeVar("T")
@@ -146,7 +146,7 @@ class Checks:
             self.wrong_type(name, what, x, hint)
             return None
         try:
-            return float(value)
+            return nearest_float(value)
         except OverflowError:
             return math.inf if x > 0 else -math.inf
 

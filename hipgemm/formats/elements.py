@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import fault, shown
+from .arrays import on_host
 
 Array = npt.NDArray[Any]
 
@@ -138,34 +140,66 @@ def as_unsigned(x: Array) -> Array:
     return x.view(np.dtype(f"u{x.dtype.itemsize}"))
 
 
-def round_once(x: npt.NDArray[np.float64], to: Format) -> npt.NDArray[Any]:
-    """Round float64 to a format, to nearest even, once.
+@on_host
+def round_once(x: Array, to: Format) -> npt.NDArray[Any]:
+    """Round integers or real numbers of any width to a format, to nearest even, once.
 
-    NumPy takes float64 to bfloat16 through float32, which rounds twice. Going to float32 by
-    rounding to odd keeps the information that the second rounding needs.
+    NumPy takes wide integers and float64 to bfloat16 through float32, and long doubles to float16 through
+    float64, which rounds twice.
 
     >>> x = np.float64(1) + 2.0**-8 + 2.0**-40  # just above the tie between 1 and 1 + 2^-7
     >>> float(np.float64(x).astype(ml_dtypes.bfloat16)), float(round_once(np.asarray(x), BF16))
     (1.0, 1.0078125)
     """
-    x = np.asarray(x, np.float64)
-    if to.dtype != BF16.dtype:
-        with np.errstate(over="ignore", under="ignore"):
-            return x.astype(to.dtype)
-    with np.errstate(over="ignore", under="ignore"):
-        nearest = x.astype(np.float32)
-    wide = nearest.astype(np.float64)
-    bits = nearest.view(np.uint32) - (np.abs(wide) > np.abs(x)).astype(np.uint32)  # toward zero
+    x = _to_float64(np.asarray(x))
+    return np.asarray((_to_odd(x, _F32) if to.dtype == BF16.dtype else x).astype(to.dtype))
+
+
+def _to_float64(x: Array) -> npt.NDArray[np.float64]:
+    """Convert to float64, so that rounding the result to 24 bits or less is rounding `x` once."""
+    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
+        low = x.dtype.type(2**11 - 1)  # what may be beyond the 53 bits of float64
+        odd = (x & ~low) | (((x & low) != 0).astype(x.dtype) << 11)
+        exact = (x.astype(np.float64) < 2.0**53) & (x.astype(np.float64) > -(2.0**53))
+        return np.asarray(np.where(exact, x, odd).astype(np.float64))
+    return _to_odd(x, np.dtype(np.float64)) if x.dtype.itemsize > 8 else x.astype(np.float64)
+
+
+def _to_odd(x: Array, to: np.dtype[Any]) -> Array:
+    """Round to float32 or float64 to odd: what is inexact gets an odd last bit.
+
+    The result can be rounded to fewer bits as if it were `x` itself.
+    """
+    nearest = x.astype(to)
+    wide = nearest.astype(x.dtype)
+    bits = as_unsigned(nearest)
+    bits = bits - (np.abs(wide) > np.abs(x)).astype(bits.dtype)  # toward zero
     inexact = (wide != x) & ~np.isnan(x)
-    odd: npt.NDArray[np.float32] = (bits | inexact.astype(np.uint32)).view(np.float32)
-    return odd.astype(BF16.dtype)
+    return np.asarray((bits | inexact.astype(bits.dtype)).view(to))
+
+
+def nearest_float(x: Any) -> float:
+    """Convert a number to float, so that rounding the result to float32 is rounding `x` once.
+
+    Raises OverflowError beyond the range of float.
+
+    >>> float(np.float32(2**60 + 2**36 + 1)) == float(np.float32(nearest_float(2**60 + 2**36 + 1)))
+    False
+    """
+    value = float(x)
+    if not math.isfinite(value) or value == x:
+        return value
+    toward_zero = math.nextafter(value, 0.0) if abs(value) > abs(x) else value
+    odd = struct.unpack("<q", struct.pack("<d", toward_zero))[0] & 1
+    return toward_zero if odd else math.nextafter(toward_zero, math.copysign(math.inf, value))
 
 
 # ---- 8-bit and 4-bit formats------------------------------------------------------------------------
 
 
+@on_host
 def cast(x: npt.ArrayLike, to: Format) -> Array:
-    """Round float32 to a narrow format, to nearest even; finite overflow saturates.
+    """Round to a narrow format, to nearest even, once; finite overflow saturates.
 
     NaN becomes NaN, or 0 if the format has no NaN. Signed zeros and subnormals are preserved. An infinity
     is preserved in e5m2 and saturates in the other formats.
@@ -175,19 +209,21 @@ def cast(x: npt.ArrayLike, to: Format) -> Array:
     >>> cast([-0.0, 2**-9, 2**-10], FP8_E4M3).view(np.uint8)
     array([128,   1,   0], dtype=uint8)
     """
-    x = np.asarray(x, np.float32)
+    given = np.asarray(x)
+    narrow = given.dtype.itemsize < 4 or given.dtype == _F32
+    x = given.astype(_F32) if narrow else _to_odd(_to_float64(given), _F32)
     clipped = np.clip(x, np.float32(-to.maximum), np.float32(to.maximum))
     if to.dtype == _E5M2:
-        clipped = np.where(np.isinf(x), x, clipped)
+        clipped = np.where(np.isinf(given), x, clipped)
     if to.dtype == _E2M1:
         clipped = np.where(np.isnan(x), np.float32(0), clipped)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(clipped.astype(to.dtype))
+    return np.asarray(clipped.astype(to.dtype))
 
 
 SCALE_RULES = ("unit", "floor", "rceil", "even")
 
 
+@on_host
 def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uint8]:
     """Return the e8m0 byte of blocks whose absolute maximum is `amax` (float32, finite).
 
@@ -218,6 +254,7 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
     return np.where(np.asarray(amax) == 0, zero, np.clip(byte, 0, 254)).astype(np.uint8)
 
 
+@on_host
 def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Return the value of e8m0 bytes: 2^(byte - 127), and NaN for 255.
 
@@ -230,6 +267,7 @@ def e8m0_value(byte: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return bits.view(np.float32)
 
 
+@on_host
 def pack_mx_scales(scale: Array) -> npt.NDArray[np.uint32]:
     """Pack the four scale bytes of each 128 elements into one word: the host part of the public function."""
     rows, blocks = scale.shape
@@ -238,6 +276,7 @@ def pack_mx_scales(scale: Array) -> npt.NDArray[np.uint32]:
     return np.ascontiguousarray(padded.view("<u4").T).astype(np.uint32, copy=False)
 
 
+@on_host
 def pack_fp4(x: Array) -> npt.NDArray[np.uint8]:
     """Pack two 4-bit elements into each byte, with even indices along the last axis in the low half.
 
@@ -264,6 +303,7 @@ def pack_fp4(x: Array) -> npt.NDArray[np.uint8]:
     return np.asarray((codes[..., 0::2] & 15) | (codes[..., 1::2] << 4), np.uint8)
 
 
+@on_host
 def unpack_fp4(x: npt.NDArray[np.uint8]) -> Array:
     """The inverse of `pack_fp4`: one 4-bit element per byte, as ml_dtypes stores them.
 

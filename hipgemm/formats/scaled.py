@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import fault
-from .arrays import NoComparisons, array_device, array_hint, device_name
+from .arrays import NoComparisons, array_device, array_hint, as_plain, device_name
 from .arrays import Resident as Resident
 from .arrays import is_array as is_array
 from .checks import Checks, python_number, read_shape, require_axes
@@ -77,6 +77,7 @@ class ScaledArray(NoComparisons):
 
     def __init__(self, data: Any, scale: Any, format: str, *, axis: int = -1, hadamard: bool = False):
         checks = Checks("ScaledArray")
+        data, scale = as_plain(data), as_plain(scale)
         form = checks.format(format)
         data_shape = _check_data(checks, data, form)
         along = checks.axis(axis, None if data_shape is None else len(data_shape))

@@ -12,7 +12,7 @@ from ..array.transfer import address_of
 from ..config import config
 from ..errors import UnsupportedError, error_context, raise_reasons
 from ..formats.checks import python_number
-from ..formats.elements import BLOCK
+from ..formats.elements import BLOCK, nearest_float
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.scaled import ScaledArray
 from ..kernels.launch import copy_strided, function, launch
@@ -130,8 +130,10 @@ def _key(x: Any) -> Any:
 def _number(alpha: Any) -> Any:
     """Convert any real number to float; return anything else unchanged, for the checks."""
     value = python_number(alpha)
+    if not isinstance(value, Real) or isinstance(value, np.timedelta64):
+        return alpha
     try:
-        return float(value) if isinstance(value, Real) and not isinstance(value, np.timedelta64) else alpha
+        return nearest_float(value)
     except OverflowError:
         return alpha
 
@@ -231,14 +233,14 @@ def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) 
         if type(x) is DeviceArray:
             if low < x._address + x.nbytes and x._address < high:
                 return True
-        elif type(x) is np.ndarray and type(out) is np.ndarray and np.may_share_memory(x, out):
+        elif isinstance(x, np.ndarray) and isinstance(out, np.ndarray) and np.may_share_memory(x, out):
             return True
     for q in (a, b):
         if type(q) is ScaledArray:
             if type(q.scale) is DeviceArray:
                 if type(out) is DeviceArray and out._block.ptr == q.scale._block.ptr:
                     return True
-            elif type(out) is np.ndarray and np.may_share_memory(q.scale, out):
+            elif isinstance(out, np.ndarray) and np.may_share_memory(q.scale, out):
                 return True
     return False
 

@@ -1,10 +1,24 @@
+import math
 from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from hipgemm.formats.elements import BF16, F16, F32, FORMATS, as_unsigned, format_of, round_once
+from hipgemm.formats.elements import (
+    BF16,
+    F16,
+    F32,
+    FORMATS,
+    MXFP4_E2M1,
+    MXFP8_E4M3,
+    MXFP8_E5M2,
+    as_unsigned,
+    cast,
+    format_of,
+    nearest_float,
+    round_once,
+)
 
 
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda f: f.name)
@@ -51,6 +65,66 @@ def test_round_once_is_exact(form, rng):
     values = np.concatenate([values, -values])
     expected = np.array([nearest_even(float(v), form) for v in values])
     np.testing.assert_array_equal(round_once(values, form).astype(np.float64), expected)
+
+
+def rounded(value: Fraction, form, overflow: float) -> float:
+    """A number rounded to a format's spacing by exact arithmetic, ties to even."""
+    if value == 0:
+        return 0.0
+    exponent = value.numerator.bit_length() - value.denominator.bit_length()
+    exponent -= abs(value) < Fraction(2) ** exponent
+    step = Fraction(2) ** (max(exponent, form.min_exponent) - form.mantissa_bits)
+    found = round(value / step) * step
+    return float(found) if abs(found) <= form.maximum else math.copysign(overflow, value)
+
+
+def near_ties(dtype: np.dtype, form) -> np.ndarray:
+    """Numbers of a type at ties of a format, and as near to these as the type allows."""
+    if dtype.kind in "iu":
+        most = int(np.iinfo(dtype).max)
+        powers = [2**n for n in range(form.mantissa_bits + 1, dtype.itemsize * 8)]
+        ties = [p + m * (p >> form.mantissa_bits) // 2 for p in powers for m in (1, 2, 3)]
+        found = [t + by for t in ties for by in (-1, 0, 1)] + [most, 0]
+        found = [x for x in found if x <= most]
+        return np.array(found + [-x for x in found if dtype.kind == "i"], dtype)
+    last = form.mantissa_bits + 1
+    powers = [dtype.type(2) ** n for n in (form.min_exponent - 1, form.min_exponent, 0, 1, 10)]
+    bits = np.finfo(dtype).nmant
+    tiny = [dtype.type(2) ** -n for n in (*range(last, bits), bits)]
+    ties = [p * (1 + m * dtype.type(2) ** -last) for p in powers for m in (1, 2, 3)]
+    more = [t * (1 + s * by) for t in ties for by in tiny for s in (1, -1)]
+    return np.array([*ties, *more, *(-x for x in more)], dtype)
+
+
+@pytest.mark.parametrize("form", [BF16, F16, F32, MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1], ids=lambda f: f.name)
+@pytest.mark.parametrize("source", ["i4", "i8", "u8", "f4", "f8", np.longdouble, "?"])
+def test_every_cast_rounds_once(source, form):
+    dtype = np.dtype(source)
+    x = np.array([True, False]) if source == "?" else near_ties(dtype, form)
+    exact = [Fraction(*v.as_integer_ratio()) if dtype.kind == "f" else Fraction(int(v)) for v in x]
+    if form in FORMATS.values():
+        got, overflow = round_once(x, form), np.inf
+    else:
+        got, overflow = cast(x, form), form.maximum
+    np.testing.assert_array_equal(got.astype(np.float64), [rounded(v, form, overflow) for v in exact])
+
+
+def test_named_integers_to_bfloat16():
+    above_the_tie = np.array([2**60 + 2**52 + 1])
+    for x in (above_the_tie, above_the_tie.astype(np.uint64), above_the_tie.astype(np.longdouble)):
+        assert int(round_once(x, BF16).astype(np.float64)[0]) == 2**60 + 2**53
+
+
+@pytest.mark.parametrize("kind", [int, Fraction, np.longdouble])
+@pytest.mark.parametrize("power", [40, 60, 120, 1020])
+def test_numbers_reach_float32_by_one_rounding(kind, power):
+    for low in (-1, 0, 1):
+        value = kind(2**power + 2 ** (power - 24) + low)
+        exact = Fraction(*value.as_integer_ratio())
+        want = rounded(exact, F32, np.inf)
+        for sign in (1, -1):
+            with np.errstate(over="ignore"):
+                assert float(np.float32(nearest_float(sign * value))) == sign * want
 
 
 def test_round_once_keeps_specials():

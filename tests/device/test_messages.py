@@ -216,6 +216,10 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.asarray(np.ma.array(ones(2))), T,
      "asarray: x must be a plain numpy.ndarray; got MaskedArray; masks are not supported: use "
      ".filled(value)"),
+    (lambda: hg.pack_fp4(np.ma.array(ones(2))), T,
+     "pack_fp4: arrays must have no mask; got MaskedArray; masks are not supported: use .filled(value)"),
+    (lambda: hg.asarray(np.ones(2, "F"), "f4"), T,
+     "asarray: x.dtype must be real to convert to float32; got complex64"),
     (lambda: hg.asarray(ones(2), copy=False), V, "asarray: a NumPy array can only be copied; got copy=False"),
     (lambda: hg.asarray(q(2, 64), copy=False), V,
      "asarray: a ScaledArray on the host can only be copied; got copy=False"),
