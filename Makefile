@@ -120,7 +120,7 @@ endif
 LEVELS ?= $(sort $(CPU_LEVEL) $(shell cat $(OBJ)/levels 2>/dev/null))
 
 # Each folder is one translation unit: most of the time of a small file goes into the headers of the standard library.
-# Semantics, which have few headers, are one by file.
+# Semantics, which have few headers, are one by file. What runs once for each kernel is compiled faster than it could run.
 FOLDERS := check hip core runtime loader count decoder
 DECODER := decode disasm disasm_c
 SEMANTICS := $(filter-out $(DECODER),$(sort $(patsubst emulator/isa/%.cpp,%,$(wildcard emulator/isa/*.cpp))))
@@ -132,10 +132,10 @@ emulator:
 emulator-all:
 	@+$(MAKE) --no-print-directory emulator LEVELS="$(ALL_LEVELS)"
 
-# Makes targets, given variables, in as many jobs as there are cores where the caller asked for none. It counts first
-# how many units are to be compiled.
+# Makes targets, given variables, in a job more than there are cores (pip waits a lot) where the caller asked for none.
+# It counts first how many units are to be compiled.
 in_parallel = rm -rf $(OBJ)/reported && mkdir -p $(OBJ)/reported/0 && rm -f $(OBJ)/done; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
-  $(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$$(nproc)) $(1) $(2) UNITS=$$units
+  $(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$$(($$(nproc) + 1))) $(1) $(2) UNITS=$$units
 
 # Files that change when their text does.
 keep = $(shell mkdir -p $(OBJ); echo '$(2)' | cmp -s - $(OBJ)/$(1) || echo '$(2)' > $(OBJ)/$(1))
@@ -159,7 +159,7 @@ endef
 define FOLDER_RULE
 $(OBJ)/$(1).o: $(call folder_sources,$(1)) $(OBJ)/flags | $(if $(ZIG),$(READY))
 	@mkdir -p $$(@D) && printf '#include "%s"\n' $(call folder_sources,$(1)) > $$(@:.o=.cpp)
-	$$(call compile,$$(@:.o=.cpp),-I.)
+	$$(call compile,$$(@:.o=.cpp),-I. $(if $(filter loader decoder,$(1)),-O1))
 endef
 $(foreach folder,$(FOLDERS),$(eval $(call FOLDER_RULE,$(folder))))
 

@@ -136,38 +136,48 @@ void load_lds(Semantics& t, Op op) {
 
 // ---- atomics ------------------------------------------------------------------------------------
 
-template <Space kSpace, class A>
-bool land_atomic(Wave& w, const Pending& p) {
-  Reach r;
-  constexpr int size = sizeof(typename A::Type);
+// What does not depend on the operation is no template of it: there are 32, and compilers take
+// their time.
+template <Space kSpace>
+bool reach_atomic(Wave& w, const Pending& p, int size, Reach& r) {
   if (!reach<kSpace>(w, p, size, true, r)) return false;
   for (int l = 0; l < kLanes; ++l)
     if ((p.exec >> l & 1) && reinterpret_cast<uintptr_t>(r.at[l]) % size)
       return fault(w, p.inst, FaultKind::illegal_address, "misaligned atomic"), false;
-  apply_atomic<A>(w, p, p.inst->x & kReturns, r);
   return true;
 }
 template <Space kSpace, class A>
+bool land_atomic(Wave& w, const Pending& p) {
+  Reach r;
+  if (!reach_atomic<kSpace>(w, p, sizeof(typename A::Type), r)) return false;
+  apply_atomic<A>(w, p, p.inst->x & kReturns, r);
+  return true;
+}
+template <Space kSpace, int kRows>
 const Inst* issue_atomic(Wave& w, const Inst* i) {
   Pending* p;
   uint8_t slot;
   if (!enter<kSpace>(w, i, p, slot)) return nullptr;
-  snapshot<A::kDataRows>(p->data, w.reg(i->b));
+  snapshot<kRows>(p->data, w.reg(i->b));
   return leave<kSpace>(w, i, slot);
+}
+template <Space kSpace, int kRows, int kResultRows>
+void lower_operands(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  lower_common<kSpace>(l, d, s, i);
+  i.x |= kAtomicOp | (d.sc0 ? kReturns : 0);
+  i.b = l.vector(d.data0, kRows);
+  if (d.sc0) i.d = l.vector(d.dst, kResultRows);
 }
 template <Space kSpace, class A>
 void lower_atomic(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
-  lower_common<kSpace>(l, d, s, i);
+  lower_operands<kSpace, A::kDataRows, sizeof(typename A::Type) / 4>(l, d, s, i);
   i.land = land_atomic<kSpace, A>;
-  i.x |= kAtomicOp | (d.sc0 ? kReturns : 0);
-  i.b = l.vector(d.data0, A::kDataRows);
-  if (d.sc0) i.d = l.vector(d.dst, sizeof(typename A::Type) / 4);
 }
 template <Space kSpace>
 struct Add {
   template <class A>
   EMU_INLINE void atomic(Semantics& t, Op op) {
-    set(t, op, lower_atomic<kSpace, A>, issue_atomic<kSpace, A>);
+    set(t, op, lower_atomic<kSpace, A>, issue_atomic<kSpace, A::kDataRows>);
   }
 };
 using AddFlat = Add<Space::flat>;
