@@ -18,14 +18,13 @@ from . import reference
 from .array.device_array import asarray
 from .config import config
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format, full_name
+from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format
 from .formats.scaled import ScaledArray
 from .inspect import explain
-from .inspect.can_use import can_use
-from .inspect.explain import in_place, untouched
+from .inspect.explain import in_place
 from .inspect.info import info, kind
 from .inspect.usage import reset_usage, usage
-from .kernels.manifest import GEMMS, Kernel, code_object
+from .kernels.manifest import GEMMS, MATRIX_ARCHS, Kernel, code_object
 from .products.choose import PLAIN, k_strided
 from .products.matmul import matmul
 from .runtime import hip as _hip
@@ -47,14 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
     test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
     query = commands.add_parser("can-use", help="which kernel would serve a call, or why none would")
-    query.add_argument("op", choices=["matmul"])
-    query.add_argument("a", help="shape of a, such as 300x512 or 4x300x512; with T at the end: transposed")
-    query.add_argument("b", help="shape of b, likewise")
-    query.add_argument(
-        "--input", default="bf16", type=full_name, choices=[*FORMATS, *QUANTIZED], help="format of a and b"
-    )
-    query.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
-    query.add_argument("--arch", default="gfx950")
+    query.add_argument("op", choices=[*explain.OPERATIONS])
+    query.add_argument("a", help="shape of the first operand, such as 300x512; with T at the end: transposed")
+    query.add_argument("b", help="shape of the second operand, such as 512x384T or 8x512x384")
+    explain.add_options(query, "--input")
     why = commands.add_parser("explain", help="the kernels that could serve a product, and why one does")
     explain.add_arguments(why)
     timing = commands.add_parser("bench", help="how long things take")
@@ -73,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return choice_check.run() if args.check else explain.run(args)
         return bench.run(args)
     except (RuntimeNotFoundError, KernelNotFoundError, HipError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        advice = "; or name an architecture: --arch gfx950" if args.command in ("can-use", "explain") else ""
+        print(f"error: {error}{advice}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -112,7 +108,14 @@ def selftest(*, verbose: bool = False) -> int:
     if verbose:
         print(usage())
     print(f"on {info().summary}")
-    print(f"selftest: {failures} failures" if failures else "selftest: all right")
+    arch = _hip.arch(_hip.current_device())
+    if failures:
+        print(f"selftest: {failures} failures")
+    elif arch not in MATRIX_ARCHS:
+        able = " or ".join(MATRIX_ARCHS)
+        print(f"selftest: no matrix kernels for {arch}, only for {able}; the plain kernel is right, but slow")
+    else:
+        print("selftest: all right")
     return 1 if failures else 0
 
 
@@ -166,17 +169,15 @@ def _quantized(x: np.ndarray[Any, Any], form: str) -> ScaledArray:
 
 
 def _can_use(args: argparse.Namespace) -> int:
-    matrices: list[Any] = []
+    shapes = []
     for text in (args.a, args.b):
         found = re.fullmatch(r"(\d+(?:x\d+)+)(T?)", text)
         if found is None:
             print(f"error: a shape looks like 300x512, 300x512T or 4x300x512; got {text!r}", file=sys.stderr)
             return 2
-        shape = tuple(map(int, found[1].split("x")))
-        # Never accessed, so that large shapes need no memory.
-        matrices.append(untouched(args.input, shape, -1 if not matrices else -2, bool(found[2])))
-    dtype = None if args.dtype is None else FORMATS[args.dtype].dtype
-    answer = can_use(args.op, *matrices, dtype=dtype, arch=args.arch)
+        shapes.append((tuple(map(int, found[1].split("x"))), bool(found[2])))
+    a, b = shapes
+    answer = explain.ask_shapes(args.op, a, b, args.format, args.groups, args.dtype, args.arch)
     print(answer)
     costs = in_place(answer)
     if costs:

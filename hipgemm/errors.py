@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Exception)
 _SHOWN = 200  # characters
+_PACKAGE = str(Path(__file__).parent)
 
 
 class UnsupportedError(NotImplementedError):
@@ -64,6 +69,10 @@ class RuntimeNotFoundError(RuntimeError):
 
 class RuntimeFallbackWarning(RuntimeWarning):
     """No GPU was found, so the emulator is used."""
+
+
+class PlainKernelWarning(RuntimeWarning):
+    """The GPU has no matrix kernels, so the plain kernel serves products: correctly, but slowly."""
 
 
 class InterchangeError(BufferError, AttributeError):
@@ -173,3 +182,18 @@ def value_or_raise(function: str, x: T | Reason) -> T:
         raise_reasons(function, [x])
     assert not isinstance(x, Reason)
     return x
+
+
+def warn(category: type[Warning], text: str) -> None:
+    """Warn in one line, without a source line: the first caller is not the cause."""
+    frame: FrameType | None = sys._getframe()
+    while frame and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    location = (frame.f_code.co_filename, frame.f_lineno) if frame else ("hipgemm", 0)
+    before = warnings.formatwarning
+    if before.__module__ == "warnings":  # not replaced by the application
+        warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
+    try:
+        warnings.warn_explicit(text, category, *location)
+    finally:
+        warnings.formatwarning = before

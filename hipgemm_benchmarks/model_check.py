@@ -14,14 +14,13 @@ from hipgemm.array.device_array import upload_async
 from hipgemm.errors import RuntimeNotFoundError, requirement
 from hipgemm.formats.elements import BF16, F32, QUANTIZED
 from hipgemm.formats.groups import group_slots
-from hipgemm.inspect.can_use import can_use
 from hipgemm.inspect.counters import emulator_counters
-from hipgemm.inspect.explain import ask, in_place, untouched
+from hipgemm.inspect.explain import ask, in_place
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel
 from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
 from hipgemm.products.choose import PLAIN, Support, k_strided
-from hipgemm.products.cost import L2, LDS_DMA, SUSTAINED_MATRIX, Cost, uneven
+from hipgemm.products.cost import Cost, uneven
 from hipgemm.products.operation import GROUPED_MATMUL
 from hipgemm.runtime import device_errors
 from hipgemm.runtime import hip as _hip
@@ -45,12 +44,9 @@ class Shape:
 
     def ask(self) -> Support:
         """The candidates, and the choice."""
-        if self.groups:
-            x = untouched(self.format, (self.m, self.k), -1)
-            w = untouched(self.format, (self.groups, self.k, self.n), -2, True)
-            offsets = np.linspace(0, self.m, self.groups + 1).astype(np.int32)  # even groups
-            return can_use("grouped_matmul", x, w, offsets)
-        return ask(self.m, self.n, self.k, self.format, self.layout, self.batch)
+        op = "grouped_matmul" if self.groups else "matmul"
+        asked = self.m, self.n, self.k, self.format, self.layout, self.batch
+        return ask(*asked, arch="gfx950", op=op, groups=self.groups)
 
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch else ""
@@ -220,13 +216,13 @@ class Counted:
     def terms(self) -> dict[str, float]:
         """The model's terms of the main loop, from counters instead of the model's numbers."""
         load, splits = self.cost.load, self.cost.splits
-        mine, chip = load.per_unit(splits), load.chip
+        mine, chip, rates = load.per_unit(splits), load.chip, load.rates
         simds = max(1.0, 4 / (load.waves * min(mine, load.resident)))
         return {
             "matrix": mine * self.tile[MATRIX_CLOCKS] / 4 * simds,
-            "power": self.total[MATRIX_CLOCKS] / 4 / chip.compute_units / SUSTAINED_MATRIX.value,
-            "lds": mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / LDS_DMA.value),
-            "l2": mine * self.tile[READ_BYTES] / L2.value,
+            "power": self.total[MATRIX_CLOCKS] / 4 / chip.compute_units / rates.sustained_matrix.value,
+            "lds": mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / rates.lds_dma.value),
+            "l2": mine * self.tile[READ_BYTES] / rates.l2.value,
             "memory": (self.total[UNIQUE_BYTES] + self.total[WRITTEN_BYTES]) / chip.memory_clock_bytes,
         }
 
@@ -357,7 +353,7 @@ def _deviation(x: Counted, name: str) -> float:
 def _print_published() -> None:
     print("\nThe chip's rates in the model against the best published cubes of others, TFLOP/s:")
     for form, size, best in PUBLISHED:
-        cost = ask(size, size, size, form).costs[0]
+        cost = ask(size, size, size, form, arch="gfx950").costs[0]
         rate = 2 * size**3 / cost.microseconds / 1e6
         print(f"  {form:10} {size:6}^3  published {best:6.0f}  model {rate:6.0f}  ratio {rate / best:.2f}")
 

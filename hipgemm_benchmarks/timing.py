@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -148,11 +150,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Time, print, write."""
-    for file in (args.csv, args.json, args.plot):
-        if file and not file.parent.is_dir():
+    for file in filter(None, (args.csv, args.json, args.plot)):  # before anything is measured
+        if not file.parent.is_dir() or file.is_dir():
             raise SystemExit(f"bench: {requirement('files must go into a folder that exists', str(file))}")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise SystemExit(f"bench: {requirement('files must be writeable', str(file))}")
     if args.plot and args.plot.suffix not in (".png", ".pdf", ".svg"):
         raise SystemExit(f"bench: {requirement('--plot must end in .png, .pdf or .svg', str(args.plot))}")
+    if args.plot and find_spec("matplotlib") is None:
+        raise SystemExit("bench: --plot needs matplotlib; run: pip install matplotlib")
     formats = FORMATS_OF[args.op]
     args.format = args.format or formats[0]
     if args.format not in formats:
@@ -198,10 +204,11 @@ def _cases(args: argparse.Namespace) -> Iterable[Case]:
                     yield Case(args.op, args.format, f"{text} {name}", m, n, k, experts)
             continue
         parts = text.lower().split("x")
-        if len(parts) == 2:
+        one = args.op in QUANTIZERS or args.op == "dequantize"  # M x K, of one array
+        if one and len(parts) == 2:
             parts.insert(1, parts[1])
         if len(parts) != 3:
-            required = f"--shapes must be MxNxK or a set ({', '.join(SHAPE_SETS)})"
+            required = f"--shapes must be {'MxK, ' if one else ''}MxNxK or a set ({', '.join(SHAPE_SETS)})"
             raise SystemExit(f"bench: {requirement(required, repr(text))}")
         m, n, k = map(_number, parts)
         yield Case(args.op, args.format, text, m, n, k, groups)
@@ -466,10 +473,8 @@ def _line(row: Row, header: bool) -> str:
 
 
 def _plot(rows: Sequence[Row], about: dict[str, str], file: Path) -> None:
-    try:
-        import matplotlib
-    except ImportError:
-        raise SystemExit("bench: --plot needs matplotlib; run: pip install matplotlib") from None
+    import matplotlib
+
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 

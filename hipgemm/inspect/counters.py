@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 from ..errors import RuntimeNotFoundError, requirement
 from ..runtime import hip as _hip
@@ -85,7 +85,7 @@ class EmulatorCounters:
     unique_written_lines: int = 0
     scalar_bytes: int = 0
     scratch_bytes: int = 0
-    each: tuple[EmulatorLaunch, ...] = ()
+    each: tuple[EmulatorLaunch, ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         found = [(name, getattr(self, name)) for name in _NAMES]

@@ -9,16 +9,41 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import requirement
 from ..formats.elements import FORMATS, QUANTIZED, full_name
-from ..formats.scaled import ScaledArray, scale_shape
+from ..formats.scaled import ScaledArray, group_blocks, scale_shape
 from ..formats.strides import contiguous_strides, swap_last_axes
+from ..products.chips import CHIPS, chip_of
 from ..products.choose import Support
-from ..products.cost import RATES, Cost
+from ..products.cost import Cost
+from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL
 from .can_use import can_use
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
+OPERATIONS = {op.name: op for op in (MATMUL, GROUPED_MATMUL, GROUPED_WGRAD)}
+
+
+def _positive(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(requirement("must be a positive number", repr(text)))
+    return int(text)
+
+
+def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
+    """Declare the options that ``can-use`` and ``explain`` share; `aliases` are other names of --format."""
+    parser.add_argument(
+        "--format",
+        *aliases,
+        default="bf16",
+        type=full_name,
+        choices=[*FORMATS, *QUANTIZED],
+        help="of both operands (default: bf16)",
+    )
+    parser.add_argument("--groups", type=_positive, default=None, help="how many (default: w's, or 8)")
+    parser.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
+    parser.add_argument("--arch", default=None, help="such as gfx950 (default: the current device's)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,17 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in "MNK":
         parser.add_argument(name, type=int, nargs="?", help=f"{name} of the product (M, K) @ (K, N)")
     parser.add_argument(
-        "--format", default="bf16", type=full_name, choices=[*FORMATS, *QUANTIZED], help="of a and b"
+        "--op",
+        default="matmul",
+        choices=[*OPERATIONS],
+        help="grouped_matmul divides M among the groups, grouped_wgrad K (default: matmul)",
     )
     parser.add_argument(
         "--layout",
         default="nt",
         choices=LAYOUTS,
-        help="how a and b are stored: n as used, t transposed (default: nt, a @ w.T)",
+        help="how a and b are stored: n as used, t transposed (default: nt, a @ w.T); of grouped_wgrad: tn",
     )
     parser.add_argument("--batch", type=int, default=0, help="number of products, each with its own a and b")
-    parser.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
-    parser.add_argument("--arch", default="gfx950")
+    add_options(parser)
     parser.add_argument(
         "--check",
         action="store_true",
@@ -47,13 +74,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the candidates for a product, their terms, and why one of them is chosen."""
     extents = (args.M, args.N, args.K)
+    fault = ""
     if any(n is None or n < 0 for n in extents) or args.batch < 0:
-        print(
-            "error: " + requirement("M, N and K must be at least 0", f"{extents}"),
-            file=sys.stderr,
-        )
+        fault = requirement("M, N and K must be at least 0", f"{extents}")
+    elif args.op != "matmul" and args.batch:
+        fault = requirement("--batch must be left out for grouped products", args.batch)
+    if fault:
+        print(f"error: {fault}", file=sys.stderr)
         return 2
-    answer = ask(*extents, args.format, args.layout, args.batch, args.dtype, args.arch)
+    answer = ask(
+        *extents, args.format, args.layout, args.batch, args.dtype, args.arch, op=args.op, groups=args.groups
+    )
     print(explanation(answer, 2.0 * args.M * args.N * args.K * max(1, args.batch)))
     return 0 if answer else 1
 
@@ -66,17 +97,52 @@ def ask(
     layout: str = "nt",
     batch: int = 0,
     dtype: str | None = None,
-    arch: str = "gfx950",
+    arch: str | None = None,
+    op: str = "matmul",
+    groups: int | None = None,
 ) -> Support:
     """Call `can_use` for a product, without allocating its operands."""
     lead = (batch,) if batch else ()
-    a = untouched(form, (*lead, m, k), -1, layout[0] == "t")
-    b = untouched(form, (*lead, k, n), -2, layout[1] == "t")
-    return can_use("matmul", a, b, dtype=None if dtype is None else FORMATS[dtype].dtype, arch=arch)
+    a, b = ((*lead, m, k), layout[0] == "t"), ((*lead, k, n), layout[1] == "t")
+    if op == "grouped_matmul":
+        b = (groups or 8, k, n), layout[1] == "t"
+    elif op == "grouped_wgrad":  # of dy (K, M) and x (K, N), whose rows are summed over
+        a, b = ((k, m), False), ((k, n), False)
+    return ask_shapes(op, a, b, form, groups, dtype, arch)
 
 
-def untouched(form: str, shape: tuple[int, ...], axis: int, transposed: bool = False) -> Any:
-    """Make matrices without memory, stored transposed if `transposed`; blocked along `axis` if quantized."""
+def ask_shapes(
+    op: str,
+    a: tuple[tuple[int, ...], bool],
+    b: tuple[tuple[int, ...], bool],
+    form: str,
+    groups: int | None,
+    dtype: str | None,
+    arch: str | None,
+) -> Support:
+    """Call `can_use` for operands of these shapes, each stored transposed or not."""
+    given: dict[str, Any] = {"dtype": None if dtype is None else FORMATS[dtype].dtype, "arch": arch}
+    axes = OPERATIONS[op].k_axes
+    offsets = None
+    if OPERATIONS[op].ragged:
+        groups = groups or (b[0][0] if len(b[0]) == 3 else 8)
+        offsets = np.linspace(0, a[0][0], groups + 1).astype(np.int32)
+    by_groups = offsets if OPERATIONS[op].ragged == "k" else None
+    operands = [untouched(form, *x, axis, by_groups) for x, axis in zip((a, b), axes, strict=True)]
+    return can_use(op, *operands, *([] if offsets is None else [offsets]), **given)
+
+
+def untouched(
+    form: str,
+    shape: tuple[int, ...],
+    transposed: bool,
+    axis: int,
+    offsets: npt.NDArray[np.int32] | None = None,
+) -> Any:
+    """Make matrices without memory, stored transposed if `transposed`.
+
+    Quantized ones are blocked along `axis`, and in groups of rows with `offsets`.
+    """
     made = FORMATS.get(form) or QUANTIZED[form]
     one = np.zeros(1, f"u{made.itemsize}")
     strides = contiguous_strides(swap_last_axes(shape) if transposed else shape, made.itemsize)
@@ -84,8 +150,13 @@ def untouched(form: str, shape: tuple[int, ...], axis: int, transposed: bool = F
     x = np.lib.stride_tricks.as_strided(one, shape, strides).view(made.dtype)
     if made.scale_dtype is None:
         return x
-    scales = scale_shape(shape, axis, made.block) if made.block else ()
-    return ScaledArray(x, np.broadcast_to(np.ones((), made.scale_dtype), scales), form, axis=axis)
+    if not made.block:
+        return ScaledArray(x, 1.0, form, axis=axis)
+    scales = list(scale_shape(shape, axis, made.block))
+    if offsets is not None:
+        scales[axis] = int(group_blocks(offsets)[-1])
+    q = np.broadcast_to(np.ones((), made.scale_dtype), scales)
+    return ScaledArray._make(x, q, made, axis, shape, group_offsets=offsets)
 
 
 def in_place(answer: Support) -> list[Cost]:
@@ -110,9 +181,12 @@ def explanation(answer: Support, flop: float) -> str:
         )
     lines += ["", *_why(chosen, others), "", f"terms of {chosen.kernel.name}"]
     lines += _terms(chosen)
-    lines += ["", "parameters of the model"]
-    width = max(map(len, RATES))
-    lines += [f"  {name:{width}} {r.value:>12,g} {r.unit}; {r.source}" for name, r in RATES.items()]
+    arch = chosen.kernel.arch
+    rates = chip_of(arch).rates.named()
+    unknown = "" if arch in CHIPS else f" (gfx950's; those of {arch} are not known)"
+    lines += ["", f"parameters of the model{unknown}, {chip_of(arch)}"]
+    width = max(map(len, rates))
+    lines += [f"  {name:{width}} {r.value:>12,g} {r.unit}; {r.source}" for name, r in rates.items()]
     return "\n".join(lines)
 
 

@@ -66,6 +66,9 @@ class Info:
         parts = [*devices, f"HIP {self.version}", f"driver {self.driver}", self.library]
         return f"{self.runtime}: {'; '.join(parts)}"
 
+    def __repr__(self) -> str:
+        return f"Info({self.summary!r})"
+
     def __str__(self) -> str:
         lines = [f"runtime     {self.runtime or 'none'}  {self.library}".rstrip()]
         if self.runtime:

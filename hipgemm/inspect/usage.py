@@ -58,6 +58,9 @@ class Usage:
     latest: dict[tuple[str, str], str] = field(default_factory=dict)
     refused_calls: int = 0
 
+    def __repr__(self) -> str:
+        return f"Usage({str(self).splitlines()[0]!r})"
+
     def __str__(self) -> str:
         if not (self.kernels or self.served or self.refused_calls or self.copies):
             return "hipgemm: nothing ran"

@@ -17,6 +17,7 @@ MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
 BRIDGE_ARCH = "sm_90a"  # of the portable kernels for the bridge
 BRIDGE_LINE = "make bridge (in a source tree; an installed package has no bridge)"
 ARCHS = ("gfx950", "gfx942", "gfx90a", "gfx1100", "gfx1201")  # with kernels
+MATRIX_ARCHS = ("gfx950",)  # with kernels that use matrix instructions
 GEMMS = ("gemm", "scaled_gemm")  # operations of products
 CHUNK_BYTES = 16  # bytes of one load of a lane
 
@@ -40,7 +41,7 @@ class Kernel:
     arch: str
     threads: int
     tile: tuple[int, ...]
-    args: tuple[Argument, ...]
+    args: tuple[Argument, ...] = field(repr=False)
     a: str = ""
     b: str = ""
     layout: str = ""
@@ -48,7 +49,8 @@ class Kernel:
     schedule: str = ""
     lds: int = 0  # bytes per workgroup
     workgroups_per_cu: float = 0  # occupancy, limited by registers and LDS
-    main_loop: Mapping[str, float] = field(default_factory=dict, hash=False)  # per wave and K tile
+    # Per wave and K tile.
+    main_loop: Mapping[str, float] = field(default_factory=dict, hash=False, repr=False)
 
     @property
     def bits(self) -> int:

@@ -11,7 +11,7 @@ from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement
 from ..formats.groups import group_slots
 from ..formats.operand import Operand
 from ..formats.strides import padded_pitch
-from ..kernels.manifest import CHUNK_BYTES, MAKE_LINE, Kernel, LeftOut, load_manifest
+from ..kernels.manifest import CHUNK_BYTES, MAKE_LINE, MATRIX_ARCHS, Kernel, LeftOut, load_manifest
 from .cost import Cost, Product, copy_clocks, estimate
 from .layout import host_copies, on_device
 from .problem import Problem
@@ -352,14 +352,15 @@ def _served(
         got = " and ".join(_formats(p))
         return [], [Reason(UnsupportedError, "format", requirement(required, got, forced))]
     if p.op.ragged:
-        built = load_manifest().items()
-        able = [arch for arch, made in built if any(serves(k, p) for k in made.kernels.values())]
-        required = f"the GPU must have kernels for groups of rows: {' or '.join(able) or 'none'}"
+        required = f"the GPU must have kernels for groups of rows: {' or '.join(MATRIX_ARCHS)}"
         got = kernels[0].arch if kernels else "none"
         return [], [Reason(UnsupportedError, "kernel", requirement(required, got))]
-    plain = [k for k in kernels if k.op == PLAIN]
-    required = f"a gemm kernel for {plain[0].arch} must be built" if plain else "a gemm kernel must be built"
-    what = "the plain one only" if plain else "none"
+    arch = kernels[0].arch if kernels else MATRIX_ARCHS[0]
+    if arch not in MATRIX_ARCHS:
+        required = f"the GPU must have matrix kernels: {' or '.join(MATRIX_ARCHS)}"
+        return [], [Reason(UnsupportedError, "kernel", requirement(required, arch))]
+    what = "the plain one only" if any(k.op == PLAIN for k in kernels) else "none"
+    required = f"a gemm kernel for {arch} must be built"
     return [], [Reason(UnsupportedError, "kernel", requirement(required, what))]
 
 
@@ -404,6 +405,11 @@ class Support:
 
     def __bool__(self) -> bool:
         return self.kernel is not None
+
+    def __repr__(self) -> str:
+        if self.kernel is None:
+            return f"Support(no: {', '.join(reason.code for reason in self.reasons)})"
+        return f"Support(yes: {self.kernel}, one of {len(self.costs)} kernels)"
 
     def __str__(self) -> str:
         if self.kernel is None:

@@ -10,87 +10,7 @@ from typing import NamedTuple
 
 from ..formats.elements import FORMATS, QUANTIZED
 from ..kernels.manifest import Kernel
-
-# ---- the chip --------------------------------------------------------------------------------------
-
-
-class Rate(NamedTuple):
-    """A parameter of the model."""
-
-    value: float
-    unit: str
-    source: str
-
-
-@dataclass(frozen=True)
-class Chip:
-    """One device of an architecture, at its highest clock."""
-
-    compute_units: int
-    xcds: int  # each has its own L2; workgroups are assigned to XCDs round-robin
-    ghz: float
-    memory: float  # bytes per second
-
-    @property
-    def memory_clock_bytes(self) -> float:
-        """Sustained memory bandwidth of the chip, in bytes per clock."""
-        return self.memory * SUSTAINED_MEMORY.value / (self.ghz * 1e9)
-
-
-# From vendors' data sheets.
-CHIPS = {
-    "gfx950": Chip(256, 8, 2.4, 8.0e12),
-    "gfx942": Chip(304, 8, 2.1, 5.3e12),
-    "gfx90a": Chip(110, 1, 1.7, 1.6e12),
-    "gfx1100": Chip(96, 1, 2.5, 0.96e12),
-    "gfx1201": Chip(64, 1, 2.97, 0.64e12),
-}
-
-_ASSUMED = "assumed: AMD's mirage timing table"
-MATRIX = {
-    16: Rate(2048, "multiply-adds/clock/CU", "ISA: 16x16x32 in 4 passes of 4 clocks, 4 SIMDs"),
-    8: Rate(4096, "multiply-adds/clock/CU", "ISA: 16x16x128 in 8 passes of 4 clocks, 4 SIMDs"),
-    4: Rate(8192, "multiply-adds/clock/CU", "ISA: 16x16x128 in 4 passes of 4 clocks, 4 SIMDs"),
-}
-VECTOR = Rate(64, "multiply-adds/clock/CU", "ISA: 64 lanes in 4 clocks, 4 SIMDs")
-PLAIN_WORK = Rate(2, "instructions/multiply-add", "assumed: one LDS access or conversion for each")
-SUSTAINED_MATRIX = Rate(
-    0.64, "of the peak", "HipKittens, MI355X, bf16 8192^3: 1610 of 2516 TFLOP/s; power holds the clock down"
-)
-SUSTAINED_MEMORY = Rate(0.56, "of the peak", "torchao's MX quantizer, MI350X: 4.5 of 8 TB/s")
-LDS_READ = Rate(256, "bytes/clock/CU", "AMD's rocRoller: two ports, 64 lanes x 16 bytes in 8 clocks on each")
-LDS_DMA = Rate(128, "bytes/clock/CU", "assumed: as 16-byte writes, rocRoller")
-L2 = Rate(64, "bytes/clock/CU", f"{_ASSUMED}: 2 KiB/clock for the 32 CUs of an XCD")
-FABRIC = Rate(7167, "bytes/clock", "AMD: 17.2 TB/s from the memory-side cache of MI300X; none published here")
-CACHE = Rate(256 * 2**20, "bytes", "AMD: memory-side cache")
-LATENCY = Rate(1344, "clocks", f"{_ASSUMED}: L1 50 ns, L2 130 ns, memory 380 ns, at 2.4 GHz")
-LDS_LATENCY = Rate(44, "clocks", "measured: tinygrad's traces, 40 to 48 from a read to its use")
-WAVE_START = Rate(700, "clocks", "measured: tinygrad's traces, cold start of a wave")
-WAVE_END = Rate(230, "clocks", "measured: tinygrad's traces, 180 to 280 from the last store to the end")
-UNEVEN = Rate(
-    0.02, "of the shorter terms", "assumed: overlap is not perfect; small, so that it only breaks ties"
-)
-LAUNCH = Rate(1032, "clocks", f"{_ASSUMED}: dispatch 430 ns")
-RATES = {
-    "matrix, 16 bits": MATRIX[16],
-    "matrix, 8 bits": MATRIX[8],
-    "matrix, 4 bits": MATRIX[4],
-    "vector": VECTOR,
-    "plain work": PLAIN_WORK,
-    "sustained matrix": SUSTAINED_MATRIX,
-    "sustained memory": SUSTAINED_MEMORY,
-    "LDS reads": LDS_READ,
-    "LDS DMA": LDS_DMA,
-    "L2": L2,
-    "fabric": FABRIC,
-    "memory-side cache": CACHE,
-    "latency": LATENCY,
-    "LDS latency": LDS_LATENCY,
-    "wave start": WAVE_START,
-    "wave end": WAVE_END,
-    "uneven": UNEVEN,
-    "launch": LAUNCH,
-}
+from .chips import CHIPS, chip_of
 
 RUN, GROUP_ROWS = (
     64,
@@ -177,6 +97,9 @@ class Cost:
         """Totals of the whole product, for comparison with counters."""
         return self.load.totals(self.splits)
 
+    def __repr__(self) -> str:
+        return f"Cost({self})"
+
     def __str__(self) -> str:
         tiles = f"{self.tiles} tile{'s' if self.tiles != 1 else ''}"
         splits = f" x {self.splits} parts of K" if self.splits > 1 else ""
@@ -220,13 +143,14 @@ def estimate(x: Product, kernel: Kernel) -> Cost:
 def uneven(loop: Iterable[float]) -> float:
     """Clocks that the shorter terms of the main loop add to the longest one."""
     terms = list(loop)
-    return UNEVEN.value * (sum(terms) - max(terms))
+    return CHIPS["gfx950"].rates.uneven.value * (sum(terms) - max(terms))
 
 
 def copy_clocks(read: int, written: int, arch: str = "gfx950") -> float:
     """Estimate the time of a copy of an operand, in clocks: its bytes at memory bandwidth, and a launch."""
-    chip = CHIPS.get(arch, CHIPS["gfx950"])
-    alone = LAUNCH.value + WAVE_START.value + LATENCY.value + WAVE_END.value
+    chip = chip_of(arch)
+    rates = chip.rates
+    alone = rates.launch.value + rates.wave_start.value + rates.latency.value + rates.wave_end.value
     return alone + (read + written) / chip.memory_clock_bytes
 
 
@@ -238,7 +162,8 @@ class Load:
 
     def __init__(self, x: Product, kernel: Kernel) -> None:
         self.x, self.kernel = x, kernel
-        self.chip = CHIPS.get(kernel.arch, CHIPS["gfx950"])
+        self.chip = chip_of(kernel.arch)
+        self.rates = r = self.chip.rates
         self.plain = kernel.op == "plain"
         tm, tn = kernel.tile[0], kernel.tile[1]
         tk = kernel.tile[2] if len(kernel.tile) > 2 else 16
@@ -278,12 +203,12 @@ class Load:
         if self.plain:  # each thread computes a square of the tile, from float32 in LDS
             self.lds_bytes = kernel.threads * 2 * math.sqrt(tm * tn / kernel.threads) * 4 * tk
         self.bits = 32 if self.plain else kernel.bits
-        rate = VECTOR.value / PLAIN_WORK.value if self.plain else MATRIX[self.bits].value
+        rate = r.vector.value / r.plain_work.value if self.plain else r.matrix[self.bits].value
         self.peak = rate * self.chip.compute_units
         # Clocks of a compute unit per K tile.
         self.matrix_step = tm * tn * tk / rate
-        self.lds_step = self.lds_bytes / LDS_READ.value + self.dma_bytes / LDS_DMA.value
-        self.l2_step = self.step_bytes / L2.value
+        self.lds_step = self.lds_bytes / r.lds_reads.value + self.dma_bytes / r.lds_dma.value
+        self.l2_step = self.step_bytes / r.l2.value
         # The prefetch distance in K tiles.
         stages = kernel.lds // self.dma_bytes if kernel.lds else 2.0
         self.ahead = 1.25 if kernel.schedule == "PingPong" else max(1.0, stages - 1)
@@ -292,9 +217,9 @@ class Load:
         )  # tiles of zeros that are prefetched at the end, to keep wait counts
         alone = self.matrix_step * max(1.0, 4 / self.waves)
         if kernel.schedule == "PingPong":
-            self.chain_step = max(alone, self.lds_step, LATENCY.value / self.ahead)
+            self.chain_step = max(alone, self.lds_step, r.latency.value / self.ahead)
         else:
-            self.chain_step = max(alone + self.lds_step + LDS_LATENCY.value, LATENCY.value / self.ahead)
+            self.chain_step = max(alone + self.lds_step + r.lds_latency.value, r.latency.value / self.ahead)
         self.macs = self.tiles * tm * tn * self.k_tiles * tk * self.batches
         operands = self.a_matrices * x.m * a_bytes + self.b_matrices * x.n * b_bytes
         self.unique_bytes = operands * x.k
@@ -352,42 +277,42 @@ class Load:
 
     def overlapping(self, splits: int, split_tiles: int) -> tuple[float, ...]:
         """Clocks of the concurrent terms: matrix, power, LDS, L2, fabric, memory, latency."""
-        mine, steps = self.per_unit(splits), min(self.k_tiles, split_tiles)
+        r, mine, steps = self.rates, self.per_unit(splits), min(self.k_tiles, split_tiles)
         simds = max(1.0, 4 / (self.waves * min(mine, self.resident)))
         written = self.written(splits)
         return (
             mine * steps * self.matrix_step * simds,
-            self.macs / (self.peak * SUSTAINED_MATRIX.value),
-            mine * (steps * self.lds_step + self.spare * self.dma_bytes / LDS_DMA.value),
+            self.macs / (self.peak * r.sustained_matrix.value),
+            mine * (steps * self.lds_step + self.spare * self.dma_bytes / r.lds_dma.value),
             mine * steps * self.l2_step,
-            (self.missed_bytes + written) / FABRIC.value,
+            (self.missed_bytes + written) / r.fabric.value,
             (self.unique_bytes + written) / self.chip.memory_clock_bytes,
             self.rounds(splits) * steps * self.chain_step,
         )
 
     def added(self, splits: int) -> tuple[float, ...]:
         """Clocks of the sequential terms: launch, start, store, reduction of the parts of K."""
-        mine, rounds = self.per_unit(splits), self.rounds(splits)
+        r, mine, rounds = self.rates, self.per_unit(splits), self.rounds(splits)
         return (
-            LAUNCH.value,
-            rounds * (WAVE_START.value + LATENCY.value),
-            mine * self.stored_bytes(splits) / L2.value + rounds * WAVE_END.value,
+            r.launch.value,
+            rounds * (r.wave_start.value + r.latency.value),
+            mine * self.stored_bytes(splits) / r.l2.value + rounds * r.wave_end.value,
             self.reduction(splits) if splits > 1 else 0.0,
         )
 
     def reduction(self, splits: int) -> float:
         """Clocks of the second kernel, which adds the parts of K."""
-        workspace = self.written(splits)
-        rate = FABRIC.value if workspace <= CACHE.value else self.chip.memory_clock_bytes
-        moved = workspace / rate + self.results * self.x.out_bytes / self.chip.memory_clock_bytes
-        return LAUNCH.value + WAVE_START.value + LATENCY.value + WAVE_END.value + moved
+        r, workspace = self.rates, self.written(splits)
+        speed = r.fabric.value if workspace <= r.cache.value else self.chip.memory_clock_bytes
+        moved = workspace / speed + self.results * self.x.out_bytes / self.chip.memory_clock_bytes
+        return r.launch.value + r.wave_start.value + r.latency.value + r.wave_end.value + moved
 
     def totals(self, splits: int) -> Totals:
         """Totals over the chip."""
         groups = self.tiles * self.batches * splits
         steps = self.tiles * self.k_tiles * self.batches
         return Totals(
-            matrix_clocks=0.0 if self.plain else 4 * self.macs / MATRIX[self.bits].value,
+            matrix_clocks=0.0 if self.plain else 4 * self.macs / self.rates.matrix[self.bits].value,
             lds_read_bytes=steps * self.lds_bytes,
             lds_dma_bytes=(steps + groups * self.spare) * self.dma_bytes,
             read_bytes=self.read_bytes,
@@ -397,50 +322,50 @@ class Load:
 
     def terms(self, splits: int, split_tiles: int) -> Iterator[Term]:
         """The terms with their formulas."""
-        chip, mine, rounds = self.chip, self.per_unit(splits), self.rounds(splits)
+        chip, r, mine, rounds = self.chip, self.rates, self.per_unit(splits), self.rounds(splits)
         steps = min(self.k_tiles, split_tiles)
         loop = self.overlapping(splits, split_tiles)
         matrix, power, lds, l2, fabric, memory, latency = loop
         launch, start, store, reduction = self.added(splits)
         tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
         each = f"{mine} workgroup{'s' if mine != 1 else ''} x {steps} K tiles"
-        rate = VECTOR if self.plain else MATRIX[self.bits]
-        speed = f"({rate.value:.0f} / {PLAIN_WORK.value:.0f})" if self.plain else f"{rate.value:.0f}"
+        rate = r.vector if self.plain else r.matrix[self.bits]
+        speed = f"({rate.value:.0f} / {r.plain_work.value:.0f})" if self.plain else f"{rate.value:.0f}"
         units = chip.compute_units
         written = self.written(splits)
         name, formula = "vector" if self.plain else "matrix", f"{each} x {tile} / {speed}"
         busy = min(4, self.waves * min(mine, self.resident))
         formula += f" x 4 / {busy}, the SIMDs with a wave" if busy < 4 else ""
         yield Term(name, matrix, formula, rate.source, True)
-        formula = f"{self.macs:.4g} multiply-adds / ({units} x {speed} x {SUSTAINED_MATRIX.value})"
-        yield Term("power", power, formula, SUSTAINED_MATRIX.source, True)
-        formula = f"{each} x ({self.lds_bytes:.0f} read / {LDS_READ.value:.0f}"
-        formula += f" + {self.dma_bytes:.0f} written /  {LDS_DMA.value:.0f})"
+        formula = f"{self.macs:.4g} multiply-adds / ({units} x {speed} x {r.sustained_matrix.value})"
+        yield Term("power", power, formula, r.sustained_matrix.source, True)
+        formula = f"{each} x ({self.lds_bytes:.0f} read / {r.lds_reads.value:.0f}"
+        formula += f" + {self.dma_bytes:.0f} written /  {r.lds_dma.value:.0f})"
         formula += f" + {self.spare:.0f} tiles of zeros at the end" if self.spare else ""
-        yield Term("lds", lds, formula, f"{LDS_READ.source}; {LDS_DMA.source}", True)
-        yield Term("l2", l2, f"{each} x {self.step_bytes:.0f} bytes / {L2.value:.0f}", L2.source, True)
+        yield Term("lds", lds, formula, f"{r.lds_reads.source}; {r.lds_dma.source}", True)
+        yield Term("l2", l2, f"{each} x {self.step_bytes:.0f} bytes / {r.l2.value:.0f}", r.l2.source, True)
         formula = f"({_size(self.missed_bytes)} for {self.run_rows} x {self.run_columns} tiles in each L2"
-        formula += f" + {_size(written)} stored) / {FABRIC.value:.0f}"
-        yield Term("fabric", fabric, formula, FABRIC.source, True)
+        formula += f" + {_size(written)} stored) / {r.fabric.value:.0f}"
+        yield Term("fabric", fabric, formula, r.fabric.source, True)
         formula = f"({_size(self.unique_bytes)} of operands + {_size(written)} stored)"
         formula += f" / {chip.memory_clock_bytes:.0f}"
-        yield Term("memory", memory, formula, SUSTAINED_MEMORY.source, True)
+        yield Term("memory", memory, formula, r.sustained_memory.source, True)
         formula = f"{rounds} round{'s' if rounds != 1 else ''} x {steps} K tiles x {self.chain_step:.0f}"
         source = (
-            f"a K tile of one workgroup: prefetched {self.ahead:g} ahead, {LATENCY.value:.0f} clocks each"
+            f"a K tile of one workgroup: prefetched {self.ahead:g} ahead, {r.latency.value:.0f} clocks each"
         )
-        yield Term("latency", latency, formula, f"{source}; {LATENCY.source}", True)
-        formula = f"{UNEVEN.value:g} x the sum of all terms above except the longest"
-        yield Term("uneven", uneven(loop), formula, UNEVEN.source, False)
-        yield Term("launch", launch, f"{LAUNCH.value:.0f}", LAUNCH.source, False)
-        formula = f"{rounds} x ({WAVE_START.value:.0f} + {LATENCY.value:.0f})"
-        yield Term("start", start, formula, f"{WAVE_START.source}; {LATENCY.source}", False)
+        yield Term("latency", latency, formula, f"{source}; {r.latency.source}", True)
+        formula = f"{r.uneven.value:g} x the sum of all terms above except the longest"
+        yield Term("uneven", uneven(loop), formula, r.uneven.source, False)
+        yield Term("launch", launch, f"{r.launch.value:.0f}", r.launch.source, False)
+        formula = f"{rounds} x ({r.wave_start.value:.0f} + {r.latency.value:.0f})"
+        yield Term("start", start, formula, f"{r.wave_start.source}; {r.latency.source}", False)
         stored = f"{mine} tile{'s' if mine != 1 else ''} of {self.stored_bytes(splits):.0f} bytes"
-        formula = f"{stored} / {L2.value:.0f} + {rounds} x {WAVE_END.value:.0f}"
-        yield Term("store", store, formula, f"{L2.source}; {WAVE_END.source}", False)
+        formula = f"{stored} / {r.l2.value:.0f} + {rounds} x {r.wave_end.value:.0f}"
+        yield Term("store", store, formula, f"{r.l2.source}; {r.wave_end.source}", False)
         if splits > 1:
             formula = f"a second launch, start and end; {_size(written)} read back, results stored"
-            yield Term("reduction", reduction, formula, f"{LAUNCH.source}; {FABRIC.source}", False)
+            yield Term("reduction", reduction, formula, f"{r.launch.source}; {r.fabric.source}", False)
 
 
 def _bytes(name: str, bits: int, scales: bool = True) -> float:

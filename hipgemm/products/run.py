@@ -10,19 +10,19 @@ import numpy as np
 from ..array.device_array import DeviceArray, upload_async
 from ..array.transfer import address_of
 from ..config import config
-from ..errors import UnsupportedError, error_context, raise_reasons
+from ..errors import PlainKernelWarning, UnsupportedError, error_context, raise_reasons, warn
 from ..formats.checks import python_number
 from ..formats.elements import BLOCK, nearest_float
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.scaled import ScaledArray
 from ..kernels.launch import copy_strided, function, launch
-from ..kernels.manifest import code_object
+from ..kernels.manifest import MATRIX_ARCHS, code_object
 from ..kernels.scale_layout import group_scale_bytes, group_scale_step
 from ..quantize.plan import as_mxfp8
 from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
 from . import host
-from .choose import Choice, choices
+from .choose import PLAIN, Choice, choices
 from .layout import Copy, merge
 from .operation import Arguments, Operation
 from .plan import OperandPlan, Plan, ScalePlan, build
@@ -176,6 +176,7 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
     except UnsupportedError as error:
         tally.count_refused(op.name, error.reasons)
         raise
+    _tell_of_plain_kernel(op, found[0])
     with error_context(op.name):
         plan = build(problem, found, device)
     host_plan = host.plan(problem, call) if problem.device is None else None
@@ -184,6 +185,22 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
     if key is not None:
         plans[key] = plan, host_plan
     return plan, host_plan
+
+
+_told: set[str] = set()  # architectures
+
+
+def _tell_of_plain_kernel(op: Operation, choice: Choice) -> None:
+    """Warn, once for each architecture, that its GPUs have no kernels but the plain one for products."""
+    arch = choice.kernel.arch
+    if choice.kernel.op == PLAIN and arch not in (*MATRIX_ARCHS, *_told) and config.kernel is None:
+        _told.add(arch)
+        able = " or ".join(MATRIX_ARCHS)
+        warn(
+            PlainKernelWarning,
+            f"{op.name}: no matrix kernels for {arch}, only for {able}: the plain kernel serves all "
+            "products, correctly but slowly (HIPGEMM_KERNEL=plain hides this warning)",
+        )
 
 
 def _on_host(x: Any) -> bool:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import sys
 import threading
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ..config import config
-from ..errors import RuntimeFallbackWarning, RuntimeNotFoundError
+from ..errors import RuntimeFallbackWarning, RuntimeNotFoundError, warn
 from . import rocm as _rocm
 
 PACKAGE = Path(__file__).parent.parent
@@ -120,7 +117,10 @@ def _choose() -> Runtime:
                 "already opened that library"
             ) from None
         instead = _open_ours(hip, "emulator", f"and ROCm cannot be used: {why}")
-        _warn(f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this warning)")
+        warn(
+            RuntimeFallbackWarning,
+            f"hipgemm runs on its emulator: {why} (HIPGEMM_RUNTIME=emulator hides this warning)",
+        )
         return instead
 
 
@@ -128,21 +128,6 @@ def _bindings() -> _rocm.Bindings:
     package = import_module("hip")
     major, minor = package.HIP_VERSION_TUPLE[:2]
     return _rocm.Bindings(str(package.VERSION), (int(major), int(minor)))
-
-
-def _warn(text: str) -> None:
-    """Warn in one line, without a source line: the first caller is not the cause."""
-    frame: FrameType | None = sys._getframe()
-    while frame and frame.f_code.co_filename.startswith(str(PACKAGE)):
-        frame = frame.f_back
-    location = (frame.f_code.co_filename, frame.f_lineno) if frame else ("hipgemm", 0)
-    before = warnings.formatwarning
-    if before.__module__ == "warnings":  # not replaced by the application
-        warnings.formatwarning = lambda message, category, *rest: f"{category.__name__}: {message}\n"
-    try:
-        warnings.warn_explicit(text, RuntimeFallbackWarning, *location)
-    finally:
-        warnings.formatwarning = before
 
 
 def _is_version_10(hip: Any) -> bool:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from hipgemm.kernels.manifest import MATRIX_ARCHS
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
@@ -175,6 +177,10 @@ def test_resources_agree(built, arch, kernel):
     assert kernel["vgpr_allocated"] == -(-asked // granule) * granule
     if ARCHS[arch].wave == 64:  # AGPRs follow the VGPRs
         assert kernel["vgpr"] <= ((rsrc3 & 63) + 1) * 4 <= asked - kernel["agpr"]
+
+
+def test_the_architectures_with_matrix_kernels_are_those_announced():
+    assert set(MATRIX_ARCHS) == {name for name, arch in ARCHS.items() if arch.matrix}
 
 
 @every_kernel

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from hipgemm.kernels.manifest import GEMMS, Kernel, code_object
-from hipgemm.products import cost
+from hipgemm.kernels.manifest import ARCHS, GEMMS, Kernel, code_object
+from hipgemm.products.chips import CHIPS
 from hipgemm.products.cost import Load, Product, copy_clocks, estimate
 
 LOOP = {"ds_read": 24, "ds_read_bytes": 24 * 1024}
@@ -183,7 +183,37 @@ def test_copies_cost_their_bytes():
 
 
 def test_every_rate_says_where_it_is_from():
-    assert all(rate.value > 0 and rate.unit and rate.source for rate in cost.RATES.values())
+    assert set(CHIPS) == set(ARCHS)
+    for chip in CHIPS.values():
+        assert all(rate.value > 0 and rate.unit and rate.source for rate in chip.rates.named().values())
+
+
+# Dense peaks in TFLOP/s, as the makers publish them, by the bits of an element.
+PEAKS = {
+    "gfx950": {16: 2516, 8: 5033, 4: 10066},
+    "gfx942": {16: 1307, 8: 2615},
+    "gfx90a": {16: 191.5},
+    "gfx1100": {16: 123},
+    "gfx1201": {16: 195, 8: 389},
+}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_rates_of_each_architecture_give_its_published_peaks(arch):
+    chip = CHIPS[arch]
+    peaks = {
+        bits: 2 * rate.value * chip.compute_units * chip.ghz / 1e3 for bits, rate in chip.rates.matrix.items()
+    }
+    assert peaks == pytest.approx(PEAKS[arch], rel=5e-3)
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHS if arch != "gfx950"])
+def test_no_estimate_is_above_what_the_chip_can_do(arch):
+    """The plain kernel has vector instructions: 64 multiply-adds a clock, whatever matrix instructions do."""
+    made = estimate(Product(4096, 4096, 4096), replace(PLAIN, arch=arch))
+    chip = CHIPS[arch]
+    assert made.load.rates is chip.rates
+    assert 2 * 4096**3 / made.microseconds / 1e6 < 2 * 64 * chip.compute_units * chip.ghz / 1e3
 
 
 def test_an_estimate_is_quick():

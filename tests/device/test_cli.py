@@ -8,6 +8,8 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 import hipgemm as hg
@@ -134,6 +136,88 @@ def test_can_use(capsys):
             assert ("copies a" in out) == ("T" in a and form == "mxfp8_e5m2")
 
 
+@pytest.mark.parametrize("op", ["grouped_matmul", "grouped_wgrad"])
+@pytest.mark.parametrize("form", ["bf16", "fp8_e4m3", "mxfp8_e4m3"])
+@pytest.mark.matrix
+def test_grouped_products_on_the_command_line(op, form, capsys):
+    """Both commands name what the product itself would take."""
+    rng = np.random.default_rng(0)
+    offsets = np.linspace(0, 300, 6).astype(np.int32)
+    shapes = ((300, 512), (5, 512, 384)) if op == "grouped_matmul" else ((300, 512), (300, 384))
+    axes = (-1, -2) if op == "grouped_matmul" else (0, 0)
+    operands = []
+    for shape, axis in zip(shapes, axes, strict=True):
+        x = rng.standard_normal(shape).astype(np.float32)
+        if form == "bf16":
+            operands.append(x.astype(ml_dtypes.bfloat16))
+        elif form == "fp8_e4m3":
+            operands.append(hg.quantize_fp8(x))
+        elif axis == 0:
+            operands.append(hg.quantize_mxfp8(x, axis=axis, group_offsets=offsets))
+        else:
+            operands.append(hg.quantize_mxfp8(x, axis=axis))
+    hg.reset_usage()
+    getattr(hg, op)(*operands, offsets)
+    (kernel,) = hg.usage().served
+    texts = ["x".join(map(str, shape)) for shape in shapes]
+    for name in ("--format", "--input"):
+        assert main(["can-use", op, *texts, name, form, "--groups", "5"]) == 0
+        assert capsys.readouterr().out.startswith(f"yes: {kernel}\n")
+    extents = ["300", "384", "512"] if op == "grouped_matmul" else ["512", "384", "300"]
+    assert main(["explain", *extents, "--op", op, "--format", form, "--layout", "nn", "--groups", "5"]) == 0
+    assert capsys.readouterr().out.startswith(f"yes: {kernel}\n")
+
+
+def test_grouped_products_told_wrongly(capsys):
+    assert main(["can-use", "grouped_matmul", "300x512", "5x512x384", "--groups", "4"]) == 1
+    assert "group_offsets.shape must be (G+1,)=(6,); got (5,)" in capsys.readouterr().out
+    assert main(["explain", "1", "1", "1", "--op", "grouped_matmul", "--batch", "2"]) == 2
+    assert "--batch must be left out for grouped products; got 2" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["explain", "1", "1", "1", "--op", "grouped_matmul", "--groups", "0"])
+
+
+@pytest.mark.parametrize("command", [["can-use", "matmul", "64x64", "64x64"], ["explain", "64", "64", "64"]])
+@pytest.mark.emulator("a device of another architecture")
+def test_the_architecture_is_that_of_the_device(command):
+    done = cli(*command, HIPGEMM_EMULATOR_ARCH="gfx942")
+    assert done.stdout.startswith(
+        "yes: plain_gemm\n  no faster kernel: the GPU must have matrix kernels: gfx950;"
+    )
+    assert cli(*command, "--arch", "gfx950", HIPGEMM_EMULATOR_ARCH="gfx942").stdout.startswith(
+        "yes: gemm_bf16"
+    )
+    missing = cli(*command, HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
+    assert missing.returncode == 1
+    assert missing.stderr.endswith("; or name an architecture: --arch gfx950\n")
+    named = cli(*command, "--arch", "gfx942", HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
+    assert named.stdout.startswith("yes: plain_gemm\n")
+
+
+@pytest.mark.emulator("a device of another architecture")
+def test_selftest_without_matrix_kernels():
+    done = cli("selftest", HIPGEMM_EMULATOR_ARCH="gfx942")
+    assert done.stdout.splitlines()[-1] == (
+        "selftest: no matrix kernels for gfx942, only for gfx950; the plain kernel is right, but slow"
+    )
+    assert done.returncode == 0
+
+
+def test_representations_are_short():
+    """As a notebook shows them; printed, they tell everything."""
+    a = np.ones((64, 64), ml_dtypes.bfloat16)
+    hg.matmul(a, a)
+    hg.can_use("matmul", a.astype("i4"), a)
+    for made in (info(), hg.can_use("matmul", a, a), hg.can_use("matmul", a[0], a[:3]), hg.usage()):
+        assert re.fullmatch(rf"{type(made).__name__}\(.+\)", repr(made))
+        assert len(repr(made)) < 250
+        assert len(str(made)) > 0
+    assert len(str(info())) > 1000
+    for cost in hg.can_use("matmul", a, a).costs:
+        assert len(repr(cost)) < 250
+        assert len(repr(cost.kernel)) < 350
+
+
 @pytest.mark.parametrize("command", ["selftest", "bench"])
 def test_errors_are_one_line(command):
     done = cli(command, HIPGEMM_RUNTIME="rocm", ROCM_PATH="/nowhere")
@@ -214,7 +298,13 @@ def test_bench_of_one_operation(op, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
-        (["--shapes", "12"], "--shapes must be MxNxK or a set"),
+        (["--shapes", "12"], "--shapes must be MxK, MxNxK or a set"),
+        (["--op", "matmul", "--shapes", "128x64"], "--shapes must be MxNxK or a set (llama3-8b, "),
+        (
+            ["--op", "grouped_wgrad", "--shapes", "8x8x8,128x64"],
+            "--shapes must be MxNxK or a set (llama3-8b, ",
+        ),
+        (["--csv", "/"], "files must go into a folder that exists; got /"),
         (["--shapes", "1x2x0"], "sizes must be positive numbers; got '0'"),
         (["--format", "bf16"], "--format of quantize_mxfp8 must be mxfp8_e4m3, mxfp8_e5m2; got bf16"),
         (["--calls", "0"], "--calls and --groups must be positive; got 0 and 8"),
@@ -223,6 +313,28 @@ def test_bench_of_one_operation(op, tmp_path, capsys):
 def test_bench_says_what_is_wrong(arguments, reported):
     with pytest.raises(SystemExit, match=re.escape(reported)):
         main(["bench", "--op", "quantize_mxfp8", *arguments])
+
+
+@pytest.mark.parametrize("op", ["quantize_mxfp8", "dequantize"])
+def test_bench_of_an_array(op, capsys):
+    assert main(["bench", "--op", op, "--shapes", "70x96", "--calls", "1"]) == 0
+    assert re.search(r"^70x96 +70 ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_bench_measures_nothing_that_it_cannot_write(monkeypatch, tmp_path):
+    """What is missing is told before minutes of measuring, not after."""
+    monkeypatch.setattr(timing, "_measure", lambda *_: pytest.fail("measured"))
+    command = ["bench", "--op", "matmul", "--shapes", "8x8x8"]
+    monkeypatch.setattr(timing, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match="bench: --plot needs matplotlib"):
+        main([*command, "--plot", str(tmp_path / "x.png")])
+    for option in ("--csv", "--json", "--plot"):
+        for file in (tmp_path, tmp_path / "none" / "x.png"):
+            with pytest.raises(SystemExit, match="files must go into a folder that exists"):
+                main([*command, option, str(file)])
+    monkeypatch.setattr(timing.os, "access", lambda file, how: False)
+    with pytest.raises(SystemExit, match="files must be writeable"):
+        main([*command, "--csv", str(tmp_path / "x.csv")])
 
 
 def test_bench_finds_what_is_wrong(monkeypatch, capsys):

@@ -10,8 +10,9 @@ import pytest
 import hipgemm as hg
 from hipgemm.__main__ import main
 from hipgemm.inspect.explain import ask, in_place
-from hipgemm.kernels.manifest import GEMMS, code_object
-from hipgemm.products.cost import RATES, Load, Product, estimate
+from hipgemm.kernels.manifest import ARCHS, GEMMS, code_object
+from hipgemm.products.chips import CHIPS
+from hipgemm.products.cost import Load, Product, estimate
 from hipgemm_benchmarks import model_check as choice_check
 from hipgemm_benchmarks.model_check import (
     DMA_BYTES,
@@ -55,12 +56,36 @@ def test_explain_reports_what_can_use_answers(capsys, arguments, question):
         assert re.search(
             rf"^ +{term.name} +{term.clocks:,.0f}  {re.escape(term.formula)}$", text, re.MULTILINE
         )
-    for name, rate in RATES.items():
+    for name, rate in CHIPS["gfx950"].rates.named().items():
         assert re.search(rf"^  {re.escape(name)} .*; {re.escape(rate.source)}$", text, re.MULTILINE)
     other = costs[1]
     times = other.clocks / costs[0].clocks
     words = " ".join(text.split())
     assert f"{other.kernel.name} would take {times:.3g} times as long" in words
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_explain_has_the_rates_of_the_architecture(capsys, arch):
+    assert main(["explain", "4096", "4096", "4096", "--arch", arch]) == 0
+    text = capsys.readouterr().out
+    chip = CHIPS[arch]
+    assert f"parameters of the model, {chip}\n" in text
+    printed = re.findall(r"^  (\S.*?)  +([\d,.e+]+) .*?; .*$", text.split(str(chip))[1], re.MULTILINE)
+    assert printed == [(name, f"{rate.value:,g}") for name, rate in chip.rates.named().items()]
+    answer = ask(4096, 4096, 4096, "bf16", arch=arch)
+    assert answer.costs[0].load.chip is chip
+    peak = 2 * max(rate.value for rate in (chip.rates.matrix[16], chip.rates.vector))
+    peak *= chip.compute_units * chip.ghz / 1e3
+    assert 2 * 4096**3 / answer.costs[0].microseconds / 1e6 < peak
+
+
+def test_explain_says_that_rates_are_not_known(monkeypatch, capsys):
+    monkeypatch.delitem(CHIPS, "gfx942")
+    assert main(["explain", "64", "64", "64", "--arch", "gfx942"]) == 0
+    assert (
+        "parameters of the model (gfx950's; those of gfx942 are not known), MI355X: "
+        in capsys.readouterr().out
+    )
 
 
 def test_explain_reports_why_nothing_serves(capsys):

@@ -308,7 +308,7 @@ def test_rows_and_numbers_repeated_by_a_stride_of_zero(memory, form):
     rng = np.random.default_rng(9)
     a, b = draw(form, rng, 70, 64), draw(form, rng, 5, 64)
     for axis, strides in ((2, {"a_row": 0}), (3, {"a_k": 0})):
-        repeated = np.repeat(a.codes.value_or([0], axis), a.codes.shape[axis], axis)
+        repeated = np.repeat(a.codes.take([0], axis), a.codes.shape[axis], axis)
         values = operand(memory, a, "a", "row") | strides
         c = memory.put(np.full((70, 5), np.nan, np.float32))
         launch(

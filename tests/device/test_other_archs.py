@@ -68,3 +68,20 @@ def test_the_library_takes_the_plain_kernel(run_python, arch):
     environment = {"HIPGEMM_EMULATOR_ARCH": arch, "HIPGEMM_EMULATOR_CHECK": CHECKS[arch]}
     done = run_python(LIBRARY, **environment)
     assert done.stdout == "plain_gemm plain_gemm\n", done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()  # of several products
+    assert line.startswith(
+        f"PlainKernelWarning: matmul: no matrix kernels for {arch}, only for gfx950: the plain"
+    )
+
+
+@other_architecture
+def test_who_asks_for_the_plain_kernel_is_not_warned(run_python):
+    code = "import numpy as np, hipgemm as hg; x = np.ones((8, 8), np.float16); hg.matmul(x, x)"
+    for arch, kernel, lines in (
+        ("gfx942", "plain", 0),
+        ("gfx942", None, 1),
+        ("gfx950", "plain", 0),
+        ("gfx950", None, 0),
+    ):
+        done = run_python(code, HIPGEMM_EMULATOR_ARCH=arch, HIPGEMM_KERNEL=kernel, HIPGEMM_RUNTIME="emulator")
+        assert (done.returncode, len(done.stderr.splitlines())) == (0, lines), done.stderr

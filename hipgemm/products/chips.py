@@ -1,0 +1,201 @@
+"""Parameters of the cost model for each architecture, with their sources. `explain` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+
+class Rate(NamedTuple):
+    """A parameter of the model."""
+
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The parameters of an architecture."""
+
+    matrix: Mapping[int, Rate]  # by the bits of an element
+    vector: Rate
+    plain_work: Rate
+    sustained_matrix: Rate
+    sustained_memory: Rate
+    lds_reads: Rate
+    lds_dma: Rate
+    l2: Rate
+    fabric: Rate
+    cache: Rate
+    latency: Rate
+    lds_latency: Rate
+    wave_start: Rate
+    wave_end: Rate
+    uneven: Rate
+    launch: Rate
+
+    def named(self) -> dict[str, Rate]:
+        """The parameters by the names to print.
+
+        >>> list(CHIPS["gfx942"].rates.named())[:4]
+        ['matrix, 16 bits', 'matrix, 8 bits', 'vector', 'plain work']
+        """
+        made = {f"matrix, {bits} bits": rate for bits, rate in self.matrix.items()}
+        for field in fields(self)[1:]:
+            made[_LABELS.get(field.name, field.name.replace("_", " "))] = getattr(self, field.name)
+        return made
+
+
+_LABELS = {"lds_reads": "LDS reads", "lds_dma": "LDS DMA", "l2": "L2", "lds_latency": "LDS latency"}
+_LABELS["cache"] = "memory-side cache"
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One device of an architecture, at its highest clock. From vendors' data sheets."""
+
+    name: str
+    compute_units: int
+    xcds: int  # each has its own L2; workgroups are assigned to XCDs round-robin
+    ghz: float
+    memory: float  # bytes per second
+    rates: Rates
+
+    @property
+    def memory_clock_bytes(self) -> float:
+        """Sustained memory bandwidth of the chip, in bytes per clock."""
+        return self.memory * self.rates.sustained_memory.value / (self.ghz * 1e9)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.compute_units} CUs, {self.ghz} GHz, {self.memory / 1e12:g} TB/s"
+
+
+MACS, BYTES = "multiply-adds/clock/CU", "bytes/clock/CU"
+_ASSUMED = "assumed: AMD's mirage timing table"
+
+_GFX950 = Rates(
+    matrix={
+        16: Rate(2048, MACS, "ISA: 16x16x32 in 4 passes of 4 clocks, 4 SIMDs"),
+        8: Rate(4096, MACS, "ISA: 16x16x128 in 8 passes of 4 clocks, 4 SIMDs"),
+        4: Rate(8192, MACS, "ISA: 16x16x128 in 4 passes of 4 clocks, 4 SIMDs"),
+    },
+    vector=Rate(64, MACS, "ISA: 64 lanes in 4 clocks, 4 SIMDs"),
+    plain_work=Rate(2, "instructions/multiply-add", "assumed: one LDS access or conversion for each"),
+    sustained_matrix=Rate(
+        0.64,
+        "of the peak",
+        "HipKittens, MI355X, bf16 8192^3: 1610 of 2516 TFLOP/s; power holds the clock down",
+    ),
+    sustained_memory=Rate(0.56, "of the peak", "torchao's MX quantizer, MI350X: 4.5 of 8 TB/s"),
+    lds_reads=Rate(256, BYTES, "AMD's rocRoller: two ports, 64 lanes x 16 bytes in 8 clocks on each"),
+    lds_dma=Rate(128, BYTES, "assumed: as 16-byte writes, rocRoller"),
+    l2=Rate(64, BYTES, f"{_ASSUMED}: 2 KiB/clock for the 32 CUs of an XCD"),
+    fabric=Rate(
+        7167, "bytes/clock", "AMD: 17.2 TB/s from the memory-side cache of MI300X; none published here"
+    ),
+    cache=Rate(256 * 2**20, "bytes", "AMD: memory-side cache"),
+    latency=Rate(1344, "clocks", f"{_ASSUMED}: L1 50 ns, L2 130 ns, memory 380 ns, at 2.4 GHz"),
+    lds_latency=Rate(44, "clocks", "measured: tinygrad's traces, 40 to 48 from a read to its use"),
+    wave_start=Rate(700, "clocks", "measured: tinygrad's traces, cold start of a wave"),
+    wave_end=Rate(230, "clocks", "measured: tinygrad's traces, 180 to 280 from the last store to the end"),
+    uneven=Rate(
+        0.02, "of the shorter terms", "assumed: overlap is not perfect; small, so that it only breaks ties"
+    ),
+    launch=Rate(1032, "clocks", f"{_ASSUMED}: dispatch 430 ns"),
+)
+
+
+def _like_gfx950(ghz: float, **known: Any) -> Rates:
+    """The parameters of another architecture: those known of it, and for the others gfx950's."""
+    known["latency"] = Rate(560 * ghz, "clocks", f"assumed as on gfx950: 560 ns, at {ghz} GHz")
+    known["launch"] = Rate(430 * ghz, "clocks", f"assumed as on gfx950: 430 ns, at {ghz} GHz")
+    made = {}
+    for field in fields(Rates):
+        rate = getattr(_GFX950, field.name)
+        if field.name not in known and not rate.source.startswith("assumed"):
+            rate = rate._replace(source=f"assumed as on gfx950: {rate.source}")
+        made[field.name] = known.get(field.name, rate)
+    return Rates(**made)
+
+
+_32_BANKS = Rate(128, BYTES, "ISA: 32 banks of 4 bytes")
+_2_SIMDS = Rate(64, MACS, "ISA: 32 lanes in a clock, 2 SIMDs")
+_ROCM = "ROCm's documentation"
+CHIPS = {
+    "gfx950": Chip("MI355X", 256, 8, 2.4, 8.0e12, _GFX950),
+    "gfx942": Chip(
+        "MI300X",
+        304,
+        8,
+        2.1,
+        5.3e12,
+        _like_gfx950(
+            2.1,
+            matrix={
+                16: Rate(1024, MACS, "AMD: 1307 TFLOP/s of bf16, dense"),
+                8: Rate(2048, MACS, "AMD: 2615 TFLOP/s of fp8, dense"),
+            },
+            vector=Rate(64, MACS, "ISA: 64 lanes in 4 clocks, 4 SIMDs"),
+            lds_reads=_32_BANKS,
+            l2=Rate(2048 / 38, BYTES, "AMD, CDNA 3: 16 channels x 128 bytes/clock for the 38 CUs of an XCD"),
+            fabric=Rate(8190, "bytes/clock", "AMD, CDNA 3: 17.2 TB/s from the memory-side cache"),
+            cache=Rate(256 * 2**20, "bytes", f"{_ROCM}: memory-side cache"),
+        ),
+    ),
+    "gfx90a": Chip(
+        "one die of MI250X",
+        110,
+        1,
+        1.7,
+        1.6e12,
+        _like_gfx950(
+            1.7,
+            matrix={16: Rate(512, MACS, "AMD: 191.5 TFLOP/s of bf16 on each die")},
+            vector=Rate(64, MACS, "ISA: 64 lanes in 4 clocks, 4 SIMDs"),
+            lds_reads=_32_BANKS,
+            l2=Rate(4096 / 110, BYTES, "AMD, CDNA 2: 32 channels x 128 bytes/clock for the 110 CUs"),
+            fabric=Rate(1.6e3 / 1.7, "bytes/clock", "no memory-side cache: peak of the memory"),
+            cache=Rate(8 * 2**20, "bytes", f"{_ROCM}: L2; there is no memory-side cache"),
+        ),
+    ),
+    "gfx1100": Chip(
+        "RX 7900 XTX",
+        96,
+        1,
+        2.5,
+        0.96e12,
+        _like_gfx950(
+            2.5,
+            matrix={16: Rate(256, MACS, "AMD: 123 TFLOP/s of fp16")},
+            vector=_2_SIMDS,
+            lds_reads=_32_BANKS,
+            fabric=Rate(2120, "bytes/clock", "AMD: 5.3 TB/s between the dies of compute and of cache"),
+            cache=Rate(96 * 2**20, "bytes", f"{_ROCM}: memory-side cache"),
+        ),
+    ),
+    "gfx1201": Chip(
+        "RX 9070 XT",
+        64,
+        1,
+        2.97,
+        0.64e12,
+        _like_gfx950(
+            2.97,
+            matrix={
+                16: Rate(512, MACS, "AMD: 195 TFLOP/s of fp16, dense"),
+                8: Rate(1024, MACS, "AMD: 389 TFLOP/s of fp8, dense"),
+            },
+            vector=_2_SIMDS,
+            lds_reads=_32_BANKS,
+            fabric=Rate(2120 * 64 / 96, "bytes/clock", "assumed: as gfx1100's, for each CU"),
+            cache=Rate(64 * 2**20, "bytes", f"{_ROCM}: memory-side cache"),
+        ),
+    ),
+}
+
+
+def chip_of(arch: str) -> Chip:
+    """The chip of an architecture; gfx950's for one that is not known."""
+    return CHIPS.get(arch, CHIPS["gfx950"])
