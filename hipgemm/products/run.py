@@ -176,7 +176,7 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
     except UnsupportedError as error:
         tally.count_refused(op.name, error.reasons)
         raise
-    _tell_of_plain_kernel(op, found[0])
+    _warn_of_plain_kernel(op, found[0])
     with error_context(op.name):
         plan = build(problem, found, device)
     host_plan = host.plan(problem, call) if problem.device is None else None
@@ -187,14 +187,14 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
     return plan, host_plan
 
 
-_told: set[str] = set()  # architectures
+_warned: set[str] = set()  # architectures
 
 
-def _tell_of_plain_kernel(op: Operation, choice: Choice) -> None:
+def _warn_of_plain_kernel(op: Operation, choice: Choice) -> None:
     """Warn, once for each architecture, that its GPUs have no kernels but the plain one for products."""
     arch = choice.kernel.arch
-    if choice.kernel.op == PLAIN and arch not in (*MATRIX_ARCHS, *_told) and config.kernel is None:
-        _told.add(arch)
+    if choice.kernel.op == PLAIN and arch not in (*MATRIX_ARCHS, *_warned) and config.kernel is None:
+        _warned.add(arch)
         able = " or ".join(MATRIX_ARCHS)
         warn(
             PlainKernelWarning,

@@ -204,7 +204,7 @@ def test_selftest_without_matrix_kernels():
 
 
 def test_representations_are_short():
-    """As a notebook shows them; printed, they tell everything."""
+    """As a notebook shows them; str() has everything."""
     a = np.ones((64, 64), ml_dtypes.bfloat16)
     hg.matmul(a, a)
     hg.can_use("matmul", a.astype("i4"), a)
@@ -322,7 +322,7 @@ def test_bench_of_an_array(op, capsys):
 
 
 def test_bench_measures_nothing_that_it_cannot_write(monkeypatch, tmp_path):
-    """What is missing is told before minutes of measuring, not after."""
+    """What is missing is an error before minutes of measuring, not after."""
     monkeypatch.setattr(timing, "_measure", lambda *_: pytest.fail("measured"))
     command = ["bench", "--op", "matmul", "--shapes", "8x8x8"]
     monkeypatch.setattr(timing, "find_spec", lambda name: None)
