@@ -8,7 +8,7 @@
 #   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
 #   make wheel      a wheel in dist/                   make fuzz    damaged code objects, at length
 #   make docs       the documentation -> build/docs/index.html
-#                                                      make clean   what was built; .venv stays
+#   make mutants    faults that the tests must find    make clean   what was built; .venv stays
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -30,7 +30,7 @@ ifeq ($(value BUILD_PYTHON),$(VENV)/bin/python)
   endif
 endif
 
-.PHONY: help environment demo test fuzz lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
+.PHONY: help environment demo test fuzz mutants lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
 help:
 	@sed -n '3,12s/^#//p' $(MAKEFILE_LIST)
 
@@ -209,6 +209,10 @@ test: $(READY_TO_TEST)
 FUZZ_ROUNDS ?= 20000
 fuzz: $(READY_TO_TEST) emulator kernels
 	HIPGEMM_FUZZ_ROUNDS=$(FUZZ_ROUNDS) $(RUN) -m pytest -q tests/emulator/test_loader.py
+
+# Faults that the tests must find. Some of them: make mutants MUTANTS="kernel- python-"
+mutants: $(READY_TO_TEST) emulator kernels
+	$(RUN) tools/mutants.py $(MUTANTS)
 
 CLANG_FORMAT = git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/python -c 'from clang_format import clang_format; clang_format()'
 lint: $(VENV)/.installed-lint

@@ -198,6 +198,13 @@ def test_overflow_becomes_infinity_and_ties_go_to_even(memory, kernel):
         assert got.astype(np.float64)[0, 0] == expected, (out, value)
 
 
+@every_gemm
+def test_zero_keeps_its_sign(memory, kernel):
+    zero = np.zeros((1, 8), BF16)
+    assert np.signbit(gemm(memory, kernel, zero, zero, out="f32", alpha=-1.0)).all()
+    assert not np.signbit(gemm(memory, kernel, zero, zero, out="f32")).any()
+
+
 @pytest.mark.matrix
 def test_more_workgroups_than_a_span_of_runs(memory):
     tile_m, tile_n, _ = _launch.function(0, SMALL).tile

@@ -80,6 +80,27 @@ def test_splits_are_finished_once(memory, kernel):
     check(memory, kernel, 20, n, k, {"split_tiles": 4})
 
 
+def test_splits_are_added_in_order(memory):
+    sums = np.array([2.0**24, 1, -(2.0**24)], np.float32)  # 1 is lost in the first sum only
+    c = memory.put(np.full(1, np.nan, np.float32))
+    launch(
+        "split_reduce",
+        1,
+        src=memory.put(sums),
+        src_ld=1,
+        splits=3,
+        split_stride=4,
+        dst=c,
+        ldc=1,
+        m=1,
+        n=1,
+        batch_inner=1,
+        alpha=1.0,
+        out_type=F32,
+    )
+    assert memory.get(c, np.empty(1, np.float32)) == 0
+
+
 @each_kind
 def test_batches(memory, kernel):
     """Two levels, either operand shared at either level, with gaps between entries."""

@@ -351,6 +351,9 @@ def test_overflow_follows_mode(rng: np.random.Generator) -> None:
     assert (got == 0x7F800000).all()
     *_, got = asm.run(program(mode + text, 4, 4, 4), ra, ra, zero, none, zero)
     assert (got == 0x7F7FFFFF).all()
+    onto = text.replace(", 0", ", v[32:35]")  # what was infinite stays so
+    *_, got = asm.run(program(mode + onto, 4, 4, 4), ra, ra, zero + np.uint32(0x7F800000), none, zero)
+    assert (got == 0x7F800000).all()
 
 
 def bits_of_random_products() -> dict[str, int]:

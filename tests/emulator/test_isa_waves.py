@@ -414,6 +414,15 @@ def test_counters_allow_the_youngest(memory_mode: str) -> None:
     assert (out == [55, still[0], 44, still[1]]).all()
 
 
+def test_vmcnt_has_six_bits(memory_mode: str) -> None:
+    body = PRELUDE + "v_mov_b32 v5, 99\ns_waitcnt 0\nglobal_load_dword v4, v2, s[4:5]\n"
+    body += "global_load_dword v5, v2, s[4:5]\n" + "global_load_dword v7, v2, s[4:5]\n" * 16
+    body += "s_waitcnt vmcnt(17)\nv_mov_b32 v8, v4\nv_mov_b32 v9, v5\ns_waitcnt 0\nv_lshlrev_b32 v1, 3, v0\n"
+    body += "global_store_dwordx2 v1, v[8:9], s[4:5]"
+    (out,) = asm.run(body, np.full((64, 2), 55, np.uint32))
+    assert (out == [55, late_or_early(memory_mode, 99, 55)]).all()
+
+
 def test_scalar_loads_need_a_wait_for_zero(memory_mode: str) -> None:
     body = """
         s_mov_b32 s16, 99

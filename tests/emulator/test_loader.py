@@ -133,6 +133,7 @@ def test_bundles(image: bytes, other_image: bytes) -> None:
     assert works(load(bundle({ours + ":xnack+": other_image, ours + ":sramecc+:xnack-": image})))
     refused(bundle({host: b"", other: other_image}), NO_BINARY, "gfx942", "the device is gfx950")
     refused(bundle({ours + ":xnack+": image}), NO_BINARY, "gfx950:xnack+")
+    refused(bundle({ours + ":sramecc+:xnack+": image}), NO_BINARY, "gfx950:sramecc+:xnack+")
     refused(whole[:-5000], INVALID_IMAGE)
     for length in (24, 31, 40, 60, 100):
         refused(whole[:length], INVALID_IMAGE)

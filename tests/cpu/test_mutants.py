@@ -1,0 +1,35 @@
+"""The mutants of tools/mutant_table.py are of these sources and these tests."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from mutant_table import MUTANTS, Mutant  # noqa: E402
+from mutants import find  # noqa: E402
+
+
+def test_there_are_mutants_of_each_kind():
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    kinds = Counter(mutant.name.split("-")[0] for mutant in MUTANTS)
+    assert kinds.keys() == {"kernel", "python", "emulator"}
+    assert min(kinds.values()) >= 10
+    assert kinds.total() >= 40
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_text_and_tests_exist(mutant: Mutant):
+    find(ROOT, mutant)
+    assert mutant.old != mutant.new
+    assert bool(mutant.kernels) == mutant.where.startswith("src_hip")
+    for test in mutant.tests:
+        file, *name = test.split("[")[0].split("::")
+        text = (ROOT / file).read_text()
+        assert all(re.search(rf"^def {function}\(", text, re.MULTILINE) for function in name), test
