@@ -25,8 +25,6 @@ enum hipMemoryType : int {
   hipMemoryTypeHost = 1,
   hipMemoryTypeDevice = 2,
   hipMemoryTypeManaged = 3,
-  hipMemoryTypeArray = 10,
-  hipMemoryTypeUnified = 11,
 };
 
 // Handles are opaque to the caller; see hip/api.hpp for what they refer to.
