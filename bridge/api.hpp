@@ -1,4 +1,4 @@
-// What every exported function goes through: a current context, errors as codes, handles looked up.
+// Common to all exported functions: a current context, errors as codes, handles looked up.
 #pragma once
 
 #include <exception>
@@ -26,7 +26,7 @@ inline void need(const void* pointer, const char* what) {
 
 // Remembers an error for hipGetLastError and, where there is memory for it, for the report.
 hipError_t record(const char* function, hipError_t code, const char* what) noexcept;
-// Throws unless the driver succeeded. Not ready is an answer, and passes.
+// Throws unless the driver succeeded; not ready is not an error.
 hipError_t check(cuda::Result result);
 
 // Devices are opened at their first use. Each thread's current one is that of the driver's current
@@ -62,7 +62,7 @@ hipError_t api(const char* function, Body&& body, bool with_context = true) noex
   }
 }
 
-// A stream by its handle: the driver may crash on one that is gone, HIP answers.
+// A stream by its handle: the driver may crash on a destroyed one, HIP returns an error.
 cuda::Stream stream_of(hipStream_t handle);
 inline cuda::Pointer address(const void* pointer) {
   return reinterpret_cast<cuda::Pointer>(pointer);

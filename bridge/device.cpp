@@ -119,7 +119,7 @@ int attribute(int device, int which) {
   return value;
 }
 
-// The target that kernels are built for. The "a" is of Hopper: features no later chip keeps.
+// The target that kernels are built for. The "a" is of Hopper: features that later chips lack.
 std::string arch_name(int device) {
   const int major = attribute(device, kMajor), minor = attribute(device, kMinor);
   return "sm_" + std::to_string(10 * major + minor) + (major == 9 ? "a" : "");
@@ -192,7 +192,7 @@ HIP_API hipError_t hipRuntimeGetVersion(int* version) {
       "hipRuntimeGetVersion",
       [&] {
         need(version, "version");
-        *version = 70200000;  // the HIP that this library speaks
+        *version = 70200000;  // the version of HIP that this library implements
       },
       false);
 }

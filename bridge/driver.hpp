@@ -1,4 +1,4 @@
-// The CUDA driver, opened at run time: what this library asks of it, and nothing it needs to build.
+// The CUDA driver, opened at run time: the functions that this library uses, without headers of it.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ hipError_t record(const char* function, hipError_t code, const char* what) noexc
   const std::lock_guard lock(report_mutex);
   try {
     last_report = std::string(function) + ": " + what;
-  } catch (const std::bad_alloc&) {  // the code alone must do
+  } catch (const std::bad_alloc&) {  // the code alone
     last_report.clear();
   }
   return code;

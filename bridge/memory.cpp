@@ -1,4 +1,4 @@
-// Allocations, copies, fills, and what is known of a pointer.
+// Allocations, copies, fills, and attributes of pointers.
 #include "api.hpp"
 
 namespace {
@@ -21,7 +21,7 @@ enum PointerAttribute : int {
   kOrdinal = 9,
 };
 
-// Whether the driver knows an address, and as what.
+// Whether the driver knows an address, and its kind.
 bool is_device(const void* pointer) {
   unsigned type = 0;
   return driver().pointer_attribute(&type, kType, address(pointer)) == 0 &&

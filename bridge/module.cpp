@@ -63,7 +63,7 @@ HIP_API hipError_t hipModuleGetGlobal(hipDeviceptr_t* pointer, size_t* bytes, hi
   });
 }
 HIP_API hipError_t hipFuncGetAttribute(int* value, int attribute, hipFunction_t function) {
-  // Both number these alike: threads, LDS, constants, scratch, registers, ...
+  // Both use the same numbers: threads, LDS, constants, scratch, registers, ...
   return api("hipFuncGetAttribute", [&] {
     need(value, "value");
     check(driver().function_attribute(value, attribute, function_of(function)));

@@ -27,8 +27,8 @@ struct StreamInfo {
 };
 std::mutex mutex;
 std::map<hipStream_t, StreamInfo> streams;
-// Streams that were destroyed, the earliest first. The driver keeps them, for the next that are
-// like them: so a handle that is in here is known to be of none, and never one of another library.
+// Streams that were destroyed, the earliest first. The driver caches them, for the next that are
+// like them: so a handle in here is invalid, and never one of another library.
 std::deque<std::pair<hipStream_t, StreamInfo>> parked;
 std::set<hipEvent_t> events;
 
@@ -39,7 +39,7 @@ bool is_default(hipStream_t handle) { return reinterpret_cast<uintptr_t>(handle)
   fail(hipErrorInvalidHandle, "no such stream; was it destroyed?");
 }
 
-// The driver reads from a handle without a look; so none goes there that points to no memory.
+// The driver dereferences handles unchecked; so none that points to no memory is passed on.
 bool is_mapped(const void* address) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto at = reinterpret_cast<uintptr_t>(address);
@@ -130,7 +130,7 @@ HIP_API hipError_t hipStreamDestroy(hipStream_t stream) {
     if (is_default(stream)) fail(hipErrorInvalidHandle, "a default stream cannot be destroyed");
     const std::lock_guard lock(mutex);
     const auto found = streams.find(stream);
-    if (found == streams.end()) fail_unknown();  // nor is another library's ours to destroy
+    if (found == streams.end()) fail_unknown();  // nor may another library's be destroyed
     parked.push_back(*found);
     streams.erase(found);
   });

@@ -58,7 +58,7 @@ def configure() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def run_python(request: pytest.FixtureRequest) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a snippet in a process of its own, with variables set (or unset, by None)."""
+    """Run a snippet in another process, with variables set (or unset, by None)."""
 
     def run(code: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
         emulated = environment.get("HIPGEMM_RUNTIME") == "emulator" or any(

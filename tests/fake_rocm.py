@@ -1,4 +1,4 @@
-"""A stand-in for ROCm on a machine without a GPU: python tests/fake_rocm.py DIR [--devices N] [--arch NAME].
+"""A fake ROCm for a machine without a GPU: python tests/fake_rocm.py DIR [--devices N] [--arch NAME].
 
 It makes a tree such as /opt/rocm, whose libamdhip64.so hipgemm takes for ROCm's:
 
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 EMULATOR = Path(__file__).resolve().parents[1] / "hipgemm" / "_emulator" / "libamdhip64.so"
-# Each as long as what it stands for. No relocation refers to these functions by name.
+# Each as long as the original name. No relocation refers to these functions by name.
 RENAMED = {b"hipgemm_emulator_": b"standin_function_", b"HIPGEMM_EMULATOR_": b"FAKE_ROCM_DEVICE_"}
 
 SOURCE = r"""

@@ -1,4 +1,4 @@
-"""Which runtime serves a run of the tests: opened before collection, printed at both ends of the run.
+"""The runtime of a test run: opened before collection, printed at the start and end.
 
 A process has one runtime. What HIPGEMM_RUNTIME asks for (or what auto chooses) is opened first, so that no
 test can open another; a run that cannot have what it asks for ends at once. Child processes are held to the
@@ -39,7 +39,7 @@ class SessionRuntime:
         self.open()
 
     def open(self) -> str | None:
-        """Open what serves the run; return which runtime that is."""
+        """Open the runtime; return its name."""
         if self.part == "emulated" or self.listing:
             os.environ["HIPGEMM_RUNTIME"] = "emulator"
         asked = os.environ.get("HIPGEMM_RUNTIME", "").lower()

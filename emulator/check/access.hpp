@@ -1,5 +1,5 @@
-// The bytes that a memory instruction touches, worked out from what it had at issue. Addresses that
-// leave every allocation are the machine's business: here they are just addresses.
+// The bytes that a memory instruction accesses, computed from its operands at issue. Addresses
+// outside all allocations are reported by the machine: here they are just addresses.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace emu::check {
 
 enum class Space : uint8_t { global, lds, scratch };
 
-// What a range of the instruction's lanes does to one address space.
+// The access of a range of the instruction's lanes to one address space.
 struct AccessPart {
   Space space;
   bool loads, stores;    // both: an atomic
   uint8_t bytes;         // per lane
   bool whole;            // every one of `lanes` has all its bytes in range
   uint8_t first_row;     // of the destination or the data registers
-  uint64_t lanes;        // that touch memory at all
+  uint64_t lanes;        // that access memory at all
   uint64_t address[64];  // global: of the host; LDS: offset; scratch: offset of the lane
   uint8_t good[64];      // bytes in range; the others load as zero and are not stored
 };
@@ -30,15 +30,15 @@ struct Access {
   const AccessPart* end() const { return part + count; }
 };
 
-// What the opcode alone says of an access.
+// The properties of an access that depend on the opcode alone.
 struct MemoryShape {
   uint8_t bytes = 0;  // per lane; of one address for the two-address LDS forms
   bool loads = false, stores = false;
   bool descriptor = false;  // scalar load through a buffer descriptor
   bool to_lds = false;      // LDS DMA
-  bool counter = false;     // ds_append, ds_consume: one place for all lanes
+  bool counter = false;     // ds_append, ds_consume: one address for all lanes
   uint16_t unit = 1;        // of the offsets of LDS instructions
-  explicit operator bool() const { return bytes != 0; }  // touches memory at all
+  explicit operator bool() const { return bytes != 0; }  // accesses memory at all
 };
 MemoryShape memory_shape(const Decoded& d);
 

@@ -1,5 +1,5 @@
 // Barrier divergence, part of the race check. s_barrier counts waves and knows nothing of lanes, so
-// two things that HIP leaves undefined go unnoticed on the hardware, mostly:
+// two things that HIP leaves undefined mostly go undetected on the hardware:
 //   - lanes of a wave that are switched off at a barrier, while others of the wave arrive;
 //   - waves that end before they have reached as many barriers as others of their workgroup.
 // Which s_barrier instruction a wave arrives at does not matter: schedules that run half of the

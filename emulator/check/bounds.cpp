@@ -1,4 +1,4 @@
-// The bounds check: accesses that hardware lets pass although the program has no business there.
+// The bounds check: accesses that hardware permits although they are out of bounds.
 // That an access outside every allocation of device memory is a fault needs no check.
 #include "check/check.hpp"
 
@@ -22,7 +22,7 @@ class Bounds final : public Check {
   }
 
  private:
-  // Most accesses, at a glance.
+  // A fast test that most accesses pass.
   bool harmless(const Wave& w, const Side& side, const Pending& p) const {
     const Decoded& d = side.decoded;
     if (side.op->family == Family::DS) {
@@ -62,7 +62,7 @@ class Bounds final : public Check {
     return true;
   }
 
-  // Compilers widen loads to what is sure to exist by alignment, 16 bytes.
+  // Compilers widen loads within the alignment of 16 bytes, which is always mapped.
   bool in_arguments(Wave& w, const Pending& p, const AccessPart& part) {
     const auto begin = reinterpret_cast<uint64_t>(context_.kernarg.data());
     const uint64_t bytes = context_.launch.kernarg.size(), most = (bytes + 15) / 16 * 16;

@@ -16,7 +16,7 @@ namespace {
 // The checks of one workgroup on one host thread.
 struct Group {
   std::vector<std::unique_ptr<Check>> checks;
-  std::vector<Check*> all, queued, landing;  // those that want to know
+  std::vector<Check*> all, queued, landing;  // those that use it
   bool wants_access = false;
   struct {
     const Side* issuing = nullptr;  // not yet seen in the queue

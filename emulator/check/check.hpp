@@ -1,6 +1,6 @@
-// The frame that sanitizers share. In an observed program every instruction of the kernel has one
-// in front of it that runs the checks and then the instruction. Checks see an instruction before
-// and after it runs; of a memory instruction also the moment it is queued and when it lands.
+// The framework of sanitizers. In an observed program every instruction of the kernel has one
+// before it that runs the checks and then the instruction. Checks are called before
+// and after an instruction; for a memory instruction also when it is queued and when it lands.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace emu::check {
 
-// What hazard rules want to know of an instruction.
+// The properties of an instruction that hazard rules use.
 struct Traits {
   bool vector_alu = false;  // MFMA included
   bool mfma = false, dgemm = false, xdl = false, dot = false, trans = false;
@@ -24,11 +24,11 @@ struct Traits {
   bool partial = false;  // writes part of a register, through the forwarding path that needs a gap
   bool dpp = false;
   uint8_t passes = 0;  // of MFMA
-  uint8_t states = 1;  // wait states that it stands for
+  uint8_t states = 1;  // wait states that it counts as
 };
 Traits traits(const Decoded& d);
 
-// One instruction, as checks see it.
+// One instruction, as passed to checks.
 struct Side {
   Decoded decoded;
   const OpInfo* op = nullptr;
@@ -66,7 +66,7 @@ class Check {
   // The instruction in flight, in the slot that is `p`'s; its operands are in `p`.
   virtual bool queued(Wave&, const Side&, const Pending& /*p*/) { return true; }
   // It takes effect: just before and just after. `access` is null if it touches no memory, or if no
-  // check of the launch wants to know.
+  // check of the launch uses it.
   virtual bool wants_access() const { return false; }
   virtual bool landing(Wave&, const Side&, const Pending&, const Access*) { return true; }
   virtual void landed(Wave&, const Side&, const Pending&, const Access*) {}

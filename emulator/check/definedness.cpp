@@ -25,7 +25,7 @@ Registry& registry() {
   return r;
 }
 
-// The part of [address, address + bytes) that is followed, as shadow bytes.
+// The shadow bytes of [address, address + bytes), as far as it is tracked.
 template <class F>
 void each_part(Registry& r, uint64_t address, uint64_t bytes, F f) {
   auto it = r.live.upper_bound(address);
@@ -37,7 +37,7 @@ void each_part(Registry& r, uint64_t address, uint64_t bytes, F f) {
   }
 }
 
-// Zero pages until they are touched, so that huge allocations cost nothing.
+// Zero pages until written, so that huge allocations cost nothing.
 std::shared_ptr<uint8_t> zero_pages(uint64_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -54,7 +54,7 @@ void fresh(uint64_t address, uint64_t bytes) {
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
   Shadow s{address, bytes, zero_pages(bytes)};
-  if (!s.map) return;  // not followed
+  if (!s.map) return;  // not tracked
   r.live[address] = std::move(s);
   r.any.store(true);
   r.published = nullptr;

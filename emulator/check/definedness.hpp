@@ -13,7 +13,7 @@ struct Shadow {
   uint64_t end() const { return base + bytes; }
 };
 
-// Of the allocations that are followed, sorted by base.
+// The tracked allocations, sorted by base.
 using Shadows = std::vector<Shadow>;
 std::shared_ptr<const Shadows> shadows();
 

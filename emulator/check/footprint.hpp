@@ -11,7 +11,7 @@ namespace emu::check {
 
 inline bool is_vector(Operand o) { return o >= kVgpr && o < kNoOperand; }
 
-// What an operand is to its instruction, as far as rules differ.
+// The role of an operand, as far as rules differ.
 enum class Role : uint8_t {
   source0,  // src0..src2 of an ALU operation, A, B, C of MFMA
   source1,

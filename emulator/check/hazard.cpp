@@ -4,7 +4,7 @@
 // A wait state is an instruction issued in between; s_nop n counts n + 1. The distances are those
 // of AMD's CDNA4 ISA document and of LLVM's hazard recognizer for gfx950. Some of them are kept by
 // the compiler alone: AMD's own gfx950 binaries do without, so that the hardware must wait there by
-// itself. Of these the check says that they are advice.
+// itself. The check reports these as advice.
 #include <algorithm>
 
 #include "check/check.hpp"
@@ -29,14 +29,14 @@ struct ScalarState {
   Event valu, salu;
 };
 
-// Loads on their way to a register, by the queue they are in.
+// Loads in flight to a register, by their queue.
 struct Flight {
   uint8_t vm = 0, ds = 0, smem = 0;
   const Side* by = nullptr;
   explicit operator bool() const { return vm | ds | smem; }
 };
 
-constexpr uint32_t kLongest = 20;  // no rule looks back further
+constexpr uint32_t kLongest = 20;  // no rule has a larger distance
 constexpr int kScalars = 128;
 constexpr int kVectors = 512;
 
@@ -96,7 +96,7 @@ class Hazards final : public Check {
   void wave_started(Wave& w, uint32_t) override {
     auto& s = states_[w.index];
     if (!s) s = std::make_unique<WaveState>();
-    s->clock += 2 * kLongest;  // what the last wave here did is long ago
+    s->clock += 2 * kLongest;  // the last wave's events do not count
   }
 
   bool before(Wave& w, const Inst* i, const Side& b) override {
@@ -124,7 +124,7 @@ class Hazards final : public Check {
     return e.by && s.clock - e.at <= kLongest;
   }
 
-  // From `enough` wait states on, AMD's own binaries show that hardware does the rest.
+  // From `enough` wait states on, hardware waits by itself, as AMD's own binaries show.
   bool too_close(Wave& w, const Inst* i, const WaveState& s, const Event& e, int needed,
                  const std::string& what, int enough = kLongest + 1) const {
     if (!e.by || needed <= 0 || gap(s, e) >= static_cast<uint32_t>(needed)) return true;

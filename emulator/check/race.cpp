@@ -10,7 +10,7 @@
 namespace emu::check {
 namespace {
 
-// What a host thread keeps between launches.
+// What a host thread caches between launches.
 struct Shadows {
   Order order;
   LdsShadow lds;
@@ -119,8 +119,8 @@ class Races final : public Check {
  private:
   static constexpr const char* kName = "race";
 
-  // What an atomic operation sees is decided when it lands: before the next access is made, at the
-  // latest, that relies on it.
+  // The value that an atomic operation reads is known when it lands: at the latest before the next
+  // access that relies on it.
   void resolve_atomics() {
     if (!atomics_) return;
     atomics_ = false;
@@ -142,7 +142,7 @@ class Races final : public Check {
     return (side.decoded.sc0 || side.decoded.sc1) && side.op->family != Family::SMEM &&
            !side.shape.to_lds;
   }
-  // The usual load by all lanes, in range and aligned. False if there is more to it.
+  // The usual load by all lanes, in range and aligned. False in other cases.
   bool read_buffer(Wave& w, const Side& side, const Pending& p, AccessId id) {
     const Decoded& d = side.decoded;
     const uint32_t bytes = side.shape.bytes;
@@ -187,7 +187,7 @@ class Races final : public Check {
     return part.lanes == 1 && part.address[0] - begin < context_.kernarg.size();
   }
 
-  // Of plain LDS stores; the data of others comes from elsewhere, or is not known yet.
+  // Of plain LDS stores; the data of others is not in registers, or is not known yet.
   static StoredData stored_by(const Side& side, const AccessPart& part, const Pending& p) {
     if (side.op->family != Family::DS || !part.stores || part.loads || side.shape.counter)
       return {};

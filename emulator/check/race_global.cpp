@@ -6,17 +6,17 @@
 namespace emu::check {
 namespace {
 
-// Of each page so many workgroups are remembered that made an atomic operation after touching it.
+// The number of workgroups stored per page that made an atomic operation after accessing it.
 constexpr size_t kReleases = 64;
-// So many pages of a host thread are kept for launches to come.
+// The number of pages that a host thread caches between launches.
 constexpr size_t kSparePages = 16384;
-// So many accesses of workgroups that have ended can still be named.
+// The number of accesses of ended workgroups that reports can name.
 constexpr size_t kMostRemembered = size_t{1} << 24;
 
 // In pages that all workgroups share, a mark is the workgroup and, below, its own mark.
 using SharedPage = RacePage<uint64_t>;
 
-// The accesses of a workgroup that has ended: instruction and wave, as far as they are remembered.
+// The accesses of a workgroup that has ended: instruction and wave, as far as they are stored.
 struct Accesses {
   AccessId first = 0;
   std::vector<std::pair<const Side*, uint8_t>> of;
@@ -36,7 +36,7 @@ struct Meeting {
   uint64_t their_mark;
 };
 
-// A unit that both touch, one of them with a plain write, or one plainly and one atomically.
+// A unit that both access, one of them with a plain write, or one plainly and one atomically.
 std::optional<Meeting> meet(const GroupPage& mine, const SharedPage& theirs) {
   for (const Touch a : kDone) {
     for (const Touch b : kDone) {
@@ -69,7 +69,7 @@ class RaceLaunch {
  public:
   explicit RaceLaunch(const LaunchContext& context) : context_(context) {}
 
-  // Compares a page of a workgroup with what the others did before, and adds it to that.
+  // Compares a page of a workgroup with the others' accesses before, and adds it to them.
   // `released`: when the workgroup made an atomic operation after it, else 0; `acquired`: before.
   std::string add(const Order& order, uint32_t group, const GroupPage& page, uint64_t acquired,
                   uint64_t released, bool last) {
@@ -134,12 +134,12 @@ class RaceLaunch {
     SharedPage page;
   };
   struct Shared {
-    SharedPage ended;  // what workgroups did that have ended, after their last atomic operation
+    SharedPage ended;  // accesses of ended workgroups after their last atomic operation
     std::vector<Released> released;
     bool all_read = false;
   };
 
-  // Any one of those that did the same to a unit will do.
+  // Any one of several equal accesses of a unit is enough.
   static void merge(SharedPage& to, const GroupPage& from, uint32_t group) {
     to.refine(from.shift);
     const int down = from.shift - to.shift;
@@ -232,7 +232,7 @@ std::optional<Conflict> GlobalShadow::access(const Order& order, const Wave& w, 
   const auto private_begin = reinterpret_cast<uint64_t>(w.scratch);
   const uint64_t private_bytes = uint64_t{w.scratch_bytes} * kLanes;
 
-  // Whether the other access is of another wave and comes before in no order.
+  // Whether the other access is of another wave and unordered with this one.
   const auto unordered = [&](uint32_t mark) {
     const Issued* x = order.find(mark >> 6);
     if (!x || x->wave == wave) return false;

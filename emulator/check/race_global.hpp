@@ -1,7 +1,7 @@
-// Who touched which bytes of global memory, for the race check. Within a workgroup accesses are
+// The last accesses of each byte of global memory, for the race check. Within a workgroup they are
 // ordered as in LDS. Workgroups of a launch run in no order, except as atomic operations order
-// them: each host thread notes what its workgroup does, page by page, and compares it with what the
-// workgroups before have done when the workgroup ends or makes an atomic operation.
+// them: each host thread records the accesses of its workgroup by page. When the workgroup ends or
+// makes an atomic operation, they are compared with those of the workgroups before.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace emu::check {
 
 inline constexpr uint64_t kRacePage = 4096;
 
-// What an access does to a unit of memory. The latest of each kind is remembered, and of the reads
+// The kind of an access to a unit of memory. The latest of each kind is stored, and of the reads
 // also the latest of another wave.
 enum class Touch : uint8_t { read, other_read, write, atomic };
 inline constexpr int kTouches = 4;
@@ -48,7 +48,7 @@ struct RacePage {
   }
 };
 
-// A page as one workgroup knows it. A mark is access << 6 | lane.
+// A page in one workgroup. A mark is access << 6 | lane.
 struct GroupPage : RacePage<uint32_t> {
   static constexpr uint32_t kNobody = 64, kMany = 65;
   uint64_t number = 0;
@@ -57,7 +57,7 @@ struct GroupPage : RacePage<uint32_t> {
   void clear();
 };
 
-// What all workgroups of a launch have done.
+// The accesses of all workgroups of a launch.
 class RaceLaunch;
 std::shared_ptr<RaceLaunch> start_race_launch(const LaunchContext& context);
 
@@ -76,8 +76,8 @@ class GlobalShadow {
   void acquire();
   std::string end_group(const Order& order);
 
-  // A load by all lanes of `bytes` at base + offset[l], aligned to that. False if there is more to
-  // it: access() then makes sure.
+  // A load by all lanes of `bytes` at base + offset[l], aligned to that. False in other
+  // cases: then call access().
   bool quick_read(uint32_t wave, AccessId id, uint32_t bytes, uint64_t base,
                   const uint32_t* offset);
 

@@ -65,7 +65,7 @@ void LdsShadow::refine(const AccessPart& part) {
   shift_ = shift;
 }
 
-// f(unit, lane) for all units that the lanes touch.
+// f(unit, lane) for all units that the lanes access.
 template <class F>
 void LdsShadow::units(const AccessPart& part, F f) const {
   const int shift = shift_;
@@ -97,7 +97,7 @@ std::optional<Conflict> LdsShadow::access(const Order& order, uint32_t wave, Acc
                                           const AccessPart& part, bool dma, bool atomic,
                                           StoredData stored, std::optional<Conflict>& same) {
   refine(part);
-  // A quick look that finds every conflict, and now and then what is none.
+  // A fast test that finds every conflict, with a few false positives.
   int32_t* const written = written_.data();
   int32_t* const read = read_.data();
   const size_t waves = waves_;
@@ -108,7 +108,7 @@ std::optional<Conflict> LdsShadow::access(const Order& order, uint32_t wave, Acc
     // Of each wave, the last read that this comes after.
     int32_t limit[kMaxWaves];
     for (uint32_t w = 0; w < waves; ++w) limit[w] = upto(order.before(wave, Counter::lds, w));
-    // The wave's own reads: LDS instructions take effect in order, DMA comes by another way.
+    // The wave's own reads: LDS instructions take effect in order, DMA is not ordered with them.
     limit[wave] =
         dma ? upto(order.landed(wave, Counter::lds)) : std::numeric_limits<int32_t>::max();
     int32_t above[4] = {};

@@ -1,4 +1,4 @@
-// Who touched which bytes of LDS last, for the race check.
+// The last accesses of each byte of LDS, for the race check.
 #pragma once
 
 #include <optional>
@@ -22,9 +22,9 @@ struct StoredData {
   bool high = false;  // of a short store: the upper half of the register
 };
 
-// LDS is followed in units, as large as the alignment of all accesses so far allows, so that a unit
-// is touched wholly or not at all. Of each unit it is known who wrote it last, and who of each wave
-// read it last. More is not needed: of two writes the second is ordered after the first, or it is a
+// LDS is tracked in units, as large as the alignment of all accesses so far allows, so that a unit
+// is accessed entirely or not at all. Stored for each unit: its last write, and for each wave its
+// last read. More is not needed: of two writes the second is ordered after the first, or it is a
 // finding, and a wave's reads land in order.
 class LdsShadow {
  public:
@@ -33,13 +33,13 @@ class LdsShadow {
   void start_group();
   void clear();
 
-  // `dma`: the stores of a load to LDS. Where two waves store the same bytes to one place nothing
-  // goes wrong: that is no conflict, but goes to `same`.
+  // `dma`: the stores of a load to LDS. Two waves that store the same bytes to one
+  // address are no conflict, but are returned in `same`.
   std::optional<Conflict> access(const Order& order, uint32_t wave, AccessId id,
                                  const AccessPart& part, bool dma, bool atomic, StoredData stored,
                                  std::optional<Conflict>& same);
   // The same for all lanes, reading at `address` + `offset`, or by DMA writing from `start` on, 16
-  // bytes each. False if there is more to it: then nothing has been done.
+  // bytes each. False in other cases: then nothing has been done.
   bool quick_read(const Order& order, uint32_t wave, AccessId id, const uint32_t* address,
                   uint32_t offset, uint32_t bytes);
   bool quick_dma(const Order& order, uint32_t wave, AccessId id, uint64_t start);

@@ -6,7 +6,7 @@
 namespace emu::check {
 namespace {
 
-// So many accesses of a workgroup are remembered.
+// The number of accesses stored per workgroup.
 constexpr size_t kMemory = size_t{1} << 22;
 
 }  // namespace
@@ -41,7 +41,7 @@ AccessId Order::issue(uint32_t wave, const Side& side, bool atomic) {
   issued_[id & (issued_.size() - 1)] = {&side, barriers_, static_cast<uint8_t>(wave), atomic};
   InFlight& f = flight_[wave];
   const auto vm = [&] {
-    if (f.vm.count == kVmMax) f.vm.pop();  // a full counter holds the issue back
+    if (f.vm.count == kVmMax) f.vm.pop();  // a full counter stalls the issue
     f.vm.push(id);
   };
   const auto lds = [&] {

@@ -1,14 +1,14 @@
-// What comes before what within a workgroup, for the race check.
+// The happens-before order within a workgroup, for the race check.
 //
 // An access of a wave happens between its issue and its landing, the wait that forces it. Barriers
 // order accesses of different waves: every wave passes the same barriers, so x of one wave comes
 // before y of another if and only if x has landed before a barrier that y was issued after. Checks
 // are made when y is issued. What was issued before y and has not landed by the last barrier is
-// then unordered with it; of what is issued later, the same is asked in its turn. So all that needs
+// then unordered with it; what is issued later is checked at its own issue. So all that needs
 // to be known is which accesses had landed at the last barrier. Each counter returns in order, so
 // that is one number per wave and counter.
 //
-// Waits are followed here, not taken from the machine, since the machine may let an access land
+// Waits are evaluated here, not taken from the machine, since the machine may let an access land
 // earlier than the wait that the program relies on.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace emu::check {
 
-// The counters that promise landing: vmcnt; lgkmcnt for LDS, in order; lgkmcnt for scalar loads.
+// The counters that guarantee landing: vmcnt; lgkmcnt for LDS, in order; lgkmcnt for scalar loads.
 enum class Counter : uint8_t { vm, lds, scalar };
 inline constexpr int kCounters = 3;
 
@@ -46,8 +46,8 @@ class Order {
   void wait(uint32_t wave, uint32_t vm, uint32_t lgkm);
   void end(uint32_t wave) { wait(wave, 0, 0); }
   void barrier();
-  // Atomic operations order accesses too. Which of them see which is not followed: each counts as
-  // seeing all before it, so that what is ordered is never called a race.
+  // Atomic operations order accesses too. Which reads from which is not tracked: each counts as
+  // reading from all before it, so that ordered accesses are never reported.
   void release(uint32_t wave);
   void acquire(uint32_t wave);
 

@@ -18,7 +18,7 @@ enum : uint32_t {
 
 struct Request {
   uint32_t checks = 0;
-  std::string error;  // names what is unknown; then there are no checks
+  std::string error;  // an unknown name; then there are no checks
 };
 
 Request parse(const char* text);

@@ -181,7 +181,7 @@ class Uninit final : public Check {
           u.issuing.data[rows++] = u.vector[k];
           if (bad && !u.issuing.origin) u.issuing.origin = vector_origin(u, side, k);
         } else if (r.role == Role::address && bad && !data) {
-          if (permutes) {  // what arrives is unknown, which is no crime yet
+          if (permutes) {  // the result is undefined, which is no finding yet
             u.issuing.origin = vector_origin(u, side, k);
             continue;
           }
@@ -207,7 +207,7 @@ class Uninit final : public Check {
 
   // ---- where bytes are ----
 
-  // Shadow of [address, address + bytes), null if it is not followed.
+  // Shadow of [address, address + bytes), null if it is not tracked.
   uint8_t* global_shadow(uint64_t address, uint64_t bytes) {
     if (seen_ && address >= seen_->base && address + bytes <= seen_->end())
       return seen_->map.get() + (address - seen_->base);
@@ -220,7 +220,7 @@ class Uninit final : public Check {
     return seen_->map.get() + (address - seen_->base);
   }
   // A part's shadow as one array: that of address a is at base[a - start]. Not `one` if lanes are
-  // spread over allocations, or only partly in range; null base if no lane is followed.
+  // spread over allocations, or only partly in range; null base if no lane is tracked.
   struct View {
     bool one = false;
     uint8_t* base = nullptr;
@@ -490,7 +490,7 @@ class Uninit final : public Check {
     }
   }
 
-  // The lane permutations; and what else answers without touching memory, which is known.
+  // The lane permutations; other results without memory access are defined.
   void permuted(Wave& w, const Side& side, const Pending& p) {
     UninitWave& u = *waves_[w.index];
     const auto& issued = u.in_flight[slot_of(w, p)];

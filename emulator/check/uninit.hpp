@@ -38,7 +38,7 @@ struct UninitWave {
   uint32_t scalar_origin[128];
   bool scc;
   uint32_t scc_origin;
-  // What an instruction in flight had at issue.
+  // The operands of an instruction in flight, at issue.
   struct Issue {
     Planes data[4];
     uint32_t origin;

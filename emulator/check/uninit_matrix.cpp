@@ -15,7 +15,7 @@ void propagate_matrix(Wave& w, const Side& side, UninitGroup& g, UninitWave& u) 
     return;
   }
 
-  // Lanes whose A, B (with their scales) or C is not whole.
+  // Lanes whose A, B (with their scales) or C is not fully defined.
   uint64_t bad_a = 0, bad_b = 0;
   Planes c[32];
   for (Planes& p : c) p = Planes::all();

@@ -1,4 +1,4 @@
-// The uninit check: scalar operations. Logic is followed bit by bit, because compilers build lane
+// The uninit check: scalar operations. Logic is tracked bit by bit, because compilers build lane
 // masks from masks of which some lanes' bits mean nothing.
 #include <cstring>
 
@@ -218,7 +218,7 @@ class Scalar {
 }  // namespace
 
 void propagate_scalar(Wave& w, const Side& side, UninitGroup& g, UninitWave& u) {
-  switch (side.decoded.op) {  // their source is found at run time: not followed
+  switch (side.decoded.op) {  // their source is known at run time only: not tracked
     case Op::s_movrels_b32:
     case Op::s_movrels_b64:
     case Op::s_movreld_b32:

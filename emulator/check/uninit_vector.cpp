@@ -1,6 +1,6 @@
 // The uninit check: vector operations, byte by byte and lane by lane. Moves, logic, shifts by a
-// constant, selections and partial writes are followed exactly; for anything else one unknown byte
-// of a lane's operands makes the lane's result unknown.
+// constant, selections and partial writes are tracked exactly; for anything else one undefined byte
+// of a lane's operands makes the lane's result undefined.
 #include <optional>
 
 #include "check/uninit.hpp"
@@ -48,7 +48,7 @@ int dpp_source(uint32_t ctrl, int lane) {
   }
 }
 
-// A bit per byte of a source that the operation looks at.
+// A bit per byte of a source that the operation reads.
 int used_bytes(const Decoded& d, const OpInfo& op, int n) {
   const std::string_view name = op.name;
   const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
@@ -147,7 +147,7 @@ class Vector {
   Planes source(int n, int dword) const {
     Planes p = raw(n, dword);
     if (d_.dpp && n == 0) {
-      Planes q = Planes::all();  // what does not come from anywhere is zero, or not written
+      Planes q = Planes::all();  // without a source the byte is zero, or not written
       for (int l = 0; l < kLanes; ++l) {
         const int from = dpp_source(d_.dpp_ctrl, l);
         if (from < 0 || !(w_.exec() >> from & 1)) continue;
@@ -256,7 +256,7 @@ class Vector {
     }
   }
 
-  // ---- operations of one dword that are followed exactly ----
+  // ---- operations of one dword that are tracked exactly ----
 
   std::optional<Planes> exact() const {
     switch (d_.op) {
@@ -367,7 +367,7 @@ class Vector {
     }
     return std::nullopt;
   }
-  // Arithmetic carries upwards only: compilers leave anything in bits that are not used.
+  // Carries go upwards only: compilers leave unused bits undefined.
   static Planes carried(Planes p) {
     for (int b = 1; b < 4; ++b) p.byte[b] &= p.byte[b - 1];
     return p;
@@ -548,7 +548,7 @@ class Vector {
       u_.vector[x] = a.blend(b, exec_);
       u_.vector[y] = b.blend(a, exec_);
     } else {
-      // Odd rows of the first change places with the even rows before them of the second.
+      // Odd rows of the first are swapped with the even rows before them of the second.
       const int row = d_.op == Op::v_permlane16_swap_b32 ? 16 : 32;
       const uint64_t even = row == 16 ? 0x0000ffff0000ffff : 0x00000000ffffffff, odd = even << row;
       // From an inactive lane comes its value with fi, a known zero with bound_ctrl, else nothing.
@@ -585,8 +585,8 @@ class Vector {
     const auto lane = constant(1);
     const int r = index(d_.dst);
     const uint64_t mask = lane ? uint64_t{1} << (*lane & 63) : ~uint64_t{0};
-    // A spilled lane mask is often unknown in the bits of inactive lanes; registers are followed by
-    // the byte, and one that is known in part counts as known.
+    // A spilled lane mask is often unknown in the bits of inactive lanes; registers are tracked by
+    // bytes, and one that is defined in part counts as defined.
     Planes value = raw(0, 0);
     for (int b = 0; b < 4 && d_.src[0] < 128; ++b)
       if (u_.scalar[d_.src[0]] >> (8 * b) & 255) value.byte[b] = ~uint64_t{0};

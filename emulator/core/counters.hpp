@@ -1,4 +1,4 @@
-// What launches are counted by.
+// The counters of a launch.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 namespace emu {
 namespace {
 
-// How long a wave may run before the others get a turn, so that one can wait for another.
+// Instructions of a wave's time slice, so that a wave can wait for another.
 constexpr uint64_t kTurn = 1'000'000;
 
 // The contents of uninitialized registers and LDS: a signalling pattern, NaN as f32 and as
@@ -167,7 +167,7 @@ uint64_t Engine::run_wave(Wave& w, uint64_t fuel) {
       first = i;
     }
   } while (i && left);
-  if (i) w.pc = i;  // its turn is over
+  if (i) w.pc = i;  // its time slice is over
   return fuel - left;
 }
 
@@ -190,7 +190,7 @@ void Engine::run_group(LaunchContext& context) {
     for (Wave* w : order_) {
       if (w->state == WaveState::running) {
         const uint64_t n = run_wave(*w, turn);
-        // What is in flight arrives even without a wait.
+        // Operations in flight complete even without a wait.
         if (w->pc && w->state == WaveState::running &&
             (turn == kTurn || next_random(random_) % rarely == 0) &&
             !(wait_vm(*w, 0) && wait_lgkm(*w, 0)))
@@ -254,7 +254,7 @@ class AcquiredEngine {
     Pool& p = pool();
     std::lock_guard lock(p.mutex);
     if (p.idle.empty()) {
-      p.idle.reserve(p.engines + 1);  // so that giving it back needs no memory
+      p.idle.reserve(p.engines + 1);  // so that releasing it needs no memory
       p.idle.push_back(std::make_unique<Engine>());
       ++p.engines;
     }
@@ -337,7 +337,7 @@ void fill_packet(LaunchContext& c) {
 }  // namespace
 
 struct Execution::State {
-  // What one of the host threads has.
+  // The work of one host thread.
   struct Worker {
     std::optional<AcquiredEngine> engine;
     Counters counters;
@@ -405,7 +405,7 @@ void Execution::State::work(size_t worker) noexcept {
 }
 
 void Execution::State::work_on_all() {
-  // Whatever happens, the helpers that have started end first.
+  // In any case, the helpers that have started end first.
   struct Helpers {
     std::vector<std::thread> threads;
     ~Helpers() {
@@ -438,7 +438,7 @@ bool Execution::go_on(Time until) {
     if (s.over) {
       for (const State::Worker& w : s.workers) s.counters += w.counters;
       if (s.context.observer) s.context.observer->launch_ended(s.counters);
-      s.workers.clear();  // engines go back
+      s.workers.clear();  // engines are released
     }
   } catch (const std::exception& error) {
     s.context.report_failure("host memory", error);

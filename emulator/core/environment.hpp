@@ -1,4 +1,4 @@
-// Reading variables of the environment. A value that makes no sense is an error, reported by the
+// Reading environment variables. An invalid value is an error, reported by the
 // first call that can: ignored, it would seem to be in effect.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A lowered instruction: a function and the places it works on.
+// A lowered instruction: a function and its operands.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@ struct Wave;
 struct Inst;
 struct Pending;
 
-// Executes one instruction and returns the next; null ends the wave's turn (barrier, end, fault).
+// Executes one instruction and returns the next; null ends its time slice (barrier, end, fault).
 using Handler = const Inst* (*)(Wave&, const Inst*);
 // Lets an outstanding memory operation take effect. False after a fault.
 using Landing = bool (*)(Wave&, const Pending&);
 
 // Operand fields are indices into Wave::s (scalars: SGPRs, constants) or Wave::v (registers of the
-// unified vector file). What each field means is between an instruction's lowering and handler.
+// unified vector file). Their meaning is defined by an instruction's lowering and handler.
 struct Inst {
   Handler fn = nullptr;
   union {

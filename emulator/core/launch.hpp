@@ -1,4 +1,4 @@
-// What the HIP layer hands to the machine, and what comes back. The machine knows nothing of HIP;
+// The interface of the HIP layer to the machine. The machine knows nothing of HIP;
 // the HIP layer knows nothing of instructions.
 #pragma once
 
@@ -54,7 +54,7 @@ struct Launch {
 enum class FaultKind {
   illegal_instruction,  // unknown, malformed, or not of this architecture
   illegal_address,      // access outside every live allocation, or fetch outside the code
-  launch_failure,       // the wave could not go on: budget, barrier divergence, trap
+  launch_failure,       // the wave could not continue: budget, barrier divergence, trap
   out_of_resources,     // LDS, registers or workgroup size beyond the machine
 };
 
@@ -65,7 +65,7 @@ struct Fault {
   std::string message;
 };
 
-// A launch on its way: workgroups spread over host threads (HIPGEMM_EMULATOR_THREADS, default: all
+// A running launch: workgroups spread over host threads (HIPGEMM_EMULATOR_THREADS, default: all
 // cores). `launch` must outlive it. Never lets a signal escape for bad device code.
 class Execution {
  public:
@@ -74,7 +74,7 @@ class Execution {
   explicit Execution(const Launch& launch);  // throws std::bad_alloc
   ~Execution();
   // Runs workgroups until there are none left, or until that time, but for those begun by then.
-  // True once the launch is over; until then it may go on at any time, on any thread. Never throws.
+  // True once the launch is over; it may continue at any time, on any thread. Never throws.
   bool go_on(Time until);
 
   const std::optional<Fault>& fault() const;  // once it is over

@@ -1,4 +1,4 @@
-// Turns decoded instructions into executable ones: what the semantics files see of it.
+// Lowers decoded instructions to executable ones: the interface for the semantics files.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ class Lowering {
 };
 
 // The semantics of one opcode: how it is lowered, and the code that is lowered to. What `handler`
-// and the loops mean is between the lowering function and the file that fills the table in.
+// and the loops mean is defined by the lowering function and the file that fills the table.
 struct Semantic;
 using LowerFunction = void (*)(Lowering&, const Decoded&, const Semantic&, Inst&);
 struct Semantic {

@@ -39,7 +39,7 @@ struct LaunchContext {
   std::atomic<uint64_t> next_group{0};
   std::atomic<uint64_t> executed{0};
   std::atomic<bool> stop{false};
-  std::atomic<uint32_t> noted{0};  // kinds of notes that this launch has given
+  std::atomic<uint32_t> noted{0};  // kinds of notes that this launch has added
   std::mutex fault_mutex;
   std::optional<Fault> fault;
 
@@ -65,12 +65,12 @@ struct Workgroup {
   void* observed = nullptr;  // the observer's own
 };
 
-// What a host thread keeps between workgroups and launches.
+// What a host thread caches between workgroups and launches.
 class Engine {
  public:
   // Runs workgroups of the launch until there are none left, or its time is over.
   void work(LaunchContext& context, Counters& counters);
-  // Makes ready for a launch.
+  // Prepares for a launch.
   void prepare(LaunchContext& context);
 
  private:
@@ -83,7 +83,7 @@ class Engine {
 
   Workgroup group_;
   std::vector<Wave*> order_;
-  uint64_t random_ = 0;  // state of the sequence that rules random wave orders
+  uint64_t random_ = 0;  // state of the random sequence for wave orders
   Buffer<uint8_t> lds_, registers_, pending_, scratch_;
   size_t lds_size_ = 0, registers_size_ = 0, pending_size_ = 0, scratch_size_ = 0;
   std::vector<Buffer<Wave>> waves_;

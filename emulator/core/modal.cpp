@@ -10,7 +10,7 @@
 namespace emu {
 namespace {
 
-// An instruction, and how it reads under each content of M0 met so far.
+// An instruction, and its modified form for each value of M0 so far.
 struct Indexed {
   Program& program;
   Decoded decoded;
@@ -22,7 +22,7 @@ struct Indexed {
     auto it = variants.find(m0);
     if (it == variants.end()) {
       Decoded d = decoded;
-      // VGPRs and AGPRs alike. One that leaves its file is no register: lowering refuses it.
+      // VGPRs and AGPRs alike. One outside its file is invalid: lowering refuses it.
       const auto shift = [&](Operand& o, bool chosen) {
         if (!chosen || o < kVgpr || o == kNoOperand) return;
         const uint32_t moved = o + (m0 & 0xff), end = o < kAgpr ? kAgpr : kAgpr + 256;

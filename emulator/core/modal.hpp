@@ -13,7 +13,7 @@ class Program;
 bool is_vector(const Decoded& d);      // what s_setvskip skips
 bool takes_indices(const Decoded& d);  // what s_set_gpr_idx_on changes
 
-// They stand before an instruction, which ends `length` places after them.
+// They precede an instruction, which ends `length` elements after them.
 Inst skip_prefix(int length);
 Inst index_prefix(Program& program, const Decoded& d, int length);
 

@@ -1,4 +1,4 @@
-// What the checks have to say that ends no launch: kept for hipgemm_emulator_note().
+// Messages of the checks that end no launch, stored for hipgemm_emulator_note().
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace emu {
 
 enum class NoteKind : uint32_t { advice, same_value, count };
 
-// Says something about instruction `i` of the wave; the first of its kind in each launch is kept.
+// Adds a note about instruction `i` of the wave; the first of its kind in each launch is stored.
 void note(Wave& w, const Inst* i, NoteKind kind, const std::string& what);
 
 }  // namespace emu

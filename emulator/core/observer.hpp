@@ -1,6 +1,6 @@
-// Where the sanitizers (emulator/check) attach to the machine. A launch that is observed runs a
-// program of its own, in which an instruction of the observer's precedes each of the kernel's; one
-// that is not pays nothing.
+// The interface of the sanitizers (emulator/check) to the machine. An observed launch runs a
+// program of its own, in which an instruction of the observer precedes each of the kernel's; one
+// that is not observed has no overhead.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Observer {
   virtual void group_started(Workgroup& group) = 0;
   // Registers are set: the first `sgprs` scalar ones, v0 of the live lanes.
   virtual void wave_started(Wave& w, uint32_t sgprs) = 0;
-  // All waves have arrived and go on. False after a finding.
+  // All waves have arrived and continue. False after a finding.
   virtual bool barrier_passed(Workgroup& group) = 0;
   virtual bool group_ended(Workgroup& group) = 0;
   // All host threads are done.
@@ -37,7 +37,7 @@ class Observer {
 void observe_instruction(Program& program, const Decoded& d, Inst& before, Inst& inst);
 
 // The observer that the environment or hipgemm_emulator_set_check asks for. Null for none; an
-// error text if the request makes no sense.
+// error text if the request is invalid.
 std::unique_ptr<Observer> make_observer(LaunchContext& context, std::string& error);
 
 }  // namespace emu

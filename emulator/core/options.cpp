@@ -40,7 +40,7 @@ std::optional<Choice> parse(std::string_view text, std::span<const std::string_v
   return seed ? std::optional(Choice{2, *seed}) : std::nullopt;
 }
 
-// A choice that the environment makes, or a function of the library for the launches that follow.
+// A choice by the environment, or by a function of the library for later launches.
 class Mode {
  public:
   // "random" is the third name.
@@ -60,7 +60,7 @@ class Mode {
     error = wrong_value(variable_, text, wanted + "or random:SEED");
     return {};
   }
-  // Null leaves it to the environment. False if the text makes no sense.
+  // Null: by the environment. False if the text is invalid.
   bool force(const char* text) {
     const auto c = text ? parse(text, names_) : std::nullopt;
     if (text && !c) return false;
@@ -107,7 +107,7 @@ uint64_t nth_workgroup(const Options& options, uint64_t n, uint64_t count) {
   if (options.waves == WaveOrder::reverse) return count - 1 - n;
   if (options.waves != WaveOrder::random || count < 2) return n;
   // Steps that can be undone, so no two meet, on as many bits as it takes; numbers that are too
-  // large are sent on.
+  // large are mixed again.
   const int bits = std::bit_width(count - 1);
   const uint64_t mask = ~uint64_t{0} >> (64 - bits);
   do {
@@ -123,7 +123,7 @@ uint64_t nth_workgroup(const Options& options, uint64_t n, uint64_t count) {
 }  // namespace emu
 
 // As HIPGEMM_EMULATOR_MEMORY and HIPGEMM_EMULATOR_WAVES, for the launches that run from now on;
-// null leaves it to these. Non-zero, and no change, if the text makes no sense.
+// null leaves it to these. Non-zero, and no change, if the text is invalid.
 extern "C" __attribute__((visibility("default"))) int hipgemm_emulator_set_memory(
     const char* text) {
   return emu::memory_mode().force(text) ? 0 : 1;

@@ -1,4 +1,4 @@
-// What the environment asks of the machine, read at every launch.
+// The environment variables of the machine, read at every launch.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class WaveOrder : uint8_t { forward, reverse, random, lockstep };
 struct Options {
   // HIPGEMM_EMULATOR_MEMORY=late|early|random[:seed]|late-vm|late-lgkm: when memory operations take
   // effect: as late as the waits allow, at once, or some time between; or late for one of the
-  // counters and at once for the other, which shows orders that neither extreme does.
+  // counters and at once for the other, which produces orders that neither extreme does.
   MemoryMode memory = MemoryMode::late;
   uint64_t memory_seed = 1;
   // HIPGEMM_EMULATOR_WAVES=forward|reverse|random[:seed]|lockstep: order of the workgroups, and of
@@ -36,7 +36,7 @@ inline uint64_t next_random(uint64_t& state) {
 Options read_options();
 // What is wrong with HIPGEMM_EMULATOR_CPU, which is read once; "" if nothing is.
 const std::string& cpu_fault();
-// The place in the launch of the workgroup that is started as the nth of `count`.
+// The index in the launch of the workgroup that is started as the nth of `count`.
 uint64_t nth_workgroup(const Options& options, uint64_t n, uint64_t count);
 
 }  // namespace emu

@@ -19,10 +19,10 @@ const Inst* outside(Wave& w, const Inst* i) {
   return fault(w, i, FaultKind::illegal_address, "instruction fetch outside the code");
 }
 
-// Joins code whose neighbour in memory is not its neighbour in the batch.
+// A jump to code that does not follow in the batch.
 const Inst* go_on(Wave&, const Inst* i) { return i->target; }
 
-// Puts SCC, VCCZ and EXECZ where scalar operands can be read from.
+// Writes SCC, VCCZ and EXECZ to the slots that scalar operands are read from.
 const Inst* fill_specials(Wave& w, const Inst* i) {
   w.s[kSlotScc] = w.scc;
   w.s[kSlotVccz] = w.vcc() == 0;
@@ -287,7 +287,7 @@ void Program::lower_from(uint64_t start) {
                                 : there != entry_.end() ? there->second
                                                         : stray(address);
   }
-  // From here on nothing fails: code is either reached and whole, or not there.
+  // From here on nothing fails: code is either complete, or not added.
   batches_.reserve(batches_.size() + 1);
   entry_.reserve(entry_.size() + fresh.size());
   batches_.push_back(std::move(batch));

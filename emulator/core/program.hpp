@@ -35,7 +35,7 @@ class Program {
   uint32_t vgprs() const { return vgprs_; }
   uint32_t accum_offset() const { return accum_offset_; }
   const std::string& kernel_name() const { return name_; }
-  // An instruction outside its place in the code: to be run from the first, up to the end. Empty if
+  // An instruction outside its position in the code: run from the first, up to the end. Empty if
   // it is none that can be run.
   std::vector<Inst> lower_alone(const Decoded& d);
   // What instructions need as long as the program lives.

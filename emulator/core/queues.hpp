@@ -1,6 +1,6 @@
 // vmcnt and lgkmcnt. An instruction in flight takes effect when a wait, or a full counter, forces
 // it: as late as the program allows. LDS operations return in order, and so do vector memory
-// operations; scalar loads in any order, so only a wait for zero promises them; FLAT ones are done
+// operations; scalar loads in any order, only a wait for zero guarantees them; FLAT ones are done
 // when both counters say so.
 #pragma once
 
@@ -32,7 +32,7 @@ EMU_INLINE bool wait_lgkm(Wave& w, uint32_t allowed) {
   return true;
 }
 
-// A full counter holds the issue back until something returns.
+// A full counter stalls the issue until an operation completes.
 EMU_INLINE bool make_room_lgkm(Wave& w, uint32_t weight) {
   if (w.ds.count + w.smem_weight + weight <= kLgkmMax) return true;
   while (w.ds.count && w.ds.count + w.smem_weight + weight > kLgkmMax)

@@ -130,7 +130,7 @@ uint64_t read_clock() {
 
 const Inst* jump_to(Wave& w, const Inst*, uint64_t address) {
   const Inst* to = w.launch->program->at(address);
-  // Code met here for the first time may have brought new constants.
+  // Code reached here for the first time may have added constants.
   w.constants_copied = w.launch->program->copy_constants(w.s + kSlotConstants, w.constants_copied);
   return to;
 }
@@ -138,7 +138,7 @@ const Inst* jump_to(Wave& w, const Inst*, uint64_t address) {
 }  // namespace emu
 
 // Fills `text` with the note of that number, counted from 0 in this process. 0 if there is none, or
-// it is not among the latest 1024.
+// it is not among the last 1024.
 extern "C" __attribute__((visibility("default"))) int hipgemm_emulator_note(uint64_t number,
                                                                             char* text,
                                                                             size_t bytes) {

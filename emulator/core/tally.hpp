@@ -1,5 +1,5 @@
-// What can be counted of instructions without looking at addresses. Nothing is counted while they
-// execute: the machine only notes how often each straight run of instructions was executed, and the
+// Counters of instructions that do not depend on addresses. Nothing is counted while they
+// execute: the machine only records how often each straight run of instructions was executed; the
 // sums over runs are taken at the end.
 #pragma once
 
@@ -35,7 +35,7 @@ class Runs {
       hot_ = &find(first, last);
     ++hot_->times;
   }
-  // Hands over and forgets all: f(first, last, times).
+  // Passes all to f(first, last, times), and clears them.
   template <class F>
   void drain(F f) {
     for (Entry& e : entries_) {

@@ -1,4 +1,4 @@
-// The state of one wave, and what its instructions share with the rest of the launch.
+// The state of one wave, and what its instructions share with the launch.
 #pragma once
 
 #include <cstdint>
@@ -92,9 +92,9 @@ struct alignas(64) Wave {
   WaveState state = WaveState::running;
   uint8_t free_count = 0;
   uint8_t smem_weight = 0;
-  const Inst* pc = nullptr;  // where to go on; while running the pc is in the loop
+  const Inst* pc = nullptr;  // where to continue; while running the pc is in the loop
 
-  // The allocation that served the last access.
+  // The allocation of the last access.
   uint64_t memory_begin = 0, memory_end = 0;
 
   Queue vm, ds, smem;
@@ -109,7 +109,7 @@ struct alignas(64) Wave {
   Workgroup* group = nullptr;
   uint32_t index = 0;  // in its workgroup
   uint32_t constants_copied = 0;
-  uint64_t random = 0;  // state of the sequence that rules random landing
+  uint64_t random = 0;  // state of the random sequence for landing
 
   alignas(64) uint32_t s[kSlotCount];
 
@@ -132,7 +132,7 @@ const Inst* fault(Wave& w, const Inst* i, FaultKind kind, const char* what);
 // A data access outside every allocation, in LDS terms or global ones.
 const Inst* fault_address(Wave& w, const Inst* i, int lane, uint64_t address, uint32_t bytes,
                           bool store);
-// Unless memory is late: lets what is in flight land, all of it or as chance has it. Called after
+// Unless memory is late: lets all operations in flight land, or a random part. Called after
 // every issue. False after a fault.
 bool land_some(Wave& w);
 // Finds the allocation that holds [begin, end) and remembers it in the wave. False: there is none.

@@ -19,7 +19,7 @@ struct Launch {
 
 namespace {
 
-std::atomic<int> forced{-1};  // 0 and 1: regardless of the environment
+std::atomic<int> forced{-1};  // 0 and 1: override the environment
 
 using check::Access;
 using check::AccessPart;
@@ -35,7 +35,7 @@ class Counter final : public check::Check {
 
   void landed(Wave& w, const Side& side, const Pending&, const Access* access) override {
     const Family family = side.op->family;
-    if (!access) {  // a lane permutation passes the data port as a load of dwords would
+    if (!access) {  // a lane permutation uses the data port like a load of dwords
       if (family == Family::DS && side.op->dst) count_.lds_data_clocks += 4;
       return;
     }
@@ -70,7 +70,7 @@ class Counter final : public check::Check {
     return sum;
   }
 
-  // Private memory can also be reached as plain memory. Where it lies depends on the host thread.
+  // Private memory can also be reached as plain memory. Its address depends on the host thread.
   static bool in_scratch(const Wave& w, const AccessPart& part) {
     if (!part.lanes) return false;
     const uint64_t at = part.address[std::countr_zero(part.lanes)];
@@ -100,7 +100,7 @@ class Counter final : public check::Check {
       for (uint64_t i = begin / kLine; i * kLine < end; ++i)
         if (!n || line[n - 1] != i) line[n++] = i;
     };
-    uint64_t begin = 0, end = 0;  // of neighbouring lanes' bytes that join
+    uint64_t begin = 0, end = 0;  // of contiguous bytes of neighbouring lanes
     for (int l = 0; l < kLanes; ++l) {
       if (!(part.lanes >> l & 1)) continue;
       if (part.address[l] != end) {

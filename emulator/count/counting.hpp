@@ -1,5 +1,5 @@
-// Counts what depends on addresses. It attaches to the machine as a sanitizer does, so that it
-// costs nothing while it is off.
+// Counters that depend on addresses. They attach to the machine as a sanitizer does, so that they
+// cost nothing when disabled.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace emu::count {
 // HIPGEMM_EMULATOR_COUNT, or the last value of hipgemm_emulator_set_counting.
 bool requested();
 
-struct Launch;  // what the host threads of a launch gather
+struct Launch;  // the sums of a launch's host threads
 std::shared_ptr<Launch> start();
 // The counter of one host thread.
 std::unique_ptr<check::Check> make_counter(std::shared_ptr<Launch> launch);

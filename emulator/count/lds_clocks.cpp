@@ -7,8 +7,8 @@
 namespace emu::count {
 namespace {
 
-// The lanes of a wave go to LDS in phases. Lanes of one phase that want different dwords of one
-// bank go one after the other; those that want the same dword share it.
+// LDS serves the lanes of a wave in phases. Lanes of one phase that want different dwords of one
+// bank are served one after the other; those that want the same dword share it.
 struct Rule {
   uint32_t banks;
   uint32_t lanes;                 // of a phase
@@ -36,7 +36,7 @@ const Rule& rule_of(const check::AccessPart& part) {
   return part.bytes == 8 ? kRead64 : part.bytes == 12 ? kRead96 : kRead128;
 }
 
-// How many turns a phase takes: the most different dwords that one bank has to give.
+// Cycles of a phase: the maximum number of different dwords in one bank.
 uint64_t turns(const uint64_t* dword, size_t n, uint32_t banks) {
   std::array<uint64_t, 64> first;
   uint64_t busy = 0;  // banks of which `first` is set

@@ -19,7 +19,7 @@ uint64_t now() {
 #endif
 }
 
-// Intervals of one kind. The shortest of them is what measuring costs.
+// Intervals of one kind. The shortest of them is the overhead of measuring.
 struct Intervals {
   uint64_t sum[Tally::kClasses] = {}, count[Tally::kClasses] = {};
   uint64_t shortest = ~uint64_t{0};
@@ -34,7 +34,7 @@ struct Intervals {
   }
 };
 
-// What lands belongs to the class of the memory instruction, not to that of the wait that forces
+// A landing is counted for the class of the memory instruction, not of the wait that forces
 // it.
 class Profiler final : public check::Check {
  public:
@@ -81,7 +81,7 @@ EMU_EXPORT void hipgemm_emulator_set_profiling(int on) {
   emu::count::on.store(on != 0);
 }
 
-// The time that went into each class of instructions, in the order in which the classes are counted
+// The time spent in each class of instructions, in the order in which the classes are counted
 // (salu, valu, trans, mfma, lds, vmem, smem, branch, wait, other) and in ticks of unknown length.
 // Fills `n` of them and returns how many there are.
 EMU_EXPORT int hipgemm_emulator_profile(uint64_t* out, int n) {

@@ -1,4 +1,4 @@
-// Which instructions take the emulator's time. Like the counting of addresses it attaches as a
+// A profile of the emulator by instruction class. Like the counting of addresses it attaches as a
 // sanitizer does. Times are not repeatable, so this is no counter.
 #pragma once
 

@@ -9,7 +9,7 @@ void Touched::add(uint64_t address, uint64_t bytes) {
   while (bytes) {
     const uint64_t number = address / 4096, bit = address % 64;
     if (!last_ || number != last_number_) {
-      last_ = &pages_[number];  // stays where it is when others are added
+      last_ = &pages_[number];  // its address is stable when others are added
       last_number_ = number;
     }
     const uint64_t n = std::min(bytes, 64 - bit);

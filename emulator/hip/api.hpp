@@ -1,5 +1,5 @@
-// What every exported function goes through: errors become a code and a report, nothing is thrown
-// at the caller, and handles are looked up, never trusted.
+// Common to all exported functions: errors become a code and a report, nothing is thrown
+// to the caller, and handles are looked up before use.
 #pragma once
 
 #include <exception>
@@ -45,7 +45,7 @@ hipError_t api(const char* name, Body&& body) noexcept {
   }
 }
 
-// Runs the body of a function that has no error code to give: `otherwise` if it cannot be done.
+// Runs the body of a function without an error code: returns `otherwise` if it fails.
 template <class T, class Body>
 T plain(T otherwise, Body&& body) noexcept {
   try {

@@ -10,7 +10,7 @@ namespace {
 using rt::Block;
 using rt::Failure;
 
-// Larger copies from pageable memory than this one run to their end at the call.
+// Copies from pageable memory larger than this complete during the call.
 constexpr size_t kMostStaged = size_t{64} << 20;
 
 // Bytes from the first to the last that the region covers.
@@ -53,7 +53,7 @@ bool copy_rows(const Region& to, bool to_ours, const Region& from, bool from_our
   return rt::copy_host(target, from.address, from.pitch);
 }
 
-// What the uninit check hears of a copy: memory that is not ours counts as written.
+// Reports a copy to the uninit check: memory that is not ours counts as written.
 void tell_copied(const Region& to, const Region& from, const CopyShape& shape, bool from_ours) {
   for (size_t row = 0; row < shape.rows; ++row) {
     const uint64_t at = to.address + row * to.pitch;
@@ -65,7 +65,7 @@ void tell_copied(const Region& to, const Region& from, const CopyShape& shape, b
   }
 }
 
-// A block that was there at the call may be gone when the work runs.
+// A block that existed at the call may have been freed when the work runs.
 std::optional<Failure> check_again(uint64_t address, uint64_t bytes, const char* what) {
   try {
     if (rt::runtime().allocator.check(address, bytes, what)) return std::nullopt;
@@ -110,8 +110,8 @@ void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, Cop
     const bool both = kind == hipMemcpyDeviceToDevice || kind == hipMemcpyDeviceToDeviceNoCU;
     if (both || kind == hipMemcpyHostToDevice) need_device(to_block, to.address, "dst");
     if (both || kind == hipMemcpyDeviceToHost) need_device(from_block, from.address, "src");
-    // Copies from and to the caller's pageable memory are done with it when the call returns: what
-    // is read from it is read now, if it is not too much to keep, and what is written to it is
+    // Copies from and to the caller's pageable memory do not use it after the call returns: what
+    // is read from it is read now, if it is small enough to store, and what is written to it is
     // waited for.
     std::shared_ptr<std::vector<uint8_t>> staged;
     if (wait == Wait::no && !to_block) wait = Wait::yes;

@@ -17,7 +17,7 @@ using rt::runtime;
 
 int count() { return static_cast<int>(runtime().devices.size()); }
 
-// Device n sits on bus n+1 of PCI domain 0, whatever number visibility gives it.
+// Device n is on bus n+1 of PCI domain 0, independent of its number after renumbering.
 int bus(int id) { return device(id).physical + 1; }
 
 std::string pci_text(int id) {
@@ -134,7 +134,7 @@ int attribute(int attribute, int id) {
     if (known.number == attribute)
       return static_cast<int>(std::min<uint64_t>(known.value, 0x7fffffff));
   }
-  // What the device has not, such as textures, virtual memory and cooperative launches.
+  // Features that the device does not have, such as textures, virtual memory, cooperative launches.
   const bool absent =
       (attribute >= 0 && attribute <= 95) || (attribute >= 10007 && attribute <= 10022);
   if (absent && attribute != 21 && attribute != 64 && attribute != 86) return 0;
@@ -244,7 +244,7 @@ HIP_API hipError_t hipDeviceSynchronize() {
              [&] { hip::throw_report(rt::drain_and_report(rt::current_device())); });
 }
 
-// Memory and streams of the device go; modules stay (they belong to the process).
+// Frees memory and streams of the device; modules stay loaded (they belong to the process).
 HIP_API hipError_t hipDeviceReset() {
   return api("hipDeviceReset", [&] {
     rt::Device& current = rt::current_device();

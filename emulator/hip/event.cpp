@@ -108,7 +108,7 @@ HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsi
     const auto waiter = stream_of(stream);
     if (flags > 1) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
     const auto record = event_of(event)->last();
-    if (!record || record->marker.stream == waiter) return;  // its own past needs no wait
+    if (!record || record->marker.stream == waiter) return;  // a stream need not wait for itself
     waiter->enqueue(
         {[]() -> std::optional<rt::Failure> { return std::nullopt; }, {record->marker}, true});
   });

@@ -1,4 +1,4 @@
-// Events: a place in a stream, and the time it was reached.
+// Events: a position in a stream, and the time it was reached.
 #pragma once
 
 #include <chrono>

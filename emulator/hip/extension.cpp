@@ -1,4 +1,4 @@
-// What this library has beyond HIP.
+// Functions of this library that HIP does not have.
 #include <cstring>
 #include <vector>
 
@@ -27,7 +27,7 @@ int give(const std::vector<uint64_t>& values, uint64_t* out, int n) {
 HIP_API const char* hipgemm_emulator_last_report() { return rt::last_report(); }
 
 // The names of the counters, separated by blanks, in the order in which the functions below give
-// their values. Programs find a counter by its name; more will come.
+// their values. Programs find a counter by its name; more may be added.
 HIP_API const char* hipgemm_emulator_counter_names() {
   return
 #define EMU_COUNTER(name, meaning) #name " "
@@ -92,8 +92,8 @@ HIP_API const char* hipgemm_emulator_cpu() {
 }
 
 // Waits for a stream, or for all work of the current device, for at most so many milliseconds:
-// hipErrorNotReady if it is not done by then. Work is only put off between workgroups, and goes on
-// at the next call that waits. For hosts that have signals to look after.
+// hipErrorNotReady if it is not complete by then. Work is suspended between workgroups only, and
+// continues at the next call that waits. For hosts that handle signals.
 HIP_API hipError_t hipgemm_emulator_wait_stream(hipStream_t handle, unsigned milliseconds) {
   return hip::api("hipgemm_emulator_wait_stream", [&] {
     const auto stream = hip::stream_of(handle);

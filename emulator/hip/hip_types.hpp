@@ -1,4 +1,4 @@
-// The part of HIP's binary interface that this library speaks: values and struct layouts only.
+// The part of HIP's binary interface that this library implements: values and struct layouts only.
 // hip-python reads these structs itself, so layouts are checked by static_assert below.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel launches: checks, the argument block, and the work that runs the machine.
+// Kernel launches: checks, the argument block, and the work that executes the kernel.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -159,8 +159,8 @@ void copy_arguments(const loader::KernelInfo& info, void** params, void** extra,
   }
 }
 
-// What the compiler adds after the explicit arguments. Those that need a runtime service that is
-// not here (printf, device-side malloc, multi-grid) stay null.
+// The hidden arguments after the explicit ones. Those that need a runtime service that does
+// not exist here (printf, device-side malloc, multi-grid) stay null.
 void add_hidden_arguments(const loader::KernelInfo& info, const Shape& shape, Kernarg& kernarg) {
   for (const loader::Argument& argument : info.arguments) {
     if (!argument.hidden()) continue;
@@ -264,7 +264,7 @@ HIP_API hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* config, hipFunc
   });
 }
 
-// A kernel of a module stands for the host stub that compiled HIP programs pass here.
+// A kernel of a module instead of the host stub that compiled HIP programs pass here.
 HIP_API hipError_t hipLaunchKernel(const void* f, dim3 grid, dim3 block, void** params, size_t lds,
                                    hipStream_t stream) {
   return api("hipLaunchKernel", [&] {

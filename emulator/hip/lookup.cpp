@@ -1,4 +1,4 @@
-// Finding this library's own functions by name, and the two that hip-python calls unchecked.
+// Lookup of this library's functions by name, and the two that hip-python calls unchecked.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -30,7 +30,7 @@ HIP_API hipError_t hipGetProcAddress(const char* name, void** result, int, uint6
   });
 }
 
-// hip-python has no way to say that these are missing: it would call a null pointer.
+// hip-python does not check for these: it would call a null pointer.
 HIP_API const char* hipApiName(uint32_t) { return "unknown"; }
 
 HIP_API hipChannelFormatDesc hipCreateChannelDesc(int x, int y, int z, int w, int kind) {

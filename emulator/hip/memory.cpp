@@ -107,7 +107,7 @@ HIP_API hipError_t hipHostRegister(void* pointer, size_t bytes, unsigned flags) 
     if (!bytes) fail(hipErrorInvalidValue, "sizeBytes must be positive");
     if (flags & ~0xfu) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
     const int device = rt::current_device().id;
-    // A device access to unmapped memory would kill the process, so look before it is allowed.
+    // A device access to unmapped memory would kill the process, so check before it is allowed.
     if (!rt::host_mapped(address_of(pointer), bytes)) {
       fail(hipErrorInvalidValue, bytes, " bytes at ", rt::hex(pointer), " are not all mapped");
     }

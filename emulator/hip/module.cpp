@@ -9,7 +9,7 @@
 
 namespace rt {
 
-// The last launch that uses the module may end after it was unloaded, so its code goes with it.
+// The last launch that uses the module may end after it was unloaded, and frees its code.
 Module::~Module() {
   try {
     runtime().allocator.free(image.base);
@@ -201,7 +201,7 @@ HIP_API hipError_t hipFuncGetAttribute(int* value, int attr, hipFunction_t funct
   });
 }
 
-// All LDS is at every kernel's disposal already; a request for more than there is fails.
+// Every kernel may use all of LDS already; a request for more fails.
 HIP_API hipError_t hipFuncSetAttribute(const void* function, int attr, int value) {
   return api("hipFuncSetAttribute", [&] {
     const auto kernel = function_of(function);

@@ -1,5 +1,5 @@
-// Stream-ordered allocation. Memory is there as soon as the call returns; it goes when the stream
-// reaches the free. A pool keeps nothing back, so that a use after free is always noticed.
+// Stream-ordered allocation. Memory exists as soon as the call returns, until the stream
+// reaches the free. A pool caches nothing, so that a use after free is always detected.
 #include "hip/copy.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-// The figures of an MI355X, in one place for properties, attributes and launch checks.
+// The parameters of an MI355X, for properties, attributes and launch checks.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Instruction words to Decoded. What is not exactly an instruction of the table (reserved bits,
+// Decodes instruction words. What is not exactly an instruction of the table (reserved bits,
 // misaligned tuples, modifiers the opcode does not have) is refused: it would not mean the same
 // thing on the GPU.
 #include <algorithm>
@@ -140,7 +140,7 @@ bool vector_tuple(uint32_t v, int dwords) {
   return v + dwords <= 256 && (dwords < 2 || v % 2 == 0);
 }
 
-// A cursor over one instruction.
+// The state of decoding one instruction.
 struct Decoder {
   Decoded& d;
   uint32_t w0 = 0, w1 = 0, w2 = 0, w3 = 0;
@@ -779,7 +779,7 @@ void Decoder::flat() {
   else
     require(bits(w1, 31, 24) == 0);
   if (!o.dst && !o.src[0]) require(!acc);
-  if (acc && d.sc0 && o.has(kAtomic)) {  // forms that the assembler does not have either
+  if (acc && d.sc0 && o.has(kAtomic)) {  // forms that the assembler does not accept either
     const bool f64 = std::strstr(o.name, "_f64") != nullptr;
     require(!(f64 && d.sc1) && d.op != Op::global_atomic_add_f32 &&
             d.op != Op::global_atomic_pk_add_f16);

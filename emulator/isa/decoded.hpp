@@ -1,4 +1,4 @@
-// One decoded instruction, and what the table ops.def says about each opcode.
+// One decoded instruction, and the properties of each opcode in ops.def.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace emu {
 
 // Encoding families. A VOP1, VOP2 or VOPC opcode may also be encoded as VOP3 ("_e64"): its row
-// in ops.def keeps the native family, Decoded::format says which encoding was met.
+// in ops.def keeps the native family, Decoded::format is the actual encoding.
 enum class Family : uint8_t {
   // clang-format off
   SOP1, SOP2, SOPC, SOPK, SOPP, SMEM,
@@ -18,7 +18,7 @@ enum class Family : uint8_t {
   // clang-format on
 };
 
-// What a row of ops.def is counted as.
+// The counter of a row of ops.def.
 enum class OpClass : uint8_t { salu, valu, trans, mfma, lds, vmem, smem, branch, wait, other };
 
 // One enumerator per row of ops.def, named as the mnemonic.
@@ -87,7 +87,7 @@ constexpr bool selects_byte(Op op) {
          op == Op::v_cvt_scalef32_pk_fp4_f16 || op == Op::v_cvt_scalef32_pk_fp4_bf16;
 }
 
-// An operand: what the machine code names, with VGPR and AGPR distinguished.
+// An operand of the machine code, with VGPR and AGPR distinguished.
 //   0..101 SGPR, 102/103 FLAT_SCRATCH, 104/105 XNACK_MASK, 106/107 VCC, 124 M0, 126/127 EXEC,
 //   128..208 integers 0..64, -1..-16, 235..239 apertures, 240..248 floats, 251 VCCZ, 252 EXECZ,
 //   253 SCC, 255 literal, 256..511 VGPR, 512..767 AGPR.
@@ -97,7 +97,7 @@ inline constexpr Operand kVccLo = 106, kM0 = 124, kExecLo = 126, kScc = 253;
 
 struct Decoded {
   Op op{};
-  Family format{};   // the encoding met: VOP3 for the _e64 form of a VOP1/VOP2/VOPC row
+  Family format{};   // the actual encoding: VOP3 for the _e64 form of a VOP1/VOP2/VOPC row
   uint8_t size = 0;  // bytes: 4, 8 or 16
   bool dpp = false, sdwa = false;
   bool has_literal = false;
@@ -105,7 +105,7 @@ struct Decoded {
   uint64_t address = 0;
   std::array<uint32_t, 4> words{};  // size/4 of them
 
-  // Operands, whatever bits they come from; kNoOperand where there is none. DPP and SDWA sources
+  // Operands, in any encoding; kNoOperand where there is none. DPP and SDWA sources
   // are in src[0] (and src[1]); implicit VCC operands are filled in (v_addc, v_cndmask, VOPC).
   Operand dst = kNoOperand;
   Operand dst2 = kNoOperand;

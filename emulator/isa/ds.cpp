@@ -130,7 +130,7 @@ void store2(Semantics& t, Op op) {
   set(t, op, lower_store2<kWidth, kStride>, issue_two<dwords_of(kWidth)>);
 }
 
-// ---- exchanges of two, and the oddities ---------------------------------------------------------
+// ---- exchanges of two, and special cases --------------------------------------------------------
 
 template <Width kWidth>
 bool land_exchange2(Wave& w, const Pending& p) {
@@ -230,7 +230,7 @@ void lower_count(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
 
 // ---- atomics ------------------------------------------------------------------------------------
 
-// In LDS a workgroup is alone, but the code is that of memory.
+// LDS belongs to one workgroup, but the code is shared with global memory.
 template <class A, bool kReturn>
 bool land_atomic(Wave& w, const Pending& p) {
   Reach r;
@@ -336,7 +336,7 @@ void lower_transpose(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) 
 
 // ---- lane permutations --------------------------------------------------------------------------
 
-// They read their registers at issue and return through the queue like a load.
+// They read their registers at issue and complete through the queue like a load.
 const Inst* issue_permutation(Wave& w, const Inst* i) {
   Pending* p;
   uint8_t slot;

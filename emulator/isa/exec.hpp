@@ -23,7 +23,7 @@ EMU_INLINE T as(auto x) {
   return std::bit_cast<T>(x);
 }
 
-// What a stateless lambda takes and returns.
+// The parameter and result types of a stateless lambda.
 template <class F>
 struct SignatureOf : SignatureOf<decltype(+F{})> {};
 template <class R, class... A>

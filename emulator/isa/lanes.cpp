@@ -1,4 +1,4 @@
-// Around the loops of the vector ALU: operands in, modifiers, results out.
+// Around the loops of the vector ALU: operands, modifiers, results.
 #include "isa/lanes.hpp"
 
 #include <cfenv>
@@ -220,7 +220,7 @@ void insert_part(uint32_t* result, const uint32_t* old, uint32_t select, uint32_
 
 enum class Form { plain, dpp, sdwa };
 
-// Everything but the common case: modifiers, DPP, SDWA, op_sel, unusual modes.
+// All but the common case: modifiers, DPP, SDWA, op_sel, unusual modes.
 template <Form kForm>
 const Inst* run_general(Wave& w, const Inst* i) {
   alignas(64) Row buffer[3][2];
@@ -571,7 +571,7 @@ void lower_operands(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
       ++n;
     }
   }
-  // Unused places read something harmless.
+  // Unused operands read a valid register.
   for (n = n < 1 ? 1 : n; n < 3; ++n) {
     *at[n] = i.a;
     if (i.x & kScalar0) i.x |= kScalar0 << n;
@@ -629,7 +629,7 @@ void lower_vector(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   if (d.clamp && integer && s.handler == nullptr && !op.src[0].is_float() &&
       op.family != Family::VOPC)
     return l.fail("integer saturation is not emulated here");
-  // With saturation in the loop, the clamp bit is done with.
+  // Saturation in the loop implements the clamp bit.
   if (d.clamp && s.handler != nullptr) modifiers &= ~(1u << Modifiers::kClampAt);
   // op_sel picks halves of 16-bit sources only; the high selects are VOP3P's.
   for (int n = 0; n < 3; ++n)
@@ -697,7 +697,7 @@ void lower_dot(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
 }
 
 void lower_mix(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
-  // Reading the destination is left to the insertion of the result.
+  // The destination is read when the result is inserted.
   const OpInfo& op = info(d.op);
   i.wide = reinterpret_cast<uint64_t>(s.loop);
   uint16_t* const at[] = {&i.a, &i.b, &i.c};

@@ -59,7 +59,7 @@ struct Rows {
   uint32_t* d;
   const uint32_t* src[4];
   uint32_t* mask_out;  // one dword per lane, 0 or 1
-  uint32_t control;    // Inst::y, where it is not a mask's place
+  uint32_t control;    // Inst::y, where it is not a mask's slot
   uint32_t mode;
 };
 using Loop = void (*)(const Rows&);
@@ -112,7 +112,7 @@ EMU_INLINE void store_lane(const Rows& rows, uint32_t* row, int l, T x) {
   }
 }
 
-// No lane ever touches another lane's values, so the loop may be vectorised whatever overlaps.
+// No lane accesses another lane's values, so the loop may be vectorised even if operands overlap.
 #if defined(__clang__)
 // A few operations, v_ldexp_f64 for one, call a function for each lane.
 #pragma clang diagnostic ignored "-Wpass-failed"
@@ -125,7 +125,7 @@ template <class F, class Signature = decltype(+F{})>
 struct LoopOf;
 template <class F, class R, class... A>
 struct LoopOf<F, R (*)(A...)> {
-  // Parameter I's place among the sources.
+  // Parameter I's index among the sources.
   template <size_t I>
   static constexpr size_t place() {
     constexpr bool operands[] = {is_operand<A>...};

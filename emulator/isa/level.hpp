@@ -1,5 +1,5 @@
 // Files of emulator/isa that execute instructions are compiled once per CPU level, each time into
-// a namespace of its own. Their inline helpers must live there too: a shared inline function could
+// a namespace of its own. Their inline helpers must be there too: a shared inline function could
 // be linked in its AVX-512 version and then run on a CPU without it.
 #pragma once
 

@@ -34,7 +34,7 @@ EMU_INLINE uint8_t* scratch_byte(const Wave& w, int l, uint32_t offset) {
   return w.scratch + (size_t{offset / 4} * kLanes + l) * 4 + offset % 4;
 }
 
-// Scratch is scattered, so loads are gathered into `spare`, and stores are written from it byte by
+// Scratch is interleaved, so loads are gathered into `spare`; stores are written from it byte by
 // byte, as partial lanes of one dword (or less) each would not fit the list.
 EMU_INLINE bool scratch_lane(Wave& w, const Inst* i, int l, uint64_t offset, int bytes, bool store,
                              const Pending& p, Reach& r) {
@@ -211,7 +211,7 @@ bool reach_scratch(Wave& w, const Pending& p, int bytes, bool store, Reach& r) {
 
 // ---- LDS ----------------------------------------------------------------------------------------
 
-// Dwords outside the workgroup's allocation read as zero and swallow stores.
+// Dwords outside the workgroup's allocation read as zero and discard stores.
 void reach_lds(Wave& w, const uint32_t* address, uint32_t offset, uint64_t exec, int bytes,
                bool store, Reach& r) {
   r.partial_count = 0;

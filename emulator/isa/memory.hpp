@@ -1,4 +1,4 @@
-// What all vector memory and LDS instructions share: which bytes a lane reaches, and moving them
+// Common to vector memory and LDS instructions: the addresses of each lane, and copies
 // between memory and rows of 64 dwords.
 #pragma once
 
@@ -51,8 +51,8 @@ constexpr int bytes_of(Width k) {
 constexpr int dwords_of(Width k) { return (bytes_of(k) + 3) / 4; }
 
 // Where each lane's bytes are. Lanes whose access is void (masked off, out of range) point into
-// `spare`, which reads as zero and swallows stores; lanes that are only partly in range do too and
-// are listed, so that their good dwords can be moved separately.
+// `spare`, which reads as zero and discards stores; lanes that are only partly in range do too and
+// are listed, so that their valid dwords can be copied separately.
 struct Reach {
   alignas(64) uint8_t* at[kLanes];
   uint8_t* base;  // or, when `uniform`, lane l is at base + offset[l]
@@ -73,7 +73,7 @@ bool reach_flat(Wave& w, const Pending& p, int bytes, bool store, Reach& r);
 bool reach_scratch(Wave& w, const Pending& p, int bytes, bool store, Reach& r);
 void reach_lds(Wave& w, const uint32_t* address, uint32_t offset, uint64_t exec, int bytes,
                bool store, Reach& r);
-// After a store: the good dwords of lanes that were partly in range.
+// After a store: the valid dwords of lanes that were partly in range.
 EMU_INLINE void finish_partial(const Reach& r) {
   for (int n = 0; n < r.partial_count; ++n) {
     const auto& p = r.partial[n];

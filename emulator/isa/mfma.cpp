@@ -3,14 +3,14 @@
 // Operands are converted to float once per instruction. The order of summation is the same on every
 // CPU: within 32 values of k, products of even k and of odd k are accumulated in two chains of
 // fused multiply-adds that start from zero, and the sum of the two is added to C; then the next 32.
-// (It is what a sequence of AMX tile instructions does.) Scales are those of 32 values of k, too.
+// (This is the order of AMX tile instructions.) Scales are those of 32 values of k, too.
 // Any NaN becomes the one quiet NaN, since CPUs differ in which NaN they pass on.
 #include "isa/lanes.hpp"
 
 namespace emu::EMU_NS {
 namespace {
 
-// ---- as many floats as the CPU works on at once
+// ---- vectors of floats
 // --------------------------------------------------
 
 #if defined(__AVX512F__)
@@ -533,7 +533,7 @@ template <int kSize>
   return true;
 }
 
-// The other way: the sums of each 32 values of k are scaled, in double and so without error.
+// Otherwise the sums of each 32 values of k are scaled, in double and so without error.
 template <int kSize>
 [[gnu::noinline]] void multiply_and_scale(const float* a, const float* b,
                                           const uint32_t* exponent_a, const uint32_t* exponent_b,

@@ -66,7 +66,7 @@ EMU_INLINE uint32_t float_to_bf16(float x) {
 EMU_INLINE float bf16_to_float(uint32_t b) { return as<float>(b << 16); }
 
 // a·b + c for f16 values held as floats, rounded once when converted to f16: the sum's error goes
-// into its last bit (rounding to odd), which the second rounding then sees.
+// into its last bit (rounding to odd), which affects the second rounding.
 EMU_INLINE float fma_half(float a, float b, float c) {
   const float p = a * b;  // exact: 22 bits
   const float s = p + c;

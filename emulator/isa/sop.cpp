@@ -62,7 +62,7 @@ EMU_INLINE u32 sign_run(T x) {
 
 // ---- indexed SGPR access ------------------------------------------------------------------------
 
-// s_movrel: M0 is added to a register number; what leaves the SGPRs faults.
+// s_movrel: M0 is added to a register number; a result outside the SGPRs faults.
 template <int kDwords, bool kSource>
 const Inst* move_relative(Wave& w, const Inst* i) {
   const u64 at = u64{kSource ? i->a : i->d} + w.s[kSlotM0];

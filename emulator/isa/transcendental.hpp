@@ -28,7 +28,7 @@ EMU_INLINE double exp2_of(double x) {
   return x == x ? p * a * b : x;
 }
 
-// Logarithm of a normal number; the caller deals with the rest.
+// Logarithm of a normal number; the caller handles other values.
 EMU_INLINE double log2_of(double x) {
   const uint64_t bits = as<uint64_t>(x);
   // Mantissa in [sqrt(1/2), sqrt(2)).

@@ -72,7 +72,7 @@ EMU_INLINE u32 reverse_bits(u32 x) {
   return x << 24 | (x & 0xff00) << 8 | (x >> 8 & 0xff00) | x >> 24;
 }
 
-// Rounding to integers by instructions that every level may lack: with plain arithmetic.
+// Rounding to integers with plain arithmetic, since some levels have no instructions for it.
 EMU_INLINE double truncated(double x) {
   const double a = x < 0 ? -x : x;
   if (!(a < 0x1p52)) return x;
@@ -107,7 +107,7 @@ EMU_INLINE float log2_float(float x) {
   return static_cast<float>(log2_of(x));
 }
 
-// Exponent as frexp counts it, and mantissa in [1/2, 1); denormals included.
+// Exponent by frexp's convention, and mantissa in [1/2, 1); denormals included.
 EMU_INLINE i32 frexp_exponent(double x) {
   const u64 bits = as<u64>(x) & ~(u64{1} << 63);
   if (bits >= u64{0x7ff} << 52 || bits == 0) return 0;
@@ -209,7 +209,7 @@ void add_rounding(Semantics& t) {
          [](Half a) { return Half{static_cast<float>(frexp_mantissa(a.f))}; });
 }
 
-// The f32 ones flush denormals, in and out, whatever MODE says; those of f16 and f64 do not.
+// The f32 ones flush denormals, in and out, regardless of MODE; those of f16 and f64 do not.
 void add_transcendentals(Semantics& t) {
   const auto exp_f32 = [](float a) {
     return flush_denormal(static_cast<float>(exp2_of(flush_denormal(a))));

@@ -66,7 +66,7 @@ std::string feature_text(uint32_t flags) {
   return result;
 }
 
-// What the code insists on, the device must have; what it leaves open fits any.
+// The device must have the features that the code requires; others may be on or off.
 bool features_fit(const std::string& wanted, const std::string& device) {
   size_t at = 0;
   while (at < wanted.size()) {

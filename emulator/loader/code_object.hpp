@@ -38,7 +38,7 @@ struct Variable {
 
 struct CodeObject {
   std::string arch;      // "gfx950"
-  std::string features;  // ":sramecc+:xnack-", only what the object insists on
+  std::string features;  // ":sramecc+:xnack-", only what the object requires
   std::vector<Segment> segments;
   uint64_t bytes = 0;
   std::vector<KernelInfo> kernels;

@@ -1,4 +1,4 @@
-// A shared ELF64 object for AMD GPUs: what a loader needs of it, every offset checked.
+// A shared ELF64 object for AMD GPUs, as far as a loader needs it, every offset checked.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct Elf {
 
 Elf parse_elf(Bytes file);
 
-// How long the ELF file at the start of `header` claims to be; 0 if it is none.
+// The length in the header of an ELF file at the start of `header`; 0 if it is none.
 uint64_t elf_size(Bytes header);
 
 }  // namespace loader

@@ -18,10 +18,10 @@ using Kind = emu::Allocation::Kind;
 constexpr uint64_t kPage = 4096, kHugePage = uint64_t{2} << 20;
 constexpr uint64_t kSmall = 32 << 10;  // up to here from slabs
 constexpr uint64_t kSlab = uint64_t{1} << 20;
-constexpr uint64_t kAlign = 256;  // what hipMalloc promises; also the gap between blocks
+constexpr uint64_t kAlign = 256;  // hipMalloc's alignment; also the gap between blocks
 constexpr uint64_t kPoisonLimit = uint64_t{256} << 20;
 constexpr size_t kRest = 64;          // freed small blocks of a class before one is reused
-constexpr size_t kQuarantine = 1024;  // freed large ranges before addresses are given back
+constexpr size_t kQuarantine = 1024;  // freed large ranges before addresses are released
 constexpr size_t kHistory = 4096;     // freed blocks remembered for reports
 constexpr int kPoison = 0xff;
 
@@ -168,13 +168,13 @@ void Allocator::free(uint64_t base) {
   try {
     freed_.push_back({block.base, block.bytes, block.serial, block.device});
     if (freed_.size() > kHistory) freed_.pop_front();
-  } catch (const std::bad_alloc&) {  // a report knows less
+  } catch (const std::bad_alloc&) {  // a report has less detail
   }
   reclaim();
 }
 
 // A launch that took its snapshot before the free may still read and write the block, so its pages
-// go away only when those snapshots are gone. What there is no memory for is left for the next
+// are released only after those snapshots. What there is no memory for is left for the next
 // time.
 void Allocator::reclaim() noexcept {
   uint64_t oldest = UINT64_MAX;  // snapshot in use
@@ -199,7 +199,7 @@ bool Allocator::bury(const Dead& dead) {
     return true;
   }
   quarantine_.emplace_back(block.map_base, block.map_bytes);
-  // Drops the pages but keeps the addresses, so that a use after free meets no other data.
+  // Drops the pages but keeps the addresses, so that a use after free accesses no other data.
   if (mmap(reinterpret_cast<void*>(block.map_base), block.map_bytes, PROT_NONE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
     quarantine_.pop_back();
@@ -326,7 +326,7 @@ std::string Allocator::describe_locked(uint64_t address, int device) const {
   }
   for (auto it = freed_.rbegin(); it != freed_.rend(); ++it) {
     if (address < it->base || address >= it->base + it->bytes) continue;
-    // Unless the range was given out again since.
+    // Unless the range was allocated again since.
     const auto above = live_.lower_bound(it->base + it->bytes);
     const bool reused = above != live_.begin() && std::prev(above)->second.end() > it->base;
     if (!reused) {
@@ -352,7 +352,7 @@ uint64_t Allocator::available(int device) const {
   return available_locked(device);
 }
 
-// Where devices share the host's memory, what others have taken is gone too.
+// Where devices share the host's memory, other devices' allocations count too.
 uint64_t Allocator::available_locked(int device) const {
   const uint64_t total = options().device_bytes;
   if (!options().host_bound) return total - used_[device];

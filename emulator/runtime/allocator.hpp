@@ -1,5 +1,5 @@
-// All memory that a device may touch: what is live, where it lies, and what was freed lately.
-// One address space for all devices; a device sees its own memory, pinned memory, and that of
+// All memory that a device may access: live blocks, their addresses, and recently freed ones.
+// One address space for all devices; a device can access its own memory, pinned memory, and that of
 // devices to which it has peer access.
 #pragma once
 
@@ -72,9 +72,9 @@ class Allocator {
     uint64_t base, bytes, serial;
     int device;
   };
-  struct Dead {  // waits until no launch can still touch it
+  struct Dead {  // waits until no launch can still access it
     Block block;
-    uint64_t snapshots = 0;  // that had been given out by then
+    uint64_t snapshots = 0;  // that existed by then
   };
   struct Published {
     std::weak_ptr<const emu::AllocationList> list;
@@ -102,7 +102,7 @@ class Allocator {
   std::array<uint64_t, kMaxDevices> used_{};
   std::array<uint64_t, kMaxDevices> peers_{};  // bit mask of owners
 
-  // Small blocks come from slabs. A freed one rests in its class's queue before it is used again.
+  // Small blocks come from slabs. A freed one stays in its class's queue before it is used again.
   uint64_t slab_at_ = 0, slab_end_ = 0;
   std::unordered_map<uint64_t, std::deque<uint64_t>> rested_;
 
@@ -111,7 +111,7 @@ class Allocator {
   mutable uint64_t snapshots_given_ = 0;
 };
 
-// What one device sees.
+// What one device can access.
 class DeviceMemory final : public emu::MemoryMap {
  public:
   DeviceMemory(const Allocator& allocator, int device) : allocator_(allocator), device_(device) {}

@@ -1,4 +1,4 @@
-// The emulated machine as a whole: devices, their streams, and the handles given out.
+// All of the emulated machine: devices, their streams, and the handles of callers.
 #pragma once
 
 #include <atomic>
@@ -24,13 +24,13 @@ struct Device {
   Device(int id, int physical, const Allocator& allocator);
 
   const int id;
-  const int physical;  // its number where none is hidden: what bus and UUID go by
+  const int physical;  // its number without hidden devices, which determines bus and UUID
   const DeviceMemory memory;
   Queues queues;
 };
 
-// Objects the caller knows by address. A handle that was never given out, or was destroyed, is an
-// error and nothing worse.
+// Objects that the caller has handles of. A handle that was never returned, or was destroyed, is an
+// error, not undefined behaviour.
 template <class T>
 class Handles {
  public:
@@ -84,7 +84,7 @@ struct Runtime {
 
 // Made at first use and never destroyed: worker threads may still run at process exit.
 Runtime& runtime();
-// The runtime does not survive fork(): its threads are gone in the child.
+// The runtime does not survive fork(): its threads do not exist in the child.
 bool forked();
 
 Device& device(int id);    // throws Error

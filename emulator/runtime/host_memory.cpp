@@ -66,7 +66,7 @@ bool copy_pieces(Transfer transfer, bool to_host, iovec* local, iovec* remote, s
 
 constexpr size_t kBatch = 64;
 
-// Short rows cost a system call's share each; where the caller's side is dense (or, for reading,
+// Short rows have a system call's overhead each; where the caller's side is dense (or, for reading,
 // nearly so) they go through a buffer instead. False if that cannot be done.
 bool copy_staged(Transfer transfer, bool to_host, const Rows& ours, uint64_t host,
                  size_t host_pitch) {
@@ -114,7 +114,7 @@ bool copy_rows(Transfer transfer, bool to_host, const Rows& ours, uint64_t host,
   return true;
 }
 
-// Whether the caller's page that holds an address can be read; nothing if the kernel does not say.
+// Whether the caller's page that holds an address can be read; empty if the kernel gives no answer.
 // The call compares the word there, wakes no thread, and returns EFAULT if it cannot read it.
 std::optional<bool> page_readable(uint64_t address) {
   static uint32_t other;
@@ -128,9 +128,9 @@ std::optional<bool> page_readable(uint64_t address) {
 }
 
 // A few bytes, such as the arguments of a launch: asking for their pages takes a third of the time
-// that it takes to have the kernel copy them. Nothing if they are many, or the kernel does not say.
+// that it takes to have the kernel copy them. Empty if they are many, or without an answer.
 std::optional<bool> read_few(const Piece& piece) {
-  constexpr size_t kFew = 4096;  // a page at least, so first and last byte stand for all
+  constexpr size_t kFew = 4096;  // a page at least, so the first and last byte represent all
   if (!piece.bytes) return true;
   if (piece.bytes > kFew) return std::nullopt;
   const auto first = reinterpret_cast<uint64_t>(piece.host), last = first + piece.bytes - 1;
@@ -189,7 +189,7 @@ bool copy_host(const Rows& to, uint64_t from, size_t from_pitch) {
 }
 
 std::vector<uint8_t> read_prefix(const void* address, size_t limit) {
-  // Piece by piece, since the claimed size may be far more than what is there.
+  // By pieces, since the claimed size may be far more than what exists.
   constexpr size_t kPiece = size_t{1} << 20;
   std::vector<uint8_t> bytes;
   while (bytes.size() < limit) {

@@ -1,4 +1,4 @@
-// What launches have cost: totals, and a record of each of the latest.
+// The counters of launches: totals, and a record of each of the latest.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct LaunchRecord {
   Registers registers;           // as the compiler counts them: vgprs include agprs
   uint32_t allocated_vgprs = 0;  // of a wave
   uint32_t lds_bytes = 0;        // of a workgroup, dynamic ones included
-  uint32_t private_bytes = 0;    // of a lane, as the kernel asks for them
+  uint32_t private_bytes = 0;    // of a lane, as the kernel requests them
   emu::Counters counters;
 };
 

@@ -14,11 +14,11 @@ namespace {
 // --------------------------------------------------------------------
 
 // The rules are those of ROCm. ROCR_VISIBLE_DEVICES comes first: set but empty it hides all, an
-// entry is a number as strtol reads it or the beginning of a UUID in either case, and one that is
-// wrong, ambiguous or there already ends the list. Then one list of HIP's renumbers what is left:
+// entry is a number (by strtol) or the beginning of a UUID in either case, and one that is
+// invalid, ambiguous or repeated ends the list. Then one list of HIP's renumbers what is left:
 // HIP_VISIBLE_DEVICES, else CUDA_VISIBLE_DEVICES, else GPU_DEVICE_ORDINAL, where one that is empty
-// is as none; an entry is a plain number or part of a UUID, a wrong one ends the list, one that is
-// there already is skipped.
+// counts as unset; an entry is a plain number or part of a UUID; an invalid one ends the list, a
+// repeated one is skipped.
 using Choose = int (*)(const std::string& entry, const std::vector<int>& from);
 
 std::string visible_name(int physical) { return "GPU-" + uuid_of(physical); }
@@ -96,7 +96,7 @@ void choose_devices(Options& result, int count) {
   }
 }
 
-// ---- what the host has
+// ---- resources of the host
 // ----------------------------------------------------------------------------
 
 // A number in a file, times `unit`: the first, or that after `key`. The most there is if there is

@@ -52,7 +52,7 @@ hipError_t record_error(hipError_t code, const char* function, const char* what)
   try {
     error_slot.report = printable(std::string(function) + (*what ? ": " : "") + what);
     if (options().verbose) std::fprintf(stderr, "hipgemm emulator: %s\n", last_report());
-  } catch (...) {  // out of memory for the text: the code alone must do
+  } catch (...) {  // out of memory for the text: the code alone
     error_slot.report.clear();
   }
   return code;

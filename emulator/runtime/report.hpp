@@ -1,4 +1,4 @@
-// Errors on their way to the caller, and the text that explains the last one.
+// Errors that are returned to the caller, and the text that explains the last one.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace rt {
 
-// Thrown anywhere below the C API, which turns it into a code, and the text into a report.
+// Thrown anywhere below the C API, which returns the code and stores the text as the report.
 struct Error {
   hipError_t code;
   std::string message;

@@ -18,7 +18,7 @@ namespace rt {
 // synchronized first.
 struct Mailbox {
   std::array<Report, kMaxDevices> reports;   // by device
-  std::array<Report, kMaxDevices> reported;  // the last; work that it ended is known to be lost
+  std::array<Report, kMaxDevices> reported;  // the last; the work that it ended is lost
 };
 
 namespace {
@@ -40,7 +40,7 @@ thread_local bool in_host_function = false;
 
 // A thread that waits runs the work itself if no other thread does, which saves two thread
 // switches. Work that depends on another stream does the same there; beyond this depth the workers
-// take over.
+// run it.
 constexpr int kMaxDepth = 32;
 thread_local int wait_depth = 0;
 
@@ -116,7 +116,7 @@ void Stream::release(uint64_t ticket) {
 
 void Stream::start_worker() {
   if (!has_worker_) {
-    // Detached: at process exit a worker may sit in a kernel, and no thread can wait for that.
+    // Detached: at process exit a worker may execute a kernel, and no thread can wait for that.
     std::thread([self = shared_from_this()] { self->loop(); }).detach();
     has_worker_ = true;
   }
@@ -132,7 +132,7 @@ void Stream::loop() {
   }
 }
 
-// What f returns, or the failure that stands for what it throws.
+// What f returns, or the failure for what it throws.
 template <class F>
 std::optional<Failure> attempt(F&& f) noexcept {
   try {
@@ -140,7 +140,7 @@ std::optional<Failure> attempt(F&& f) noexcept {
   } catch (Error& error) {
     return Failure{std::move(error)};
   } catch (const std::bad_alloc&) {
-    return Failure{{hipErrorOutOfMemory, "no host memory"}};  // short, so that it needs none
+    return Failure{{hipErrorOutOfMemory, "no host memory"}};  // short, so that no allocation
   } catch (const std::system_error&) {
     return Failure{{hipErrorOutOfMemory, "no host thread"}};
   } catch (...) {
@@ -150,7 +150,7 @@ std::optional<Failure> attempt(F&& f) noexcept {
 
 // Runs one item with the lock released. False if the deadline came before its end: it stays.
 bool Stream::run_oldest(std::unique_lock<std::mutex>& lock) noexcept {
-  Item& item = queue_.front();  // does not move when others are queued after it
+  Item& item = queue_.front();  // its address is stable when others are queued after it
   Queues& queues = device.queues;
   running_ = true;
   lock.unlock();

@@ -4,7 +4,7 @@
 // queries, work in another stream that depends on it, or a queue grown too long. So a
 // missing synchronization shows up here every time, not once in a while on a GPU.
 //
-// A kernel that faults takes everything queued on its device with it, as on a GPU. The next call
+// A kernel that faults cancels everything queued on its device, as on a GPU. The next call
 // that synchronizes with the device reports the fault, and so does the next one of every other
 // thread that lost work; after the first report the device works again.
 #pragma once
@@ -31,12 +31,12 @@ using Report = std::shared_ptr<const Error>;
 
 struct Failure {
   Error error;
-  bool fatal = false;       // takes the device's other queued work with it
-  bool unfinished = false;  // none: the deadline has come, and the work goes on at its next run
+  bool fatal = false;       // cancels the device's other queued work
+  bool unfinished = false;  // none: the deadline has passed, and the work continues at its next run
 };
 
-// The time by which the calling thread wants to be back, whatever it waits for: work that can be
-// put off is, but for blocking calls. Nests.
+// The deadline of the calling thread's waits: work that can be
+// suspended is, except in blocking calls. Nests.
 class Deadline {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -49,7 +49,7 @@ class Deadline {
 };
 Deadline::Time deadline();
 
-// A place in a stream's queue: reached when everything up to it has run.
+// A position in a stream's queue: reached when everything up to it has run.
 struct Marker {
   std::shared_ptr<Stream> stream;
   uint64_t ticket = 0;
@@ -111,16 +111,16 @@ struct Queues {
   uint64_t epoch = 0;  // counts the reported faults
 };
 
-// Waits until the marker is reached, and lets everything run that this takes.
+// Waits until the marker is reached, and runs everything that this needs.
 void wait(const Marker& marker);
 // The same, but no longer than to the thread's deadline: false if the marker is not reached by
 // then.
 bool wait_until_deadline(const Marker& marker);
-// Whether it is reached; lets everything run that this takes, but does not wait.
+// Whether it is reached; runs everything that this needs, but does not wait.
 bool poll(const Marker& marker);
 
 // What a call that synchronized with the stream must report to the calling thread, once: null if
-// all went well.
+// there was no error.
 Report take_report(Stream& stream);
 
 void add_stream(const std::shared_ptr<Stream>& stream);

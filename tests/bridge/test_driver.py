@@ -1,4 +1,4 @@
-"""What others do with the driver in this process: their streams, memory and device are understood."""
+"""Other users of the driver in this process: their streams, memory and device work."""
 
 from __future__ import annotations
 
@@ -172,6 +172,6 @@ for _ in range(3):
 
 
 def test_a_fault_ends_no_process(run_python):
-    """CUDA's last for the rest of the process: every call reports it, and the process ends normally."""
+    """CUDA errors are sticky: every later call reports them, and the process ends normally."""
     done = run_python(FAULT)
     assert (done.returncode, done.stdout) == (0, "hipErrorIllegalAddress True\n" * 3), done.stderr

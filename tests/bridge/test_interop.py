@@ -113,14 +113,14 @@ def partner(request) -> Any:
 
 
 class Interface:
-    """An array that speaks only __cuda_array_interface__."""
+    """An array that has only __cuda_array_interface__."""
 
     def __init__(self, x):
         self.x = x
         self.__cuda_array_interface__ = x.__cuda_array_interface__
 
 
-def numbers(dtype=np.float32, shape=(6, 8)):
+def values(dtype=np.float32, shape=(6, 8)):
     return (np.arange(np.prod(shape)).reshape(shape) % 100).astype(dtype)
 
 
@@ -129,7 +129,7 @@ def numbers(dtype=np.float32, shape=(6, 8)):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 def test_theirs_is_taken_without_a_copy(partner, dtype):
-    x = numbers(dtype)
+    x = values(dtype)
     theirs = partner.put(x)
     for view, expected in ((theirs, x), (theirs.T, x.T), (theirs[::2, 1:5], x[::2, 1:5]), (theirs[3], x[3])):
         ours = hg.asarray(view)
@@ -140,7 +140,7 @@ def test_theirs_is_taken_without_a_copy(partner, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 def test_ours_is_taken_without_a_copy(partner, dtype):
-    x = numbers(dtype)
+    x = values(dtype)
     ours = hg.asarray(x)
     assert ours.__dlpack_device__() == (_dlpack.CUDA, 0)
     for view, expected in ((ours, x), (ours.T, x.T), (ours[::2, 1:5], x[::2, 1:5]), (ours[3], x[3])):
@@ -150,7 +150,7 @@ def test_ours_is_taken_without_a_copy(partner, dtype):
 
 
 def test_array_interface_both_ways(partner):
-    x = numbers()
+    x = values()
     ours = hg.asarray(x)
     theirs = partner.take_by_interface(ours)
     assert partner.ptr(theirs) == ours.ptr
@@ -163,7 +163,7 @@ def test_both_write_the_same_memory(partner):
     theirs = partner.put(np.zeros((64, 64), np.float16))
     ours = hg.asarray(theirs)
     eye = hg.asarray(np.eye(64).astype(np.float16))
-    x = numbers(np.float16, (64, 64))
+    x = values(np.float16, (64, 64))
     hg.matmul(hg.asarray(x), eye, ours)
     hg.synchronize()
     np.testing.assert_array_equal(partner.get(theirs), x)
@@ -192,7 +192,7 @@ def test_codes_go_out_as_bytes(partner, rng):
 
 
 def test_theirs_lives_while_ours_does(partner):
-    x = numbers(np.float32, (512, 512))
+    x = values(np.float32, (512, 512))
     before = partner.used()
     theirs = partner.put(x)
     at = partner.ptr(theirs)
@@ -204,14 +204,14 @@ def test_theirs_lives_while_ours_does(partner):
     np.testing.assert_array_equal(ours.get(), x[1:])
     del ours, others
     gc.collect()
-    hg.zeros(1, np.int8).get()  # what was let go of is cleared at the next allocation
+    hg.zeros(1, np.int8).get()  # released imports are removed at the next allocation
     hg.zeros(1, np.int8).get()
     gc.collect()
     assert partner.used() == before
 
 
 def test_ours_lives_while_theirs_does(partner):
-    x = numbers(np.float32, (512, 512))
+    x = values(np.float32, (512, 512))
     ours = hg.asarray(x)
     block, at = weakref.ref(ours._block), ours.ptr
     theirs = partner.take(ours)
@@ -233,7 +233,7 @@ def test_ours_lives_while_theirs_does(partner):
 def test_our_work_on_their_stream(partner, rng):
     """In the order of that stream, without any wait."""
     stream = partner.stream()
-    x = numbers(np.float16, (64, 64)) % 7
+    x = values(np.float16, (64, 64)) % 7
     theirs = partner.put(np.zeros((64, 64), np.float16))
     eye = hg.asarray(np.eye(64).astype(np.float16))
     source = partner.put(x)
@@ -249,7 +249,7 @@ def test_our_work_on_their_stream(partner, rng):
 
 def test_what_their_stream_writes_is_waited_for(partner):
     """By DLPack: their stream is the one that is current, ours the default."""
-    stream, x = partner.stream(), numbers(np.float32, (256, 256))
+    stream, x = partner.stream(), values(np.float32, (256, 256))
     theirs, source = partner.put(np.zeros_like(x)), partner.put(x)
     partner.synchronize()
     with partner.on(stream):
@@ -261,9 +261,9 @@ def test_what_their_stream_writes_is_waited_for(partner):
 
 def test_what_our_stream_writes_is_waited_for(partner):
     ours = hg.Stream()
-    x = numbers(np.float32, (4096, 4096))
+    x = values(np.float32, (4096, 4096))
     on_device = hg.asarray(x, stream=ours)
-    for _ in range(20):  # long enough to be overtaken
+    for _ in range(20):  # long enough for a race
         codes = hg.quantize_fp8(on_device, stream=ours)
     result = hg.dequantize(codes, dtype=np.float32, stream=ours)
     stream = partner.stream()
@@ -273,7 +273,7 @@ def test_what_our_stream_writes_is_waited_for(partner):
 
 
 def test_a_stream_that_is_gone(run_python):
-    """What it was used for is still there; CuPy destroys streams with their objects."""
+    """Arrays used on it stay valid; CuPy destroys streams with their objects."""
     pytest.importorskip("cupy")
     code = (
         "import cupy, gc, numpy as np, hipgemm as hg\n"

@@ -106,14 +106,14 @@ def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
     everything = kernels.plan(Kept(lambda unit: False), every, demo=False)
     assert {unit.name for unit in chosen} <= {unit.name for unit in everything[built]}
     assert (len(chosen) < len(everything[built])) == (built == "gfx950")
-    # What is compiled stays: a demo after `make kernels` takes nothing away.
+    # Compiled units remain: a demo after `make kernels` removes nothing.
     again = kernels.plan(Kept(lambda unit: True), every, demo=True)
     assert {unit.name for unit in again[built]} == {unit.name for unit in everything[built]}
     assert list(again) == list(everything)
 
 
 def test_what_is_left_out_is_reported(tmp_path, monkeypatch):
-    """By the call, with the line that builds it; the plain kernel does not stand in without a word."""
+    """The call raises, with the command that builds it; the plain kernel is not used silently."""
     built = json.loads((manifest.KERNEL_DIR / "manifest.json").read_text())
     listed = built["archs"]["gfx950"]["kernels"]
     dropped = [k for k in listed if k.get("a") == "f16"]

@@ -1,4 +1,4 @@
-"""Every code of every narrow format, and every cast, against arithmetic that knows only the bit fields."""
+"""Every value of every narrow format, and every cast, against arithmetic on the bit fields."""
 
 import math
 from fractions import Fraction
@@ -19,7 +19,7 @@ FIELDS = {
 
 
 def meaning(code: int, name: str) -> float:
-    """A code's value, from the definition of the format."""
+    """The value of an element's bits, from the definition of the format."""
     exponent_bits, mantissa_bits, bias = FIELDS[name]
     mantissa = code & (2**mantissa_bits - 1)
     exponent = (code >> mantissa_bits) & (2**exponent_bits - 1)
@@ -39,7 +39,7 @@ def table(form: formats.Format) -> np.ndarray:
 
 
 def nearest(x: np.ndarray, form: formats.Format) -> np.ndarray:
-    """The codes that `x` must become: by midpoints, which float64 holds exactly; ties to the even code."""
+    """The elements that `x` rounds to: by midpoints, which are exact in float64; ties to even."""
     grid = table(form)[: 2 ** (form.bits - 1)]
     grid = grid[np.isfinite(grid)]
     middle = (grid[1:] + grid[:-1]) / 2
@@ -147,7 +147,7 @@ def test_every_e8m0_byte():
 
 
 def ruled(amax: float, rule: str, form: formats.Format) -> int:
-    """The scale byte by exact arithmetic on whole numbers."""
+    """The scale byte by exact integer arithmetic."""
     if amax == 0:
         return 127 if form is MXFP4_E2M1 else 0
     value = Fraction(amax)

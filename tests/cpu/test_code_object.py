@@ -93,7 +93,7 @@ def test_manifest_and_code_object_have_the_same_kernels(built):
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_each_architecture_has_code_of_its_own(built, arch):
-    """What a runtime goes by: the machine in the file's flags, the target in its metadata."""
+    """What a runtime checks: the machine in the file's flags, the target in its metadata."""
     data, parsed = built[arch]
     (flags,) = struct.unpack_from("<I", data, 0x30)
     assert flags & 0xFF == ARCHS[arch].mach
@@ -114,18 +114,18 @@ def test_portable_kernels_are_built_for_every_architecture(toolchain):
 
 
 def test_no_fp8_instruction_where_it_means_another_format(assembly):
-    """gfx942's are FNUZ's: the same bits would come out half as large."""
+    """gfx942's formats are FNUZ: the same bits have half the value."""
     assert "cvt_pk_fp8" in assembly["gfx950"]
     for arch in set(ARCHS) - {"gfx950"}:
         assert not re.search(r"v_cvt\w*_(fp8|bf8|fp4)", assembly[arch]), arch
 
 
 def test_portable_kernels_are_cuda_too(toolchain, tmp_path):
-    """The same sources make PTX; what differs is in hip_device.hpp."""
+    """The same sources compile to PTX; the differences are in hip_device.hpp."""
     listed = instances_for(toolchain, ARCHS["gfx90a"])
     (tmp_path / "unit.def").write_text(unit_source(listed))
     cuda = ("-x", "cuda", "--cuda-gpu-arch=sm_90a", "--cuda-device-only", "-nocudainc", "-nocudalib")
-    # Where it may, CUDA's compiler fuses what the rules round apart.
+    # By default CUDA's compiler contracts to FMA what must be rounded twice.
     flags = (
         "-std=c++20",
         "-O3",
@@ -165,7 +165,7 @@ def test_resources_agree(built, arch, kernel):
     assert kernel["waves_per_simd"] >= 1
     assert kernel["lds"] == meta[".group_segment_fixed_size"]
     assert kernel["vgpr"] == meta[".vgpr_count"]
-    # The kernel descriptor, which is what the hardware obeys. In .rodata, offsets are addresses.
+    # The kernel descriptor, which the hardware reads. In .rodata, offsets are addresses.
     descriptor = parsed.symbols[f"{kernel['name']}.kd"]
     assert descriptor.size == 64
     lds, scratch = struct.unpack_from("<II", data, descriptor.value)
@@ -185,7 +185,7 @@ def test_the_architectures_with_matrix_kernels_are_those_announced():
 
 @every_kernel
 def test_occupancy_is_what_fits_of_what_is_allocated(arch, kernel):
-    """Workgroups are put on a compute unit (of RDNA: on two) one after the other until there is no room."""
+    """Workgroups are placed on a compute unit (RDNA: on two) until it is full."""
     registers, slots, lds, granule, units = {
         "gfx950": (512, 8, 163840, 1280, 1),
         "gfx942": (512, 8, 65536, 512, 1),
@@ -206,7 +206,7 @@ def test_occupancy_is_what_fits_of_what_is_allocated(arch, kernel):
 
 
 def test_rings_are_limited_by_lds():
-    """Not by registers, whose padding had cost up to half of the workgroups."""
+    """Not by registers, whose padding cost up to half of the workgroups."""
     rings = [k for arch, k in GEMMS if k["schedule"].startswith("Ring")]
     assert rings
     for kernel in rings:
@@ -258,7 +258,7 @@ def test_build_compares_the_arguments(built, assembly):
 
 
 def test_build_reports_padded_registers(built, assembly):
-    """What the compiler did when it was given a maximum of waves too: it is the descriptor that counts."""
+    """What the compiler does given a maximum of waves too; the descriptor has the result."""
 
     def padded(name, registers):
         _, parsed = built["gfx950"]
@@ -290,12 +290,12 @@ def test_build_is_current(built, toolchain, compiled):
 
 
 def test_build_is_reproducible(toolchain, assembly, tmp_path):
-    """A unit that is compiled again equals the cached one."""
+    """A unit compiled again equals the cached one."""
     for arch, text in assembly.items():
         part = units.split(instances_for(toolchain, ARCHS[arch]), arch)[1]
         again, _ = units.build(toolchain, SOURCE / "kernels.hip", part.instances, arch, tmp_path)
         assert again in text
-        assert len(list(tmp_path.iterdir())) == 3  # assembly, object, and which files it was made of
+        assert len(list(tmp_path.iterdir())) == 3  # assembly, object, and dependencies
         shutil.rmtree(tmp_path)
 
 
@@ -335,7 +335,7 @@ def test_instructions_stay_in_their_phase(assembly, arch, kernel):
 
 
 def vector_waits(loop):
-    """How many loads each wait of a loop leaves on their way."""
+    """The number of loads that each wait of a loop leaves in flight."""
     return [int(n) for n in re.findall(r"vmcnt\((\d+)\)", "\n".join(loop))]
 
 
@@ -355,8 +355,8 @@ def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
 )
 def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
     waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
-    # Two tiles of four steps; all fetches of the last four steps may be on their way. So may the scales
-    # loaded in the first step of a tile, though not beyond it.
+    # Two tiles of four steps; all fetches of the last four steps may be in flight. So may the scales
+    # loaded in the first step of a tile, but not beyond it.
     loads = int(2 * kernel["main_loop"]["vmem"])
     split = [loads // 2] * 2 if kernel.get("block") and kernel["chunk"] == 32 else [loads, 0]
     fetches = kernel["main_loop"]["dma"]
@@ -365,7 +365,7 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
 
 @pytest.mark.parametrize(("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k.get("block")], ids=name_of)
 def test_scales_are_never_scalars(assembly, arch, kernel):
-    """The instruction would take an exponent from bits that a scalar does not have there."""
+    """The instruction would read an exponent from bits that a scalar operand does not have."""
     text = assembly[arch]
     body = text[text.index(f"\n{kernel['name']}:") : text.index(f"\n\t.size\t{kernel['name']},")]
     operands = re.findall(r"v_mfma_scale\w+ (.*?)(?: op_sel| cbsz| blgp|\n)", body)
@@ -456,7 +456,7 @@ def test_tile_order_keeps_operands_within_an_xcd(headers):
 
 
 def test_small_products_of_a_batch_stay_within_an_xcd(headers):
-    """64 products of 16 tiles: an XCD takes whole ones, four of every span."""
+    """64 products of 16 tiles: an XCD computes complete ones, four of every span."""
     tiles, count = 16, 64 * 16
     swizzled = [headers.swizzled(i, count) for i in range(count)]
     assert sorted(swizzled) == list(range(count))
@@ -502,7 +502,7 @@ def test_fragment_reads_have_no_bank_conflict(headers):
 
 @pytest.mark.parametrize("tile_steps", [1, 2])
 def test_scales_come_in_the_order_of_the_k_loop(headers, tile_steps):
-    """The last tile, which may be ragged, then all others; the loop's end is the end of a unit."""
+    """The last tile, which may be partial, then all others; the loop's end is the end of a unit."""
     for k in (1, 128, 129, 256, 384, 512, 640, 1000, 1280):
         tiles = -(-k // (128 * tile_steps))
         tile_order = [tiles - 1, *range(tiles - 1)]

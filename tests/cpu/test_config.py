@@ -1,4 +1,4 @@
-"""Settings: what each variable may say, changing and restoring, and what comes too late."""
+"""Settings: valid values of each variable, changing and restoring, and changes that are too late."""
 
 import subprocess
 import threading
@@ -23,7 +23,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(setting.variable, raising=False)
 
 
-# ---- what a variable, or a change, may say
+# ---- valid values
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_wrong_values(name: str, text: str, required: str, monkeypatch: pytest.M
         with pytest.raises(ValueError) as found:  # noqa: PT011
             getattr(settings := Config(), name)
         assert str(found.value) == f"{SETTINGS[name].variable} {required}; got {text!r}"
-    settings(**{name: None})  # a change makes up for it
+    settings(**{name: None})  # a valid change replaces the invalid variable
     assert repr(settings) == before
 
 
@@ -149,7 +149,7 @@ def test_changes_stay_and_are_restored(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (settings.kernel, settings.report) == ("three", True)
         with settings(kernel=None):
             assert settings.kernel is None
-            settings.kernel = "four"  # an assignment lasts as long as the block around it
+            settings.kernel = "four"  # an assignment lasts until the end of the block
             assert settings.kernel == "four"
         assert settings.kernel == "three"
         with pytest.raises(KeyError), settings(kernel="five"):
@@ -186,7 +186,7 @@ def test_threads_see_a_change() -> None:
 def test_fixed_settings() -> None:
     settings = Config()
     settings.fix("the start", "pool", "memory_limit")
-    settings(pool=True, memory_limit=None, kernel="plain")  # as they are
+    settings(pool=True, memory_limit=None, kernel="plain")  # unchanged
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         settings(pool="off", memory_limit="4G")
     assert str(caught.value) == (

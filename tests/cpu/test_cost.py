@@ -38,7 +38,7 @@ def test_terms_of_a_cube_by_hand():
         "power": 64 * 2048 / 0.64,
         "lds": 64 * (8 * 24 * 1024 / 256 + 512 * 128 / 128),
         "l2": 64 * 512 * 128 / 64,
-        # An XCD holds 32 tiles, 8 x 4 of them, which read 8 + 4 panels of 256 x 4096.
+        # An XCD computes 32 tiles, 8 x 4, which read 8 + 4 panels of 256 x 4096.
         "fabric": (8 * 12 * 256 * 4096 * 2 + result) / 7167,
         "memory": (operands + result) / memory,
         "latency": 64 * 2048,  # multiplying takes longer than a fetch does
@@ -56,7 +56,7 @@ def test_terms_of_a_cube_by_hand():
 
 
 def test_terms_of_a_decode_step_by_hand():
-    """One row: 64 tiles of 64 columns; K = 4096 is 64 K tiles, cut into parts to keep the units busy."""
+    """One row: 64 tiles of 64 columns; K = 4096 is 64 K tiles, split to keep the units busy."""
     found = estimate(Product(1, 4096, 4096), SMALL)
     splits, steps = found.splits, found.split_tiles
     assert splits > 1
@@ -99,7 +99,7 @@ def test_work_of_a_k_tile_is_what_was_compiled(kernel):
 
 @pytest.mark.parametrize("kernel", BUILT, ids=lambda k: k.name)
 def test_parts_of_k(kernel):
-    """Every part has work, and begins at an even turn."""
+    """Every part has work, and begins at an even K tile."""
     for k in (0, 1, 63, 128, 129, 1000, 4096, 4097, 14336, 100_003):
         for m, n in ((1, 1), (16, 4096), (300, 500), (4096, 4096)):
             load = Load(Product(m, n, k), kernel)
@@ -127,7 +127,7 @@ def test_more_work_never_takes_less(kernel, field):
         larger = [
             replace(x, **{field: n}) for n in (before, before + 1, 2 * before, 3 * before + 5, 16 * before)
         ]
-        if field == "k":  # in whole lines of memory: rows that begin inside one touch one more
+        if field == "k":  # in lines of memory: rows that begin inside one touch one more
             larger = [replace(y, k=-(-y.k // 64) * 64) for y in larger]
         for low, high in pairwise(sorted(larger, key=lambda y: getattr(y, field))):
             # In one part: parts of K are steps, and the best number of them may be skipped.
@@ -167,7 +167,7 @@ def test_choices_that_everybody_expects():
 
 
 def test_rates_are_those_of_published_products():
-    """The best published times of others on MI355X: the chip's figures in the model are not far off."""
+    """The best published times on MI355X: the model's parameters of the chip are close."""
     fp8 = replace(BIG, op="scaled_gemm", tile=(256, 256, 128), a="fp8_e4m3", b="fp8_e4m3")
     for kernel, size, teraflops in (
         (BIG, 4096, 1412.9), (BIG, 8192, 1610.5), (BIG, 16384, 1571.5),
@@ -217,7 +217,7 @@ def test_no_estimate_is_above_what_the_chip_can_do(arch):
 
 
 def test_an_estimate_is_quick():
-    """All candidates of a product in about a millisecond on an idle machine; ten where others are at work."""
+    """All candidates of a product in about a millisecond on an idle machine; ten on a busy one."""
     some = [k for k in BUILT if (k.a, k.b) == ("bf16", "bf16")]
     for x in (Product(16, 4096, 14336), Product(512, 512, 512), Product(4352, 4096, 16384)):
         assert min(timeit.repeat(lambda: [estimate(x, k) for k in some], number=1, repeat=10)) < 10e-3  # noqa: B023

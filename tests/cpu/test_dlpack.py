@@ -1,4 +1,4 @@
-"""DLPack capsules, without a device: what goes in comes out, and everything is let go of once."""
+"""DLPack capsules, without a device: a round trip is exact, and everything is released once."""
 
 import ctypes
 import gc
@@ -46,7 +46,7 @@ def test_round_trip(dtype):
 )
 @pytest.mark.parametrize("version", [None, (1, 1)])
 def test_codes_are_those_of_the_standard(dtype, code, version):
-    """As dlpack.h of version 1.1 numbers them; and its structs, laid out by hand."""
+    """The numbers of dlpack.h, version 1.1, and the layout of its structs."""
     dtype = np.dtype(dtype)
     size = dtype.itemsize
     capsule = _dlpack.export(4096, 2, (3, 5), (6 * size, size), dtype, None, max_version=version)
@@ -135,7 +135,7 @@ def test_types_that_dlpack_lacks(dtype):
 
 
 def test_numpy_can_take_host_memory_s_layout():
-    # NumPy knows the same struct: a capsule made here, but for host memory, must read back right.
+    # NumPy uses the same struct: it must import a capsule made here for host memory.
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     found = _dlpack.import_capsule(x.__dlpack__())
     assert (found.device_type, found.shape, found.strides) == (1, (2, 3), (12, 4))
@@ -168,7 +168,7 @@ def test_a_producer_that_knows_no_versions_is_asked_without():
 
     assert _dlpack.request_capsule(Old(), _dlpack.ROCM, 7) == 7
 
-    class Wrapped:  # whose signature says nothing
+    class Wrapped:  # whose signature cannot be read
         def __dlpack__(self, **how):
             return Old().__dlpack__(**how)
 

@@ -1,4 +1,4 @@
-"""What documents show is what comes out, and what they name is there."""
+"""The documents' examples print what they show, and the names in them exist."""
 
 import argparse
 import doctest
@@ -47,7 +47,7 @@ def test_commands_exist(document: Path, monkeypatch: pytest.MonkeyPatch) -> None
         for target in re.findall(r"(?:^|[$=\w] )make ([a-z]+)$", line):
             assert target in targets.split(), line
         for arguments in re.findall(r"python -m hipgemm ([a-z].*)", line):
-            if not re.search(r"\b[A-Z]\b", arguments):  # M, N, K stand for numbers
+            if not re.search(r"\b[A-Z]\b", arguments):  # M, N, K are placeholders
                 with pytest.raises(Parsed):
                     __main__.main(shlex.split(arguments))
 
@@ -65,7 +65,7 @@ def test_files_exist(document: Path) -> None:
 
 
 def _anchors(document: Path) -> list[str]:
-    """What its headings are called in links."""
+    """The anchors of its headings."""
     headings = re.findall(r"^#+ (.*)", document.read_text(), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
 

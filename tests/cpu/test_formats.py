@@ -36,7 +36,7 @@ def test_unknown_types_have_no_format(other):
 
 
 def nearest_even(value: float, form) -> float:
-    """The nearest number of a format by exact arithmetic, ties to the even code."""
+    """The nearest value of a format by exact arithmetic, ties to even."""
     codes = np.arange(0, 2 ** (8 * form.itemsize - 1), dtype=np.uint16)
     with np.errstate(invalid="ignore"):  # some codes are signalling NaNs
         finite = codes[np.isfinite(codes.view(form.dtype))]

@@ -1,4 +1,4 @@
-"""Products of groups of rows: every fault in its words, what can_use says, and which kernel is chosen."""
+"""Products of groups of rows: the message of every fault, can_use, and the choice of kernel."""
 
 from functools import partial
 
@@ -153,7 +153,7 @@ def test_grid_covers_any_offsets(rng):
     """Each group has enough slots, wherever groups begin, and those of different groups are apart."""
     problem, _ = describe_grouped_matmul(ones(1000, 16), ones(7, 16, 8), offsets(*[0] * 8))
     kernel = next(k for k in KERNELS if k.name == "grouped_matmul_bf16_nn_64x64x64")
-    slots = workgroups(problem, kernel)  # one column of tiles
+    slots = workgroups(problem, kernel)  # for one column of tiles
     for _ in range(200):
         o = np.concatenate(([0], np.sort(rng.integers(0, 1001, 7))))
         first = [begin // 64 + g for g, begin in enumerate(o)]

@@ -1,4 +1,4 @@
-"""Groups of rows: offsets, and what the reference makes of them."""
+"""Groups of rows: offsets, and the reference for them."""
 
 import ml_dtypes
 import numpy as np

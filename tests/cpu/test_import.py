@@ -1,4 +1,4 @@
-"""Importing hipgemm touches no GPU library, and what it exports is there."""
+"""Importing hipgemm loads no GPU library, and every exported name exists."""
 
 import subprocess
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def test_pure_questions_open_nothing(run_python: Run) -> None:
 
 
 def test_import_is_light(run_python: Run) -> None:
-    """It is timed by `python -m hipgemm bench`; here, what it brings in beyond NumPy and ml_dtypes."""
+    """Its time is measured by `python -m hipgemm bench`; here, what it imports beyond NumPy and ml_dtypes."""
     done = run_python(
         "import ml_dtypes, numpy, sys\n"
         "before = set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""Imports go downward from folder to folder, without circles inside one; hip-python has one importer."""
+"""Imports go from higher to lower folders, without cycles inside one; one module imports hip-python."""
 
 import ast
 from graphlib import CycleError, TopologicalSorter
@@ -27,7 +27,7 @@ ORDER = [
     "testing",
     "__main__",
 ]
-# A method of a lower layer that stands for a function of an upper one, and imports it when called.
+# A method of a lower layer that calls a function of an upper one, and imports it when called.
 UPWARD = {("array/device_array.py", "products.matmul")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -94,7 +94,7 @@ def test_no_circles_in_a_folder(folder: str) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_private_names_of_others(path: Path) -> None:
-    """What another module is to use has no underscore in front."""
+    """What other modules use has no leading underscore."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level:
             private = [a.name for a in node.names if a.name.startswith("_") and not a.name.startswith("__")]

@@ -188,7 +188,7 @@ def test_transforms_that_would_not_cancel():
 
 
 def test_a_misnamed_recipe_hides_no_other_fault_and_makes_none():
-    """What one of the recipes takes is not held against it."""
+    """What one of the recipes supports is not an error."""
     options = {"recipe": "mxfp9", "scaling": "even", "hadamard": False, "x_amax": 1.0}
     _, reasons = describe_layer("linear", X, W, **options)
     assert [r.code for r in reasons] == ["recipe"]

@@ -16,7 +16,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class Fake(Resident):
-    """An array on a device, as far as a description goes."""
+    """An array on a device, with what a description needs."""
 
     def __init__(self, shape, dtype=BF16, device=0, ptr=4096, strides=None):
         self.shape, self.dtype, self.device = shape, np.dtype(dtype), device
@@ -311,7 +311,7 @@ MX4, MX4_HADAMARD = (reference.quantize_mxfp4(X, hadamard=h) for h in (False, Tr
         (MX8, MX8.T, "(3, 64) @ (64, 3) mxfp8_e4m3 -> bf16"),
         (MX8.T.T, MX8_E5M2.T, "(3, 64) @ (64, 3) mxfp8_e4m3 @ mxfp8_e5m2 -> bf16"),
         (MX8_COLUMNS.T, MX8_COLUMNS, "(64, 3) @ (3, 64) mxfp8_e4m3 -> bf16"),
-        (MX8, MX4.T, "(3, 64) @ (64, 3) mxfp8_e4m3 -> bf16"),  # 4 bits are widened
+        (MX8, MX4.T, "(3, 64) @ (64, 3) mxfp8_e4m3 -> bf16"),  # 4-bit elements are widened
         (MX4, MX8_E5M2.T, "(3, 64) @ (64, 3) mxfp8_e4m3 @ mxfp8_e5m2 -> bf16"),
         (MX4_HADAMARD, MX4_HADAMARD.T, "(3, 64) @ (64, 3) mxfp4_e2m1 -> bf16"),
     ],

@@ -1,4 +1,4 @@
-"""The reference quantizers against scalar arithmetic, and inputs that other libraries got wrong."""
+"""The reference quantizers against scalar arithmetic, and inputs of other libraries' bug reports."""
 
 import math
 from fractions import Fraction

@@ -26,7 +26,7 @@ def test_epilogue_order():
 
 
 def test_rounds_once():
-    # bfloat16 by way of float32 would round the tie up or down by its even rule.
+    # Through float32, bfloat16 would round this as a tie.
     a, b = np.array([[1.0, 1.0]]), np.array([[1 + 2.0**-8], [2.0**-40]])
     assert float(reference.matmul(a, b, dtype=ml_dtypes.bfloat16)[0, 0]) == 1 + 2.0**-7
 

@@ -1,4 +1,4 @@
-"""Where ROCm's library is looked for, what hipgemm needs of it, and which hip-python goes with it."""
+"""Where ROCm's library is searched for, what hipgemm needs of it, and which hip-python matches it."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 from hipgemm.runtime import rocm as _rocm
 
 PACKAGE = Path(_rocm.__file__).parents[1]
-# Under names that hip-python gives them, and of structs that it fills in.
+# By hip-python's names; of structs the fields that it fills in.
 NOT_FUNCTIONS = {"hipDeviceProp_t", "hipMemcpyKind", "hipPointerAttribute_t", "ihipStream_t"}
 RENAMED = {"hipGetDeviceProperties": "hipGetDevicePropertiesR0600"}
 
@@ -61,7 +61,7 @@ def test_the_named_tree_comes_first(opt, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("variable", ["ROCM_PATH", "ROCM_HOME"])
 def test_a_named_tree_without_the_library_is_an_error(opt, tmp_path, monkeypatch, variable):
-    """It is an error: another library is not used instead."""
+    """An error; no other library is used instead."""
     tree(opt / "rocm")
     tree(tmp_path / "path", "libamdhip64.a", "libamdhip64.so.txt", "libhiprtc.so.7")
     monkeypatch.setenv(variable, str(tmp_path / "path"))
@@ -79,7 +79,7 @@ def test_versions_side_by_side(opt):
     assert _rocm.candidates() == [f"{opt}/rocm/core-10.0/lib/libamdhip64.so.7"]
     (opt / "rocm" / "core").symlink_to(opt / "rocm-7.0.2")
     assert _rocm.candidates() == [f"{opt}/rocm/core/lib/libamdhip64.so"]
-    (opt / "rocm" / "lib").symlink_to(opt / "rocm-6.4.1" / "lib")  # what the alternatives system has chosen
+    (opt / "rocm" / "lib").symlink_to(opt / "rocm-6.4.1" / "lib")  # the alternatives system's choice
     assert _rocm.candidates() == [f"{opt}/rocm/lib/libamdhip64.so"]
 
 
@@ -175,7 +175,7 @@ def test_what_does_not_go_together(version, bindings, lacks, reported):
 
 
 def test_a_child_that_cannot_be_killed_is_left(monkeypatch):
-    """As one that waits in the driver."""
+    """As a process that waits in the driver."""
     child = subprocess.Popen(["sleep", "100"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     monkeypatch.setattr(child, "kill", lambda: None)
     began = time.monotonic()

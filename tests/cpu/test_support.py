@@ -48,7 +48,7 @@ PLAIN = Kernel("plain_gemm", "plain", "gfx950", 256, (64, 64), ())
 
 
 def select(p, kernels):
-    """The best way, or why there is none."""
+    """The best choice, or why there is none."""
     found, reasons = choices(p, kernels)
     return (found[0] if found else None), reasons
 
@@ -105,7 +105,7 @@ def test_copy_reason(x, reason):
     ("x", "reason"),
     [
         (operand(64, 4, strides=(2, 128)), None),
-        (operand(63, 5, strides=(2, 128)), None),  # nothing must be whole pieces of 16 bytes
+        (operand(63, 5, strides=(2, 128)), None),  # nothing must be a multiple of 16 bytes
         (operand(64, 1, strides=(2, 6)), None),
         (replace(operand(63, 4, strides=(2, 128)), no_tail_padding=True), "ends inside a word"),
         (replace(operand(63, 1, strides=(2, 6)), no_tail_padding=True), "ends inside a word"),
@@ -268,7 +268,7 @@ def test_constraints(code):
     assert choice is None
     assert [(r.code, r.kind) for r in reasons] == [(code, UnsupportedError)]
     assert str(reasons[0]).startswith(text)
-    # An error without the plain kernel; with it, the reasons for it. A limit of both is reported once.
+    # An error without the plain kernel; with it, the fallback reasons. A limit of both is reported once.
     choice, reasons = select(p, [kernel, PLAIN])
     if code in {c.code for c in PLAIN_CONSTRAINTS}:
         assert choice is None
@@ -427,7 +427,7 @@ def test_can_use_names_itself(args, kwargs, text):
     with pytest.raises(TypeError) as caught:
         can_use("matmul", *args, **kwargs)
     assert str(caught.value).startswith("can_use: matmul: ")
-    assert text in str(caught.value) or "b" in kwargs  # Python has had several words for the last
+    assert text in str(caught.value) or "b" in kwargs  # its text depends on Python's version
 
 
 def test_the_manifest_s_architectures_are_those_announced():

@@ -57,7 +57,7 @@ def test_the_manifest_has_their_codes():
 
 
 def test_arguments_are_packed_by_the_codes_of_the_manifest():
-    """Whatever these are: there are no others in the package."""
+    """The package has no others."""
     args = tuple(
         Argument(name, "u32", 4 * i, 4) for i, name in enumerate(("out_type", "element", "rule", "m"))
     )

@@ -1,4 +1,4 @@
-"""The comparison must catch what it is there to catch."""
+"""The comparison detects wrong results."""
 
 import re
 

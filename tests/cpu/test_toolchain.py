@@ -68,7 +68,7 @@ def refusal():
 
 @pytest.mark.parametrize("value", [None, "", "ziglang"])
 def test_rocm_beside_it_is_not_taken(driver, tmp_path, monkeypatch, value):
-    """A ROCm tree by every name that hosts have it under, and the pinned compiler all the same."""
+    """A ROCm tree under every name that hosts use; the pinned compiler is still used."""
     driver(before="echo taken >&2; exit 1")
     for where in ("bin", "llvm/bin", "lib/llvm/bin"):
         (tmp_path / where).mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_rocm_calls_its_clang_by_its_own_name(driver):
 
 def test_another_ziglang_must_pass_too(monkeypatch):
     monkeypatch.setattr(toolchain.importlib.metadata, "version", lambda name: "0.16.0")
-    assert find_toolchain().origin == "ziglang==0.16.0"  # it is the pinned one, in truth
+    assert find_toolchain().origin == "ziglang==0.16.0"  # it is in fact the pinned one
     monkeypatch.setattr(probe, "faults", lambda kernel, arch: [f"{kernel['name']}: VGPR spills 3, must be 0"])
     with pytest.raises(BuildError) as caught:
         find_toolchain()
@@ -161,7 +161,7 @@ def test_a_driver_that_fails(driver):
 
 def test_a_driver_that_hangs(driver, monkeypatch):
     monkeypatch.setattr(toolchain, "VERSION_SECONDS", 0.5)
-    driver(before="sleep 600")  # in a process of its own, which must not stay
+    driver(before="sleep 600")  # in its own process, which must not remain
     started = time.monotonic()
     assert refusal() == "does not print its version: no answer within 0.5 s"
     assert time.monotonic() - started < 20
@@ -203,7 +203,7 @@ def test_an_unknown_builtin(driver):
 
 
 def test_an_older_version(driver):
-    """It is named as it names itself."""
+    """The message has the compiler's own name."""
     driver(
         before='[ "$1" = --version ] && { echo AMD clang version 19.0.0git; exit; }',
         flags="-D__builtin_amdgcn_cvt_scalef32_pk_f32_fp4=__builtin_amdgcn_not_yet",
@@ -240,7 +240,7 @@ def test_the_probe_has_every_builtin_of_the_kernels():
 
 
 def test_make_says_it_before_it_compiles_anything(driver):
-    """One line and the exit status; what was built stays."""
+    """One line and the exit status; existing kernels remain."""
     path = driver(flags="-D__builtin_amdgcn_ballot_w64=__builtin_amdgcn_no_such_thing")
     manifest = ROOT / "hipgemm" / "kernels" / "manifest.json"
     before = manifest.read_bytes()
@@ -259,7 +259,7 @@ def test_make_says_it_before_it_compiles_anything(driver):
 
 
 def test_make_says_it_of_a_compiler_that_fails_later(driver, monkeypatch, capsys):
-    """The probe's kernel was all right, another one is not: a list, and the same sentence below it."""
+    """The probe's kernel compiled, another does not: a list, followed by the same sentence."""
     path = driver()
     manifest = json.loads((ROOT / "hipgemm" / "kernels" / "manifest.json").read_text())
     manifest["archs"]["gfx942"]["kernels"][0]["sgpr_spills"] = 44

@@ -1,4 +1,4 @@
-"""What a type checker makes of the public functions."""
+"""The types of the public functions, as a type checker infers them."""
 
 import subprocess
 import sys

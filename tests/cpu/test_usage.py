@@ -76,7 +76,7 @@ def test_counts_from_many_threads():
 
 
 def test_calls_of_one_launch():
-    """Counted without the lock: they show at once, and go with the others."""
+    """Counted without the lock: visible at once, and reset with the others."""
     reset_usage()
     fast, slow = Call("matmul", "k", 2, 3), Call("matmul", "plain", 2, 3, "why not")
 
@@ -103,7 +103,7 @@ def test_calls_of_one_launch():
 
 
 def test_counting_is_cheap():
-    """Below a microsecond a call on an idle machine; ten where others are at work as well."""
+    """Below a microsecond a call on an idle machine; ten on a busy one."""
     reset_usage()
     times = timeit.repeat(lambda: count_call("matmul", "k", 2, 3), number=1000, repeat=20)
     assert min(times) / 1000 < 10e-6

@@ -15,7 +15,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def has_matrix_kernels() -> bool:
-    """Whether the device has more than the kernels that all architectures have."""
+    """Whether the device has matrix kernels, not only the plain ones."""
     built = code_object(_hip.arch(0)).kernels.values()
     return any(kernel.op in GEMMS for kernel in built)
 
@@ -32,7 +32,7 @@ def matrix_kernels() -> bool:
 
 @pytest.fixture
 def use_kernel() -> Iterator[Callable[[str], None]]:
-    """Serve the rest of a test by one kernel, whatever the cost model says."""
+    """Use one kernel for the rest of a test, instead of the cost model's choice."""
     with ExitStack() as stack:
         yield lambda name: stack.enter_context(hg.config(kernel=name))
 
@@ -45,7 +45,7 @@ def emulator() -> Any:
 
 @pytest.fixture
 def device_memory() -> Callable[[int], None]:
-    """Skip where the device has not so many bytes free. On the emulator only pages that are touched count."""
+    """Skip if the device has fewer bytes free. On the emulator only touched pages count."""
 
     def need(nbytes: int) -> None:
         free, _ = _hip.memory_info(0)
@@ -57,7 +57,7 @@ def device_memory() -> Callable[[int], None]:
 
 @pytest.fixture
 def run_on_devices(run_python: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Run a snippet in a process with two devices or more: the emulator's, or those that are there."""
+    """Run a snippet in a process with two devices or more: the emulator's, or the GPUs present."""
 
     def run(code: str, **environment: str) -> str:
         runtime = _hip.runtime()
@@ -74,7 +74,7 @@ def run_on_devices(run_python: Callable[..., Any], monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def free_bytes() -> Callable[[], int]:
-    """Free device memory, to see what leaks."""
+    """Free device memory, to detect leaks."""
     return lambda: int(_hip.runtime().hip.hipMemGetInfo()[1])
 
 

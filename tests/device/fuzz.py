@@ -1,4 +1,4 @@
-"""Calls of `matmul`, put together at random from a seed and checked: what test_fuzz.py runs.
+"""Random calls of `matmul`, generated from a seed and checked: what test_fuzz.py runs.
 
 ``python tests/device/fuzz.py 17 18`` runs those, and prints for each a digest of the result's bits and what
 it was.
@@ -96,7 +96,7 @@ class Operand:
 def operand(
     rng: np.random.Generator, format: str, shape: tuple[int, ...], axis: int, exact: bool, hadamard: bool
 ) -> Operand:
-    """Make an operand of random numbers, K along `axis`."""
+    """Make an operand of random values, K along `axis`."""
     if format in FORMATS:
         data = place(rng, shape, FORMATS[format].dtype)
         data.host[...] = (exact_grid if exact else random_matrix)(shape, rng, dtype=data.dtype)
@@ -140,7 +140,7 @@ def operand(
 
 @dataclass
 class Case:
-    """One call, its arguments made and placed."""
+    """One call with its arguments in memory."""
 
     seed: int
     a: Operand
@@ -148,7 +148,7 @@ class Case:
     out: Placed | None
     dtype: np.dtype[Any] | None
     epilogue: dict[str, Any]
-    vectors: tuple[str, ...]  # arguments of the epilogue that go to the device
+    vectors: tuple[str, ...]  # arguments of the epilogue that are on the device
     exact: bool
     resident: bool
     exactly: bool  # in allocations without a byte to spare
@@ -178,7 +178,7 @@ class Case:
 
 
 def make(seed: int) -> Case:
-    """Make a case of a seed."""
+    """Make the case of a seed."""
     rng = np.random.default_rng(seed)
     kind = rng.choice(["bf16", "f16", "fp8", "mx"], p=[0.35, 0.15, 0.25, 0.25])
     if kind == "mx":
@@ -210,7 +210,7 @@ def make(seed: int) -> Case:
     batch = np.broadcast_shapes(*leads)
     dtype: np.dtype[Any] | None = (BF16, F16, F32)[rng.integers(3)]
     if not exact and dtype == F16 and formats[0] in QUANTIZED:
-        dtype = F32  # that any such codes fit
+        dtype = F32  # holds any such values
     out = place(rng, (*batch, m, n), dtype, output=True) if rng.integers(2) else None
     if rng.random() < 0.2:
         dtype = None
@@ -249,7 +249,7 @@ def make(seed: int) -> Case:
 
 @contextmanager
 def parted(splits: int) -> Iterator[None]:
-    """Cut K into about so many parts, where it is long enough, whatever the cost model says."""
+    """Split K into about so many parts, where it is long enough, instead of by the cost model."""
     if not splits:
         yield
         return
@@ -276,7 +276,7 @@ _streams: list[Any] = []
 
 
 def run(case: Case) -> np.ndarray:
-    """Run a case twice, hold it to everything promised, and return its result."""
+    """Run a case twice, check everything documented, and return its result."""
     if case.streamed and not _streams:
         _streams.append(hg.Stream())
     stream = _streams[0] if case.streamed else None
@@ -314,7 +314,7 @@ def _on_device(case: Case, stream: Any) -> Callable[[], np.ndarray]:
 
     def call() -> np.ndarray:
         target = None
-        if out is None:  # what the pool hands out next was NaN before
+        if out is None:  # the pool's next allocation contains NaN
             for size in (1 << i for i in range(9, 18)):
                 hg.asarray(np.full(size, 255, np.uint8))
         else:
@@ -326,7 +326,13 @@ def _on_device(case: Case, stream: Any) -> Callable[[], np.ndarray]:
         if got.size:
             used = hg.usage()
             assert want.kernel in used.kernels, f"{want.kernel} predicted; got {[*used.kernels]}"
-            named = ("a", "b", "out", "a.scale", "b.scale")  # others are copies within what widens 4 bits
+            named = (
+                "a",
+                "b",
+                "out",
+                "a.scale",
+                "b.scale",
+            )  # others are copies inside the conversion of 4-bit elements
             copied = {f"{operand}: {why}" for _, operand, why in used.copies if operand in named}
             assert copied == {*want.copies}, f"copies {want.copies} predicted; got {copied}"
         if target is not None:
@@ -339,7 +345,7 @@ def _on_device(case: Case, stream: Any) -> Callable[[], np.ndarray]:
 
 
 def digest(x: np.ndarray) -> str:
-    """A short name of an array's bits."""
+    """A digest of an array's bits."""
     return hashlib.sha256(np.ascontiguousarray(as_unsigned(x)).tobytes()).hexdigest()[:16]
 
 

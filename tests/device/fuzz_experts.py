@@ -1,4 +1,4 @@
-"""Layers of experts, forward and backward, put together at random from a seed and checked."""
+"""Random layers of experts, forward and backward, generated from a seed and checked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Experts:
 
 
 def make(seed: int) -> Experts:
-    """Make a case of a seed."""
+    """Make the case of a seed."""
     rng = np.random.default_rng(seed)
     recipe = some(rng, "bf16", "fp8", "mxfp8", "mxfp4")
     groups = some(rng, 1, 2, 3, 5, 20)

@@ -1,4 +1,4 @@
-"""Products of groups of rows, put together at random from a seed and checked."""
+"""Random products of groups of rows, generated from a seed and checked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Grouping:
 
 
 def make(seed: int) -> Grouping:
-    """Make a case of a seed."""
+    """Make the case of a seed."""
     rng = np.random.default_rng(seed)
     op = some(rng, *FORMATS_OF)
     forward = op == "grouped_matmul"
@@ -90,7 +90,7 @@ def make(seed: int) -> Grouping:
         shape = (groups, n, k)
     dtype = some(rng, *TYPES)
     if not exact and dtype == F16 and formats[0] in QUANTIZED:
-        dtype = F32  # that any such codes fit
+        dtype = F32  # holds any such values
     out = place(rng, shape, dtype, output=True) if rng.integers(2) else None
     accumulate = not forward and out is not None and bool(rng.integers(2))
     where = some(rng, "host", "device", "device", "exactly")
@@ -104,7 +104,7 @@ def run(case: Grouping) -> None:
     a, b = (x.host if case.where == "host" else x.device(exactly) for x in (case.a, case.b))
     offsets = hg.asarray(case.offsets.astype(np.int32)) if case.there else case.offsets
     if case.there and case.where == "host" and case.recipe:
-        offsets = case.offsets  # where a quantizer has them
+        offsets = case.offsets  # the quantizer takes them from there
     host = case.a.host, case.b.host
     if case.recipe:
         host = tuple(reference.quantize_mxfp8(x, axis=0, group_offsets=case.offsets) for x in host)

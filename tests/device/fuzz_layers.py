@@ -1,4 +1,4 @@
-"""Calls of quantizers and linear layers, put together at random from a seed and checked."""
+"""Random calls of quantizers and linear layers, generated from a seed and checked."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ EXTENTS = (1, 1, 2, 5, 16, 17, 31, 32, 33, 63, 64, 65, 96, 100, 128, 160, 255)
 
 
 def some(rng: np.random.Generator, *among: Any) -> Any:
-    """One of several, whatever they are."""
+    """Choose one of several objects."""
     return among[rng.integers(len(among))]
 
 
 def brought(x: Placed, where: str) -> Any:
-    """The array on the host, on the device, or there in memory without a byte to spare."""
+    """The array on the host, or on the device in the pool or in an exact allocation."""
     return x.host if where == "host" else x.device(where == "exactly")
 
 
@@ -94,7 +94,7 @@ def make_quantizing(seed: int) -> Quantizing:
 
 
 def run_quantizing(case: Quantizing) -> None:
-    """Run a case twice; what it makes, and that taken back, must be the reference's in every bit."""
+    """Run a case twice; the result, also dequantized, must equal the reference in every bit."""
     name = {
         "both": "quantize_both",
         "transpose": "transpose_quantize_mxfp8",
@@ -126,7 +126,7 @@ def run_quantizing(case: Quantizing) -> None:
             np.testing.assert_array_equal(given["amax"].next.get(), top)
 
 
-# ---- and back --------------------------------------------------------------------------------------
+# ---- dequantization --------------------------------------------------------------------------------------
 
 
 def make_back(seed: int) -> fuzz.Case:

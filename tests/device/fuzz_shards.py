@@ -1,4 +1,4 @@
-"""Products over parts, put together at random from a seed and checked. One device named often is several."""
+"""Random sharded products, generated from a seed and checked. One device repeated counts as several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CUTS: dict[str, tuple[int | None, int | None]] = {
 
 @dataclass
 class Sharding:
-    """A product of `fuzz`, its operands cut."""
+    """A product of `fuzz`, its operands sharded."""
 
     product: fuzz.Case
     split: str
@@ -35,7 +35,7 @@ class Sharding:
 
 
 def make(seed: int) -> Sharding:
-    """Make a case of a seed, of the first product from there on that can be cut."""
+    """Make the case of a seed, from the first product from there on that can be sharded."""
     rng = np.random.default_rng(seed)
     for at in range(1000 * seed, 1000 * (seed + 1)):
         product = fuzz.make(at)
@@ -57,7 +57,7 @@ def _possible(split: str, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def run(case: Sharding) -> None:
-    """Run a case twice: inside the bound of the whole product, and the same bits."""
+    """Run a case twice: inside the bound of the full product, and the same bits."""
     product = case.product
     a, b = product.a.host, product.b.host
     options: dict[str, Any] = {"split": case.split, "dtype": product.dtype, **product.epilogue}

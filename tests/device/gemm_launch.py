@@ -1,4 +1,4 @@
-"""The product kernels alone, with every argument they have, in memory that ends where the operands end."""
+"""The product kernels alone, with all of their arguments, in memory that ends where the operands end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEDULES = dict.fromkeys(k.schedule for k in GEMMS.values())
 
 
 def example(formats: str, schedule: str, layout: str = "nt") -> str:
-    """The kernel with the largest tile that is made in steps, or with the smallest of another schedule."""
+    """The kernel with the largest tile of the schedule in steps, or the smallest of another schedule."""
     found = [
         k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (formats, formats, layout, schedule)
     ]
@@ -90,7 +90,7 @@ class Placed:
 
 
 def place(memory: Memory, entries: np.ndarray, gap: int) -> tuple[int, int, int]:
-    """Put a batch of byte strings (outer, inner, size) into memory, 16 * gap bytes apart and more."""
+    """Put a batch of byte strings (outer, inner, size) into memory, at least 16 * gap bytes apart."""
     outer, inner, size = entries.shape
     step = (size + 15) // 16 * 16 + 16 * gap
     line = inner * step + 32 * gap
@@ -102,7 +102,7 @@ def place(memory: Memory, entries: np.ndarray, gap: int) -> tuple[int, int, int]
 
 
 def put_operand(memory: Memory, codes: np.ndarray, strided: bool, chunk: int, gap: int) -> Placed:
-    """Operands (outer, inner, rows, K): stored as they are, zeros to a whole chunk, or K-strided."""
+    """Operands (outer, inner, rows, K): packed, padded with zeros to chunks of 16 bytes, or K-strided."""
     x = np.swapaxes(codes, -1, -2) if strided else codes
     rows, length = x.shape[-2:]
     padded = length if strided else -(-length // chunk) * chunk
@@ -112,7 +112,7 @@ def put_operand(memory: Memory, codes: np.ndarray, strided: bool, chunk: int, ga
     full[..., : length * x.itemsize] = (
         np.ascontiguousarray(x).view(np.uint8).reshape(*x.shape[:-1], length * x.itemsize)
     )
-    # K-strided operands are read in whole dwords.
+    # K-strided operands are read by dwords.
     end = -(-((rows - 1) * ld + padded) * x.itemsize // 4) * 4
     if codes.dtype == ELEMENTS["mxfp4_e2m1"]:
         full = (full[..., 0::2] & 15) | (full[..., 1::2] << 4)
@@ -122,7 +122,7 @@ def put_operand(memory: Memory, codes: np.ndarray, strided: bool, chunk: int, ga
 
 
 def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: int) -> tuple[Placed, int]:
-    """Scales of operands, and their step. Blocks are brought to the order that products read."""
+    """Scales of operands, and their step; scales of blocks are converted to GEMM order."""
     if scale.dtype != np.uint8:
         entries = np.ascontiguousarray(scale).view(np.uint8).reshape(*scale.shape[:2], -1)
         return Placed(*place(memory, entries, gap)), int(scale.shape[-1] > 1)
@@ -149,7 +149,7 @@ def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: i
 
 @dataclass
 class Product:
-    """C = A B^T for each entry of a batch. Axes: outer, inner, rows, K; a length of 1 serves all."""
+    """C = A B^T for each entry of a batch. Axes: outer, inner, rows, K; a length of 1 is broadcast."""
 
     kernel: Kernel
     a: np.ndarray
@@ -170,7 +170,7 @@ class Product:
         row_scales: bool = False,
         exact: bool = True,
     ) -> Product:
-        """Small integers and powers of two, whose products are exact in any order; or any numbers."""
+        """Small integers and powers of two, whose products are exact in any order; or arbitrary values."""
         rng = np.random.default_rng([m, n, k, *a_batch, *b_batch])
 
         def codes(form: str, *shape: int) -> np.ndarray:
@@ -222,7 +222,7 @@ class Product:
         col_scale: np.ndarray | None = None,
         bias: np.ndarray | None = None,
     ) -> np.ndarray:
-        """The batch of C, around which nothing may have changed. `split_tiles` 0: K is not split."""
+        """The batch of C; memory around it must not have changed. `split_tiles` 0: K is not split."""
         kernel, (outer, inner) = self.kernel, self.batch
         (m, k), n = self.a.shape[-2:], self.b.shape[-2]
         a_strided, b_strided = kernel.layout[0] == "t", kernel.layout[1] == "n"
@@ -310,9 +310,9 @@ class Product:
 
 
 def _values(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The numbers that codes and scales stand for."""
-    numbers = codes.astype(np.float64)
+    """The values of elements and scales."""
+    values = codes.astype(np.float64)
     if scale.dtype != np.uint8:
-        return numbers * scale.astype(np.float64)[..., None]
+        return values * scale.astype(np.float64)[..., None]
     factor = np.where(scale == 255, np.nan, np.exp2(scale.astype(np.float64) - 127))
-    return numbers * np.repeat(factor, 32, axis=-1)[..., : codes.shape[-1]]
+    return values * np.repeat(factor, 32, axis=-1)[..., : codes.shape[-1]]

@@ -1,4 +1,4 @@
-"""Arrays anywhere in memory that is poisoned around them, for tests with random layouts."""
+"""Arrays of random layouts in poisoned memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hipgemm.runtime import hip as _hip
 
 @dataclass
 class Placed:
-    """An array inside bytes that are all ones, which is NaN in every type that has one."""
+    """An array inside memory of 0xff, which is NaN in every type that has one."""
 
     memory: np.ndarray
     offset: int
@@ -26,7 +26,7 @@ class Placed:
         return np.ndarray(self.shape, self.dtype, self.memory.data, self.offset, self.strides)
 
     def device(self, exactly: bool = False) -> hg.DeviceArray:
-        """The same on the device; `exactly`: in an allocation of just these bytes, by another library."""
+        """The same on the device; `exactly`: in an allocation of exactly these bytes, by another library."""
         if exactly:
             whole = hg.asarray(ExternalArray(self.memory))
         else:
@@ -34,7 +34,7 @@ class Placed:
         return hg.DeviceArray(whole._block, whole.ptr + self.offset, self.shape, self.strides, self.dtype)
 
     def outside(self, memory: np.ndarray) -> bool:
-        """Whether all bytes around the array are as they were."""
+        """Whether all bytes around the array are unchanged."""
         memory = memory.copy()
         np.ndarray(self.shape, (np.void, self.dtype.itemsize), memory.data, self.offset, self.strides)[
             ...
@@ -43,7 +43,7 @@ class Placed:
 
 
 class ExternalArray:
-    """Memory that came from hipMalloc, without a byte to spare."""
+    """Memory of hipMalloc, of exactly this size."""
 
     def __init__(self, data: np.ndarray):
         self.ptr = None
@@ -61,7 +61,7 @@ class ExternalArray:
 
 
 def snug(x: np.ndarray) -> hg.DeviceArray:
-    """An array on the device, in an allocation of just its bytes."""
+    """An array on the device, in an allocation of exactly its bytes."""
     memory = hg.asarray(ExternalArray(np.ascontiguousarray(x).reshape(-1).view(np.uint8)))
     return memory.view(x.dtype).reshape(x.shape)
 
@@ -74,7 +74,7 @@ def place(
     output: bool = False,
     tame: float = 0.6,
 ) -> Placed:
-    """Find a place for an array: axes in any order, gaps, steps, directions and offsets of all kinds."""
+    """Choose a layout for an array: order of axes, gaps, steps, directions and offsets."""
     tame_ = rng.random() < tame
     axes = list(range(len(shape)))
     lead, last = axes[:-2], axes[-2:]

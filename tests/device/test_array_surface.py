@@ -1,4 +1,4 @@
-"""All that can be done to an array: a DeviceArray gives what NumPy's gives, or refuses."""
+"""Every operation on arrays: a DeviceArray gives what NumPy gives, or raises."""
 
 import copy
 import math
@@ -69,7 +69,7 @@ DTYPES = (np.float32, BF16, np.int8, np.bool_)
 
 @pytest.fixture(params=VIEWS)
 def pairs(request):
-    """Arrays of NumPy's and ours, alike."""
+    """The same arrays in NumPy and on the device."""
     made = []
     for shape in SHAPES:
         for dtype in DTYPES:
@@ -79,7 +79,7 @@ def pairs(request):
     return made
 
 
-# What the array API standard asks of an array, and all that Python can do to one.
+# What the array API standard requires of an array, and what Python's operators can do.
 UNARY = {
     **{
         f.__name__: f for f in (len, list, tuple, reversed, sum, min, max, sorted, any, all, bool, int, float)
@@ -157,8 +157,8 @@ def test_attributes_of_numpy_s_arrays(pairs):
 
 
 def test_functions_of_numpy(pairs):
-    """None of NumPy's functions takes device memory for something else."""
-    # Those that do other things, and those that take any object for what it is.
+    """No function of NumPy mistakes device memory for something else."""
+    # Those that do other things, and those that accept any object.
     skipped = {"test", "info", "show_config", "show_runtime", "get_include", "seterrcall", "from_dlpack"}
     skipped |= {"bmat", "printoptions", "set_printoptions", "typename", "array_repr"}
     for name in sorted(set(np.__all__) - skipped):
@@ -267,7 +267,7 @@ def test_views_of_other_types(pairs):
     for array, x, y in pairs:
         for dtype in types:
             if x.dtype == bool or np.dtype(np.bool_) == dtype:
-                continue  # the bytes of a view may be no truth values
+                continue  # the bytes of a view may be invalid as bool
             check(f"{array}.view({dtype})", view, x, y, dtype)
         assert plain(y.view(y.dtype)) == plain(x)
 

@@ -10,14 +10,14 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = [BF16, np.float16, np.float32, np.float64, np.int8, np.uint16, np.int64, np.bool_]
 
 
-def numbers(shape, dtype):
+def values(shape, dtype):
     return np.arange(int(np.prod(shape))).reshape(shape).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4), (0,), (3, 0, 2), (1, 1)])
 def test_round_trip(dtype, shape):
-    x = numbers(shape, dtype)
+    x = values(shape, dtype)
     y = hg.asarray(x)
     assert (y.shape, y.dtype, y.ndim, y.size, y.nbytes) == (x.shape, x.dtype, x.ndim, x.size, x.nbytes)
     got = y.get()
@@ -47,7 +47,7 @@ INDICES = [
 @pytest.mark.parametrize("index", INDICES, ids=str)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_slices(index, transposed):
-    x = numbers((5, 7), np.int32)
+    x = values((5, 7), np.int32)
     y = hg.asarray(x)
     if transposed:
         x, y = x.T, y.T
@@ -57,7 +57,7 @@ def test_slices(index, transposed):
 
 
 def test_slices_of_slices():
-    x = numbers((8, 9, 10), BF16)
+    x = values((8, 9, 10), BF16)
     y = hg.asarray(x)
     np.testing.assert_array_equal(
         y[::-1, 2:8:2].mT[..., 1][3:][:, ::-1].get(), x[::-1, 2:8:2].swapaxes(-1, -2)[..., 1][3:][:, ::-1]
@@ -80,7 +80,7 @@ def test_wrong_indices(index, error, text):
 
 
 def test_transposes():
-    x = numbers((2, 3, 4), np.int16)
+    x = values((2, 3, 4), np.int16)
     y = hg.asarray(x)
     np.testing.assert_array_equal(y.T.get(), x.T)
     np.testing.assert_array_equal(y.mT.get(), x.swapaxes(-1, -2))
@@ -88,12 +88,12 @@ def test_transposes():
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_layout_is_kept(order):
-    x = np.asarray(numbers((6, 4), BF16), order=order)
+    x = np.asarray(values((6, 4), BF16), order=order)
     assert hg.asarray(x).strides == x.strides
 
 
 def test_get_into_any_layout():
-    x = numbers((6, 8), np.float32)
+    x = values((6, 8), np.float32)
     y = hg.asarray(x)
     for out in (np.empty_like(x), np.empty((8, 6), x.dtype).T, np.empty((6, 20), x.dtype)[:, 3:11]):
         assert y.get(out) is out
@@ -159,7 +159,7 @@ def test_asarray_makes_no_narrow_numbers_without_a_scale(name):
 
 @pytest.mark.parametrize("dtype", [BF16, np.dtype(ml_dtypes.float8_e4m3fn)], ids=str)
 def test_arrays_whose_type_numpy_lost(dtype, tmp_path):
-    """numpy.save writes the types of ml_dtypes as bytes without a type: what is advised works."""
+    """numpy.save writes the types of ml_dtypes as bytes without a type: the documented way works."""
     np.save(tmp_path / "x.npy", np.ones((4, 32), dtype))
     x = np.load(tmp_path / "x.npy")
     advice = rf"; if its bytes are {dtype}, pass \w+\.view\(ml_dtypes\.{dtype}\)"
@@ -176,7 +176,7 @@ def test_arrays_whose_type_numpy_lost(dtype, tmp_path):
 
 
 def test_asarray_of_a_device_array():
-    x = hg.asarray(numbers((4, 6), np.float32))
+    x = hg.asarray(values((4, 6), np.float32))
     assert hg.asarray(x) is x
     assert hg.asarray(x, np.float32, copy=False) is x
     for view in (x, x.T, x[::-2, 1:5], x[0]):

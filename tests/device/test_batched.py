@@ -1,4 +1,4 @@
-"""Products along leading axes, K in parts, and the plain kernel: right in every format and layout."""
+"""Batched products, split K, and the plain kernel: correct in every format and layout."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ formats = pytest.mark.parametrize("format", FORMATS)
 
 
 def matrices(shape, format, rng, *, rows=False):
-    """Exact numbers (.., rows, K), quantized along K if the format says so."""
+    """Exact values (.., rows, K), quantized along K if the format requires it."""
     if format in ("bf16", "f16"):
         return exact_grid(shape, rng, dtype=BF16 if format == "bf16" else F16)
     q = exact_scaled(shape, rng, format)
@@ -99,7 +99,7 @@ def test_result_type_follows_the_operands(rng):
         assert hg.matmul(hg.asarray(x), hg.asarray(x).mT).dtype == dtype
 
 
-# ---- how many launches, over what
+# ---- number and shape of launches
 
 
 def launches():
@@ -114,7 +114,7 @@ def test_one_launch_for_two_levels_and_one_for_each_beyond(rng):
     got = hg.matmul(a, b.mT, dtype=F32)
     assert sum(launches().values()) == 2
     assert_gemm_close(got.get(), a.get(), b.mT.get(), exact=True)
-    apart = a[:, :2, ::2]  # three levels that no stride joins
+    apart = a[:, :2, ::2]  # three levels that no stride merges
     hg.reset_usage()
     got = hg.matmul(apart, b[:2].mT, dtype=F32)
     assert sum(launches().values()) == 2
@@ -150,7 +150,7 @@ def test_what_quantizers_write_is_read_in_place(format, rng):
 
 @pytest.mark.parametrize("format", ["bf16", "f16", "fp8_e4m3", "mxfp8_e4m3"])
 def test_sum_over_batch_and_rows(format, rng):
-    """The gradient of weights: a sum over the rows of a whole batch, written as a reshape."""
+    """The gradient of weights: a sum over the rows of the entire batch, written as a reshape."""
     dy, x = exact_grid((3, 20, 40), rng), exact_grid((3, 20, 72), rng)
     want = sum(g.T.astype(np.float64) @ h.astype(np.float64) for g, h in zip(dy, x, strict=True))
     left, right = hg.asarray(dy), hg.asarray(x)
@@ -159,7 +159,7 @@ def test_sum_over_batch_and_rows(format, rng):
     elif format == "fp8_e4m3":
         left, right = (hg.quantize_fp8(y, eps=0.0) for y in (left, right))  # 7 becomes 448: exact
     left, right = left.reshape(-1, 40), right.reshape(-1, 72)
-    if format == "mxfp8_e4m3":  # whose blocks lie along the sum, over the edges of matrices
+    if format == "mxfp8_e4m3":  # whose blocks lie along the sum, across the edges of matrices
         left, right = (hg.quantize_mxfp8(y, axis=0) for y in (left, right))
     got = hg.matmul(left.T, right, dtype=F32)
     np.testing.assert_array_equal(got.get(), want)
@@ -168,11 +168,11 @@ def test_sum_over_batch_and_rows(format, rng):
     np.testing.assert_array_equal(hg.matmul(host[0].T, host[1], dtype=F32), got.get())
 
 
-# ---- operands and outputs anywhere
+# ---- operands and outputs in any layout
 
 
 def resident(x, lay_out):
-    """A view on the device of the numbers of x, laid out by a permutation of axes and with gaps."""
+    """A view on the device of the values of x, with permuted axes and gaps."""
     axes, gaps = lay_out
     outer = np.full([n + gap for n, gap in zip(np.transpose(x, axes).shape, gaps, strict=True)], np.nan)
     outer = outer.astype(x.dtype)
@@ -204,7 +204,7 @@ def test_any_strides(lay_out, rng):
 
 
 def predicted(a, b, out=None, **epilogue):
-    """Whether `can_use` says what then happens: the kernel, the parts of K, every copy."""
+    """Whether `can_use` predicts the call: the kernel, the split of K, every copy."""
     answer = hg.can_use("matmul", a, b, out, arch=_hip.arch(0), **epilogue)
     hg.reset_usage()
     hg.matmul(a, b, out, **epilogue)
@@ -231,7 +231,7 @@ def test_can_use_predicts(lay_out, rng):
 
 
 def host_views(x, y, lay_out):
-    """Memory of the host for arrays of the same strides."""
+    """Host memory for arrays of the same strides."""
     return [
         (np.zeros(sum(n * abs(s) for n, s in zip(w.shape, w.strides, strict=True)), BF16), w) for w in (x, y)
     ]
@@ -304,7 +304,7 @@ def test_every_block_scale_reaches_its_matrix(format, rows, rng):
     check(a, one, exact=False)
     check(one, a, exact=False)
     check(a, hg.ScaledArray(ones[:, :1], power[::-1, 1:2], format), exact=False)
-    # The same array serves products of another kind, from the scales that were kept.
+    # The same array can be used in products of another kind, by the saved scales.
     x, y = hg.asarray(a), hg.asarray(one)
     for _ in range(2):
         assert_gemm_close(hg.matmul(x, y.T, dtype=F32).get(), a, one.T)
@@ -313,7 +313,7 @@ def test_every_block_scale_reaches_its_matrix(format, rows, rng):
 
 @pytest.mark.parametrize("format", ["mxfp8_e4m3", "mxfp4_e2m1"])
 def test_quantizers_order_scales_of_activations(format, rng):
-    """Rows of a batch times one matrix: nothing but the quantizers and the product runs."""
+    """Rows of a batch times one matrix: only the quantizers and the product run."""
     function = hg.quantize_mxfp8 if format.startswith("mxfp8") else hg.quantize_mxfp4
     x, w = (hg.asarray(rng.standard_normal(shape).astype(BF16)) for shape in ((3, 21, 96), (40, 96)))
     hg.reset_usage()
@@ -335,7 +335,7 @@ def test_4_bits_beside_8_in_batches(rng):
     check(matrices((3, 17, 70), "mxfp8_e4m3", rng), matrices((5, 70), "mxfp4_e2m1", rng))
 
 
-# ---- K in parts
+# ---- split K
 
 
 @pytest.mark.matrix
@@ -368,7 +368,7 @@ def test_parts_of_k_into_columns(rng):
 
 
 def test_parts_of_k_are_summed_in_order(rng):
-    """The same bits each time, whatever else was in memory before."""
+    """The same bits each time, whatever the memory contained before."""
     a, b = random_matrix((16, 5000), rng), random_matrix((24, 5000), rng)
     x, y = hg.asarray(a), hg.asarray(b)
     first = hg.matmul(x, y.T, dtype=F32).get()

@@ -1,4 +1,4 @@
-"""Wrong calls: the right error, word for word, and everything works afterwards."""
+"""Invalid calls: the exact error, and everything works afterwards."""
 
 import gc
 import re
@@ -21,7 +21,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def free_bytes() -> int:
-    """Free memory, with nothing kept for reuse."""
+    """Free memory, with an empty pool."""
     gc.collect()
     _hip.runtime().pools[0].trim()
     return int(_hip.runtime().hip.hipMemGetInfo()[1])
@@ -29,7 +29,7 @@ def free_bytes() -> int:
 
 @pytest.fixture(autouse=True)
 def _still_works(rng):
-    """Whatever a test provokes: the next product is right and no memory is gone."""
+    """After every test: the next product is correct and no memory was leaked."""
     a, w = random_matrix((20, 24), rng), random_matrix((30, 24), rng)
     hg.matmul(hg.asarray(a), hg.asarray(w).T).get()
     before = free_bytes()
@@ -85,7 +85,7 @@ def test_overlap_on_the_device():
 
 
 def test_overlap_is_found_again_when_the_shapes_are_known():
-    # The second call finds its plan in the cache; the check must not be there too.
+    # The second call finds its plan in the cache; it must still be checked.
     store, b = hg.zeros((64, 8), BF16), hg.asarray(ones(8, 8))
     hg.matmul(store[:32], b, store[32:])
     with pytest.raises(ValueError, match="out must not overlap a"):
@@ -216,7 +216,7 @@ def test_a_fault_on_the_device_is_reported_and_survived():
     assert kernel in str(caught.value)
 
 
-# ---- kernels that are not there
+# ---- missing kernels
 
 
 other_architecture = pytest.mark.emulator("a device of another architecture")

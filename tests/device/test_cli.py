@@ -132,7 +132,7 @@ def test_can_use(capsys):
             # MX formats are read along K only.
             layout = "tn" if "T" in a and form == "fp8_e4m3" else "nt"
             assert out.startswith(f"yes: gemm_{form}_{layout}_")
-            # Codes of 4 bits are laid out where they are packed, on their way up.
+            # 4-bit elements change layout when they are packed, during the upload.
             assert ("copies a" in out) == ("T" in a and form == "mxfp8_e5m2")
 
 

@@ -1,4 +1,4 @@
-"""Several devices: each gives what the others give, and the current one stays what it was."""
+"""Several devices: all give the same results, and the current device does not change."""
 
 from collections.abc import Callable
 
@@ -184,7 +184,7 @@ assert (hg.asarray(hg.quantize_mxfp8(x), device=1).data.get() == hg.quantize_mxf
 
 @pytest.mark.parametrize("peers", [True, False])
 def test_copies_between_devices_in_stream_order(two_devices, peers) -> None:
-    """No wait on the host; both devices' streams are ordered around a copy, directly or through the host."""
+    """No host wait; the streams of both devices are ordered around a copy, direct or through the host."""
     two_devices(
         f"""
 if not {peers}:

@@ -40,7 +40,7 @@ def test_a_gpu_that_is_not_there_is_not_replaced(name: str) -> None:
 
 
 def test_train_mlp(tmp_path: Path) -> None:
-    """A shortened training learns in every recipe; by the end of a whole one they differ less."""
+    """A short training converges in every recipe; after a full one they differ less."""
     curves = tmp_path / "loss.png"
     out = run("train_mlp.py", "--epochs", "5", "--seeds", "1", "--plot", str(curves))
     rows = dict(re.findall(r"^(float32|bf16|fp8|mxfp8|mxfp4) +(\S.*)$", out, re.MULTILINE))
@@ -59,7 +59,7 @@ def test_train_mlp(tmp_path: Path) -> None:
 
 @pytest.mark.matrix
 def test_moe_layer() -> None:
-    """Experts at once are as good as one after the other, but for the rounding of their recipe."""
+    """Grouped experts equal single experts, except for the rounding of their recipe."""
     out = run("moe_layer.py", "--tokens", "200")
     rows = dict(re.findall(r"^(bf16|fp8|mxfp8|mxfp4) +(\S.*)$", out, re.MULTILINE))
     assert list(rows) == ["bf16", "fp8", "mxfp8", "mxfp4"], out
@@ -67,7 +67,7 @@ def test_moe_layer() -> None:
     for recipe, row in rows.items():
         y, dx, d_up, d_down, d_router, _ = map(float, row.split())
         assert min(y, d_down, d_router) > least[recipe], out
-        assert min(dx, d_up) > 6, out  # with some ReLUs on their other side
+        assert min(dx, d_up) > 6, out  # some ReLUs switch
     assert "bf16: every element of 48 products inside its bound" in out
     assert "grouped_wgrad_mxfp8" in out
 
@@ -82,7 +82,7 @@ def test_sentence_embeddings(matrix_kernels: bool) -> None:
 
 
 def test_sentence_embeddings_by_recipe(matrix_kernels: bool) -> None:
-    """Low precision turns the embeddings by no more than its rounding noise does."""
+    """Low precision changes the embeddings by no more than its rounding noise."""
     out = run("sentence_embeddings.py", "--recipe", "all")
     rows = dict(re.findall(r"^(bf16|fp8|mxfp8|mxfp4) +(\S.*)$", out, re.MULTILINE))
     assert list(rows) == ["bf16", "fp8", "mxfp8", "mxfp4"], out

@@ -119,7 +119,7 @@ def test_the_chosen_kernel_is_the_one_that_runs():
 def test_the_model_expects_what_is_counted(kernel):
     """A launch with partial tiles: exact matrix clocks and LDS DMA, bytes within the documented margins."""
     tm, tn, tk = kernel.tile
-    # Whole lines of 128 bytes across K, where that is the contiguous direction.
+    # Lines of 128 bytes across K, where that is the contiguous direction.
     m, n, k = (tm + tm // 2 + 1, tn + 16, 3 * tk) if kernel.layout == "nt" else (384, 640, 3 * tk - 1)
     totals = estimate(Product(m, n, k), kernel).totals
     counted = choice_check.counted_launch(kernel, m, n, k)
@@ -137,10 +137,10 @@ def test_the_model_expects_what_is_counted(kernel):
 @emulated
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_tiles_add_up_to_the_whole(kernel):
-    """What is put together from single tiles and a few K tiles is what the whole launch counts."""
+    """Counters extrapolated from single tiles and a few K tiles equal those of the entire launch."""
     tm, tn, tk = kernel.tile
     k_tiles = 6 + 3 * (KERNELS.index(kernel) % 2)
-    # Scales of blocks come for 16 rows at a time.
+    # Scales of blocks are read for 16 rows at a time.
     m, n, k = tm + tm // 2 + (16 if "mx" in kernel.a else 3), 2 * tn + 16, (k_tiles - 1) * tk + tk // 2
     cost = estimate(Product(m, n, k), kernel)
     load = Load(Product(m, n, k), kernel)
@@ -151,7 +151,7 @@ def test_tiles_add_up_to_the_whole(kernel):
 @pytest.mark.matrix
 @emulated
 def test_parts_of_k_as_counted():
-    """Both kernels of a product in parts move the bytes that the model has for them."""
+    """Both kernels of a split-K product move the bytes that the model predicts."""
     m, n, k = 48, 256, 8192
     a, w = (hg.asarray(np.zeros((rows, k), ml_dtypes.bfloat16)) for rows in (m, n))
     cost = ask(m, n, k, "bf16").costs[0]

@@ -1,4 +1,4 @@
-"""HIP fails in the midst of a call: an error comes out, no memory is lost, then the same call is right."""
+"""HIP fails during a call: it raises, no memory is leaked, then the same call is correct."""
 
 import gc
 from contextlib import suppress
@@ -21,7 +21,7 @@ KINDS = {
 
 
 class FaultInjector:
-    """Counts what goes to HIP, and lets one of it fail."""
+    """Counts the calls of HIP, and lets one of them fail."""
 
     def __init__(self, monkeypatch):
         self.count, self.at, self.error = 0, 0, None
@@ -30,7 +30,7 @@ class FaultInjector:
 
     def _watched(self, function):
         def watched(*args):
-            if args[:1] == ("hipFree",):  # by finalizers of tests, where errors go nowhere
+            if args[:1] == ("hipFree",):  # in finalizers, where errors are ignored
                 return function(*args)
             self.count += 1
             if self.count == self.at:
@@ -40,23 +40,23 @@ class FaultInjector:
         return watched
 
     def total(self, call):
-        """How many there are in a call."""
+        """The number of HIP calls in a call."""
         self.count, self.at = 0, 0
         call()
         return self.count
 
     def inject(self, call, at, error):
-        """Let that one fail; True if it came to it."""
+        """Let the nth call fail; False if there were fewer."""
         self.count, self.at, self.error = 0, at, error
         with suppress(type(error)):
             call()
-        error.__traceback__ = None  # which holds the arrays of the call
+        error.__traceback__ = None  # which refers to the arrays of the call
         self.at, self.error = 0, None
         return self.count >= at
 
 
 def in_use(at_most=None):
-    """Bytes in arrays; those in cycles of references as well, unless there are few enough."""
+    """Bytes in use; garbage is collected first unless they are few enough."""
     hg.synchronize()
     pool = _hip.runtime().pools[0]
     pool.reclaim()

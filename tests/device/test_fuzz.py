@@ -17,7 +17,7 @@ import fuzz_shards
 import pytest
 
 HERE = Path(__file__).parent
-CASES = 600  # of matmul, in CI; of what stands on it, fewer
+CASES = 600  # of matmul, in CI; fewer of what uses it
 
 
 KINDS = {
@@ -55,7 +55,7 @@ def test_calls(kind, seed):
         raise AssertionError(f"{error}\n{case}\nagain by: {again}") from error
 
 
-# However the machine goes about it: (variables, every which case)
+# Emulator settings: (variables, every which case)
 MACHINES = [
     ({"THREADS": "1", "WAVES": "forward", "MEMORY": "early"}, 9),
     ({"THREADS": "3", "WAVES": "reverse", "MEMORY": "random:1"}, 9),
@@ -66,12 +66,12 @@ MACHINES = [
 
 @pytest.fixture
 def in_a_child(monkeypatch):
-    """Run cases in a process of its own, the emulator set otherwise; their digests."""
+    """Run cases in another process with other emulator settings; their digests."""
 
     def run(seeds, variables):
         for name, value in variables.items():
             monkeypatch.setenv(f"HIPGEMM_EMULATOR_{name}", value)
-        monkeypatch.setenv("HIPGEMM_POOL", "off")  # all memory is fresh, which the emulator poisons
+        monkeypatch.setenv("HIPGEMM_POOL", "off")  # all memory is newly allocated, which the emulator poisons
         command = [sys.executable, HERE / "fuzz.py", *map(str, seeds)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr

@@ -40,13 +40,13 @@ def parts(name):
     return kernel.a, kernel.b, kernel.layout, kernel.tile
 
 
-def numbers(shape, rng, exact):
+def draw_values(shape, rng, exact):
     x = exact_grid(shape, rng) if exact else random_matrix(shape, rng)
     return x.astype(np.float32)
 
 
 def quantized(x, format, axis, o=None, *, exact=False, each=False):
-    """An operand of a format, from float32. Exact ones lose nothing, however they are scaled."""
+    """An operand of a format, from float32. Exact ones are not rounded, however they are scaled."""
     if format in ("bf16", "f16"):
         return x.astype(BF16 if format == "bf16" else F16)
     if format.startswith("fp8"):
@@ -65,7 +65,7 @@ def quantized(x, format, axis, o=None, *, exact=False, each=False):
 
 def forward(formats, layout, lengths, tail, n, k, rng, *, exact=False, each=False):
     """Operands of grouped_matmul: x, w, offsets."""
-    x, w = numbers((sum(lengths) + tail, k), rng, exact), numbers((len(lengths), n, k), rng, exact)
+    x, w = draw_values((sum(lengths) + tail, k), rng, exact), draw_values((len(lengths), n, k), rng, exact)
     if exact and formats[0] == "mxfp4_e2m1":
         x, w = np.clip(x, -4, 4), np.clip(w, -4, 4)
     x, w = quantized(x, formats[0], -1, exact=exact), quantized(w, formats[1], -1, exact=exact, each=each)
@@ -122,7 +122,7 @@ def part(q, index):
 
 
 def resident(x):
-    """On the device, fp8 in the layout that it has."""
+    """On the device; fp8 keeps its layout."""
     if isinstance(x, hg.ScaledArray) and x.format.startswith("fp8"):
         return hg.ScaledArray(hg.asarray(x.data), hg.asarray(np.asarray(x.scale)), x.format, axis=x.axis)
     return hg.asarray(x)
@@ -142,7 +142,7 @@ def test_forward_kernels(name, exact, use_kernel, rng):
     use_kernel(name)
     lengths = [tm + 5, 0, 3, 19] if tm > 64 else [tm - 1, 0, 2 * tm + 1, 7]
     k = tk * 3 // 2 // 32 * 32
-    n = tn + (16 if layout == "nn" else 11)  # that is read in place
+    n = tn + (16 if layout == "nn" else 11)  # read in place
     x, w, o = forward((a, b), layout, lengths, 9, n, k, rng, exact=exact)
     out = poisoned((x.shape[0], w.shape[2]), F32 if exact else BF16)
     y = hg.grouped_matmul(resident(x), resident(w), resident(o), out)
@@ -159,11 +159,11 @@ def test_wgrad_kernels(name, exact, use_kernel, rng):
     use_kernel(name)
     o = offsets([2 * tk + 33, 0, 5, tk])
     rows, n, k = int(o[-1]) + 7, tm + 3, tn // 2 + 9
-    dy, x = (quantized(numbers((rows, m), rng, exact), f, 0, o, exact=exact) for m, f in ((n, a), (k, b)))
+    dy, x = (quantized(draw_values((rows, m), rng, exact), f, 0, o, exact=exact) for m, f in ((n, a), (k, b)))
     out = poisoned((4, n, k), F32 if exact else BF16)
     hg.grouped_wgrad(resident(dy), resident(x), o, out)
     assert_wgrad(out.get(), dy, x, o, exact=exact)
-    onto = numbers(out.shape, rng, exact).astype(F32 if exact else BF16)
+    onto = draw_values(out.shape, rng, exact).astype(F32 if exact else BF16)
     out = hg.asarray(onto)
     hg.grouped_wgrad(resident(dy), resident(x), o, out, accumulate=True)
     assert_wgrad(out.get(), dy, x, o, exact=exact, onto=onto)
@@ -189,7 +189,7 @@ def test_any_offsets(format, lengths, tail, rng):
 @pytest.mark.parametrize("format", ["bf16", "fp8_e4m3", "mxfp8_e4m3"])
 def test_any_offsets_of_gradients(format, lengths, tail, rng):
     o = offsets(lengths)
-    dense = [numbers((sum(lengths) + tail, m), rng, True) for m in (40, 24)]
+    dense = [draw_values((sum(lengths) + tail, m), rng, True) for m in (40, 24)]
     dy, x = (quantized(y, format, 0, o, exact=True) for y in dense)
     assert_wgrad(hg.grouped_wgrad(dy, x, o, dtype=np.float32), dy, x, o, exact=True)
     there = hg.asarray(o)
@@ -202,7 +202,7 @@ def test_any_offsets_of_gradients(format, lengths, tail, rng):
             ]
             dw = hg.grouped_wgrad(*q, offsets_of_both, dtype=np.float32)
             assert_wgrad(dw.get(), dy, x, o, exact=True)
-            assert "mx_group_scale" not in hg.usage().kernels  # the quantizer has ordered them
+            assert "mx_group_scale" not in hg.usage().kernels  # the quantizer has written them in GEMM order
             moved = [hg.asarray(y.get()) for y in q]
             assert_wgrad(hg.grouped_wgrad(*moved, o, dtype=np.float32).get(), dy, x, o, exact=True)
     else:

@@ -1,4 +1,4 @@
-"""Misuse: a clear error or the correct result, and no damage."""
+"""Misuse: a clear error or the correct result, and no corruption."""
 
 import copy
 import gc
@@ -19,7 +19,7 @@ BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 
 
-# ---- copies by Python's own means: memory never gets two owners
+# ---- copy, pickle and alike: memory never has two owners
 
 
 def test_copies_of_arrays(rng, free_bytes):
@@ -35,7 +35,7 @@ def test_copies_of_arrays(rng, free_bytes):
         pickle.dumps(ours)
     del shallow, deep, both
     gc.collect()
-    for _ in range(5):  # what the copies gave back, another array may have
+    for _ in range(5):  # memory freed by the copies may be reused
         hg.asarray(np.full(x.size, np.nan, BF16))
     np.testing.assert_array_equal(ours.get(), x[:, ::2])
 
@@ -44,7 +44,7 @@ def test_copies_of_arrays(rng, free_bytes):
 def test_copies_of_quantized_arrays(quantize, rng):
     x = rng.standard_normal((24, 64)).astype(BF16)
     for q in (quantize(x), quantize(hg.asarray(x))):
-        hg.matmul(q, q.T)  # now scales in the order of kernels are kept with it
+        hg.matmul(q, q.T)  # now scales in GEMM order are cached in it
         twice = copy.deepcopy(q)
         assert (twice.format, twice.axis, twice.hadamard) == (q.format, q.axis, q.hadamard)
         np.testing.assert_array_equal(
@@ -106,7 +106,7 @@ def test_wrong_kinds(call, error, text):
         call(np.ones((16, 16), BF16))
 
 
-# ---- outputs over inputs, where a call like it was planned before
+# ---- outputs that overlap inputs, with a cached plan
 
 
 @pytest.mark.parametrize("name", ["a", "b", "alpha", "col_scale", "bias"])
@@ -136,7 +136,7 @@ def test_output_over_an_input_of_a_planned_call(name):
 
 @pytest.mark.matrix
 def test_planned_calls_are_checked_like_new_ones(rng):
-    """What looks alike may not be: vectors with a mask, scales of groups."""
+    """Similar, but invalid: masked vectors, scales of groups."""
     a, b, bias = hg.zeros((4, 8), BF16), hg.zeros((8, 4), BF16), np.ones(4, F32)
     hg.matmul(a, b, bias=bias, col_scale=bias)
     for name in ("bias", "col_scale"):
@@ -164,7 +164,7 @@ def test_planned_calls_are_checked_like_new_ones(rng):
 
 
 def test_numbers_between_their_places(rng):
-    """A byte too far: kernels would read what lies before."""
+    """Misaligned by a byte: kernels would read other bytes."""
     memory = hg.asarray(np.zeros((4, 72), np.uint8))
     assert memory[:, 1:].view(E4M3).shape == (4, 71)
     assert memory[:1, 4:].view(F32).shape == (1, 17)
@@ -242,7 +242,7 @@ def test_wrong_kinds_for_shards(call, error, text):
 
 
 def test_kernel_forced_between_calls(rng, configure):
-    """A notebook sets HIPGEMM_KERNEL after the first product, and takes it back."""
+    """A notebook sets HIPGEMM_KERNEL after the first product, and unsets it."""
     x, w = exact_grid((16, 32), rng), exact_grid((8, 32), rng)
     a, b = hg.asarray(x), hg.asarray(w).T
     usual = hg.can_use("matmul", a, b, arch=_hip.arch(0)).kernel
@@ -279,7 +279,7 @@ def test_pool_neither_on_nor_off(run_python):
 
 
 def test_kernels_built_meanwhile(monkeypatch):
-    """The manifest is read again when it changes; what is loaded stays."""
+    """The manifest is read again when it changes; loaded modules stay loaded."""
     hg.matmul(hg.zeros((2, 8), BF16), hg.zeros((8, 2), BF16))
     built, module = _launch._modules[0]
     name = next(name for name in built.kernels if name.startswith("copy_"))

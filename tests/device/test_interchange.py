@@ -1,4 +1,4 @@
-"""Arrays of other libraries come in without a copy, and ours go out."""
+"""Import and export of arrays of other libraries, without a copy."""
 
 import ctypes
 import gc
@@ -17,7 +17,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class ExternalArray:
-    """An array of another library, in memory that is ours for the test."""
+    """An array of another library, in memory that this test allocates."""
 
     def __init__(self, x, kind=None):
         self.x, self.kind, self.streams = x, kind or device_kind(), []
@@ -65,7 +65,7 @@ def test_the_owner_lives_while_it_is_used():
     np.testing.assert_array_equal(taken.get(), [1, 2, 3])
     del taken
     gc.collect()
-    hg.zeros(1, np.int8).get()  # what was let go of is cleared at the next allocation
+    hg.zeros(1, np.int8).get()  # released imports are removed at the next allocation
     hg.zeros(1, np.int8).get()
     gc.collect()
     assert alive() is None
@@ -160,7 +160,7 @@ def test_numpy_takes_a_copy(dtype):
     with pytest.raises(BufferError, match="an export to the host needs a copy"):
         np.from_dlpack(ours, device="cpu", copy=False)
     ours.free()  # nothing holds it
-    np.testing.assert_array_equal(np.from_dlpack(hg.asarray(x), device="cpu"), x)  # the owner is gone
+    np.testing.assert_array_equal(np.from_dlpack(hg.asarray(x), device="cpu"), x)  # the owner was deleted
 
 
 @pytest.mark.skipif(not hasattr(np, "unstack"), reason="NumPy asks for the host from 2.1 on")
@@ -178,7 +178,7 @@ def test_torch_takes_a_copy():
     torch = pytest.importorskip("torch")
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     for dtype, name in ((np.float32, "float32"), (BF16, "bfloat16"), (np.float16, "float16")):
-        # By the capsule: of a whole array torch wants a stream, which it has none of without a GPU.
+        # By the capsule: for an array torch requires a stream, and without a GPU it has none.
         taken = torch.from_dlpack(hg.asarray(x.astype(dtype)).T.__dlpack__(dl_device=(1, 0)))
         assert str(taken.dtype) == f"torch.{name}"
         np.testing.assert_array_equal(taken.float().numpy(), x.T)
@@ -213,7 +213,7 @@ def test_versions_to_come_are_refused():
 
 
 def test_an_export_is_ordered_after_all_work(streams):
-    """It may write, so it is ordered after readers; and later work is ordered after the consumer."""
+    """The consumer may write, so it is ordered after readers, and later work is ordered after it."""
     first, second, third = streams(), streams(), streams()
     a = hg.asarray(np.eye(64).astype(BF16), stream=first)
     read = hg.matmul(a, a, dtype=np.float32, stream=second)
@@ -224,7 +224,7 @@ def test_an_export_is_ordered_after_all_work(streams):
     b = hg.asarray(np.eye(64).astype(np.float32).view(np.uint8), stream=first)
     x = hg.zeros((64, 64), np.float32, stream=first)
     hg.asarray(b, copy=True, stream=second)
-    # Under the bridge the device was waited for in the stream's stead.
+    # On the bridge the call synchronizes the device, not the stream.
     named = 1 if _hip.runtime().kind == "bridge" else first
     assert b.__cuda_array_interface__["stream"] == named
     assert x.__cuda_array_interface__["stream"] == named
@@ -290,7 +290,7 @@ def test_unknown_addresses_are_refused():
             hg.asarray(ForeignInterface(hg.zeros(4, np.float32), data=(address, False)))
 
 
-HOST = np.zeros(4, np.float32)  # memory of the host, whose address is no device's
+HOST = np.zeros(4, np.float32)  # host memory: not a device address
 NO_ARRAYS = {  # what a producer states, and the error
     "negative": ({"shape": (-3,)}, "shape must not be negative"),
     "negative, NumPy": ({"shape": (np.int64(-3),)}, "shape must not be negative"),
@@ -402,7 +402,7 @@ def test_capsules_of_no_array_are_refused(fields, text):
     x = hg.zeros(4, np.float32)
     with pytest.raises(hg.InterchangeError, match=text):
         hg.asarray(Producer(x))
-    x.free()  # the capsule was given back
+    x.free()  # the capsule was released
 
 
 @pytest.mark.parametrize("answer", [None, 10, (10,), (10, 0, 0), ("10", 0), (10.0, 0)], ids=str)
@@ -441,7 +441,7 @@ def test_hip_python_s_arrays_come_in():
     del taken, out
     np.testing.assert_array_equal(hg.asarray(memory).get(), values)
     hip.hipFree(memory)
-    # And ours go into its functions.
+    # hip-python's functions accept ours.
     ours, back = hg.asarray(values), np.zeros_like(values)
     kind = hip.hipMemcpyKind.hipMemcpyDeviceToHost
     assert int(hip.hipMemcpy(back, ours, 48, kind)[0]) == 0
@@ -464,4 +464,4 @@ def test_numpy_says_why_it_cannot_take_device_memory():
     x = hg.asarray(np.ones((2, 3), np.float32))
     with pytest.raises((RuntimeError, BufferError), match=r"[Dd]evice"):
         np.from_dlpack(x)
-    x.free()  # would refuse while a capsule is out
+    x.free()  # would raise while a capsule exists

@@ -60,7 +60,7 @@ def gemm(
     col_scale=None,
     bias=None,
 ):
-    """a @ b.T by a kernel; C begins `shift` elements into its memory, and nothing around it may change."""
+    """a @ b.T by a kernel; C begins `shift` elements into its memory; memory around it must not change."""
     (m, k), n = a.shape, b.shape[0]
     lda, ldb, ldc = lda or max(k, 8), ldb or max(k, 8), ldc or n
     start, end = 8 + shift, 8 + shift + (m - 1) * ldc + n
@@ -154,7 +154,7 @@ def test_rows_of_c_at_any_alignment(memory, kernel, out):
 
 @every_gemm
 def test_every_element_of_k_meets_its_partner(memory, kernel):
-    """Row i of A picks one k: C must be that column of B, for a B that encodes its columns, then its rows."""
+    """Row i of A selects one k: C must be that column of B, which encodes its columns, then its rows."""
     k = 256
     pick = np.random.default_rng(5).permutation(k)
     a = np.zeros((k, k), BF16)

@@ -56,7 +56,7 @@ def test_edges(memory, kernel):
 @each_kind
 @pytest.mark.parametrize("k_tiles", [1, 2, 3, 4, 5, 8, 9])
 def test_every_split(memory, kernel, k_tiles):
-    """None to five splits, an odd and an even number of tiles, the last one whole or ragged."""
+    """None to five splits, an odd and an even number of tiles, the last one full or partial."""
     size = GEMMS[kernel].tile[2]
     splits = [{"split_tiles": tiles} for tiles in range(0, k_tiles + 2, 2)]
     for rest in (0, size - 8, 32):
@@ -130,7 +130,7 @@ def test_any_numbers_stay_in_the_bound(memory, kernel):
 @pytest.mark.emulator("orders of workgroups and waves")
 @each_kind
 def test_same_bits_in_any_order(memory, kernel, emulator, monkeypatch):
-    """Whatever workgroups, waves and threads do first."""
+    """In every order of workgroups, waves and threads."""
     drawn = Product.draw(GEMMS[kernel], 70, 65, GEMMS[kernel].tile[2] * 5, b_batch=(1, 2), exact=False)
     first = drawn.run(memory, split_tiles=2)
     try:

@@ -34,7 +34,7 @@ def memory():
 
 
 def check(memory, name, m, n, k, *, out="f32", **options):
-    """Exact products, bit by bit; NaN in the padding of rows, after the last one, and around C."""
+    """Exact products, bit for bit; NaN in the padding of rows, after the last one, and around C."""
     drawn = Product.draw(GEMMS[name], m, n, k, row_scales=True)
     got = drawn.run(memory, out=out, **options)
     assert np.array_equal(got, drawn.expected()[0].astype(TYPES[out])), (m, n, k, out)
@@ -55,9 +55,9 @@ def test_ragged_shapes(memory, name):
 
 @every_kernel
 def test_every_element_of_k_meets_its_partner(memory, name):
-    """Row i of A picks one k: C must be that row of B, for a B that encodes its columns, then its rows."""
+    """Row i of A selects one k: C must be that row of B, which encodes its columns, then its rows."""
     kernel = GEMMS[name]
-    k, names = 256, 8  # a format may know few numbers, so 0 .. 255 are encoded by their digits
+    k, names = 256, 8  # a format may have few values, so 0 .. 255 are encoded by their digits
     pick = np.random.default_rng(5).permutation(k)
     a = np.zeros((1, 1, k, k), np.float32)
     a[..., np.arange(k), pick] = 1
@@ -106,7 +106,7 @@ def test_c_at_any_pitch(memory, name):
 
 
 def stored(kernel: Kernel, side: int, x: np.ndarray) -> np.ndarray:
-    """An operand (rows, K) as the kernel's layout has it."""
+    """An operand (rows, K) in the kernel's layout."""
     return x if kernel.layout[side] == "nt"[side] else x.T
 
 
@@ -142,7 +142,7 @@ def test_more_rows_and_columns_around_the_operands(memory, name, k):
     """NaN before and after, in every direction: in the array, but not part of the product."""
     kernel = GEMMS[name]
     m, n, more = 70, 65, 64
-    # A K that is contiguous ends with a whole chunk.
+    # A contiguous K is padded to a multiple of 16 bytes.
     k = k if kernel.layout == "tn" else -(-k // kernel.chunk) * kernel.chunk
     drawn = Product.draw(kernel, m, n, k)
     placed = []
@@ -160,14 +160,14 @@ def test_more_rows_and_columns_around_the_operands(memory, name, k):
 
 @each_layout
 def test_no_k_gives_zeros(memory, name):
-    """Whatever memory there is must not be looked at."""
+    """No memory may be read."""
     nothing = memory.put(np.full(16, 0x7F, np.uint8)), 64
     assert np.array_equal(multiply(memory, name, nothing, nothing, 70, 65, 0), np.zeros((70, 65)))
 
 
 @each_layout
 def test_operands_beyond_4_gib(memory, device_memory, name):
-    """The furthest apart that rows may be: a tile spans just less than 2 GiB, an operand several."""
+    """The largest pitch of rows: a tile spans just less than 2 GiB, an operand several."""
     kernel = GEMMS[name]
     m, n, k = 70, 130, 5 * kernel.tile[2] + 16
     drawn = Product.draw(kernel, m, n, k)
@@ -190,7 +190,7 @@ def test_operands_beyond_4_gib(memory, device_memory, name):
             assert np.array_equal(multiply(memory, name, *placed, m, n, k, splits), unscaled)
 
 
-# ---- the machine -----------------------------------------------------------------------------------
+# ---- emulator modes --------------------------------------------------------------------------------
 
 
 @pytest.mark.emulator("sanitizers, memory modes")
@@ -228,7 +228,7 @@ def test_lds_reads_meet_no_bank_twice(memory, name):
 @pytest.mark.emulator("counters of memory traffic")
 @pytest.mark.parametrize("name", [name for name in EXAMPLES if GEMMS[name].op == "gemm"])  # without scales
 def test_nothing_past_the_edges_is_fetched(memory, name):
-    """Whole chunks of 16 bytes; of the last line of a K-strided operand, only up to its last dword."""
+    """Reads are chunks of 16 bytes; in the last line of a K-strided operand they end with its last dword."""
     kernel = GEMMS[name]
     m, n, k = 13, 33, 2 * kernel.tile[2] + 3
     drawn = Product.draw(kernel, m, n, k)

@@ -36,7 +36,7 @@ def memory():
 
 @dataclass
 class Side:
-    """One operand: numbers (outer, inner, rows, K) of a format. Scales: floats (outer, inner, rows or 1, 1),
+    """One operand: elements (outer, inner, rows, K) of a format. Scales: floats (outer, inner, rows or 1, 1),
     bytes (outer, inner, rows, blocks), or none."""
 
     format: str
@@ -62,7 +62,7 @@ def draw(
     exact: bool = True,
     row_scales: bool = False,
 ) -> Side:
-    """Small integers and powers of two, whose products are exact in any order; or any numbers."""
+    """Small integers and powers of two, whose products are exact in any order; or arbitrary values."""
     x = rng.integers(-3, 4, (*batch, rows, k)) if exact else rng.standard_normal((*batch, rows, k))
     codes = x.astype(np.float32).astype(ELEMENTS[form])
     if form.startswith("mx"):
@@ -76,7 +76,7 @@ def draw(
 
 def layouts(shape: tuple[int, ...], dtype: np.dtype, layout: str) -> tuple[np.ndarray, np.ndarray]:
     """A view (outer, inner, rows, columns) into a larger array of NaN, and that array as bytes. Tight: the
-    array is no larger, so that nothing after the elements can be read."""
+    array ends with the last element, so that reads beyond it fault."""
     outer, inner, rows, columns = shape
     if layout == "column":
         full = (outer, inner + 1, columns + 2, rows + 3)
@@ -100,7 +100,7 @@ def layouts(shape: tuple[int, ...], dtype: np.dtype, layout: str) -> tuple[np.nd
 
 
 def put(memory: Memory, x: np.ndarray, layout: str) -> tuple[int, list[int]]:
-    """Address and byte strides; a batch axis of 1 serves all."""
+    """Address and byte strides; a batch axis of 1 is broadcast."""
     base, view = layouts(x.shape, x.dtype, layout)
     view[...] = x
     offset = view.ctypes.data - base.ctypes.data if x.size else 0
@@ -141,7 +141,7 @@ def product(
     extra: int = 0,
     **epilogue: Any,
 ) -> np.ndarray:
-    """A B^T for each entry of the batch; around C nothing may change."""
+    """A B^T for each entry of the batch; memory around C must not change."""
     (m, k), n = a.codes.shape[-2:], b.codes.shape[-2]
     outer, inner = np.broadcast_shapes(a.codes.shape[:2], b.codes.shape[:2])
     base, c = layouts((outer, inner, m, n), TYPES[out], layout[2])
@@ -205,7 +205,7 @@ def test_every_pair_of_formats(memory, a, b):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_code(memory, form):
-    """Each number there is, times one."""
+    """Every value of the format, times one."""
     bits = {"f32": 16, "mxfp4_e2m1": 4}.get(form, 8 * ELEMENTS[form].itemsize)
     codes = np.arange(2**bits).astype(f"u{min(ELEMENTS[form].itemsize, 2)}")
     if form == "f32":
@@ -224,7 +224,7 @@ def test_every_code(memory, form):
 
 @pytest.mark.parametrize("form", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"])
 def test_every_scale_byte(memory, form):
-    """All against all: 2^-127 is a scale, 255 is NaN, and only the product of both must be in range."""
+    """All pairs: 2^-127 is a scale, 255 is NaN, and only the product of both must be in range."""
     every = np.arange(256, dtype=np.uint8).reshape(1, 1, 256, 1)
     largest = {"mxfp8_e4m3": 448, "mxfp8_e5m2": 57344, "mxfp4_e2m1": 6}[form]
     smallest = {"mxfp8_e4m3": 2.0**-9, "mxfp8_e5m2": 2.0**-16, "mxfp4_e2m1": 0.5}[form]
@@ -239,7 +239,7 @@ def test_every_scale_byte(memory, form):
 
 
 def test_scales_of_their_own_blocks(memory):
-    """A distinct power of two for every row and block, which B picks one by one: a permutation shows."""
+    """A distinct power of two for every row and block, which B selects one by one: detects permutations."""
     rows, blocks = 40, 5
     powers = np.random.default_rng(2).permutation(rows * blocks).reshape(1, 1, rows, blocks) + 20
     ones = np.ones((1, 1, rows, 32 * blocks), ELEMENTS["mxfp8_e4m3"])
@@ -353,7 +353,7 @@ FAR = 5 * 2**30  # bytes
 @pytest.mark.parametrize("form", ["bf16", "f32", "mxfp4_e2m1"])
 @pytest.mark.parametrize("axis", ["row", "k"])
 def test_operands_beyond_4_gib(memory, device_memory, form, axis):
-    """Rows or numbers so far apart that 32 bits of bytes, or of elements, do not reach; also backwards."""
+    """Rows or elements so far apart that offsets exceed 32 bits, in bytes or in elements; also backwards."""
     rng = np.random.default_rng(12)
     rows, k = (4, 70) if axis == "row" else (70, 140)
     pitch = FAR if axis == "row" else FAR // 32  # of two steps along K
@@ -363,7 +363,7 @@ def test_operands_beyond_4_gib(memory, device_memory, form, axis):
         units = (units.view(np.uint8) & 15)[:, ::2] | (units.view(np.uint8) & 15)[:, 1::2] << 4
     lines = np.ascontiguousarray(units if axis == "row" else units.T)
     device_memory(pitch * len(lines))
-    space = int(_hip.call("hipMalloc", pitch * len(lines)))  # its pages come into being when touched
+    space = int(_hip.call("hipMalloc", pitch * len(lines)))  # pages are allocated when touched
     try:
         for back in (False, True):
             for i, line in enumerate(lines):
@@ -436,7 +436,7 @@ def test_zero_keeps_its_sign(memory):
 
 
 def test_float_scales_are_applied_before_rounding(memory):
-    """The sum of codes is beyond float16, the product is not."""
+    """The sum of elements is beyond float16, the product is not."""
     codes = np.full((1, 1, 3, 64), 448).astype(ELEMENTS["fp8_e4m3"])
     side = Side("fp8_e4m3", codes, np.full((1, 1, 1, 1), 2.0**-10, np.float32))
     assert (product(memory, side, side, out="f16") == np.float16(64 * 448 * 448 / 2**20)).all()
@@ -465,7 +465,7 @@ def test_long_sums_stay_within_the_bound(memory):
         check(memory, a, b, exact=False)
 
 
-# ---- the machine -----------------------------------------------------------------------------------
+# ---- emulator modes --------------------------------------------------------------------------------
 
 MODES = [
     {"HIPGEMM_EMULATOR_CHECK": "all"},
@@ -490,7 +490,7 @@ def test_clean_under_every_check(mode):
 
 
 def test_reference_values_are_the_kernels(memory):
-    """One product whose every term is written down here, so that a wrong oracle shows too."""
+    """One product whose every term is written here, which also tests the reference."""
     codes, scale = np.array([[[[6, -0.5]]]], np.float32), np.full((1, 1, 1, 1), 129, np.uint8)
     a = Side("mxfp4_e2m1", codes.astype(ELEMENTS["mxfp4_e2m1"]), scale)
     b = Side("f32", np.array([[[[1.5, 8.0]]]], np.float32))

@@ -77,7 +77,7 @@ def filled(memory, nbytes):
 
 
 def taken(memory, pointer, rows, pitch, used):
-    """The used bytes of each row; the others are as before."""
+    """The used bytes of each row; the others are unchanged."""
     got = memory.get(pointer, np.empty((rows, pitch), np.uint8))
     assert (got[:, used:] == 0xA5).all(), "written outside the result"
     return got[:, :used]
@@ -100,7 +100,7 @@ def same_codes(got, expected):
 
 
 def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=False, fp4=False, sides="rc"):
-    """Run the kernel; per side its codes (one per byte), logical scales, and scales in GEMM order."""
+    """Run the kernel; per side its elements (one per byte), logical scales, and scales in GEMM order."""
     rows, cols = x.shape
     src, strides = upload(memory, x, layout)
     bits = 4 if fp4 else 8
@@ -141,7 +141,7 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
         bytes_ = taken(memory, scale, blocks, scale_pitch, lines).T.copy()
         ordered = taken(memory, order, 1, size + 16, size)[0]
         pointer, _ = gemm_order(memory, bytes_, k, bits)
-        # Both ways into the GEMM order agree, padding included.
+        # Both conversions to GEMM order agree, padding included.
         assert np.array_equal(ordered, memory.get(pointer, np.empty(size, np.uint8)))
         nan_block = np.repeat(bytes_ == 255, 32, axis=1)[:, k:]
         assert (codes[:, k:][~nan_block[:, : codes.shape[1] - k]] == 0).all(), "padding is zero"
@@ -186,7 +186,7 @@ def test_mx_hadamard(memory, dtype):
 
 
 def test_mx_hadamard_of_subnormal_numbers(memory, rng):
-    """The transform's factor goes into the scale, but where its product would be rounded."""
+    """The transform's factor is part of the scale, except where its product would be rounded."""
     x = rng.standard_normal((64, 64)).astype(np.float32) * np.exp2(np.arange(-149, -85.0))[:, None]
     for dtype in (np.dtype(np.float32), TYPES["bf16"]):
         for rule in SCALE_RULES:
@@ -194,7 +194,7 @@ def test_mx_hadamard_of_subnormal_numbers(memory, rng):
 
 
 def test_bands_of_tiles(memory, rng):
-    """More rows than one band has, and a last one that is lower."""
+    """More rows than one band has, and a partial last band."""
     band = 32 * _launch.function(0, "quantize_mxfp8").tile[0]
     for rows, cols in ((2 * band + 300, 40), (band + 128, 130), (band, 257)):
         x = rng.standard_normal((rows, cols)).astype(ml_dtypes.bfloat16)
@@ -242,7 +242,7 @@ def test_every_bf16_as_the_maximum_of_a_block_and_near_scale_one(memory, element
 
 
 def test_every_tie_of_float32(memory):
-    """All codes, the middles between them, and the floats next to those."""
+    """All values of the format, the midpoints between them, and the floats next to those."""
     for element, fp4 in (("e4m3", False), ("e5m2", False), ("e2m1", True)):
         dtype = {
             "e4m3": ml_dtypes.float8_e4m3fn,
@@ -354,7 +354,7 @@ def test_tiny_tensors_without_eps(memory):
 
 
 def test_the_order_of_scaling_changes_below_a_limit(memory):
-    """Just below 2^-100 the division comes first: values near ties of e4m3 show it."""
+    """Just below 2^-100 the division is done first, which is visible in values near ties of e4m3."""
     grid = np.arange(1, 127, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float64)
     ties = (grid[1:] + grid[:-1]) / 2
     top = np.float32(448)
@@ -383,7 +383,7 @@ def test_next_amax_accumulates(memory):
 
 
 def moved(run):
-    """Bytes that the quantizers among a function's launches ask memory for."""
+    """Bytes of memory traffic of the quantizers in a function's launches."""
     hipgemm.emulator_counters(reset=True, addresses=True)
     try:
         run()
@@ -415,7 +415,7 @@ def test_bytes_moved_are_near_each_rule_s_floor(memory):
         assert floor <= per_value <= 1.05 * floor, (name, per_value, floor)
 
 
-# ---- and back --------------------------------------------------------------------------------------
+# ---- dequantization --------------------------------------------------------------------------------------
 
 
 def dequantize(memory, q, out, gap=0):

@@ -41,7 +41,7 @@ def check(memory, x, *, layout="row", out="bf16", row=None, col=None, divide=Fal
 
 
 def factors(count, seed):
-    """Of every magnitude and sign, a zero and an infinity among them."""
+    """Values of every magnitude and sign, with a zero and an infinity."""
     rng = np.random.default_rng(seed)
     found = (rng.standard_normal(count) * np.exp2(rng.uniform(-60, 60, count))).astype(np.float32)
     found[rng.random(count) < 0.05] = 0

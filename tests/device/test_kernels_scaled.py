@@ -40,13 +40,13 @@ def element(form):
 
 
 def draw(form, rows, k, rng, exact):
-    """Codes of a format: small integers, or anything finite of moderate size."""
+    """Elements of a format: small integers, or any finite values of moderate size."""
     x = rng.integers(-3, 4, (rows, k)) if exact else rng.standard_normal((rows, k))
     return x.astype(np.float32).astype(element(form))
 
 
 def storage(codes, chunk, ld):
-    """Rows in device memory: zeros to a whole chunk, NaN (or 6) to ld, nothing after the last row."""
+    """Rows in device memory: zeros to 16 bytes, NaN (or 6) to ld, nothing after the last row."""
     rows, k = codes.shape
     padded = -(-k // chunk) * chunk
     full = np.full((rows, ld), 0x7F, np.uint8)
@@ -93,7 +93,7 @@ def gemm(
     col_scale=None,
     bias=None,
 ):
-    """a @ b.T of codes with their scales; nothing around C may change."""
+    """a @ b.T of elements with their scales; memory around C must not change."""
     about = KERNELS[kernel]
     (m, k), n = a.shape, b.shape[0]
     chunk = about.chunk
@@ -132,7 +132,7 @@ def gemm(
 
 
 def values(codes, scale):
-    """The numbers that codes and scales stand for, in float64."""
+    """The values of elements and scales, in float64."""
     if scale.dtype == np.uint8:
         scale = np.where(scale == 255, np.nan, np.exp2(scale.astype(np.float64) - 127))
         scale = np.repeat(scale, 32, axis=1)[:, : codes.shape[1]]
@@ -241,7 +241,7 @@ def test_scales_of_rows_and_columns(memory, kernel):
 @pytest.mark.matrix
 @each_fp8
 def test_product_of_scales_is_formed_first(memory, kernel):
-    """Either scale alone would take the sum out of float32's range."""
+    """With one scale alone the sum would leave float32's range."""
     one = np.ones((4, 16), DTYPES["e4m3"])
     for scales in ((2.0**-140, 2.0**120), (2.0**126, 2.0**-130)):
         a_scale, b_scale = (np.array([x], np.float32) for x in scales)
@@ -252,7 +252,7 @@ def test_product_of_scales_is_formed_first(memory, kernel):
 @pytest.mark.matrix
 @each_mx
 def test_every_scale_byte_serves_its_own_block(memory, kernel):
-    """A row of A picks one block of B, or has another power of two in each: a wrong byte is a wrong value."""
+    """A row of A selects one block of B, or has another power of two in each: detects any wrong byte."""
     about = KERNELS[kernel]
     rng = np.random.default_rng(8)
     for rows, k in ((300, 1664), (70, 1280)):
@@ -297,7 +297,7 @@ def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
     ],
 )
 def test_in_other_modes_of_the_emulator(file, chosen, setting):
-    """Loads may land at once, too; and the sanitizers find nothing."""
+    """Loads may also complete at once; the sanitizers find nothing."""
     name, _, value = setting.partition("=")
     command = [
         "-m",

@@ -1,4 +1,4 @@
-"""The kernel that sums down columns: exactly where sums are exact, in a fixed order otherwise."""
+"""The kernel that sums columns: exact where sums are exact, in a fixed order otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands and outputs in every layout: read in place where that is promised, right everywhere."""
+"""Operands and outputs in every layout: read in place where documented, correct everywhere."""
 
 import ml_dtypes
 import numpy as np
@@ -58,7 +58,7 @@ layouts = pytest.mark.parametrize("lay_out", LAYOUTS, ids=IDS)
 
 
 def resident(x):
-    """The same layout on the device: upload what it is a view of, and take the view there."""
+    """The same layout on the device: upload the base array, then take the view."""
     base = x
     while base.base is not None:
         base = base.base
@@ -158,7 +158,7 @@ def test_in_place_on_the_device(rng):
     odd = hg.asarray(random_matrix((20, 68), rng))
     assert copies(odd[:, :64], w.T) == {("a", "row pitch not a multiple of 16 bytes")}
     odd = hg.asarray(random_matrix((64, 20), rng))
-    assert {operand for operand, _ in copies(a, odd)} == {"b"}  # N is no whole number of 16 bytes apart
+    assert {operand for operand, _ in copies(a, odd)} == {"b"}  # its pitch is not a multiple of 16 bytes
 
 
 @pytest.mark.matrix
@@ -214,7 +214,7 @@ SHAPES = [(64, 64, 64), (1, 1, 16), (65, 33, 80), (16, 300, 208), (257, 130, 96)
 def test_every_layout_is_read_in_place(shape, layout, formats, rng):
     m, n, k = shape
     if layout == "tn":
-        k += 7  # where no operand is contiguous along it, K need not be whole pieces of 16 bytes
+        k += 7  # where no operand is contiguous along K, K need not be a multiple of 16 bytes
     a = exact(m, k, formats[0], layout[0] == "t", rng)
     b = exact(k, n, formats[1], layout[1] == "t", rng)
     answer = hg.can_use("matmul", a, b)
@@ -243,7 +243,7 @@ def test_k_of_zero_in_every_layout(dtype, rng):
 
 @pytest.fixture(scope="module")
 def far_apart():
-    """320 rows 16 MiB apart: offsets that 32 bits do not hold, in memory that is mostly never touched."""
+    """320 rows 16 MiB apart: offsets beyond 32 bits, in memory that is mostly not touched."""
     store = hg.empty((320, 2**23), BF16)
     yield store
     store.free()
@@ -253,12 +253,12 @@ def far_apart():
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_operands_beyond_4_gib(side, layout, far_apart, rng, use_kernel):
     far = far_apart[:, 64:128]
-    numbers = exact_grid((320, 64), rng)
+    values = exact_grid((320, 64), rng)
     eye = hg.asarray(np.eye(64).astype(BF16))
-    hg.matmul(hg.asarray(numbers), eye, far)  # puts them there
-    np.testing.assert_array_equal(far.get(), numbers)
+    hg.matmul(hg.asarray(values), eye, far)  # writes the values
+    np.testing.assert_array_equal(far.get(), values)
     strided = layout["ab".index(side)] == "tn"["ab".index(side)]
-    x, want = (far.T, numbers.T) if strided else (far, numbers)  # (rows, K)
+    x, want = (far.T, values.T) if strided else (far, values)  # (rows, K)
     k = x.shape[1]
     other_strided = layout["ba".index(side)] == "tn"["ba".index(side)]
     y = exact_grid((k, 40), rng, bits=2) if other_strided else exact_grid((40, k), rng, bits=2).T
@@ -291,42 +291,40 @@ def test_output_beyond_4_gib(far_apart, rng, use_kernel):
 
 
 def test_batches_beyond_4_gib(far_apart, rng):
-    numbers = exact_grid((10, 32, 64), rng)
+    values = exact_grid((10, 32, 64), rng)
     far = far_apart.reshape(10, 32, -1)[..., 64:128]
-    hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(64).astype(BF16)), far)
+    hg.matmul(hg.asarray(values), hg.asarray(np.eye(64).astype(BF16)), far)
     w = exact_grid((10, 64, 24), rng, bits=2)
-    assert_gemm_close(hg.matmul(far, hg.asarray(w), dtype=F32).get(), numbers, w, exact=True)
+    assert_gemm_close(hg.matmul(far, hg.asarray(w), dtype=F32).get(), values, w, exact=True)
     w = exact_grid((10, 32, 24), rng, bits=2)
-    assert_gemm_close(
-        hg.matmul(far.mT, hg.asarray(w), dtype=F32).get(), numbers.swapaxes(1, 2), w, exact=True
-    )
+    assert_gemm_close(hg.matmul(far.mT, hg.asarray(w), dtype=F32).get(), values.swapaxes(1, 2), w, exact=True)
     assert not hg.usage().copies
 
 
 def test_rows_reversed_beyond_4_gib(far_apart, rng):
-    numbers, w = exact_grid((320, 64), rng), exact_grid((64, 64), rng, bits=2)
+    values, w = exact_grid((320, 64), rng), exact_grid((64, 64), rng, bits=2)
     far = far_apart[:, 64:128]
-    hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(64).astype(BF16)), far)
-    transposed = hg.matmul(far[::-1], hg.asarray(w).T, dtype=F32).get()  # by way of a copy
-    assert_gemm_close(transposed, numbers[::-1], w.T, exact=True)
+    hg.matmul(hg.asarray(values), hg.asarray(np.eye(64).astype(BF16)), far)
+    transposed = hg.matmul(far[::-1], hg.asarray(w).T, dtype=F32).get()  # through a copy
+    assert_gemm_close(transposed, values[::-1], w.T, exact=True)
 
 
 @pytest.mark.matrix
 def test_pitches_that_no_tile_spans(rng):
     """A pitch of 64 MiB: copied, or read by the plain kernel if that is requested."""
     store = hg.empty((70, 2**25), BF16)
-    numbers, w = exact_grid((70, 64), rng), exact_grid((24, 64), rng, bits=2)
+    values, w = exact_grid((70, 64), rng), exact_grid((24, 64), rng, bits=2)
     far = store[:, 64:128]
-    hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(64).astype(BF16)), far)
+    hg.matmul(hg.asarray(values), hg.asarray(np.eye(64).astype(BF16)), far)
     assert ("matmul", "out", "row pitch too large") in hg.usage().copies
     got = hg.matmul(far, hg.asarray(w).T, dtype=F32).get()
-    assert_gemm_close(got, numbers, w.T, exact=True)
+    assert_gemm_close(got, values, w.T, exact=True)
     assert ("matmul", "a", "row pitch too large") in hg.usage().copies
     store.free()
 
 
 def kernels_at_their_limits():
-    """One kernel for each tile of bf16, the layouts in turn."""
+    """One kernel for each tile of bf16, alternating the layouts."""
     gemms = [k for k in code_object("gfx950").kernels.values() if k.op == "gemm" and k.a == "bf16"]
     tiles = {tile: [k for k in gemms if k.tile == tile] for tile in sorted({k.tile for k in gemms})}
     return [found[i % len(found)] for i, found in enumerate(tiles.values())]
@@ -335,20 +333,20 @@ def kernels_at_their_limits():
 @pytest.mark.matrix
 @pytest.mark.parametrize("kernel", kernels_at_their_limits(), ids=lambda k: k.name)
 def test_the_farthest_lines_that_a_tile_spans(kernel, rng, use_kernel):
-    store = hg.empty(5 * 2**30, np.uint8)  # mostly never touched
+    store = hg.empty(5 * 2**30, np.uint8)  # mostly not touched
 
     def far(lines, along, tile_vectors):
-        """Lines as far apart as the kernel reads them in place, on both sides of the edge of a tile."""
+        """Lines at the largest pitch that the kernel reads in place, on both sides of the edge of a tile."""
         pitch = (2**31 - 1) // tile_vectors // 16 * 16
         return hg.DeviceArray(store._block, store.ptr, (lines, along), (pitch, 2), BF16)
 
     for side in (0, 1):
         strided = k_strided(kernel, side)
         lines, along = (kernel.tile[2], 40) if strided else (kernel.tile[side], 64)
-        numbers, x = exact_grid((lines + 3, along), rng, bits=2), far(lines + 3, along, lines)
+        values, x = exact_grid((lines + 3, along), rng, bits=2), far(lines + 3, along, lines)
         use_kernel("plain")
-        hg.matmul(hg.asarray(numbers), hg.asarray(np.eye(along).astype(BF16)), x)  # puts them there
-        x, want = (x.T, numbers.T) if strided else (x, numbers)
+        hg.matmul(hg.asarray(values), hg.asarray(np.eye(along).astype(BF16)), x)  # writes the values
+        x, want = (x.T, values.T) if strided else (x, values)
         other = exact_grid((24, x.shape[1]), rng, bits=2)
         y = hg.asarray(np.asfortranarray(other) if k_strided(kernel, 1 - side) else other)
         use_kernel(kernel.name)

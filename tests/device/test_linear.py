@@ -1,4 +1,4 @@
-"""Linear layers, forward and backward: every element of y and of each gradient held to its bound."""
+"""Linear layers, forward and backward: every element of y and of each gradient within its bound."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def host(x: Any) -> Any:
 
 
 def check(y, grads, x, w, dy, *, exact=False, bias=None, **options):
-    """Hold y and the gradients to what `reference` says of the same operands."""
+    """Compare y and the gradients with `reference` on the same operands."""
     products = reference.linear_products(host(x), host(w), host(dy), bias=bias, **options)
     got = {"y": host(y), "dx": host(grads.dx), "dw.T": host(grads.dw).T}
     for name, (a, b, epilogue) in products.items():
@@ -76,7 +76,7 @@ def test_bounds(recipe, shape, place, rng):
 @pytest.mark.parametrize("dtype", [BF16, F16, F32])
 @every_recipe
 def test_inputs_of_every_type(recipe, dtype, rng):
-    """Wider numbers are rounded to the recipe's format, once."""
+    """Operands of a wider type are rounded to the recipe's format, once."""
     x, w, dy = inputs(40, 32, 64, rng, dtype)
     y, saved = hg.linear(hg.asarray(x), hg.asarray(w), recipe=recipe)
     check(y, hg.linear_backward(hg.asarray(dy), saved), x, w, dy, recipe=recipe)
@@ -87,7 +87,7 @@ def test_exact_grids_are_bit_equal(recipe, rng):
     """Small integers are exact in every format, so y and each gradient are, in every bit."""
     m, n, k = 96, 64, 128
     x, w, dy = (exact_grid(shape, rng, dtype=F32, bits=1) for shape in ((m, k), (n, k), (m, n)))
-    for array in (x, w, dy):  # a number of each block is 1, and the fp8 scale 2**-8
+    for array in (x, w, dy):  # one element of each block is 1, and the fp8 scale 2**-8
         array[::32] = 1
         array[:, ::32] = 1
     amax = 448 / 256 if recipe == "fp8" else None  # eps is negligible
@@ -190,7 +190,7 @@ def test_hadamard_along_the_axes_that_allow_it(hadamard, rng):
         check(y, hg.linear_backward(dy, saved), x, w, dy, recipe="mxfp4", hadamard=hadamard)
 
 
-# ---- what comes in quantized -----------------------------------------------------------------------
+# ---- quantized operands ----------------------------------------------------------------------------
 
 QUANTIZERS = {"fp8": hg.quantize_fp8, "mxfp8": hg.quantize_mxfp8, "mxfp4": hg.quantize_mxfp4}
 
@@ -198,7 +198,7 @@ QUANTIZERS = {"fp8": hg.quantize_fp8, "mxfp8": hg.quantize_mxfp8, "mxfp4": hg.qu
 @pytest.mark.parametrize("place", ["host", "device"])
 @pytest.mark.parametrize("recipe", RECIPES[1:])
 def test_quantized_operands(recipe, place, rng):
-    """Weights and gradients (a producer's) in the format already: their codes are what is multiplied."""
+    """Weights and gradients (from a producer) in the format already: multiplied without rounding again."""
     put = hg.asarray if place == "device" else lambda x: x
     x, w, dy = (put(a) for a in inputs(48, 32, 64, rng))
     quantize = QUANTIZERS[recipe]
@@ -211,7 +211,7 @@ def test_quantized_operands(recipe, place, rng):
 
 @pytest.mark.parametrize("format", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"])
 def test_pairs(format, rng):
-    """What `quantize_both` made is taken as it is: no second rounding."""
+    """The output of `quantize_both` is used unchanged: no second rounding."""
     recipe = format.split("_")[0]
     x, w, dy = (hg.quantize_both(hg.asarray(a), format) for a in inputs(48, 32, 64, rng))
     hg.reset_usage()
@@ -223,7 +223,7 @@ def test_pairs(format, rng):
 
 
 def test_columns_alone(rng):
-    """A gradient blocked for dw only: its rows are made from its numbers."""
+    """A gradient blocked for dw only: it is dequantized and quantized again along its rows."""
     x, w, dy = inputs(48, 32, 64, rng)
     c = hg.quantize_mxfp8(dy, axis=0)
     y, saved = hg.linear(x, w, recipe="mxfp8")
@@ -279,7 +279,7 @@ def test_dy_is_quantized_once_for_both_products(recipe, passes, rng):
 
 @every_recipe
 def test_nothing_is_copied(recipe, rng):
-    """Every product reads its operands where they lie, transposed ones too."""
+    """Every product reads its operands in place, transposed ones too."""
     x, w, dy = (hg.asarray(a) for a in inputs(72, 48, 96, rng))
     factors = np.linspace(1, 2, 48, dtype=F32)
     _, saved = hg.linear(x, w, recipe=recipe, w_post_scale=factors, bias=factors)
@@ -345,14 +345,14 @@ def test_a_nan_stays_where_the_recipe_keeps_it(rng):
         assert np.isnan(dx[5]).all()
         assert np.isnan(dw[7]).all()
         rows = np.isnan(dx.astype(F32)).all(1).sum()
-        assert rows == (64 if recipe == "fp8" else 1)  # one scale for all spreads it
+        assert rows == (64 if recipe == "fp8" else 1)  # one scale for all mixes the rows
 
 
-# ---- against calculus ------------------------------------------------------------------------------
+# ---- against finite differences --------------------------------------------------------------------
 
 
 def real(q):
-    """An operand's numbers in float64, a Hadamard transform undone."""
+    """An operand's values in float64, after the inverse Hadamard transform."""
     x = reference.values(q)
     if isinstance(q, hg.ScaledArray) and q.hadamard:
         x = np.moveaxis(reference.hadamard(np.moveaxis(x, q.axis, -1)), -1, q.axis)

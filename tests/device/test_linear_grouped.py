@@ -1,4 +1,4 @@
-"""Linear layers of experts: every group's products within their bounds of float64 on the same codes."""
+"""Linear layers of experts: every group's products within their bounds of float64 on the same operands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 pytestmark = pytest.mark.matrix
 RECIPES = ("bf16", "fp8", "mxfp8", "mxfp4")
 LENGTHS = [[33, 95], [0, 64, 0, 32, 1], [128], [17, 0, 0, 50, 31, 3]]
-TAIL = 9  # rows of no group
+TAIL = 9  # rows after the last group
 
 every_recipe = pytest.mark.parametrize("recipe", RECIPES)
 
@@ -166,7 +166,7 @@ def test_quantized_operands(recipe, rng):
 
 
 def test_the_format_of_dy_by_name(rng):
-    """Naming the only format of mxfp4 changes nothing: dw is computed in mxfp8 all the same."""
+    """Naming the only format of mxfp4 changes nothing: dw is still computed in mxfp8."""
     x, w, dy, offsets = inputs([33, 31], 32, 64, rng)
     _, saved = hg.grouped_linear(x, w, offsets, recipe="mxfp4")
     want, got = (hg.grouped_linear_backward(dy, saved, format=name) for name in (None, "mxfp4_e2m1"))
@@ -186,7 +186,7 @@ def test_a_gradient_blocked_both_ways(rng):
 
 @every_recipe
 def test_as_a_loop_over_experts(recipe, rng):
-    """Where every group has whole blocks, each expert's gradients are those of `linear`."""
+    """Where every group consists of full blocks, each expert's gradients are those of `linear`."""
     x, w, dy, offsets = inputs([64, 32, 96], 32, 64, rng, tail=0)
     if recipe == "fp8":
         scales = {"x_amax": 4.0, "w_amax": 4.0}
@@ -219,7 +219,7 @@ def test_nothing_is_copied(recipe, rng):
 @pytest.mark.parametrize(("n", "k"), [(32, 20), (64, 100), (33, 36)])
 @every_recipe
 def test_weights_are_made_in_rows_that_are_read_in_place(recipe, n, k, rng):
-    """K need not be a multiple of anything: what is made of wider numbers is padded, as can_use says."""
+    """K need not be a multiple of anything: quantized operands are padded, as can_use reports."""
     x, w, _, offsets = (hg.asarray(a) for a in inputs([64, 5], n, k, rng, dtype=F32))
     assert not hg.can_use("grouped_linear", x, w, offsets, recipe=recipe).copies
     hg.grouped_linear(x, w, offsets, recipe=recipe)

@@ -13,7 +13,7 @@ BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np
 OUTPUTS = [BF16, F16, F32]
 BIG, SMALL = "gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64"
 
-# Around the tiles, primes, single rows and columns, nothing at all.
+# Around the tile sizes, primes, single rows and columns, empty.
 EDGES = [
     *itertools.product((1, 64, 65), (1, 63, 64), (1, 8, 64)),
     *((63, 65, 72), (7, 13, 31), (101, 3, 997), (1, 257, 129), (255, 1, 65)),
@@ -115,7 +115,7 @@ def test_epilogue_on_the_device(rng):
     }
     x, y = hg.asarray(a), hg.asarray(w).T
     np.testing.assert_array_equal(hg.matmul(x, y, dtype=F32, **on_device).get(), expected)
-    # Host matrices take them too, and host vectors go with device matrices.
+    # Host matrices work too, and host vectors with device matrices.
     np.testing.assert_array_equal(hg.matmul(a, w.T, dtype=F32, **on_device), expected)
     mixed = hg.matmul(x, y, dtype=F32, alpha=0.5, col_scale=scale, bias=on_device["bias"])
     np.testing.assert_array_equal(mixed.get(), expected)
@@ -181,7 +181,7 @@ def test_bfloat16_subnormals_survive():
 
 
 def test_ties_round_to_even():
-    # K products sum to 256 + 1, halfway between two bfloat16 numbers.
+    # K products sum to 256 + 1, halfway between two bfloat16 values.
     a = np.ones((1, 264), BF16)
     b = np.ones((264, 2), BF16)
     a[0, 257:] = 0

@@ -1,4 +1,4 @@
-"""The pool: reuse, no leaks, and exact allocations when asked for."""
+"""The pool: reuse, no leaks, and exact allocations on request."""
 
 import gc
 import subprocess
@@ -25,7 +25,7 @@ def free_bytes() -> int:
 
 @pytest.mark.emulator("the process survives a fault on the device")
 def test_a_thousand_calls_leak_nothing(rng, request):
-    """Half of them raise: wrong shapes, no memory, no stream, and faults that a device finds late."""
+    """Half of them raise: wrong shapes, no memory, no stream, and asynchronous device errors."""
     a, w = random_matrix((20, 36), rng), random_matrix((24, 36), rng)
     x, y = hg.asarray(a), hg.asarray(w)
     bias = np.ones(24, F32)
@@ -55,7 +55,7 @@ def test_a_thousand_calls_leak_nothing(rng, request):
     for i in range(24):
         good(i), bad(i)
     gc.collect()
-    gc.freeze()  # calls that find no memory collect garbage: faster without all that pytest has
+    gc.freeze()  # out of memory, calls collect garbage: faster without pytest's objects
     request.addfinalizer(gc.unfreeze)
     hg.trim()
     before, used = free_bytes(), hg.memory_stats().used
@@ -71,7 +71,7 @@ def test_a_thousand_calls_leak_nothing(rng, request):
 
 
 class Beyond:
-    """A foreign array that says it is larger than it is."""
+    """An external array that claims to be larger than it is."""
 
     def __init__(self, x):
         self.__cuda_array_interface__ = {
@@ -156,7 +156,7 @@ def test_stats():
     x = hg.empty(2**20, np.int8)
     one = hg.memory_stats()
     assert one.used - start.used == 2**20
-    assert 2**20 <= start.free - one.free <= 2**21  # CUDA gives out pieces of 2 MiB
+    assert 2**20 <= start.free - one.free <= 2**21  # CUDA allocates in units of 2 MiB
     assert (one.requests - start.requests, one.mallocs - start.mallocs) == (1, 1)
     assert one.peak >= one.used
     x.free()
@@ -176,7 +176,7 @@ def test_stats():
 
 @pytest.fixture
 def limit():
-    """Set limits above what is held now; none afterwards."""
+    """Set limits above what is allocated now; no limits afterwards."""
     gc.collect()
     hg.synchronize()
     hg.trim()
@@ -218,7 +218,7 @@ def test_what_is_cached_gives_way(limit, streams):
     for size in (2**20, 2**19):
         hg.empty(size, np.int8, stream=other).free()
     assert hg.memory_stats().cached >= 2**20
-    x = hg.empty(2**21, np.int8)  # not without giving the other stream's back
+    x = hg.empty(2**21, np.int8)  # only after the other stream's memory was freed
     assert hg.memory_stats().cached == 0
     assert x.nbytes == 2**21
 
@@ -251,7 +251,7 @@ def test_the_cache_is_bounded():
 
 @pytest.mark.emulator("a device of little memory")
 def test_a_device_that_runs_out(run_python: Run) -> None:
-    """With the little memory that it has: products fail, say why, and go on once there is room."""
+    """With little device memory: products fail, report why, and work again once memory is free."""
     done = run_python(
         "import gc, numpy as np, ml_dtypes, hipgemm as hg\n"
         "from hipgemm import testing\n"
@@ -276,7 +276,7 @@ def test_a_device_that_runs_out(run_python: Run) -> None:
         "assert used > total * 0.7, used\n"
         "held.clear()\n"
         "assert (hg.matmul(a, w.T) == expected).all()\n"
-        "big = hg.empty(hg.memory_stats().total // 2, np.int8)\n"  # the cache of small ones gives way
+        "big = hg.empty(hg.memory_stats().total // 2, np.int8)\n"  # frees the cache of small blocks
         "del big\n"
         "assert hg.memory_stats().used < 2**19, hg.memory_stats()\n"
         "print(total, failed)\n",

@@ -1,4 +1,4 @@
-"""The messages of invalid arguments, word for word: each text once, and all faults of a call together."""
+"""The messages of invalid arguments, word for word: each text once, and all faults of a call at once."""
 
 import ast
 import ctypes
@@ -281,7 +281,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.limit_memory("1G", cache=-1, device="0"), T,
      "limit_memory: 3 faults:\n  - device must be an int; got str\n"
      "  - limit must be a number of bytes or None; got str\n  - cache must not be negative; got -1"),
-    # arrays in parts
+    # sharded arrays
     (lambda: cut([1, 2], 0), T,
      "shard: x must be a numpy.ndarray, a DeviceArray or a ScaledArray; got list; convert it with "
      "numpy.asarray"),
@@ -388,13 +388,13 @@ def test_message(call: Any, kind: type[Exception], text: str) -> None:
     if isinstance(caught.value, hg.KernelNotFoundError) and kind is not hg.KernelNotFoundError:
         pytest.skip(f"needs the matrix kernels: {caught.value}")
     assert type(caught.value) is kind
-    pattern = re.escape(text).replace(r"\.\*", ".*")  # for numbers that differ from machine to machine
+    pattern = re.escape(text).replace(r"\.\*", ".*")  # for numbers that depend on the machine
     assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
 
 
-# ---- each text is in one place, and is tested
+# ---- each text is unique, and is tested
 
-# What has a table of its own, or needs more devices, libraries or ranks.
+# Texts of other tables, or that need more devices, libraries or ranks.
 ELSEWHERE = {
     "group_offsets[0] must be 0": ("../cpu/test_groups.py", "group_offsets[0] must be 0; got"),
     "group_offsets must not decrease": ("../cpu/test_groups.py", "must not decrease; got group_offsets[3]=7"),
@@ -454,7 +454,7 @@ ELSEWHERE = {
 
 
 def required() -> Iterator[tuple[str, str]]:
-    """What the package says must be, with {} for what is filled in, and where."""
+    """The requirements in the package's messages, with {} for arguments, and their locations."""
     package = Path(hg.__file__).parent
     for folder in ("formats", "runtime", "array", "quantize", "distributed"):
         for path in sorted((package / folder).glob("*.py")):

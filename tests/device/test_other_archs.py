@@ -1,4 +1,4 @@
-"""The code objects of other architectures at work, where the emulator can execute them.
+"""The code objects of other architectures, where the emulator can execute them.
 
 CDNA's instructions differ little from one generation to the next, and those of gfx942 and gfx90a that our
 kernels use are gfx950's. So their portable kernels run the tests of these kernels. (The emulator loads no
@@ -33,10 +33,10 @@ print(*sorted(k for k in hg.usage().kernels if "gemm" in k), *answers)
 """
 FOLDER = Path(__file__).parent
 other_architecture = pytest.mark.emulator("a device of another architecture")
-# gfx90a needs fewer wait states than gfx950, whose the hazard check counts.
+# gfx90a needs fewer wait states than gfx950, whose rules the hazard check applies.
 CHECKS = {"gfx942": "all", "gfx90a": "race,uninit,bounds"}
 TESTS = {
-    "test_kernels_plain.py": "not clean_under",  # which starts processes of its own
+    "test_kernels_plain.py": "not clean_under",  # it starts processes
     "test_kernels_quantize.py": "",
     "test_kernels_rescale.py": "",
     "test_kernels.py": "test_copy",
@@ -64,7 +64,7 @@ def test_kernels(arch, file):
 @other_architecture
 @pytest.mark.parametrize("arch", CHECKS)
 def test_the_library_takes_the_plain_kernel(run_python, arch):
-    """Under the checks, which the kernels' own tests go without: they would take minutes."""
+    """With the checks, which the kernels' own tests omit: they would take minutes."""
     environment = {"HIPGEMM_EMULATOR_ARCH": arch, "HIPGEMM_EMULATOR_CHECK": CHECKS[arch]}
     done = run_python(LIBRARY, **environment)
     assert done.stdout == "plain_gemm plain_gemm\n", done.stdout + done.stderr

@@ -28,7 +28,7 @@ def given(call):
 
 
 def operands(rng, kind, splits):
-    """Operands, of so few tiles that K is cut into parts or not."""
+    """Operands, of few enough tiles that K is split, or not."""
     m, n, k = (16, 64, 4096) if splits else (40, 33, 64)
     a, w = random_matrix((m, k), rng), random_matrix((n, k), rng)
     if kind == "bf16":
@@ -43,7 +43,7 @@ def operands(rng, kind, splits):
 def test_arguments_are_those_that_would_be_packed(
     kind, forced, splits, matrix_kernels, rng, configure, monkeypatch
 ):
-    """With every alpha, and with vectors in between that the next call does not have."""
+    """With every alpha, alternating with calls that have vectors."""
     if splits and not matrix_kernels:
         pytest.skip("the plain kernel does not cut K into parts")
     configure(kernel=forced)
@@ -92,7 +92,7 @@ def test_arguments_are_those_that_would_be_packed(
 
 
 def test_a_launch_within_a_launch_has_arguments_of_its_own(plain, rng, monkeypatch):
-    """As of a signal handler that multiplies with the same plan."""
+    """As in a signal handler that multiplies with the same plan."""
     a, w = random_matrix((20, 24), rng), random_matrix((9, 24), rng)
     other = random_matrix((20, 24), rng)
     x, y, z = hg.asarray(a), hg.asarray(w).T, hg.asarray(other)

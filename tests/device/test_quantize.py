@@ -21,7 +21,7 @@ LENGTHS = [0, 1, 31, 32, 33, 96, 128, 160, 1664]
 
 
 def wide(shape, rng, dtype=F32):
-    """Numbers of all magnitudes, zeros of both signs among them."""
+    """Values of all magnitudes, with zeros of both signs."""
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-20, 20, shape))
     if dtype != F16 and x.ndim > 1:
         x *= np.exp2(rng.integers(-110, 90, (*shape[:-1], 1)))
@@ -44,7 +44,7 @@ def expect(x, format, **options):
 
 
 def assert_bits(got, want):
-    """Equal in every bit, but one NaN is as good as another."""
+    """Equal in every bit; any NaN equals any other."""
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     unsigned = f"u{got.dtype.itemsize}"
     same = got.view(unsigned) == want.view(unsigned) if got.ndim else got == want
@@ -101,7 +101,7 @@ def assert_zero_tails(q):
 @pytest.mark.parametrize("format", MX)
 def test_every_bfloat16(format, rule):
     every = np.arange(2**16, dtype=np.uint16).view(BF16)
-    # In order, blocks are of one magnitude; by a stride, they mix. Alone, each is its block's maximum.
+    # In order, blocks have one magnitude; by a stride, they mix. Alone, each is its block's maximum.
     alone = np.zeros((2**16 // 16, 32), BF16)
     alone[:, 3] = every[::16]
     for x in (every.reshape(64, 1024), every.reshape(64, 1024).T, alone):
@@ -254,7 +254,7 @@ def test_fp8_given_amax(format, rng):
     ids=repr,
 )
 def test_what_is_no_number(number):
-    """Wherever a number is asked for."""
+    """For every argument that is a number."""
     x, codes = np.ones((4, 32), np.float32), np.ones((4, 32), ml_dtypes.float8_e4m3fn)
     a = np.ones((4, 32), ml_dtypes.bfloat16)
     calls = {
@@ -358,7 +358,7 @@ def test_packed_on_the_device(rng):
     np.testing.assert_array_equal(back.view("u1"), q.get().data.view("u1"))
 
 
-# ---- several at once
+# ---- several arrays
 
 
 @pytest.mark.parametrize("dtype", INPUTS, ids=str)
@@ -402,7 +402,7 @@ def test_transpose_quantize(format, rng):
         assert_same(hg.transpose_quantize_mxfp8(x, format=format, scaling="floor"), want)
 
 
-# ---- and back
+# ---- dequantization
 
 
 @pytest.mark.parametrize("dtype", INPUTS, ids=str)
@@ -445,7 +445,7 @@ def test_packed_scales(shape, rng):
     got = hg.pack_mx_scales(hg.asarray(scale))
     assert isinstance(got, hg.DeviceArray)
     np.testing.assert_array_equal(got.get(), want)
-    # Their bytes do as well, on both sides.
+    # uint8 scales work as well, on both sides.
     np.testing.assert_array_equal(hg.pack_mx_scales(scale.view(np.uint8)), want)
     np.testing.assert_array_equal(hg.pack_mx_scales(hg.asarray(scale).view(np.uint8)).get(), want)
     transposed = hg.pack_mx_scales(hg.asarray(scale).T)
@@ -548,7 +548,7 @@ def test_many_calls_leak_no_memory(rng, free_bytes):
 
 
 def test_streams(streams, rng):
-    """What one stream quantizes another may use at once."""
+    """Another stream may use the result at once."""
     one, two = streams(), streams()
     x = rng.standard_normal((64, 96)).astype(F32)
     for format, _ in itertools.product(QUANTIZED, range(3)):
@@ -558,7 +558,7 @@ def test_streams(streams, rng):
 
 
 def test_a_row_of_more_codes_than_29_bits_count():
-    """Offsets of codes in it pass 2^32 bits."""
+    """Offsets of its elements exceed 2^32 bits."""
     length, tail = 2**29, 128
     part = hg.zeros((1, length >> 11), F32)
     hg.quantize_fp8(part).data.get()
@@ -585,7 +585,7 @@ def test_whole_lines_are_written():
     """
     x = hg.asarray(np.random.default_rng(0).standard_normal((512, 1024)).astype(BF16))
     eight, four = hg.quantize_mxfp8(x), hg.quantize_mxfp4(x)
-    scales = 2 / 32  # in both orders
+    scales = 2 / 32  # logical and in GEMM order
     most = {
         "mxfp8": (lambda: hg.quantize_mxfp8(x), 1 + scales, 1.42),
         "mxfp8, axis 0": (lambda: hg.quantize_mxfp8(x, axis=0), 1 + scales, 1.42),

@@ -28,7 +28,7 @@ def offsets(lengths):
 
 
 def wide(shape, rng, dtype=F32):
-    """Numbers of many magnitudes, zeros among them."""
+    """Values of many magnitudes, with zeros."""
     x = rng.standard_normal(shape) * np.exp2(rng.integers(-10, 10, shape))
     x *= np.exp2(rng.integers(-4 if dtype == F16 else -100, 4, (1, shape[1])))
     x[rng.random(shape) < 0.05] = 0
@@ -82,7 +82,12 @@ def test_any_layout(rng):
 
 def test_nan_and_infinity_spoil_their_block_only(rng):
     x = wide((120, 33), rng)
-    x[5, 0], x[40, 1], x[70, 2], x[119, 3] = np.nan, np.inf, -np.inf, np.nan  # the last one in no group
+    x[5, 0], x[40, 1], x[70, 2], x[119, 3] = (
+        np.nan,
+        np.inf,
+        -np.inf,
+        np.nan,
+    )  # the last one after the last group
     check(x, offsets([33, 64, 20]))
 
 

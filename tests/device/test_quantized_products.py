@@ -1,4 +1,4 @@
-"""From numbers to codes to products, as users go."""
+"""From floats to quantized arrays to products, as users do it."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,7 +18,7 @@ LENGTHS = [0, 1, 31, 32, 33, 96, 128, 160, 1664]
 @pytest.mark.parametrize("format", QUANTIZED)
 @pytest.mark.parametrize("k", LENGTHS)
 def test_quantize_then_multiply(format, k, rng, matrix_kernels):
-    """What the quantizers write is read in place, by a product that is right in every column."""
+    """The quantizers' output is read in place, and every column of the product is correct."""
     x, w = rng.standard_normal((37, k)).astype(BF16), rng.standard_normal((70, k)).astype(F32)
     options = {"hadamard": k % 16 == 0} if format == "mxfp4_e2m1" else {"format": format}
     function = {"f": hg.quantize_fp8, "m": hg.quantize_mxfp8}[format[0]]
@@ -34,9 +34,7 @@ def test_quantize_then_multiply(format, k, rng, matrix_kernels):
     assert [name for name in used.kernels if not name.startswith(main)] in ([], ["split_reduce"])
     assert_gemm_close(got.get(), a.get(), b.get().T)
     np.testing.assert_array_equal(hg.matmul(a.get(), b.get().T, dtype=F32), got.get())
-    if format.startswith(
-        "mx"
-    ):  # the scales that a quantizer writes for products are those of the logical ones
+    if format.startswith("mx"):  # the scales in GEMM order equal the logical scales
         plain = [hg.ScaledArray(q.data, q.scale, q.format, hadamard=q.hadamard) for q in (a, b) if k % 2 == 0]
         if plain:
             np.testing.assert_array_equal(hg.matmul(plain[0], plain[1].T, dtype=F32).get(), got.get())
@@ -150,12 +148,12 @@ def test_many_calls_leak_no_memory(rng, free_bytes):
     assert free_bytes() == before
 
 
-# ---- anything goes
+# ---- random calls
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_calls(seed):
-    """Shapes, layouts, formats, rules and epilogues drawn by lot."""
+    """Random shapes, layouts, formats, rules and epilogues."""
     rng = np.random.default_rng(seed)
     m, n, k = (int(x) for x in rng.integers(1, (150, 150, 400)))
     kind = rng.choice(["fp8", "mxfp8", "mxfp4"])
@@ -192,7 +190,7 @@ def test_random_calls(seed):
 
 
 def any_layout(x, rng):
-    """The same numbers somewhere in a larger array, in some order of memory."""
+    """The same values somewhere in a larger array, in some memory order."""
     rows, columns = x.shape
     big = np.full((rows + 3, 2 * columns + 5), np.nan, np.float32).astype(x.dtype)
     way = rng.integers(5)
@@ -210,7 +208,7 @@ def any_layout(x, rng):
 
 
 def test_threads_share_an_array(rng):
-    """The first product that needs them makes the scales' other order; all may be the first."""
+    """The first product converts the scales to GEMM order; any thread may be the first."""
     x = rng.standard_normal((40, 96)).astype(F32)
     eight, four = hg.quantize_mxfp8(x), hg.quantize_mxfp4(x, hadamard=False)
     expected = hg.matmul(eight, four.T, dtype=F32)

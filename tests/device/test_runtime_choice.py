@@ -1,4 +1,4 @@
-"""Which library hip-python is made to open. Each case in a process of its own, for a choice is made once."""
+"""Which library hip-python opens. Each case in its own process, because the choice is made once."""
 
 import ctypes.util
 import re
@@ -35,7 +35,7 @@ COMPILER = [shutil.which("cc")] if shutil.which("cc") else [sys.executable, "-m"
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Build a ROCm tree whose libamdhip64.so has nothing but hipGetDeviceCount, with this body."""
+    """Build a ROCm tree whose libamdhip64.so has only hipGetDeviceCount, with this body."""
 
     def make(body: str, *flags: str) -> Path:
         root = tmp_path_factory.mktemp("rocm")
@@ -307,7 +307,7 @@ def test_another_library_is_open_already(choose, two_gpus, no_gpu):
     assert text.startswith(
         f"RuntimeNotFoundError | HIPGEMM_RUNTIME=emulator, but this process has already opened {library}"
     )
-    # As under torch: auto uses what is there.
+    # As after importing torch: auto uses the loaded library.
     assert choose("auto", opened.format(library) + SHOW) == [f"rocm {library} 2"]
     (text,) = choose("auto", opened.format(f"{no_gpu}/lib/libamdhip64.so") + SHOW)
     assert "the emulator cannot be used instead" in text

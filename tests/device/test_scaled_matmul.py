@@ -35,7 +35,7 @@ def kernels(a, b):
 
 
 def matrix(rows, k, format, rng, exact=False):
-    """A quantized (rows, K) on the host: any codes but NaN and Inf, any scales of moderate size."""
+    """A quantized (rows, K) on the host: any elements but NaN and Inf, any scales of moderate size."""
     if exact:
         return exact_scaled((rows, k), rng, format)
     form = QUANTIZED[format]
@@ -59,7 +59,7 @@ def check(a, b, out_dtype=F32, exact=False, **epilogue):
     assert hg.matmul(a, b.T, out, **epilogue) is out
     assert_gemm_close(out, a, b.T, exact=exact, **epilogue)
     x, y = hg.asarray(a), hg.asarray(b)
-    for _ in range(2):  # the second finds the scales in place
+    for _ in range(2):  # the second finds the scales in GEMM order
         target = hg.asarray(poison(np.empty_like(out)))
         assert hg.matmul(x, y.T, target, **epilogue) is target
         np.testing.assert_array_equal(target.get().view("u1"), out.view("u1"))
@@ -171,7 +171,7 @@ def test_row_scales_in_any_layout(rng, matrix_kernels):
 
 
 def test_scales_are_applied_before_rounding():
-    """The raw sum is far beyond float16."""
+    """The unscaled sum is far beyond float16."""
     a = hg.ScaledArray(np.full((4, 64), 448, F32).astype(ml_dtypes.float8_e4m3fn), 2.0**-10, "fp8_e4m3")
     np.testing.assert_array_equal(hg.matmul(a, a.T, dtype=F16), np.full((4, 4), 448**2 * 64 / 2**20, F16))
 

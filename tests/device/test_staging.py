@@ -1,4 +1,4 @@
-"""Copies between host and device: in pieces, in any layout, through bounded pinned memory."""
+"""Copies between host and device: in chunks, in any layout, through bounded pinned memory."""
 
 import itertools
 import threading
@@ -18,7 +18,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces of 4 KiB, four of them at most."""
+    """Chunks of 4 KiB, four of them at most."""
     staging = _hip.runtime().staging[0]
     _hip.synchronize()
     staging.trim()
@@ -60,7 +60,7 @@ def test_pieces_cover_all():
 
 
 def test_what_goes_up_may_change_at_once(small, rng):
-    """The stream has not run when the source changes."""
+    """The source changes before the stream has run."""
     x = rng.integers(0, 256, (9, 1000), np.uint8)
     for source in (x.copy(), np.pad(x, ((0, 0), (0, 24)))[:, :1000], x.copy().T):
         expected, made = source.copy(), hg.empty(source.shape, np.uint8)
@@ -93,7 +93,7 @@ def test_big_arrays_take_little_pinned_memory(rng):
 
 
 def test_pieces_are_under_way_together(small, monkeypatch, rng):
-    """Up: no wait while there is room. Down: the next piece is queued before the one before is waited for."""
+    """Upload: no wait while buffers are free. Download: a chunk is queued before the wait for the last."""
     x = rng.integers(0, 256, 3 * 4096, np.uint8)
     y = hg.empty(x.shape, np.uint8)
     hg.synchronize()
@@ -154,7 +154,7 @@ def test_threads_share_what_there_is(small, streams, rng):
 
 
 def test_pinned_memory_that_runs_out(small, monkeypatch, rng):
-    """Then what there is must do; with none at all it is an error, and the next call works."""
+    """Then the existing buffers are used; without any it is an error, and the next call works."""
     x = rng.integers(0, 256, (5, 9000), np.uint8)
     real, left = _hip.allocate_raw, 0
 
@@ -176,7 +176,7 @@ def test_pinned_memory_that_runs_out(small, monkeypatch, rng):
 
 
 def test_idle_buffers_give_way(monkeypatch, rng):
-    """To one of another size, where the host has no more."""
+    """To a buffer of another size, where the host has no more memory."""
     staging = _hip.runtime().staging[0]
     _hip.synchronize()
     staging.trim()
@@ -202,7 +202,7 @@ def test_faults_are_reported_once_and_lose_no_buffer(small, rng):
 
     beyond = hg.asarray(Beyond(x.view(np.uint16).__cuda_array_interface__)).view(BF16)
     for _ in range(5):
-        out = hg.matmul(beyond, x)  # 512 KiB: many pieces are lost with it
+        out = hg.matmul(beyond, x)  # 512 KiB: many chunks are lost with it
         with pytest.raises(hg.HipError, match="hipErrorIllegalAddress"):
             out.get()
         _hip.synchronize()
@@ -212,7 +212,7 @@ def test_faults_are_reported_once_and_lose_no_buffer(small, rng):
 
 
 def test_numbers_far_apart_come_down_alone(device_memory, rng, monkeypatch):
-    """Not with the gigabytes between them."""
+    """Without the gigabytes between them."""
     device_memory(13 << 30)
     real, moved = _staging.download, []
 

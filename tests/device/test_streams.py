@@ -15,7 +15,7 @@ BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 
 
 class Stream:
-    """What other libraries hand around: an object with int()."""
+    """A stream as other libraries pass it: an object with int()."""
 
     def __init__(self, handle):
         self.handle = handle
@@ -52,8 +52,8 @@ def test_overwriting_waits_for_readers(streams, rng):
     eye = hg.asarray(np.eye(64).astype(BF16))
     before = a.get()
     reads = [hg.matmul(a, eye, dtype=F32, stream=stream) for stream in (first, third)]
-    hg.matmul(b, eye, a, stream=second)  # overwrites what both have still to read
-    np.testing.assert_array_equal(a.get(), b.get())  # and is waited for first
+    hg.matmul(b, eye, a, stream=second)  # overwrites what both products still have to read
+    np.testing.assert_array_equal(a.get(), b.get())  # ordered after the product
     for out in reads:
         np.testing.assert_array_equal(out.get(), before.astype(F32))
 
@@ -79,7 +79,7 @@ def test_memory_is_not_reused_too_early(streams, rng):
         expected.append(x)
         temporary = hg.asarray(x, stream=first)
         results.append(hg.matmul(temporary, eye, stream=second))
-        del temporary  # freed while the other stream has still to read it
+        del temporary  # freed while the other stream still has to read it
     for got, want in zip(results, expected, strict=True):
         np.testing.assert_array_equal(got.get(), want)
 
@@ -128,7 +128,7 @@ def test_stream_objects(rng):
     assert repr(first) == f"Stream({int(first):#x}, device=0)"
     x = hg.asarray(a, stream=first)
     out = hg.matmul(x, hg.asarray(w, stream=second).T, stream=second)
-    if _hip.runtime().kind == "emulator":  # which runs work only at a wait
+    if _hip.runtime().kind == "emulator":  # which runs work only when something waits
         assert not second.query()
     second.synchronize()
     assert second.query()
@@ -156,7 +156,7 @@ def test_streams_are_used_again(rng):
 
 
 def test_streams_wait_for_each_other(streams):
-    """By hand, for work that hipgemm does not know of."""
+    """Explicitly, for work of other libraries."""
     x = hg.zeros(4, F32)
     hg.synchronize()
     for way in ("stream", "event", "recorded event", "foreign stream"):
@@ -190,7 +190,7 @@ def test_events(rng):
     assert event.query()
     assert start.query()
     assert 0 < start.elapsed(event) < 60_000
-    event.record()  # elsewhere by now
+    event.record()  # recorded again, later
     assert event.elapsed(hg.Event().record(stream)) > -60_000
     with pytest.raises(TypeError, match=r"Event.record: stream must be None"):
         event.record("x")
@@ -226,7 +226,7 @@ def test_faults_reach_who_waits():
 
 
 def test_threads(streams):
-    """Many threads, each with shapes and a stream of its own, from NumPy and resident in turn."""
+    """Many threads, each with its own shapes and stream, alternately from NumPy and from device memory."""
     failures = []
 
     def work(seed, stream):

@@ -1,4 +1,4 @@
-"""Many threads, streams and devices at once; forks; Ctrl-C. Each in a process of its own."""
+"""Many threads, streams and devices at once; forks; Ctrl-C. Each in its own process."""
 
 import signal
 import subprocess
@@ -27,7 +27,7 @@ shapes = [(17, 33, 40), (64, 20, 64), (5, 70, 36), (33, 65, 9)]
 host = [(random_matrix((m, k), rng), random_matrix((n, k), rng), rng.standard_normal(n).astype(F32))
         for m, n, k in shapes]
 quantized = [(hg.quantize_mxfp8(a), hg.quantize_mxfp8(w)) for a, w, _ in host]
-def resident(device):  # their scales come into order at the first product, whichever thread has it
+def resident(device):  # scales are converted to GEMM order at the first product, in any thread
     return [tuple(hg.asarray(q, device=device) for q in pair) for pair in quantized]
 
 shared = [[(hg.asarray(a, device=d), hg.asarray(w, device=d).T, hg.asarray(b, device=d)) for a, w, b in host]
@@ -120,7 +120,7 @@ q = hg.quantize_mxfp8(x)
 hg.matmul(x, x)
 busy = threading.Thread(target=lambda: [hg.matmul(x, x).get() for _ in range(300)])
 busy.start()
-time.sleep(0.01)  # the fork may come while another thread holds any lock
+time.sleep(0.01)  # fork while another thread may hold any lock
 read, write = os.pipe()
 pid = os.fork()
 if pid == 0:
@@ -140,7 +140,7 @@ if pid == 0:
     assert hg.usage().kernels
     del x, y, stream, event, q
     gc.collect()
-    import hipgemm.reference  # what needs no GPU works
+    import hipgemm.reference  # works without a GPU
     assert hg.can_use("matmul", np.ones((2, 2), BF16), np.ones((2, 2), BF16)).kernel
     os.write(write, b"%d" % reported)
     os._exit(0)
@@ -206,7 +206,7 @@ print("handled", calls)
 
 @pytest.mark.emulator("signals between any two bytecodes: on an H200 the first hung, the second lost memory")
 def test_signal_handlers_may_call(run_python: Run) -> None:
-    """Python runs them anywhere in the main thread, also while the pool is at work."""
+    """Python runs them anywhere in the main thread, also inside the pool."""
     done = run_python(HEAD + HANDLER)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[-1]) > 100
@@ -256,7 +256,7 @@ print("interrupted", interrupted, flush=True)
 
 @pytest.mark.emulator("signals between any two bytecodes: on an H200 the first hung, the second lost memory")
 def test_interrupted_calls_leave_a_usable_process() -> None:
-    """Ctrl-C at any time: the next call is right, and no memory is gone."""
+    """Ctrl-C at any time: the next call is correct, and no memory is leaked."""
     child = subprocess.Popen(
         [sys.executable, "-c", HEAD + INTERRUPT],
         stdin=subprocess.PIPE,
@@ -282,12 +282,12 @@ def test_interrupted_calls_leave_a_usable_process() -> None:
 
 @pytest.mark.emulator("a product that takes long, and says whether it is done")
 def test_a_long_product_answers_ctrl_c(run_python: Run) -> None:
-    """Before it ends: the stream is still at work. The next call is right."""
+    """Before it ends, while the stream is busy. The next call is correct."""
     done = run_python(
         HEAD
         + """
 a = np.ones((3072, 3072), BF16)
-hg.matmul(a[:64], a[:64].T)  # all is loaded
+hg.matmul(a[:64], a[:64].T)  # everything is loaded
 def interrupt(number, frame):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)

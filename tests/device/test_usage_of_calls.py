@@ -40,7 +40,7 @@ def test_products(operands):
 
 @pytest.mark.matrix
 def test_can_use_shares_the_plan_of_a_call(monkeypatch):
-    """Of every operation, with and without an output; what no cache key holds is still checked."""
+    """For every operation, with and without an output; what is not in the cache key is still checked."""
     x, w, at = np.ones((64, 64), BF16), np.ones((2, 64, 64), BF16), np.array([0, 32, 64], np.int32)
     calls = [
         ("matmul", (x, x, np.zeros((64, 64), BF16)), {"alpha": np.float32(0.5)}),

@@ -144,7 +144,7 @@ def assemble(kernels: Mapping[str, Snippet]) -> bytes:
 
 
 def with_agprs(text: str, registers: Sequence[int]) -> str:
-    """An instruction with these VGPRs taken from and brought back to AGPRs of the same numbers."""
+    """An instruction with these VGPRs copied from and back to AGPRs of the same numbers."""
     names = "|".join(map(str, registers))
     text = re.sub(rf"\bv({names})\b", r"a\1", text)
     text = re.sub(rf"\bv\[({names}):", r"a[\1:", text)

@@ -17,7 +17,7 @@ import numpy as np
 
 @contextmanager
 def checks(names: str) -> Iterator[None]:
-    """Turn checks on for the launches and allocations within."""
+    """Enable checks for the launches and allocations in a block."""
     lib = asm.library()
     assert lib.hipgemm_emulator_set_check(names.encode()) == 0
     try:
@@ -49,7 +49,7 @@ class Snippets:
 
 
 def note_texts() -> list[str]:
-    """All notes of this process: what checks have to say that ends no launch."""
+    """All notes of this process: messages of the checks that end no launch."""
     text = ctypes.create_string_buffer(4096)
     message: list[str] = []
     while asm.library().hipgemm_emulator_note(ctypes.c_uint64(len(message)), text, ctypes.c_size_t(4096)):
@@ -58,7 +58,7 @@ def note_texts() -> list[str]:
 
 
 def nops(states: int) -> str:
-    """Instructions that stand for so many wait states."""
+    """Instructions that count as so many wait states."""
     text = ""
     while states > 0:
         text += f"s_nop {min(states, 16) - 1}\n"

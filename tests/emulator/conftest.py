@@ -17,7 +17,7 @@ def code_object(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kernel(code_object: Path) -> Iterator[Callable[[str], Any]]:
-    """Give a kernel of it by name, from a module of this test's own."""
+    """A kernel of it by name, from a module loaded for this test."""
     from hipapi import check, hip
 
     module = check(hip.hipModuleLoad(str(code_object).encode()))

@@ -1,4 +1,4 @@
-"""Every form that the assembler takes of every vector ALU instruction, with what it must do.
+"""Every form that the assembler accepts of every vector ALU instruction, with its expected result.
 
 A form is an operand kind or a modifier: an SGPR or a constant as one of the sources, signs, clamp, output
 scaling, op_sel, DPP, SDWA, registers indexed by M0, a partial EXEC. What the operation itself does is in the
@@ -54,7 +54,7 @@ class Variant:
     row: Row
     form: str
     case: Case
-    sources: list[Rows]  # what the operation sees
+    sources: list[Rows]  # the operation's inputs
     after: Callable[[Rows], Rows] = unchanged  # of the result
     lanes: Array = field(default_factory=lambda: np.ones(SAMPLES, bool))  # that are written
     rows: Rows | None = None  # the result, where no formula gives it
@@ -464,7 +464,7 @@ def of_index(row: Row, rng: np.random.Generator) -> Iterator[Variant]:
 
 
 def without_formula(row: Row) -> bool:
-    """What tests of their own check on plain VGPRs: forms are compared with that."""
+    """What other tests check on plain VGPRs: forms are compared with that."""
     names = ("v_div_fixup", "v_sin_", "v_cos_", "v_trig_", "v_cvt_", "v_fma_mix")
     return row.name not in FORMULAS and row.name.startswith(names) and len(row.destinations) == 1
 
@@ -488,7 +488,7 @@ def rows_of(family: str) -> list[Row]:
 
 
 def variants(family: str, maker: Callable[[Row, np.random.Generator], Iterator[Variant]]) -> list[Variant]:
-    """Those that the assembler takes."""
+    """Those that the assembler accepts."""
     rng = np.random.default_rng(len(family) + MAKERS.index(maker))
     found = [v for row in rows_of(family) for v in maker(row, rng)]
     taken = assembles([v.case.lines() for v in found])
@@ -523,7 +523,7 @@ def assembles(texts: list[str]) -> list[bool]:
 # ---- which forms no test runs -------------------------------------------------------------------------
 
 VALU = ("VOP1", "VOP2", "VOPC", "VOP3", "VOP3P")
-# What the emulator does not know: typed and formatted buffers, the global wave sync unit.
+# What the emulator does not support: typed and formatted buffers, the global wave sync unit.
 UNKNOWN = r"_format_|_gws_|^v_screen_partition"
 MEMORY = ("DS", "MUBUF", "MTBUF", "FLAT", "GLOBAL", "SCRATCH")
 

@@ -104,7 +104,7 @@ assert free_bytes() == 1 << 20
 
 
 def test_devices_have_what_the_host_can_give(run_python: Callable[..., Any]) -> None:
-    """All devices share it, and the error says whose memory it is."""
+    """All devices share it, and the error says so."""
     code = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_api_memory import *
@@ -280,7 +280,7 @@ def test_stream_ordered_allocation(kernel: Kernel) -> None:
     pointer = check(hip.hipMallocAsync(4, stream))
     launch(kernel("store"), address(pointer), i32(3), stream=stream)
     check(hip.hipFreeAsync(pointer, stream))
-    assert free_bytes() == before - 4  # the stream has not come to the free
+    assert free_bytes() == before - 4  # the stream has not reached the free
     check(hip.hipStreamSynchronize(stream))
     assert free_bytes() == before
     launch(kernel("store"), address(pointer), i32(3), stream=stream)
@@ -328,7 +328,7 @@ def test_pools() -> None:
 
     check(lib.hipMemPoolCreate(ctypes.byref(pool), ctypes.byref(Properties(1, 0, 1, 0))))
     check(lib.hipMallocFromPoolAsync(ctypes.byref(pointer), size_t(1000), pool, None))
-    assert (attribute(7), attribute(8)) == (1000, 1000)  # used, and its high mark
+    assert (attribute(7), attribute(8)) == (1000, 1000)  # used, and its high-water mark
     check(lib.hipFreeAsync(pointer, None))
     check(hip.hipDeviceSynchronize())
     assert (attribute(7), attribute(8)) == (0, 1000)

@@ -1,4 +1,4 @@
-"""Streams, events and their failures: the late runtime shows every missing synchronization."""
+"""Streams, events and their failures: late mode exposes every missing synchronization."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_stream_properties() -> None:
 
 
 def wait_for(stream: Any) -> None:
-    """By ctypes, which lets other threads run Python meanwhile, as hip-python 7 does not."""
+    """By ctypes, which releases the GIL, as hip-python 7 does not."""
     check(lib.hipStreamSynchronize(void_p(address(stream))))
 
 
@@ -452,7 +452,7 @@ def test_many_threads(kernel: Kernel) -> None:
 
 
 def test_per_thread_streams_are_apart() -> None:
-    """Work is queued on this thread's own; another thread's wait for its own leaves it there."""
+    """Work is queued on this thread's own stream; another thread's wait for its own does not run it."""
     own = void_p(2)  # hipStreamPerThread
     pinned = check(hip.hipHostMalloc(4, 0))
     value = i32.from_address(address(pinned))
@@ -541,7 +541,7 @@ assert memory[2].get()[0] == 12
 check(hip.hipSetDevice(1))
 with expect({ILLEGAL_ADDRESS}): check(hip.hipDeviceSynchronize())
 
-# Events and streams know their device; another thread begins on device 0.
+# Events and streams belong to their device; another thread begins on device 0.
 stream, event = check(hip.hipStreamCreate()), check(hip.hipEventCreate())
 check(hip.hipSetDevice(2))
 with expect({INVALID_HANDLE}, "device 1", "device 2"): check(hip.hipEventRecord(event, None))

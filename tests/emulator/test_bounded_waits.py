@@ -1,4 +1,4 @@
-"""Waits with a limit: a launch is put off between workgroups, and goes on at the next wait."""
+"""Waits with a limit: a launch is suspended between workgroups, and continues at the next wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 NOT_READY, INVALID_HANDLE = 600, 400
 GROUPS = 3000
-# Each workgroup counts for about a millisecond, then adds its number to what is in its place.
+# Each workgroup counts for about a millisecond, then adds its number to its element.
 BODY = """
     s_load_dwordx2 s[4:5], s[0:1], 0x0
     v_lshlrev_b32 v1, 2, v0
@@ -40,7 +40,7 @@ def call(name: str, *arguments: object) -> int:
 
 
 class Launches:
-    """A kernel that takes long, its buffer and a stream."""
+    """A slow kernel, its buffer and a stream."""
 
     def __init__(self) -> None:
         self.module = asm.Module({"long": asm.Snippet(BODY, kernarg=8)})
@@ -96,7 +96,7 @@ def test_a_wait_ends_in_time_and_the_launch_goes_on() -> None:
             times.append(seconds)
         assert code == 0
         assert len(times) >= 3
-        assert np.median(times) < 0.1  # 20 ms, and the workgroups under way
+        assert np.median(times) < 0.1  # 20 ms, and the workgroups already started
         assert (it.result() == WANT).all()
 
 
@@ -154,7 +154,7 @@ def test_events_devices_and_what_other_streams_do() -> None:
 
 
 def test_two_threads_share_the_work() -> None:
-    """One waits with a limit, the other to the end; each may go on with what the other left."""
+    """One waits with a limit, the other to the end; each may continue the other's launch."""
     with launches() as it:
         for _ in range(3):
             it.launch()
@@ -226,7 +226,7 @@ except KeyboardInterrupt:
 
 
 def test_checks_see_one_launch(run_python: Callable[..., Any]) -> None:
-    """State of the checks goes over from one part of a launch to the next: two workgroups, one place."""
+    """The checks keep their state when a launch is suspended: two workgroups, one address."""
     code = """
 import sys
 sys.path.insert(0, "tests/emulator")

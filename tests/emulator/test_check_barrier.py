@@ -1,4 +1,4 @@
-"""Barrier divergence, which the race check reports: lanes or waves that others wait for in vain."""
+"""Barrier divergence, which the race check reports: lanes or waves that never arrive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asm
 import pytest
 from checked import Snippets
 
-# s8 is the wave's number.
+# s8 is the wave's index.
 WAVE = "v_readfirstlane_b32 s8, v0\ns_lshr_b32 s8, s8, 6\ns_cmp_eq_u32 s8, 0\n"
 
 # name: body, work-items, what the report says ("": clean)

@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, str]] = {
     "descriptor": (BUFFER + "buffer_load_dwordx4 v[4:7], v1, s[4:7], 0 offen\n", ""),
 }
 SHORT = {"arguments_beyond": 40, "arguments_widened": 40, "arguments_vector": 40}
-# The loader lays argument blocks out as the descriptor says.
+# The layout of argument blocks is the descriptor's.
 KERNELS = Snippets(
     {
         name: asm.Snippet(SET_UP + body + WAIT, lds=1024, kernarg=SHORT.get(name, 64))
@@ -148,7 +148,7 @@ def test_other_device(run_python: Callable[..., CompletedProcess[str]]) -> None:
 
 
 def test_found_at_landing() -> None:
-    """LDS that is out of reach is out of reach late and early."""
+    """LDS out of range is reported in late and in early mode."""
     for mode in (b"late", b"early", b"random:1"):
         assert asm.library().hipgemm_emulator_set_memory(mode) == 0
         assert "LDS offset 1024" in KERNELS.report("lds_beyond", "bounds")

@@ -1,4 +1,4 @@
-"""Compiled kernels under all checks: what the compiler makes of clean code is clean, at every level."""
+"""Compiled kernels under all checks: correct code has no findings, at every optimization level."""
 
 from __future__ import annotations
 

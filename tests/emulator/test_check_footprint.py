@@ -1,4 +1,4 @@
-"""Which registers the checks think an instruction reads and writes.
+"""The registers that an instruction reads and writes, according to the checks.
 
 The widths come from elsewhere: clang's assembler accepts a register tuple only if it is as long as the
 instruction's operand, so the text of an instruction shows them. What the text does not show (which operand is
@@ -193,7 +193,7 @@ def test_operands_of_our_kernels() -> None:
     while at < len(code):
         instruction = code[at : at + LONGEST]
         size, text = ask("hipgemm_emulator_disassemble", instruction)
-        at += size or 4  # padding between kernels
+        at += size or 4  # padding
         if not size or text in seen:
             continue
         seen.add(text)

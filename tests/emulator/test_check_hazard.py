@@ -185,7 +185,7 @@ FREE = {
     "other_hwreg": ("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 2), 0", "s_getreg_b32 s4, hwreg(HW_REG_HW_ID)"),
 }
 
-# Registers that a load is on its way to. `out` is in s[4:5]; v2 is a zero.
+# Registers with a load in flight. `out` is in s[4:5]; v2 is a zero.
 START = "s_load_dwordx2 s[4:5], s[0:1], 0x0\nv_mov_b32 v2, 0\ns_waitcnt lgkmcnt(0)\n"
 TWO_SCALARS = "s_load_dword s6, s[0:1], 0x0\ns_load_dword s7, s[0:1], 0x0\n"
 TWO_VECTORS = "global_load_dword v4, v2, s[4:5]\nglobal_load_dword v5, v2, s[4:5]\n"
@@ -301,14 +301,14 @@ def test_in_flight(name: str) -> None:
     assert KERNELS.report(f"flight_{name}_good", "hazard") == ""
 
 
-# Kernels of AMD for gfx950 keep fewer wait states here than the compiler would; from how many on, if so.
+# AMD's kernels for gfx950 keep fewer wait states here than the compiler; from how many on, if so.
 ADVICE = {"xdl4_valu": 6, "xdl4_lds": 6, "xdl4_overwrite": 6, "xdl8_valu": 10, "xdl16_valu": 18, "m0_dma": 0}
 ADVICE |= {"xdl4_agpr": 6, "fp4_valu": 10}
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_advice_or_wrong_values(name: str) -> None:
-    """A finding says which it is; under `all` advice is a note, and ends no launch."""
+    """A finding says whether it is advice; under `all` advice is a note, and ends no launch."""
     need = RULES[name][2]
     kernel = f"{name}_{need - 1}"
     advice = ADVICE.get(name, need) < need

@@ -1,4 +1,4 @@
-"""Our own kernels under the sanitizers: clean as they are, and caught with a wait or a gap taken out."""
+"""Our own kernels under the sanitizers: no findings, except with a wait or a gap removed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for kernel in GEMMS.values():
 
 @pytest.mark.parametrize("memory", ["late", "early", "random:3"])
 def test_products(memory: str, run_python: Callable[..., CompletedProcess[str]]) -> None:
-    """Every product kernel, over all of K and in parts."""
+    """Every product kernel, without and with split K."""
     done = run_python(
         PRODUCTS.format(folder=str(DEVICE_TESTS)),
         HIPGEMM_RUNTIME="emulator",
@@ -200,7 +200,7 @@ def test_no_waits_for_lds_and_scalars(name: str) -> None:
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_no_waits_for_vector_memory(name: str) -> None:
-    """Without waits the DMA is late, and LDS is read before anything has been written to it."""
+    """Without waits the DMA is late, and LDS is read before it is written."""
     image, changed = patched(lambda word: word | 0xC00F if word & WAIT_MASK == WAIT else word)
     assert changed
     report = run(image, GEMMS[name], "uninit")

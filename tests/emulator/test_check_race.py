@@ -1,4 +1,4 @@
-"""The race check: for every rule a kernel that breaks it, and a twin that does not."""
+"""The race check: for every rule a kernel that violates it, and one that does not."""
 
 from __future__ import annotations
 

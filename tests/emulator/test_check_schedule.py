@@ -1,4 +1,4 @@
-"""The race check on our own schedules: clean as they are, and caught with a fetch, wait or barrier moved."""
+"""The race check on our own schedules: no findings, except with a fetch, wait or barrier moved."""
 
 from __future__ import annotations
 

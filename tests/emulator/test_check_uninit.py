@@ -50,7 +50,7 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"ds_write_b32 v1, v0\nds_read_b32 v5, v1\ns_waitcnt lgkmcnt(0)\n{STORE}",
         "LDS at 0x0, which nothing has written; it was read by 0x",
     ),
-    "lds_stored": (  # the store is no finding, what becomes of it is, and names the register
+    "lds_stored": (  # the store is no finding; its use is, and names the register
         f"ds_write_b32 v1, v9\nds_read_b32 v5, v1\ns_waitcnt lgkmcnt(0)\n{STORE}",
         f"ds_write_b32 v1, v9\nds_write_b32 v1, v0\nds_read_b32 v5, v1\ns_waitcnt lgkmcnt(0)\n{STORE}",
         "v9, which nothing has written; it was read by",
@@ -217,7 +217,7 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         "s_cbranch_scc1 .Ly2\n.Ly2:",
         "a branch depends on an undefined scc. It comes from v5",
     ),
-    # Selectors and shifts that each lane has its own of, known in part or in the lanes that count.
+    # Selectors and shifts per lane, defined in part or in the lanes that matter.
     "permuted_by_lanes": (
         f"v_cvt_pk_fp8_f32 v9, v2, v2\nv_mov_b32 v8, 0x02000100\nv_perm_b32 v5, v0, v9, v8\n{STORE}",
         "v_cvt_pk_fp8_f32 v9, v2, v2\nv_and_b32 v8, 1, v0\nv_or_b32 v8, 0x04000100, v8\n"
@@ -247,7 +247,7 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"s_mov_b64 exec, 1\nv_writelane_b32 v5, 7, 0\n{STORE}",
         "lane 1 stores",
     ),
-    "spilled_mask": (  # followed by the byte
+    "spilled_mask": (  # tracked by bytes
         "s_or_b32 s9, s20, 0x00010101\nv_writelane_b32 v5, s9, 0\ns_nop 4\nv_readlane_b32 s8, v5, 0\n"
         "s_cmp_eq_u32 s8, 0\ns_cbranch_scc1 .Lx3\n.Lx3:",
         "s_or_b32 s9, s20, 0x01010101\nv_writelane_b32 v5, s9, 0\ns_nop 4\nv_readlane_b32 s8, v5, 0\n"
@@ -320,7 +320,7 @@ KERNELS = Snippets(
 
 
 def launch(name: str, prepare: Callable[[ctypes.CDLL, ctypes.c_void_p], object] | None = None) -> str:
-    """Run with a written and a fresh buffer of 4 KiB; `prepare` may do something about the fresh one."""
+    """Run with a written and a new buffer of 4 KiB; `prepare` may write to the new one."""
     lib = asm.library()
     with checks("uninit"):
         output, fresh, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()

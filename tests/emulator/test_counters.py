@@ -280,7 +280,7 @@ def test_dma() -> None:
         s_waitcnt vmcnt(0)
     """
     found = count(body, np.zeros(1024, np.uint8), lds=1024)
-    assert found.global_read_bytes == found.unique_read_bytes == 960  # the rest is out of range
+    assert found.global_read_bytes == found.unique_read_bytes == 960  # the others are out of range
     assert found.l2_read_requests == 8
     assert found.lds_dma_bytes == 1024  # zeros are written, too
     assert found.lds_written_bytes == found.lds_data_clocks == 0
@@ -310,7 +310,7 @@ def memory(instruction: str, address: Address, size: int = 65536, **more: Any) -
         (stride(0), 1, 4, 1),
         (stride(256), 64, 256, 64),
         (lambda lane: 256 * lane + 126, 128, 256, 128),  # each over the end of a line
-        (lambda lane: 128 * (lane % 3) + lane // 3 * 4, 3, 256, 3),  # to and fro
+        (lambda lane: 128 * (lane % 3) + lane // 3 * 4, 3, 256, 3),  # alternating
         (stride(2), 2, 130, 2),  # overlapping; the last reaches into the second line
     ],
 )

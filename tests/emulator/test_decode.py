@@ -64,7 +64,7 @@ def disassemble() -> Disassemble:
 
 
 def assemble(lines: list[str], tmp_path: Path) -> list[bytes | str]:
-    """Bytes of each line, or the assembler's complaint."""
+    """Bytes of each line, or the assembler's error."""
     source = tmp_path / "lines.s"
     source.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "ziglang", "clang", "-cc1as", "-triple", "amdgcn-amd-amdhsa"]

@@ -29,9 +29,9 @@ hipStreamDestroy hipStreamSynchronize hipStreamWaitEvent"""
 TRITON = """hipDriverGetVersion hipDrvLaunchKernelEx hipFuncGetAttribute hipGetErrorString hipGetLastError
 hipGetProcAddress hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadDataEx hipModuleUnload
 hipPointerGetAttribute"""
-# hip-python's own examples, and what it calls without a look whether it is there.
+# hip-python's own examples, and what it calls without checking that it exists.
 HIP_PYTHON = """hipGetDevicePropertiesR0600 hipStreamCreate hipApiName hipCreateChannelDesc"""
-# What programs of HIP's begin and end with.
+# What HIP programs begin and end with.
 PROGRAMS = """hipDeviceReset hipPeekAtLastError"""
 
 

@@ -1,5 +1,5 @@
-"""Memory and threads that the host does not have: every call for them fails once, and no HIP call crashes,
-hangs, forgets the failure or loses memory."""
+"""Out of memory and threads: every such call fails once, and no HIP call crashes,
+hangs, loses the error or leaks memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every form of every vector ALU instruction that the assembler takes, against independent formulas."""
+"""Every form of every vector ALU instruction that the assembler accepts, against independent formulas."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_forms(family: str, maker: Callable[..., object]) -> None:
         while True:
             try:
                 launch([c for v in some for c in (v.case, v.twin) if c is not None])
-            except LaunchError as error:  # a refusal is loud, and no wrong value
+            except LaunchError as error:  # refused with an error: not a wrong value
                 refused = [v for v in some if v.form == "saturates" and f" {v.row.name}" in error.report]
                 if "integer saturation is not emulated here" not in error.report or not refused:
                     raise

@@ -1,4 +1,4 @@
-"""Random code: whatever the bytes, a launch ends with a result or a report."""
+"""Random code: for any bytes, a launch ends with a result or a report."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_random_instructions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None
             except asm.LaunchError as error:
                 reports[name] = error.report
     assert all(f"kernel {name}" in report for name, report in reports.items()), reports
-    assert ended > 10  # and did not all fail at once
+    assert ended > 10  # not all failed at the first instruction
     assert len(reports) > 10
 
 

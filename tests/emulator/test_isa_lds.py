@@ -22,7 +22,7 @@ Rows = NDArray[np.uint32]  # [lane, dword]
 
 @dataclass
 class Machine:
-    """What an LDS instruction sees: memory, its operands per lane, the active lanes."""
+    """The inputs of an LDS instruction: memory, its operands per lane, the active lanes."""
 
     lds: bytearray
     addr: list[int]
@@ -381,7 +381,7 @@ BODY = """
 
 
 def operands(text: str, rng: np.random.Generator) -> tuple[bytes, NDArray[np.uint32], NDArray[np.uint32]]:
-    """LDS contents; addresses for v2 (unaligned in part, out of range in part) and v4 (tame); data."""
+    """LDS contents; addresses for v2 (some unaligned, some out of range) and v4 (all valid); data."""
     memory = rng.integers(0, 2**32, LDS // 4, np.uint32)
     data = rng.integers(0, 2**32, (2, 64, 4), np.uint32)
     wild = rng.integers(0, LDS + 64, 64).astype(np.uint32)
@@ -414,7 +414,7 @@ def operands(text: str, rng: np.random.Generator) -> tuple[bytes, NDArray[np.uin
     return memory.tobytes(), np.concatenate([wild, tame]), data
 
 
-DATA = (*range(8, 16), *range(20, 24))  # the registers of data that go and come
+DATA = (*range(8, 16), *range(20, 24))  # the registers of stored and loaded data
 
 
 @pytest.mark.parametrize("mask", [ALL, PARTIAL], ids=["all", "some"])

@@ -20,7 +20,7 @@ Where = Callable[["Machine", int, int, int], int | None]
 
 @dataclass
 class Machine:
-    """What a memory instruction sees. `where(machine, lane, bytes, part)` gives the place of part of an
+    """The inputs of a memory instruction. `where(machine, lane, bytes, part)` gives the place of part of an
     access, `part` bytes into it, or None if it is out of range."""
 
     memory: bytearray
@@ -321,7 +321,7 @@ def operands(text: str, rng: np.random.Generator) -> tuple[NDArray[np.uint8], Ro
     return memory.view(np.uint8), np.stack([offset, index]).astype(np.uint32), data
 
 
-DATA = (*range(8, 12), *range(20, 24))  # the registers of data that go and come
+DATA = (*range(8, 12), *range(20, 24))  # the registers of stored and loaded data
 
 
 @pytest.mark.parametrize("mask", [ALL, PARTIAL], ids=["all", "some"])

@@ -187,7 +187,7 @@ BF16 = next(s for s in shapes() if s.name == "v_mfma_f32_16x16x32_bf16")
 
 
 def test_every_code_of_the_small_formats(rng: np.random.Generator) -> None:
-    """Each of the 256 (64, 16) codes times one."""
+    """Each of the 256 (64, 16) values of a format times one."""
     for f, (dtype, bits) in enumerate(zip(FORMATS, BITS, strict=True)):
         shape = Shape("v_mfma_f32_16x16x128_f8f6f4", 16, 128, 1, f, f)
         codes = (np.arange(16 * 128) % (1 << bits)).astype(np.uint8)
@@ -212,7 +212,7 @@ def test_every_code_of_the_small_formats(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("select", [0, 1, 2, 3])
 @pytest.mark.parametrize("far", [False, True], ids=["tame", "far"])
 def test_scales(m: int, select: int, far: bool, rng: np.random.Generator) -> None:
-    """One E8M0 exponent for each row and 32 values of k; far ones leave the range of f32 on the way."""
+    """One E8M0 exponent for each row and 32 values of k; with large ones intermediates leave f32's range."""
     k = 2048 // m
     for fa, fb in ((0, 1), (4, 2), (3, 0), (4, 4)):
         shape = Shape(f"v_mfma_f32_{m}x{m}x{k}_f8f6f4", m, k, 1, fa, fb)

@@ -1,4 +1,4 @@
-"""What happens around an operation: operand kinds, EXEC, DPP, SDWA, op_sel, source and output modifiers,
+"""Around an operation: operand kinds, EXEC, DPP, SDWA, op_sel, source and output modifiers,
 saturation, rounding and denormal modes."""
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ FP16_OVERFLOW = DEFAULT_MODE | 1 << 23
 
 
 class Format(NamedTuple):
-    """A small float; codes from `over` on (without sign) are infinity or NaN."""
+    """A small float; bits from `over` on (without sign) are infinity or NaN."""
 
     bits: int
     mantissa: int
@@ -25,7 +25,7 @@ class Format(NamedTuple):
     over: int  # what overflow gives
 
     def values(self) -> Array:
-        """Of all non-negative finite codes."""
+        """All non-negative finite values."""
         code = np.arange(self.largest + 1)
         exponent, mantissa = code >> self.mantissa, code & ((1 << self.mantissa) - 1)
         unit = 2.0**-self.mantissa

@@ -148,7 +148,7 @@ def test_every_truth_table(bits: int, rng: np.random.Generator) -> None:
 
 
 def swap_rows(d: Rows, s: Rows, row: int) -> tuple[Rows, Rows]:
-    """The odd rows of d change places with the even rows of s."""
+    """The odd rows of d are swapped with the even rows of s."""
     d, s = d.reshape(-1, 2, row).copy(), s.reshape(-1, 2, row).copy()
     d[:, 1], s[:, 0] = s[:, 0].copy(), d[:, 1].copy()
     return d.reshape(1, -1), s.reshape(1, -1)

@@ -193,7 +193,7 @@ def test_barrier_lets_waves_exchange_data(memory_mode: str) -> None:
 
 
 def test_a_wave_can_wait_for_another() -> None:
-    """Spinning on memory works: a wave's turn ends some time, and its stores arrive."""
+    """Spinning on memory works: a wave's time slice ends, and its stores take effect."""
     body = """
         s_load_dwordx2 s[4:5], s[0:1], 0x0
         v_readfirstlane_b32 s6, v0
@@ -270,7 +270,7 @@ RACE = """
 
 @pytest.mark.parametrize("order", ["forward", "reverse", "random:3"])
 def test_a_missing_barrier_shows_in_some_order(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each half of the waves is right in one of the two fixed orders; random ones repeat with their seed."""
+    """Each half of the waves is correct in one of the two fixed orders; random orders repeat by seed."""
     monkeypatch.setenv("HIPGEMM_EMULATOR_WAVES", order)
     results = [asm.run(asm.Snippet(RACE, lds=512), np.zeros(128, np.uint32), block=128)[0] for _ in "ab"]
     np.testing.assert_array_equal(results[0], results[1])

@@ -1,4 +1,4 @@
-"""Code objects: what loads, what is refused and how, and that no damage to one brings the process down."""
+"""Code objects: what loads, what is refused and how; no damaged one crashes the process."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_padding_listed_as_arguments() -> None:
 
 
 def test_every_truncation_is_refused(image: bytes) -> None:
-    """At any length short of the whole."""
+    """At any shorter length."""
     lengths = sorted({*range(0, 200, 7), *range(200, len(image), 61), len(image) - 1})
     for length in lengths:
         refused(image[:length], INVALID_IMAGE, "hipModuleLoadData: ")
@@ -270,7 +270,7 @@ print(loaded, faulted, sorted(codes))
 
 
 def fuzz(image: bytes, seed: int, rounds: int) -> tuple[int, int, set[int]]:
-    """Load damaged copies, run what loads; how many loaded and faulted, and the codes of the rest."""
+    """Load damaged copies, run what loads; how many loaded and faulted, and the error codes of the rest."""
     rng = np.random.default_rng(seed)
     notes = next(header for _, header in program_headers(image) if header[0] == 4)
     codes: set[int] = set()

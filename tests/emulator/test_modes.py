@@ -25,7 +25,7 @@ FAULTS: dict[str, tuple[str, set[str]]] = {
         DMA + "s_barrier\n" + READ_OTHER.replace("vmcnt(0) ", "") + OUT,
         {"late", "late-vm"},
     ),
-    # The DMA overwrites what an LDS read has still to fetch.
+    # The DMA overwrites what an LDS read still has to fetch.
     "dma_over_read": (
         DMA + WAIT + "v_mov_b32 v3, 0\nds_read_b128 v[8:11], v2\ns_mov_b32 s6, 0\n" + DMA + WAIT + OUT,
         {"late", "late-lgkm"},
@@ -56,7 +56,7 @@ ORDERS = {
         store="global_store_dword v4, v6, s[4:5] offset:4\n",
     ),
 }
-# Two waves write to the same place: what remains is the order's doing.
+# Two waves write to the same address: the result depends on the order.
 RACE = SET_UP + (
     "v_mov_b32 v3, s8\n" + "ds_write_b32 v1, v3\n" * 2 + "v_mov_b32 v3, 7\n" * 40 + "ds_read_b32 v8, v1\n"
     f"{WAIT}s_lshl_b32 s10, s2, 9\ns_lshl_b32 s11, s8, 8\ns_add_u32 s10, s10, s11\nv_add_u32 v1, s10, v1\n"

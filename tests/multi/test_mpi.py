@@ -1,4 +1,4 @@
-"""Products over the ranks of MPI: four processes, on the devices that are there or two of the emulator's."""
+"""Products over the ranks of MPI: four processes, on the GPUs present or two emulated devices."""
 
 import os
 import shutil
@@ -211,7 +211,7 @@ def require_done(done: Any, ranks: int = 4) -> None:
     assert done.stdout.count("done") == ranks, done.stdout + done.stderr
 
 
-# MPI reads the emulator's device memory as it does the host's; a GPU's only by a library built for it.
+# MPI can read the emulator's device memory as host memory; a GPU's only if built for it.
 DIRECT = pytest.param("1", marks=pytest.mark.emulator("device memory that the host can read"))
 
 
@@ -244,7 +244,7 @@ except ValueError as error:
     require_done(run(code, HIPGEMM_MPI_GPU="maybe"))
 
 
-# How the last rank is lost to the others, and what these wait in then.
+# How the last rank fails, and what the others then wait in.
 LOST = {
     "in a product": (
         """
@@ -289,7 +289,7 @@ import os, time
 a = np.ones((8, 8), bf16)
 {prepare}
 if rank == 3:
-    time.sleep(100)  # as good as gone
+    time.sleep(100)  # never returns in time
 began = time.monotonic()
 try:
     {call}
@@ -318,7 +318,7 @@ except TimeoutError as error:
 
 
 def test_interrupted_in_an_exchange() -> None:
-    """What MPI may write to yet is kept, and the communicator is of no more use."""
+    """Memory that MPI may still write to is kept, and the communicator cannot be used again."""
     code = """
 import os, signal, threading, time
 from hipgemm.distributed import mpi as _mpi

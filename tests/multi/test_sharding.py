@@ -1,4 +1,4 @@
-"""Products over devices: right within the bound, the same bits on every run, whatever is cut."""
+"""Products over devices: within the bound, the same bits on every run, for every split."""
 
 import re
 from typing import Any
@@ -140,7 +140,7 @@ def test_one_device_may_be_named_often(rng: Any) -> None:
 @pytest.mark.parametrize("split", ["m", "n", "k"])
 @pytest.mark.parametrize("resident", [False, True])
 def test_vectors_are_checked_whole(split: Any, resident: bool, rng: Any, devices: list[int]) -> None:
-    """Not part by part: one that is too long would be cut to what fits."""
+    """Not part by part: one that is too long would be truncated."""
     a, b = operands(4, 6, 16, rng)
     if resident:
         a, b = (hg.shard(x, devices[:2], axis=axis) for x, axis in zip((a, b), AXES[split], strict=True))
@@ -156,7 +156,7 @@ def test_vectors_are_checked_whole(split: Any, resident: bool, rng: Any, devices
 
 @pytest.mark.parametrize("split", ["m", "n", "k", "batch"])
 def test_calls_that_were_right_before(split: Any, rng: Any, devices: list[int]) -> None:
-    """The second call of a kind is not described again; what differs in it counts all the same."""
+    """The second call of a kind uses the cached description; differences in it are still detected."""
     a, b = operands(20, 12, 64, rng, exact=True)
     axes = {**AXES, "batch": (0, 0)}[split]
     if split == "batch":

@@ -1,4 +1,4 @@
-"""The bridge from HIP to the CUDA driver, on a driver that is the emulator: its machine runs anywhere."""
+"""The bridge from HIP to the CUDA driver, on a fake driver that executes on the emulator."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_not_built(run_python):
 
 @pytest.mark.parametrize("devices", ["1", "2"])
 def test_on_a_driver(environment, devices):
-    """All in one process: one file does not disturb the next."""
+    """All in one process: one file does not affect the next."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS],
         cwd=ROOT,

@@ -69,7 +69,7 @@ BUILTIN = r"cannot compile the kernels: use of undeclared identifier '__builtin_
 def test_a_compiler_that_cannot_be_used(
     releases: Path, release: str, driver: str, version: str, why: str
 ) -> None:
-    """Asked for, it is refused within seconds by one line with the way out; else the pinned one is taken."""
+    """On request it is refused within seconds by one line with a solution; the default is the pinned one."""
     folder = rocm_bin(releases, release, driver)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HIPGEMM_")}
     host = clean | {"ROCM_PATH": str(folder.parent), "PATH": f"{folder}:{clean['PATH']}"}
@@ -91,7 +91,7 @@ def test_a_compiler_that_cannot_be_used(
         text=True,
         check=True,
     ).stdout.split()
-    assert len(pin) == 1  # of no other origin than the pin
+    assert len(pin) == 1  # only from the pinned release
     way_out = f"unset HIPGEMM_HIPCC to use the pinned compiler (pip install {pin[0]})"
     line = f"tools/kernels.py: HIPGEMM_HIPCC={driver} ({version}) WHY; {way_out}\n"
     assert re.fullmatch(re.escape(line).replace("WHY", why), done.stderr), done.stderr

@@ -1,4 +1,4 @@
-"""The container file: its own instructions, carried out in a temporary folder in place of /opt/hipgemm."""
+"""The container file: its instructions, executed in a temporary folder instead of /opt/hipgemm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker" / "rocm7.Dockerfile"
-HOME = "/opt/hipgemm"  # whatever the file writes itself goes there
+HOME = "/opt/hipgemm"  # where the file writes
 
 
 def instructions() -> Iterator[tuple[str, str]]:
@@ -40,7 +40,7 @@ def test_nothing_that_was_built_outside_gets_into_the_image() -> None:
 
 @pytest.mark.install
 def test_its_instructions_install_a_package_that_runs(tmp_path: Path) -> None:
-    """All but apt-get's, whose packages the test suite needs too; what was built is not built again."""
+    """All but apt-get's, whose packages the test suite needs too; nothing is built twice."""
 
     def here(text: str) -> str:
         return text.replace(HOME, str(tmp_path))

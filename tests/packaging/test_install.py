@@ -42,7 +42,7 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A copy of the sources and of what is compiled; what it compiles itself is kept for the next run."""
+    """A copy of the sources and of compiled files; what it compiles is saved for the next run."""
     copy = tmp_path_factory.mktemp("tree") / ODD / "hipgemm"
     ignored = (".git", ".venv*", "build", "dist", "__pycache__", ".*_cache", "*.so", "*.co", "manifest.json")
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*ignored))
@@ -83,7 +83,7 @@ def selftest(python: Path, cwd: Path) -> None:
 
 
 def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
-    """An empty CXX stands for a machine without a C++ compiler: the toolchain wheel builds everything.
+    """An empty CXX simulates a machine without a C++ compiler: the toolchain wheel builds everything.
 
     For one level of CPUs; `-v` shows what is built.
     """

@@ -1,4 +1,4 @@
-"""`make test` runs the tests on what was asked for, or ends at once: on tests/fake_rocm.py for one."""
+"""`make test` runs the tests on the requested runtime, or ends at once; here on tests/fake_rocm.py."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_tests(*arguments: str, **environment: str | Path) -> subprocess.Complete
 
 
 def test_header_and_summary_tell_what_ran(rocm):
-    """Even where a test of the emulator's API is asked for in the same process: it is skipped."""
+    """Even where a test of the emulator's API is selected in the same process: it is skipped."""
     done = run_tests("tests/emulator/test_api.py", SHORT, HIPGEMM_RUNTIME="rocm", ROCM_PATH=rocm)
     assert done.returncode == 0, done.stdout + done.stderr
     device = "AMD Instinct (tests/fake_rocm.py), gfx950"
@@ -50,7 +50,7 @@ def test_header_and_summary_tell_what_ran(rocm):
 
 @pytest.mark.parametrize("variable", ["rocm", "bridge"])
 def test_what_cannot_be_had_ends_the_run_at_once(variable, tmp_path):
-    """Though the emulator could serve."""
+    """Although the emulator is available."""
     libraries = {"ROCM_PATH": tmp_path, "LD_LIBRARY_PATH": tmp_path, "CUDA_VISIBLE_DEVICES": ""}
     done = run_tests(SHORT, HIPGEMM_RUNTIME=variable, **libraries)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -128,7 +128,7 @@ def test_asking_for_the_emulator_needs_the_marker(tmp_path):
     [(0, 0, 0), (1, 0, 2), (0, 1, 2), (5, 0, 0), (0, 5, 0), (2, 0, 2), (1, 1, 2)],
 )
 def test_status_of_make_test(tmp_path, others, emulated, status):
-    """make's own is 2 for any failure. No second part after a first that was ended, as for want of a GPU."""
+    """make's own is 2 for any failure. No second part after a first that ended early, as without a GPU."""
     python, record = tmp_path / "python", tmp_path / "record"
     python.write_text(
         f'#!/bin/sh\ncase "$*" in\n  *--part=others*) echo others >> {record}; exit {others} ;;\n'

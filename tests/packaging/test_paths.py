@@ -96,7 +96,7 @@ def test_rocm_is_found(tmp_path):
 
 
 def copy_sources(place: Path) -> Path:
-    """What a build needs, in `place`; and there too a Python by a name as odd as the folder's."""
+    """What a build needs, in `place`; also a Python whose name is as odd as the folder's."""
     for part in ("emulator", "src_hip", "tools"):
         shutil.copytree(ROOT / part, place / part, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("Makefile", "pyproject.toml"):
@@ -139,7 +139,7 @@ def test_the_emulator_is_compiled(tmp_path, compiler):
         done = run("make", target, cwd=python.parent, BUILD_PYTHON=python, CXX=compiler, LEVELS=level)
         assert done.returncode == 0, done.stdout + done.stderr
         times.append(made.stat().st_mtime_ns)
-    assert times[0] == times[1] < times[2]  # what it was made of is found again
+    assert times[0] == times[1] < times[2]  # its sources are found again
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["pinned compiler", "HIPGEMM_HIPCC"])

@@ -1,4 +1,4 @@
-"""A host with ROCm: `.ci/rocm`, and the commands of docs/use/rocm.md. ROCm is a stand-in here."""
+"""A host with ROCm: `.ci/rocm`, and the commands of docs/use/rocm.md. ROCm is faked here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE = "70x64x96"
 
 
 def run(*command: str | Path, rocm: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with this ROCm; of `.ci/rocm` little: two files of tests, a small shape."""
+    """Run a command with this ROCm; `.ci/rocm` with two test files and a small shape only."""
     little = {"SHAPES": SHAPE, "TESTS": "tests/device/test_interchange.py tests/multi/test_sharding.py"}
     here = {"ROCM_PATH": str(rocm), "BUILD_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -96,13 +96,13 @@ def test_without_a_gpu_it_ends_before_anything_runs(tmp_path: Path) -> None:
 
 # ---- docs/use/rocm.md ----------------------------------------------------------------------------------
 
-# Where the report has what a command prints; other commands are run.
+# Commands whose output the report contains; others are run.
 KEPT = {"info": "info.txt", "selftest": "selftest.txt", "test": "tests.txt", "--refcheck": "matmul-bf16.txt"}
 
 
 @pytest.mark.install
 def test_the_document_shows_what_commands_print(rocm: Path, report: Path) -> None:
-    """Line by line, but for numbers and for the distance between columns."""
+    """Line by line, ignoring numbers and the distance between columns."""
     blocks = re.findall(
         r"^( *)```console\n\1\$ (.*)\n((?s:.*?))^ *```$", (ROOT / "docs/use/rocm.md").read_text(), re.M
     )
@@ -124,7 +124,7 @@ def _plain(text: str) -> str:
 
 
 def _pattern(shown: str) -> str:
-    """A line ... stands for lines, and ... at the end of a line for its rest."""
+    """A line ... matches any lines, and ... at the end of a line its rest."""
     lines = _plain(shown).splitlines()
     return "^" + "".join(
         r"(?:.*\n)*?"
