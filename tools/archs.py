@@ -72,10 +72,13 @@ ARCHS = {
 DRIVER = Path("/sys/class/kfd/kfd/topology/nodes")  # where amdgpu, the Linux driver, lists its devices
 
 
-def at_hand(driver: Path = DRIVER) -> str | None:
+def local_arch(driver: Path = DRIVER) -> str | None:
     """The architecture of this machine's first GPU; None without one."""
     for properties in sorted(driver.glob("*/properties"), key=lambda path: int(path.parent.name)):
-        found = re.search(r"^gfx_target_version (\d+)", properties.read_text(), re.MULTILINE)
+        try:
+            found = re.search(r"^gfx_target_version (\d+)", properties.read_text(), re.MULTILINE)
+        except OSError:  # not ours to use
+            continue
         if version := int(found[1]) if found else 0:  # 0: a CPU
             major, minor, step = version // 10000, version // 100 % 100, version % 100
             return f"gfx{major}{minor:x}{step:x}"

@@ -20,7 +20,7 @@ from tables import (
     read_formats,
     read_kernels,
 )
-from toolchain import Toolchain
+from toolchain import BuildError, Toolchain
 
 ARGUMENT_SIZES = {"ptr": 8, "i64": 8, "u32": 4, "f32": 4}
 WAVE_LANES = 64  # of the architectures with matrix kernels
@@ -156,6 +156,8 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
     result: list[dict[str, Any]] = []
     offset = 0
     for kind, name in pairs:
+        if kind not in ARGUMENT_SIZES:
+            raise BuildError(f"argument {name}: its type must be {', '.join(ARGUMENT_SIZES)}; got {kind}")
         size = ARGUMENT_SIZES[kind]
         offset = (offset + size - 1) // size * size
         result.append({"name": name, "type": kind, "offset": offset, "size": size})

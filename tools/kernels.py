@@ -19,7 +19,7 @@ from typing import Any
 
 import code_object
 import units
-from archs import ARCHS, at_hand
+from archs import ARCHS, local_arch
 from figures import complete
 from instances import Instance, instances_for
 from limits import faults, file_faults
@@ -54,7 +54,7 @@ def plan(
     split = {arch: units.split(instances, arch) for arch, instances in every.items()}
     if not demo:
         return split
-    found = at_hand()
+    found = local_arch()
     wanted = found if found in ARCHS else DEMO_ARCH
     return {
         arch: [unit for unit in listed if unit.instances[0].demo or compiler.has(unit)]

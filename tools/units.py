@@ -1,7 +1,7 @@
 """Kernels compiled in several translation units side by side, and linked into one code object.
 
-A unit is compiled again when something that it depends on has changed: its rows, the headers that the
-compiler says it read, the compiler, the flags. What was compiled is kept under a hash of all these.
+A unit is compiled again when something that it depends on has changed: its rows, the files that the compiler
+says it read (but for comments), the compiler, the flags. What was compiled is kept under a hash of all these.
 
 Every unit would bring a metadata note of its own, which a linker does not merge, and of which a runtime
 reads one. So units are assembled without, and one more object carries the metadata of all.
@@ -121,7 +121,8 @@ class Compiler:
         return self._cache / f"{key}.s.gz", self._cache / f"{key}.o"
 
     def _hash_of(self, file: str) -> str:
-        return hashlib.sha256((self._source.parent / file).read_bytes()).hexdigest()
+        text = without_comments((self._source.parent / file).read_text())
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def _compile(self, unit: Unit) -> None:
         with TemporaryDirectory(dir=self._cache) as scratch:
@@ -154,6 +155,16 @@ class Compiler:
         body, note = gzip.decompress(assembly.read_bytes()).decode().split(METADATA)
         kernels, footer = note.split(KERNELS)[1].split(TARGET)
         return Compiled(body, body.split("\t.text\n")[0], kernels, TARGET + footer, code.read_bytes())
+
+
+def without_comments(text: str) -> str:
+    r"""C++ without // comments and blank lines, which do not change what it compiles to.
+
+    >>> without_comments('f("// a");  // b\n\n// c\ng();\n')
+    'f("// a");\ng();'
+    """
+    found = re.sub(r'("(?:\\.|[^"\\\n])*")|//[^\n]*', lambda match: match[1] or "", text)
+    return "\n".join(line.rstrip() for line in found.splitlines() if line.strip())
 
 
 def read_files(rule: str) -> list[str]:

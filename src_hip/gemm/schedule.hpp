@@ -80,7 +80,7 @@ struct Pipeline {
 // each tile is one basic block, so that the compiler moves no MFMA out of it.
 template <class T>
 HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
-  typename T::Schedule::template Run<T> run{p, acc};
+  auto run = T::Schedule::run(p, acc);
   run.begin();
   if (p.tiles > 1) {
     const u32 end = p.k_offset + (p.tiles - 2) * kRowBytes;
@@ -142,6 +142,11 @@ struct DoubleBuffer {
 
     HIPGEMM_DEVICE void end() {}
   };
+
+  template <class T>
+  static HIPGEMM_DEVICE Run<T> run(Pipeline<T>& p, Accumulators<T>& acc) {
+    return {p, acc};
+  }
 };
 
 // A ring of stages. A product with few rows is limited by memory, so a workgroup keeps kStages_ - 1
@@ -203,6 +208,11 @@ struct Ring {
       p.fetch_b.next();
     }
   };
+
+  template <class T>
+  static HIPGEMM_DEVICE Run<T> run(Pipeline<T>& p, Accumulators<T>& acc) {
+    return {p, acc};
+  }
 };
 using Ring4 = Ring<4>;
 
@@ -322,6 +332,11 @@ struct PingPong {
       return sum;
     }
   };
+
+  template <class T>
+  static HIPGEMM_DEVICE Run<T> run(Pipeline<T>& p, Accumulators<T>& acc) {
+    return {p, acc};
+  }
 };
 
 }  // namespace hipgemm

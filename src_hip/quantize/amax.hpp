@@ -26,7 +26,7 @@ HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
   with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
     // In bands: few tiles of a row run at the same time, so most find a greater amax already there.
     LoadedTile<From, OneWayMap> tile(
-        lds, OneWayMap::of<kBandTiles>(workgroup_index(), args.rows, args.cols));
+        lds, OneWayMap::of(kIndex<kBandTiles>, workgroup_index(), args.rows, args.cols));
     tile.load(source_of(args));
     TileAmax(tile).store(args.amax, args.amax_step, tile.at, args.rows, amax_lds);
   });

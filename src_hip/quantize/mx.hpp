@@ -178,9 +178,8 @@ HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename Map::Lds& 
     return (k + kUnitElements - 1) / kUnitElements * kUnitElements;
   };
   const u32 cols = args.row_data ? covered(args.cols) : args.cols;
-  const Map at = args.col_data
-                     ? Map::template of<kBand>(workgroup_index(), covered(args.rows), cols)
-                     : Map::of(workgroup_index(), args.rows, cols);
+  const Map at = args.col_data ? Map::of(kIndex<kBand>, workgroup_index(), covered(args.rows), cols)
+                               : Map::of(workgroup_index(), args.rows, cols);
   TransposedTile<From, Map> tile(lds, at);
   tile.load(source_of(args));
   if (args.col_data) tile.begin_transpose();

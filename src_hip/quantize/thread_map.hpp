@@ -36,8 +36,11 @@ struct ThreadMap {
   // The tiles of a matrix in order: row by row or, with a kBand, in bands of so many rows of tiles,
   // column by column through each band. Workgroups that run at about the same time then write long
   // contiguous pieces of columns, and few of them share a row.
-  template <u32 kBand = 1>
   static HIPGEMM_DEVICE ThreadMap of(u32 index, u32 rows, u32 cols) {
+    return of(kIndex<1>, index, rows, cols);
+  }
+  template <u32 kBand>
+  static HIPGEMM_DEVICE ThreadMap of(Index<kBand>, u32 index, u32 rows, u32 cols) {
     const u32 across = (cols + kCols - 1) / kCols, down = (rows + kRows - 1) / kRows;
     if constexpr (kBand == 1) return {index / across * kRows, index % across * kCols};
     const u32 band = index / (across * kBand), at = index - band * (across * kBand);

@@ -107,7 +107,7 @@ def test_dlpack_calls_the_device_one_of_cuda():
     x = hg.asarray(np.arange(6, dtype=np.float32))
     assert x.__dlpack_device__() == (cuda, 0)
     for arguments in ({}, {"max_version": (1, 0)}, {"dl_device": (cuda, 0)}):
-        assert _dlpack.take(x.__dlpack__(**arguments)).device_type == cuda
+        assert _dlpack.import_capsule(x.__dlpack__(**arguments)).device_type == cuda
     with pytest.raises(BufferError, match=r"dl_device must be \(2, 0\) or the host"):
         x.__dlpack__(dl_device=(rocm, 0))
     taken = hg.asarray(Producer(x, cuda))

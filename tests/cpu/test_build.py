@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import shutil
 import sys
@@ -22,9 +23,9 @@ import archs  # noqa: E402
 import kernels  # noqa: E402
 import units  # noqa: E402
 from archs import ARCHS  # noqa: E402
-from instances import instances_for  # noqa: E402
+from instances import instances_for, lay_out  # noqa: E402
 from probe import find_toolchain  # noqa: E402
-from toolchain import SOURCE, NoCompilerError  # noqa: E402
+from toolchain import SOURCE, BuildError, NoCompilerError  # noqa: E402
 
 QUICK = ("copy", "pack_mx_scales", "split_reduce")  # units that compile at once
 
@@ -65,7 +66,9 @@ def test_an_edit_concerns_the_units_that_read_the_file(toolchain, tmp_path):
         ("common/memory.hpp", sorted(QUICK)),
     ):
         before = (source / file).read_text()
-        (source / file).write_text(before + "\n")
+        (source / file).write_text(before.replace("//", "// and", 1) + "\n")
+        assert not stale(), "a comment"
+        (source / file).write_text(before + "static_assert(true);\n")
         assert sorted(stale()) == concerned, file
         (source / file).write_text(before)
         assert not stale()
@@ -73,19 +76,30 @@ def test_an_edit_concerns_the_units_that_read_the_file(toolchain, tmp_path):
     assert stale() == ["copy"]
 
 
+def test_an_argument_of_another_type_is_named():
+    with pytest.raises(BuildError, match=r"^argument rows: its type must be ptr, i64, u32, f32; got u8$"):
+        lay_out([("ptr", "src"), ("u8", "rows")])
+
+
+def test_doctests_of_the_build():
+    assert doctest.testmod(units) == doctest.TestResults(failed=0, attempted=2)
+
+
 # ---- make demo ------------------------------------------------------------------------------------------
 
 
 def test_the_gpu_at_hand(tmp_path):
-    assert archs.at_hand(tmp_path) is None
+    assert archs.local_arch(tmp_path) is None
     for node, version in ((0, 0), (10, 90402), (2, 90500)):
         (tmp_path / str(node)).mkdir()
         (tmp_path / str(node) / "properties").write_text(f"simd_count 8\ngfx_target_version {version}\n")
-    assert archs.at_hand(tmp_path) == "gfx950"
+    (tmp_path / "1" / "properties").mkdir(parents=True)  # what cannot be read
+    assert archs.local_arch(tmp_path) == "gfx950"
+    (tmp_path / "1" / "properties").rmdir()
     for version, arch in ((90010, "gfx90a"), (110000, "gfx1100"), (120001, "gfx1201")):
         (tmp_path / "1").mkdir(exist_ok=True)
         (tmp_path / "1" / "properties").write_text(f"gfx_target_version {version}\n")
-        assert archs.at_hand(tmp_path) == arch
+        assert archs.local_arch(tmp_path) == arch
 
 
 class Kept:
@@ -97,7 +111,7 @@ class Kept:
 
 @pytest.mark.parametrize(("gpu", "built"), [(None, "gfx950"), ("gfx942", "gfx942"), ("gfx1030", "gfx950")])
 def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
-    monkeypatch.setattr(kernels, "at_hand", lambda: gpu)
+    monkeypatch.setattr(kernels, "local_arch", lambda: gpu)
     every = {arch: instances_for(toolchain, machine) for arch, machine in ARCHS.items()}
     planned = kernels.plan(Kept(lambda unit: False), every, demo=True)
     assert list(planned) == [built]

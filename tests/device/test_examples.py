@@ -12,15 +12,25 @@ import pytest
 
 import hipgemm as hg
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+sys.path.insert(0, str(ROOT / "tools"))
+
+import tables  # noqa: E402
+
+DEMO = tables.read_kernels(tables.read_formats()).demo
 
 
 def run(name: str, *args: str) -> str:
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name, *args], capture_output=True, text=True, check=False, timeout=300
-    )
+    """Run an example to its end, with kernels that `make demo` builds."""
+    command, environment = [sys.executable, EXAMPLES / name, *args], {**os.environ, "HIPGEMM_REPORT": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"on {hg.info().summary}\n")
+    pairs = set(
+        re.findall(r" (?:gemm|grouped_[a-z]+)_(\w+)_[nt][nt]_\d+x\d+x\d+$", done.stderr, re.MULTILINE)
+    )
+    assert pairs <= set(DEMO), "a pair that instances.def does not list for the demo"
     return done.stdout
 
 

@@ -20,7 +20,7 @@ ENTRY = json.loads((FOLDER / "manifest.json").read_text())["archs"]["gfx950"]
 GEMMS = {
     k["name"]: k for k in ENTRY["kernels"] if k["op"] == "gemm" and k["a"] == "bf16" and k["layout"] == "nt"
 }
-DEVICE_TESTS = Path(__file__).parents[1] / "device"
+DEVICE_TESTS, TOOLS = Path(__file__).parents[1] / "device", Path(__file__).parents[2] / "tools"
 
 S_NOP, S_NOP_MASK = 0xBF800000, 0xFFFFFFF0
 WAIT, WAIT_MASK = 0xBF8C0000, 0xFFFF0000
@@ -56,6 +56,10 @@ def test_products(memory: str, run_python: Callable[..., CompletedProcess[str]])
 
 
 EVERYTHING = """
+import sys
+sys.path.insert(0, {tools!r})
+import bridge_small
+bridge_small.main()  # every portable kernel
 import hipgemm as hg, ml_dtypes, numpy as np
 from hipgemm.kernels import launch as _launch
 rng = np.random.default_rng(5)
@@ -100,7 +104,8 @@ print("served:", *hg.usage().kernels)
 
 
 def test_every_other_kernel_is_clean(run_python: Callable[..., CompletedProcess[str]]) -> None:
-    done = run_python(EVERYTHING, HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_CHECK="all")
+    script = EVERYTHING.format(tools=str(TOOLS))
+    done = run_python(script, HIPGEMM_RUNTIME="emulator", HIPGEMM_EMULATOR_CHECK="all")
     assert done.returncode == 0, done.stdout + done.stderr
     served = set(done.stdout.splitlines()[-1].split()[1:])
     in_parts = "split_reduce"  # test_products
