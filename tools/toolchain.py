@@ -98,6 +98,7 @@ def run(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            errors="backslashreplace",
             start_new_session=seconds is not None,
         )
     except OSError as error:

@@ -126,7 +126,7 @@ print(*code_object.read(content).kernels)
 
 @pytest.mark.parametrize("compiler", ["c++", ""], ids=["c++", "ziglang"])
 def test_the_emulator_is_compiled(tmp_path, compiler):
-    python = copy_sources(tmp_path / (ODD + NEWLINE))
+    python = copy_sources(tmp_path / (ODD + NEWLINE).ljust(200, "n"))
     if compiler and not shutil.which(compiler):
         pytest.skip("there is no c++")
     level = "v2" if platform.machine() == "x86_64" else "base"
@@ -144,7 +144,7 @@ def test_the_emulator_is_compiled(tmp_path, compiler):
 
 @pytest.mark.parametrize("named", [False, True], ids=["pinned compiler", "HIPGEMM_HIPCC"])
 def test_a_kernel_is_compiled(tmp_path, named):
-    python = copy_sources(tmp_path / (ODD + NEWLINE))
+    python = copy_sources(tmp_path / (ODD + NEWLINE).ljust(200, "n"))
     compiler = python.with_name("clang") if named else ""
     if named:
         headers = Path(str(importlib.util.find_spec("ziglang").origin)).parent / "lib"
