@@ -163,8 +163,12 @@ class Config:
         wanted = {name: self._parse(name, value) for name, value in changes.items()}
         raise_reasons("config", [value for value in wanted.values() if isinstance(value, Reason)])
         change = Change(self, {name: self.__dict__.get(name, _UNREAD) for name in wanted})
-        self.__dict__.update(wanted)
-        return change
+        try:
+            self.__dict__.update(wanted)
+            return change
+        except BaseException:  # of a signal handler
+            change.restore()
+            raise
 
     def _parse(self, name: str, value: Any) -> Any:
         if name not in SETTINGS:
@@ -197,12 +201,22 @@ class Change:
     """Changed settings; a context manager that restores them, except those that were fixed since."""
 
     def __init__(self, config: Config, before: dict[str, Any]) -> None:
+        self._entered = False
         self._config, self._before = config, before
 
     def __enter__(self) -> Config:
+        self._entered = True
         return self._config
 
     def __exit__(self, *_: object) -> None:
+        self.restore()
+
+    def __del__(self) -> None:
+        if self._entered:  # and a signal handler raised when the block ended
+            self.restore()
+
+    def restore(self) -> None:
+        """Restore the former settings."""
         values = self._config.__dict__
         for name, value in self._before.items():
             if name in self._config._fixed:
@@ -211,6 +225,7 @@ class Change:
                 values.pop(name, None)
             else:
                 values[name] = value
+        self._entered = False
 
 
 _UNREAD = object()

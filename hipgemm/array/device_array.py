@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
 from typing import Any, overload
@@ -19,6 +20,7 @@ from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import byte_range, contiguous_strides, padded_pitch, restride, swap_last_axes
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
+from ..runtime.ownership import discard
 from . import dlpack as _dlpack
 from .interop import device_kind, import_array, is_external, misaligned
 from .transfer import address_of, download, enqueue_upload, upload
@@ -330,7 +332,7 @@ class DeviceArray(Resident):
         ...
         ValueError: DeviceArray: the array was freed
         """
-        if count := self._block.exports:
+        if count := sum(export() is not None for export in self._block.exports):
             raise fault(BufferError, "free", "no other library may hold the array", f"{count} exports")
         self._block.release()
 
@@ -426,10 +428,10 @@ class _Export:
 
     def __init__(self, block: _hip.Block):
         self._block = block
-        block.exports += 1
-
-    def __del__(self) -> None:
-        self._block.exports -= 1
+        for export in list(block.exports):
+            if export() is None:
+                discard(block.exports, export)
+        block.exports.append(weakref.ref(self))
 
 
 def _index(i: Any, axis: int, n: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -126,11 +128,9 @@ _NUMPY_HAS_VERSIONS = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
 class Imported:
-    """The contents of a capsule; calls its deleter at the end."""
+    """The contents of a capsule, which lives as long as this."""
 
-    def __init__(self, managed: Any):
-        self._managed = managed  # first, so that the deleter is called even if the rest fails
-        content = managed.contents
+    def __init__(self, content: Any):
         tensor = content.tensor
         self.readonly = isinstance(content, _Versioned) and bool(content.flags & _READ_ONLY)
         self.device_type = int(tensor.device_type)
@@ -150,10 +150,17 @@ class Imported:
             self.strides = contiguous_strides(self.shape, dtype.itemsize)
         self.ptr = (tensor.data or 0) + tensor.byte_offset
 
-    def __del__(self) -> None:
-        deleter = self._managed.contents.deleter
-        if deleter:
-            deleter(ctypes.cast(self._managed, ctypes.c_void_p))
+
+class _Import(weakref.ref[Imported]):
+    """Keeps a capsule until what was imported from it is gone, and then marks it as unused.
+
+    Its destructor calls the deleter. All of this is C code, which no signal handler interrupts.
+    """
+
+    _as_parameter_ = None  # beyond the arguments of PyCapsule_SetName
+
+
+_imports: set[_Import] = set()
 
 
 def request_capsule(x: Any, kind: int, stream: int) -> Any:
@@ -173,12 +180,15 @@ def import_capsule(capsule: Any) -> Imported:
     for name, kind in ((_NAME, _Managed), (_VERSIONED_NAME, _Versioned)):
         if not _valid(capsule, name):
             continue
-        managed = ctypes.cast(_pointer(capsule, name), ctypes.POINTER(kind))
-        if kind is _Versioned and managed.contents.major != VERSION[0]:
+        content = ctypes.cast(_pointer(capsule, name), ctypes.POINTER(kind)).contents
+        if kind is _Versioned and content.major != VERSION[0]:
             required = f"the DLPack version must be {VERSION[0]}"
-            raise fault(InterchangeError, "asarray", required, managed.contents.major)
+            raise fault(InterchangeError, "asarray", required, content.major)
+        found = Imported(content)
+        _imports.difference_update([x for x in list(_imports) if x() is None])
+        _imports.add(_Import(found, partial(_rename, capsule, name)))
         _rename(capsule, _USED[name])
-        return Imported(managed)
+        return found
     raise InterchangeError(
         "asarray: __dlpack__ must return an unused capsule named 'dltensor' or 'dltensor_versioned'"
     )

@@ -59,7 +59,7 @@ def import_array(x: Any, stream: int) -> tuple[_hip.Block, ExternalArray]:
     low, high = byte_range(found.shape, found.strides, found.dtype.itemsize, found.ptr)
     # An empty array may have a null pointer, which would mean that it is freed.
     start = low or found.dtype.itemsize
-    return _hip.Block(start, high - low, 0, found.device, found.stream, found.owner), found
+    return _hip.adopt(start, high - low, found.device, found.stream, found.owner), found
 
 
 def misaligned(

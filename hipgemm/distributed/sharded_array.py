@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
+import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -435,9 +438,55 @@ def device_of(x: Part) -> int:
 
 def on_each(devices: Sequence[int], f: Callable[[int], T]) -> list[T]:
     """Call f(0), f(1), .. in parallel, since each may wait for copies to or from its device."""
-    if len(devices) == 1:
-        return [f(0)]
-    from concurrent.futures import ThreadPoolExecutor  # slow to import, and few processes need it
+    return [f(0)] if len(devices) == 1 else _Parallel(len(devices), f).results()
 
-    with ThreadPoolExecutor(len(devices)) as pool:
-        return list(pool.map(f, range(len(devices))))
+
+class _Parallel(Generic[T]):
+    """Threads that call f(0), f(1), ...
+
+    An exception in the calling thread, such as Ctrl-C, stops their waits for devices, and is raised when they
+    have ended: none of them touches an array after the call. `threading` and `concurrent.futures` are not
+    used, since they take locks in Python code, which an exception can leave locked.
+    """
+
+    def __init__(self, count: int, f: Callable[[int], T]) -> None:
+        self._count, self._f = count, f
+        self._started = self._stopped = False  # all of them
+        self._ended: list[tuple[int, Any, BaseException | None]] = []
+
+    def results(self) -> list[T]:
+        """Run, and return what was returned; raise what the first of them raised."""
+        try:
+            for i in range(self._count):
+                _thread.start_new_thread(self._run, (i,))
+            self._started = True
+            self._wait()
+        finally:
+            self._stopped = True
+            if self._started:
+                self._wait()
+            ended = sorted(self._ended, key=itemgetter(0))
+            self._ended.clear()  # exceptions refer to frames, and these to this list
+        failed = [error for _, _, error in ended if error is not None]
+        results = [result for _, result, _ in ended]
+        ended.clear()
+        if failed:
+            raise failed.pop(0)
+        return results
+
+    def _wait(self) -> None:
+        pause = 1e-5
+        while len(self._ended) < self._count:
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+
+    def _run(self, i: int) -> None:
+        while not self._started:
+            if self._stopped:
+                return
+            time.sleep(1e-5)
+        _hip.stop_waiting_if(lambda: self._stopped)
+        try:
+            self._ended.append((i, self._f(i), None))
+        except BaseException as error:
+            self._ended.append((i, None, error))

@@ -584,7 +584,7 @@ def _send(source: DeviceArray, target: DeviceArray) -> None:
     """Queue a copy to another device, after the product that makes the source."""
     leaving, arriving = _copies(source.device).leaving, _copies(target.device).arriving
     source._block.begin_read(int(leaving))
-    target._block.readers.add(int(arriving))  # in case it is deleted before all copies are complete
+    target._block.add_reader(int(arriving))  # in case it is deleted before all copies are complete
     ends = (target.ptr, target.device, int(arriving)), (source.ptr, source.device, int(leaving))
     _staging.copy_between_devices(*ends[0], *ends[1], source.nbytes)
 

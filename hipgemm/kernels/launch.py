@@ -11,12 +11,14 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 from ..errors import KernelNotFoundError, UnsupportedError, requirement
 from ..formats.elements import Format
 from ..runtime import hip, tally
+from ..runtime.ownership import Owner, Registry, once
 from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
 from .scale_layout import gemm_scale_bytes, gemm_scale_step
 
@@ -172,24 +174,22 @@ class _Blocks(threading.local):
 
 _blocks = _Blocks()
 _functions: dict[tuple[int, str], Function] = {}
-_modules: dict[int, tuple[CodeObject, Any]] = {}
-_lock = threading.RLock()
+_modules: dict[int, tuple[CodeObject, Owner]] = {}
+_loaded: dict[int, Registry[Owner]] = {}  # modules by device
 
 
 def function(device: int, name: str) -> Function:
     """Return a kernel of the device's code object, which is loaded at its first use."""
     found = _functions.get((device, name))
     if found is None:
-        with _lock:
-            found = _functions.get((device, name))
-            if found is None:
-                found = _functions[device, name] = _load_function(device, name)
+        found = once(_functions, (device, name), partial(_load_function, device, name))
     return found
 
 
 def _load_function(device: int, name: str) -> Function:
-    if device not in _modules:
-        _modules[device] = _load_module(device)
+    once(_modules, device, partial(_load_module, device))
+    while (spare := _loaded[device].reclaim()) is not None:  # loaded by interrupted calls
+        _loaded[device].free(hip.runtime().handle, spare)
     built, module = _modules[device]
     kernel: Kernel | None = built.kernels.get(name)
     if kernel is None:
@@ -202,11 +202,11 @@ def _load_function(device: int, name: str) -> Function:
         )
     packer = struct.Struct(pack_format(kernel.args))
     with hip.on_device(device):
-        handle = hip.call("hipModuleGetFunction", module, name.encode())
+        handle = hip.call("hipModuleGetFunction", module.ptr, name.encode())
     return Function(name, handle, kernel.threads, kernel.tile, kernel.args, packer, built.codes)
 
 
-def _load_module(device: int) -> tuple[CodeObject, Any]:
+def _load_module(device: int) -> tuple[CodeObject, Owner]:
     built = code_object(hip.arch(device))
     try:
         image = built.path.read_bytes()
@@ -218,8 +218,12 @@ def _load_module(device: int) -> tuple[CodeObject, Any]:
         raise KernelNotFoundError(
             f"the code object {built.path} does not match the manifest; run: {MAKE_LINE}"
         )
+    registry = _loaded.setdefault(device, Registry(Owner, "hipModuleLoadData", "hipModuleUnload"))
     with hip.on_device(device):
-        return built, hip.call("hipModuleLoadData", image)
+        code, module = registry.allocate(hip.runtime().handle, 0, image)
+    if module is None:
+        raise hip.failure("hipModuleLoadData", code)
+    return built, module
 
 
 def launch(kernel: Function, workgroups: int, stream: int, /, **values: Value) -> None:

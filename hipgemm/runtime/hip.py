@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import operator
 import threading
+import weakref
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from typing import Any, cast
 
 from ..errors import HipError, Reason, fault, requirement, shown, value_or_raise
 from . import loader as _runtime
 from .loader import EMULATOR, Runtime, launch_extra, opened, runtime
+from .ownership import Allocation, Owner, Registry
 
 __all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # re-exported
 
@@ -53,23 +56,6 @@ def call(name: str, *args: Any) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-def allocate_raw(on_interrupt: Callable[[int], None], name: str, nbytes: int, *flags: int) -> tuple[int, int]:
-    """Call an allocation function of HIP; return the error code and the address.
-
-    A signal handler that raises runs after the call, and the address would be lost: it is passed to
-    `on_interrupt`. hip-python is bypassed because it runs Python code before it returns.
-    """
-    function, pointer = getattr(runtime().handle, name), ctypes.c_void_p()
-    result, size = ctypes.byref(pointer), ctypes.c_size_t(nbytes)
-    try:
-        error = function(result, size, *flags)
-    except BaseException:
-        if pointer.value:
-            on_interrupt(pointer.value)
-        raise
-    return error, pointer.value or 0
-
-
 # ---- devices and streams ---------------------------------------------------------------------------
 
 
@@ -95,22 +81,64 @@ def device_number(function: str, device: Any) -> int:
     return value_or_raise(function, parse_device(device))
 
 
-class on_device:
+def on_device(device: int) -> AbstractContextManager[object]:
     """A context manager that makes a device current and then restores the previous one."""
+    before = current_device()
+    if before == device:
+        return _SAME_DEVICE
+    token = _Token()
+    try:
+        token.restore = _Restore(token, partial(runtime().restore_device, before))
+        return _with(partial(runtime().set_device, device), token.format)
+    except BaseException:
+        del token  # not when the traceback is gone
+        raise
 
-    __slots__ = ("_before", "_device")
 
-    def __init__(self, device: int):
-        self._device = device
+class _With:
+    """A context manager of two functions.
 
-    def __enter__(self) -> None:
-        self._before = current_device()
-        if self._before != self._device:
-            call("hipSetDevice", self._device)
+    Restoring takes no instruction of Python's, which a signal handler could come before: what a `with`
+    statement holds is `__exit__`, a method of a `_Token`, and when that is gone C code calls HIP.
+    """
 
-    def __exit__(self, *_: object) -> None:
-        if self._before != self._device:
-            call("hipSetDevice", self._before)
+    __slots__ = ("__enter__", "__exit__")
+
+
+def _with(enter: Callable[[], object], leave: Callable[..., str]) -> AbstractContextManager[object]:
+    made: Any = _With()
+    made.__enter__, made.__exit__ = enter, leave
+    return cast(AbstractContextManager[object], made)
+
+
+class _Token(str):
+    """Its method `format` takes any arguments, as `__exit__` must, and returns what is false."""
+
+    __slots__ = ("__weakref__", "restore")
+
+    restore: _Restore
+
+
+class _Restore(weakref.ref[_Token]):
+    """Calls hipSetDevice when the token is gone."""
+
+    __slots__ = ()
+    _as_parameter_ = None  # what ctypes passes for it, after the device
+
+
+_SAME_DEVICE = _with("".format, "".format)
+
+
+def _open_devices(rt: Runtime) -> None:
+    def check(error: int, *_: object) -> None:
+        if error:
+            raise failure("hipSetDevice", error)
+
+    rt.set_device, rt.restore_device = rt.handle["hipSetDevice"], rt.handle["hipSetDevice"]
+    rt.set_device.errcheck, rt.restore_device.restype = check, None
+
+
+_runtime.open_hooks.append(_open_devices)
 
 
 def _query_struct(name: str, kind: str, what: int) -> Any:
@@ -163,7 +191,7 @@ def parse_stream(stream: Any) -> int | Reason:
     return handle if handle > _PER_THREAD else 0
 
 
-_caller = threading.local()  # the function that last got a stream argument, for messages
+_of_thread = threading.local()  # `function`: that last got a stream argument, for messages; `stop`: see below
 
 
 def existing_stream(stream: Any) -> int | Reason:
@@ -178,7 +206,7 @@ def stream_handle(function: str, stream: Any) -> int:
     """Parse a stream argument: None, an int, or an object with ``__int__``. Raise if it is invalid."""
     if stream is None:
         return 0
-    _caller.function = function
+    _of_thread.function = function
     return value_or_raise(function, existing_stream(stream))
 
 
@@ -187,6 +215,11 @@ def _unknown_stream(handle: int) -> str:
 
 
 after_wait_hooks: list[Callable[[], None]] = []  # raise errors that kernels reported
+
+
+def stop_waiting_if(stop: Callable[[], bool]) -> None:
+    """Let waits of the calling thread raise KeyboardInterrupt if this is so, for threads without signals."""
+    _of_thread.stop = stop
 
 
 def block(name: str, *what: Any) -> None:
@@ -198,7 +231,8 @@ def block(name: str, *what: Any) -> None:
     function = getattr(rt.handle, _BOUNDED_WAITS[name])
     handles = [ctypes.c_void_p(int(x)) for x in what]
     while (code := function(*handles, _SLICE_MS)) == _NOT_READY:
-        pass  # between two bytecodes Python runs signal handlers
+        if getattr(_of_thread, "stop", bool)():  # signal handlers of the main thread run here, too
+            raise KeyboardInterrupt
     if code:
         raise failure(name, code)
 
@@ -255,8 +289,54 @@ def require_stream(stream: int, device: int) -> None:
     found = stream_device(stream)
     if found is not None and found != device:
         required = f"stream must be a stream of device {device}, where the arrays are"
-        function = getattr(_caller, "function", "hipgemm")
+        function = getattr(_of_thread, "function", "hipgemm")
         raise fault(ValueError, function, required, f"{stream:#x} of device {found}")
+
+
+class _Handles:
+    """Events or streams of a device. They are never destroyed, so that references to them stay valid."""
+
+    def __init__(self, device: int, function: str, flags: int) -> None:
+        self._device, self._function, self._flags = device, function, flags
+        self._registry = Registry(Owner, function)
+        self.idle: list[Owner] = []
+
+    def acquire(self) -> Owner:
+        """A free one, which is free again when it is in `idle`, or the last reference to it is gone."""
+        while (found := self._registry.reclaim()) is not None:
+            self.idle.append(found)
+        try:
+            return self.idle.pop()
+        except IndexError:
+            with on_device(self._device):
+                error, found = self._registry.allocate(runtime().handle, 0, self._flags)
+        if found is None:
+            raise failure(self._function, error)
+        return found
+
+
+def _open_handles(rt: Runtime) -> None:
+    for device in range(rt.devices):
+        rt.own_streams.append(_Handles(device, "hipStreamCreateWithFlags", _STREAM_NON_BLOCKING))
+        for timing, flags in ((True, 0), (False, _EVENT_DISABLE_TIMING)):
+            rt.events[device, timing] = _Handles(device, "hipEventCreateWithFlags", flags)
+
+
+_runtime.open_hooks.append(_open_handles)
+
+
+def acquire_stream(device: int) -> Owner:
+    """Return a released or new stream that does not synchronize with the default stream."""
+    rt = runtime()
+    stream: Owner = rt.own_streams[device].acquire()
+    rt.streams[stream.ptr] = device
+    return stream
+
+
+def acquire_event(device: int, timing: bool) -> Owner:
+    """Return a released or new event."""
+    event: Owner = runtime().events[device, timing].acquire()
+    return event
 
 
 def wait_for(waiting: int, stream: int) -> None:
@@ -264,57 +344,22 @@ def wait_for(waiting: int, stream: int) -> None:
     if not (alive(stream) and alive(waiting)):
         block("hipDeviceSynchronize")
         return
-    event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
-    try:
-        call("hipEventRecord", event, stream)
-        call("hipStreamWaitEvent", waiting, event, 0)
-    finally:
-        call("hipEventDestroy", event)
+    events = runtime().events[current_device(), False]
+    event = events.acquire()
+    call("hipEventRecord", event.ptr, stream)
+    call("hipStreamWaitEvent", waiting, event.ptr, 0)
+    events.idle.append(event)
 
 
 def wait_across(waiting_device: int, waiting: int, device: int, stream: int) -> None:
     """Make a stream of one device wait for the work queued on a stream of another."""
+    events = runtime().events[device, False]
+    event = events.acquire()
     with on_device(device):
-        event = call("hipEventCreateWithFlags", _EVENT_DISABLE_TIMING)
-        try:
-            call("hipEventRecord", event, stream)
-            with on_device(waiting_device):
-                call("hipStreamWaitEvent", waiting, event, 0)
-        finally:
-            call("hipEventDestroy", event)
-
-
-def acquire_stream(device: int) -> int:
-    """Return a released or new stream that does not synchronize with the default stream."""
-    rt = runtime()
-    with suppress(IndexError):
-        return rt.idle_streams[device].pop()
-    with on_device(device):
-        handle = int(call("hipStreamCreateWithFlags", _STREAM_NON_BLOCKING))
-    rt.streams[handle] = device
-    return handle
-
-
-def release_stream(stream: int, device: int) -> None:
-    """Release a stream for reuse. It is never destroyed, so references to it stay valid. For finalizers."""
-    rt = opened()
-    if rt is not None:
-        rt.idle_streams[device].append(stream)
-
-
-def acquire_event(device: int, timing: bool) -> Any:
-    """Return a released or new event."""
-    with suppress(IndexError):
-        return runtime().idle_events[device, timing].pop()
-    with on_device(device):
-        return call("hipEventCreateWithFlags", 0 if timing else _EVENT_DISABLE_TIMING)
-
-
-def release_event(event: Any, device: int, timing: bool) -> None:
-    """Release an event for reuse. For finalizers, which may run anywhere: makes no HIP call."""
-    rt = opened()
-    if rt is not None:
-        rt.idle_events[device, timing].append(event)
+        call("hipEventRecord", event.ptr, stream)
+    with on_device(waiting_device):
+        call("hipStreamWaitEvent", waiting, event.ptr, 0)
+    events.idle.append(event)
 
 
 def done(name: str, what: Any) -> bool:
@@ -410,55 +455,56 @@ def clear_rows(dst: int, pitch: int, width: int, rows: int, stream: int) -> None
 # ---- memory ----------------------------------------------------------------------------------------
 
 
-class Block:
+class Block(Owner):
     """A block of device memory, and the streams that use it.
 
     Work on it is ordered across streams: `begin_read` and `begin_write` make a stream wait for what it
     depends on. The block returns to its pool when the last array that uses it is deleted.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "allocated_on",
-        "device",
-        "exports",
-        "nbytes",
-        "owner",
-        "ptr",
-        "readers",
-        "size",
-        "writer",
-    )
+    __slots__ = ("device", "exports", "nbytes", "readers", "size", "writer")
 
-    def __init__(self, ptr: int, nbytes: int, size: int, device: int, stream: int, owner: object = None):
-        self.ptr = ptr
-        self.nbytes = nbytes
-        self.size = size  # of the allocation; 0 for memory of another library
+    def __init__(self, device: int):
+        self.ptr = self.size = self.nbytes = self.writer = 0
         self.device = device
-        self.allocated_on = stream  # the stream that orders allocation and reuse
-        self.writer = stream  # the stream of the last write
-        self.readers: set[int] = set()  # other streams that have read since
-        self.owner = owner  # keeps another library's memory alive
-        self.exports = 0  # views exported to other libraries
+        self.readers: frozenset[int] = _NONE  # streams that have read since the last write, but the writer
+        self.exports: list[Callable[[], object]] = []  # weak references to what other libraries hold
+
+    def attach(self, allocation: Allocation) -> None:
+        """Use an allocation from now on."""
+        self.ptr = allocation.handle.value or 0
+        self.size = allocation.size  # 0 for memory of another library
+        self.writer = allocation.stream  # the stream of the last write
 
     def begin_read(self, stream: int) -> None:
         """Order a read on `stream` after the last write."""
         if stream != self.writer and stream not in self.readers:
             require_stream(stream, self.device)
+            self._users().add(stream)
             wait_for(stream, self.writer)
-            self.readers.add(stream)
+            self.add_reader(stream)
 
     def begin_write(self, stream: int) -> None:
         """Order a write on `stream` after the last write and every read since."""
+        users = self._users()
         if stream != self.writer:
             require_stream(stream, self.device)
+            users.add(stream)
             wait_for(stream, self.writer)
-        if self.readers:
-            for reader in tuple(self.readers):
-                if reader != stream:
-                    wait_for(stream, reader)
-            self.readers = set()
-        self.writer = stream
+        for reader in self.readers:
+            if reader != stream:
+                wait_for(stream, reader)
+        self.readers, self.writer = _NONE, stream
+        users.intersection_update((stream,))
+
+    def add_reader(self, stream: int) -> None:
+        """Let writes, and reuse of the memory, wait for a stream."""
+        self._users().add(stream)
+        self.readers |= {stream}
+
+    def _users(self) -> set[int]:
+        assert self.ownership is not None
+        return self.ownership.allocation.users
 
     def stream(self) -> int:
         """The stream that can read without waiting: that of the last write, if it still exists."""
@@ -469,19 +515,16 @@ class Block:
 
     def release(self) -> None:
         """Return the memory to its pool, ordered after all work on it."""
-        if self.ptr:
-            streams = {self.writer, *self.readers}
-            freed = (self.ptr, self.size, self.allocated_on, streams, self.owner)
-            self.ptr, self.owner = 0, None
-            rt = opened()
-            if rt is not None:
-                rt.pools[self.device].freed.append(freed)
-
-    def __del__(self) -> None:
-        self.release()
+        rt = opened()
+        if self.ptr and rt is not None:
+            self.ptr = 0
+            rt.pools[self.device].blocks.released.append(self.ownership)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("device memory cannot be pickled or copied")
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 def memory_info(device: int) -> tuple[int, int]:
@@ -494,6 +537,13 @@ def memory_info(device: int) -> tuple[int, int]:
 def allocate(nbytes: int, device: int, stream: int) -> Block:
     """Allocate device memory that is ready for use on `stream`."""
     block: Block = runtime().pools[device].allocate(nbytes, stream)
+    return block
+
+
+def adopt(ptr: int, nbytes: int, device: int, stream: int, owner: object) -> Block:
+    """Use memory of another library, whose `owner` is kept alive until all work on the memory is complete."""
+    block: Block = runtime().pools[device].adopt(ptr, stream, owner)
+    block.nbytes = nbytes
     return block
 
 

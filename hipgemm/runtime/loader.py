@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Any
 from ..config import config
 from ..errors import RuntimeFallbackWarning, RuntimeNotFoundError, warn
 from . import rocm as _rocm
+from .ownership import once
 
 PACKAGE = Path(__file__).parent.parent
 EMULATOR = PACKAGE / "_emulator" / "libamdhip64.so"
@@ -42,8 +41,10 @@ class Runtime:
     archs: dict[int, str] = field(default_factory=dict)
     peers: dict[tuple[int, int], bool] = field(default_factory=dict)
     streams: dict[int, int] = field(default_factory=dict)  # hipgemm's own streams: handle to device
-    idle_streams: defaultdict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
-    idle_events: defaultdict[tuple[int, bool], list[Any]] = field(default_factory=lambda: defaultdict(list))
+    own_streams: list[Any] = field(default_factory=list)  # by device
+    events: dict[tuple[int, bool], Any] = field(default_factory=dict)  # by device and timing
+    set_device: Any = None  # hipSetDevice, which raises
+    restore_device: Any = None  # hipSetDevice, which does not
 
     def report(self) -> str:
         """The emulator's or the bridge's report of the last error; empty for ROCm."""
@@ -53,14 +54,15 @@ class Runtime:
 
 open_hooks: list[Callable[[Runtime], None]] = []  # called with the runtime when it is opened
 _runtime: Runtime | None = None
-_lock = threading.Lock()
+_opened: dict[None, Runtime] = {}
 _forked = False
 
 
 def _after_fork() -> None:
-    global _runtime, _lock, _forked
+    global _runtime, _forked
     _forked = _forked or _runtime is not None
-    _runtime, _lock = None, threading.Lock()
+    _runtime = None
+    _opened.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -70,16 +72,19 @@ def runtime() -> Runtime:
     """Return the runtime. The first call selects and opens it."""
     global _runtime
     if _runtime is None:
-        with _lock:
-            if _runtime is None:
-                _runtime = _choose()
-                config.fix("the first use of a device", "runtime", "pool", "memory_limit", "cache_limit")
+        _runtime = once(_opened, None, _choose_and_fix)
     return _runtime
 
 
 def opened() -> Runtime | None:
     """Return the runtime if it is open."""
     return _runtime
+
+
+def _choose_and_fix() -> Runtime:
+    found = _choose()
+    config.fix("the first use of a device", "runtime", "pool", "memory_limit", "cache_limit")
+    return found
 
 
 def _choose() -> Runtime:

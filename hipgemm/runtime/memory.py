@@ -73,7 +73,7 @@ def memory_stats(device: int | None = None) -> MemoryStats:
     free, total = _hip.memory_info(number)
     return MemoryStats(
         device=number,
-        used=pool.bytes - pool.cached,
+        used=pool.recount(),
         cached=pool.cached,
         peak=pool.peak,
         limit=pool.limit,
@@ -151,7 +151,7 @@ def limit_memory(limit: int | None = None, *, cache: int | None = None, device: 
     pool.limit, pool.cache_limit = limits
     if pool.limit is not None and pool.bytes > pool.limit:
         pool.reclaim()
-        pool.trim(max(0, pool.limit - (pool.bytes - pool.cached)))
+        pool.trim(max(0, pool.limit - pool.recount()))
     pool.reclaim()
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
-import threading
-from collections import deque
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from ..config import config
 from ..errors import HipError
 from . import hip as _hip
+from .ownership import Allocation, Owner, Registry, discard
 
 _HIP_SUCCESS, _OUT_OF_MEMORY = 0, 2
 
@@ -25,115 +25,131 @@ class Pool:
     def __init__(self, device: int):
         self._device = device
         self.caching = config.pool
-        self._lock = threading.RLock()  # a signal handler or a finalizer may enter again
-        self._free: dict[int, dict[int, list[int]]] = {}  # by stream, then by size
-        self._kept: list[tuple[list[Any], object]] = []  # events, and what is kept alive until they complete
+        self.blocks = Registry(lambda: _hip.Block(device), "hipMalloc", "hipFree")
+        self._free: dict[int, dict[int, list[_hip.Block]]] = {}  # by stream, then by size
+        self._kept: list[_Kept] = []
         self._known_streams: set[int] = {0}  # known to belong to this device
-        # Finalizers only append here: they may run anywhere, even while this thread holds the lock.
-        self.freed: deque[tuple[int, int, int, set[int], object]] = deque()
         self.limit = config.memory_limit
         self.cache_limit = config.cache_limit
-        self.bytes = 0  # allocated from HIP
-        self.cached = 0  # of these, free
+        self._in_use = 0  # bytes, for `peak`
         self.peak = 0  # the most bytes in use so far
         self.requests = 0  # successful calls of `allocate`
         self.mallocs = 0  # successful calls of hipMalloc
 
+    @property
+    def bytes(self) -> int:
+        """Bytes that are allocated from HIP."""
+        return self.blocks.bytes
+
+    @property
+    def cached(self) -> int:
+        """Of these, free."""
+        found = [sizes for _, sizes in list(self._free.items())]
+        return sum(size * len(blocks) for sizes in found for size, blocks in list(sizes.items()))
+
+    def recount(self) -> int:
+        """Bytes in use. Corrects the running count, which an interrupted call can leave wrong."""
+        self._in_use = self.bytes - self.cached
+        return self._in_use
+
     def allocate(self, nbytes: int, stream: int) -> _hip.Block:
         """Return a block of at least `nbytes`, usable on `stream` at once."""
         size = _round_up(nbytes) if self.caching else max(nbytes, 1)
+        if self.blocks.released or self._kept:
+            self.reclaim()
         try:
-            with self._lock:
-                ptr = self._allocate(size, stream)
-        except _OutOfMemory as first:
-            gc.collect()  # arrays in cycles of references; without the lock, since finalizers run
-            with self._lock:
-                ptr = self._retry(nbytes, size, first.cached)
-        return _hip.Block(ptr, nbytes, size, self._device, stream)
+            block = self._free[stream][size].pop()
+        except (KeyError, IndexError):
+            block = self._allocate(nbytes, size, stream)
+        block.nbytes = nbytes
+        self.requests += 1
+        self._in_use += size
+        if self._in_use > self.peak:
+            self.peak = self._in_use
+        return block
 
-    def keep(self, owner: object, stream: int) -> None:
-        """Keep an object alive until the work now queued on `stream` is complete."""
-        with self._lock:
-            self._keep(owner, {stream})
+    def adopt(self, ptr: int, stream: int, owner: object) -> _hip.Block:
+        """Own memory of another library, and with it what keeps it alive."""
+        allocation = Allocation(0, stream, owner)
+        allocation.handle.value = ptr
+        return self.blocks.adopt(allocation)
 
     def trim(self, keep: int = 0) -> int:
         """Free cached memory, except at most `keep` bytes; return how many bytes were freed."""
-        with self._lock:
-            before = self.bytes
-            self._reclaim()
-            self._shrink(keep)
-            return before - self.bytes
+        self.reclaim()
+        before = self.bytes
+        self._shrink(keep)
+        return before - self.bytes
 
     def reclaim(self) -> None:
-        """Add the blocks that finalizers have freed to the cache."""
-        with self._lock:
-            self._reclaim()
+        """Add the blocks that are no longer in use to the cache."""
+        while (block := self.blocks.reclaim()) is not None:
+            if block.size == 0:
+                self._keep(block)
+                continue
+            self._in_use -= block.size
+            if self.caching:
+                self._wait_for_users(block)
+                self._put(block)
+            else:
+                self._hip_free(block)
+        for kept in list(self._kept):
+            done = True  # also if there was an error, which has ended all queued work
+            try:
+                done = all(_hip.done("hipEventQuery", event.ptr) for event in kept.events)
+            finally:
+                if done and discard(self._kept, kept):
+                    self.blocks.forget(kept.block)
+        if self.cache_limit is not None:
+            self._shrink(self.cache_limit)
 
-    def _allocate(self, size: int, stream: int) -> int:
-        if self.freed or self._kept:
-            self._reclaim()
+    def _allocate(self, nbytes: int, size: int, stream: int) -> _hip.Block:
+        """Return memory that is not in the cache of this stream."""
         if stream not in self._known_streams:
             _hip.require_stream(stream, self._device)
             self._known_streams.add(stream)
-        sizes = self._free.get(stream)
-        cached = (sizes.get(size) if sizes else None) or self._take_over(stream, size)
-        try:
-            ptr = cached.pop() if cached else 0
-        except IndexError:  # a signal handler took it
-            ptr = 0
-        if ptr:
-            self.cached -= size
-        else:
-            ptr = self._malloc(size)
-            if not ptr:
-                before = self.cached
-                self._shrink(0)
-                ptr = self._malloc(size)
-                if not ptr:
-                    raise _OutOfMemory(before)
-        self._count()
-        return ptr
+        if self._take_over(stream):
+            try:
+                return self._free[stream][size].pop()
+            except (KeyError, IndexError):
+                pass
+        cached = 0
+        for prepare in (None, self._empty_cache, self._collect_garbage):
+            cached += prepare() if prepare else 0
+            block = self._malloc(size, stream)
+            if block is not None:
+                return block
+        raise self._out_of_memory(nbytes, size, cached)
 
-    def _count(self) -> None:
-        self.requests += 1
-        if self.bytes - self.cached > self.peak:
-            self.peak = self.bytes - self.cached
-
-    def _retry(self, nbytes: int, size: int, cached: int) -> int:
-        self._reclaim()
-        cached += self.cached
-        self._shrink(0)
-        ptr = self._malloc(size)
-        if not ptr:
-            raise self._out_of_memory(nbytes, size, cached)
-        self._count()
-        return ptr
-
-    def _malloc(self, size: int) -> int:
-        """Return memory from HIP, or 0 if there is not enough."""
-        if self.limit is not None and self.bytes + size > self.limit:
-            return 0
+    def _malloc(self, size: int, stream: int) -> _hip.Block | None:
+        """Return memory from HIP, or None if there is not enough."""
+        library = _hip.runtime().handle
         with _hip.on_device(self._device):
-            error, pointer = _hip.allocate_raw(lambda ptr: self._add_new(size, ptr), "hipMalloc", size)
-            if error == _OUT_OF_MEMORY:
-                _hip.runtime().hip.hipGetLastError()
-                return 0
-            if error != _HIP_SUCCESS:
-                raise _hip.failure(f"hipMalloc({size} bytes on device {self._device})", error)
-        self.bytes += size
-        self.mallocs += 1
-        return pointer
+            error, block = self.blocks.allocate(
+                library, size, ctypes.c_size_t(size), stream=stream, limit=self.limit
+            )
+        if error == _OUT_OF_MEMORY:
+            _hip.runtime().hip.hipGetLastError()
+        elif error != _HIP_SUCCESS:
+            raise _hip.failure(f"hipMalloc({size} bytes on device {self._device})", error)
+        if block is not None:
+            self.mallocs += 1
+        return block
 
-    def _add_new(self, size: int, ptr: int) -> None:
-        self.bytes += size
-        self._put(0, size, ptr)
+    def _empty_cache(self) -> int:
+        cached = self.cached
+        self._shrink(0)
+        return cached
 
-    def _put(self, stream: int, size: int, ptr: int) -> None:
-        try:
-            self._free[stream][size].append(ptr)
-        except KeyError:
-            self._free.setdefault(stream, {}).setdefault(size, []).append(ptr)
-        self.cached += size
+    def _collect_garbage(self) -> int:
+        gc.collect()  # arrays in cycles of references
+        self.reclaim()
+        return self._empty_cache()
+
+    def _put(self, block: _hip.Block) -> None:
+        assert block.ownership is not None
+        stream = block.ownership.allocation.stream
+        self._free.setdefault(stream, {}).setdefault(block.size, []).append(block)
 
     def _out_of_memory(self, nbytes: int, size: int, cached: int) -> HipError:
         free, total = _hip.memory_info(self._device)
@@ -148,108 +164,86 @@ class Pool:
         name = f"hipMalloc({size} bytes on device {self._device})"
         return HipError(name, _OUT_OF_MEMORY, "hipErrorOutOfMemory", report)
 
-    def _hip_free(self, ptr: int, size: int) -> None:
-        self.bytes -= size
+    def _hip_free(self, block: _hip.Block) -> None:
         with _hip.on_device(self._device):
-            _hip.call("hipFree", ptr)  # waits for the device
+            error = self.blocks.free(_hip.runtime().handle, block)  # waits for the device
+        if error:
+            raise _hip.failure("hipFree", error)
 
     def _shrink(self, keep: int) -> None:
         """Free cached memory, the largest blocks first, until at most `keep` bytes are left."""
-        if self.cached <= keep:
+        cached = self.cached
+        if cached <= keep:
             return
-        found = [(size, stream) for stream, sizes in self._free.items() for size in sizes]
+        found = [(size, stream) for stream, sizes in list(self._free.items()) for size in list(sizes)]
         for size, stream in sorted(found, reverse=True):
             blocks = self._free.get(stream, {}).get(size, [])
-            while self.cached > keep:
+            while cached > keep and blocks:
                 try:
-                    ptr = blocks.pop()
-                except IndexError:
+                    block = blocks.pop()
+                except IndexError:  # another thread or a signal handler took it
                     break
-                self.cached -= size
-                self._hip_free(ptr, size)
-        self._free = {
-            stream: {size: blocks for size, blocks in sizes.items() if blocks}
-            for stream, sizes in self._free.items()
-        }
+                cached -= size
+                self._hip_free(block)
 
-    def _reclaim(self) -> None:
-        while self.freed:
-            try:
-                ptr, size, stream, users, owner = self.freed.popleft()
-            except IndexError:  # a signal handler took it
-                break
-            if size == 0:
-                self._keep(owner, users)
-            elif self.caching:
-                try:
-                    if len(users) > 1 or stream not in users:
-                        self._wait_for_users(stream, users)
-                finally:  # an error raised here has ended all queued work
-                    self._put(stream, size, ptr)
-            else:
-                self._hip_free(ptr, size)
-        if self._kept:
-            kept, self._kept = self._kept, []
-            while kept:
-                events, owner = kept.pop()
-                try:
-                    if not self._all_done(events):
-                        self._kept.append((events, owner))
-                except BaseException:
-                    self._kept += kept
-                    raise
-        if self.cache_limit is not None:
-            self._shrink(self.cache_limit)
-
-    def _wait_for_users(self, stream: int, users: set[int]) -> None:
+    def _wait_for_users(self, block: _hip.Block) -> None:
         """Make a block's stream wait for every other stream that used the block."""
-        for user in users:
-            if user != stream:
-                with _hip.on_device(self._device):
-                    _hip.wait_for(stream, user)
-
-    def _take_over(self, stream: int, size: int) -> list[int] | None:
-        """Reuse the cached blocks of destroyed streams before more memory is allocated."""
-        with _hip.on_device(self._device):
-            destroyed = [other for other in self._free if other != stream and not _hip.alive(other)]
-            if not destroyed:
-                return None
-            _hip.block("hipDeviceSynchronize")
-        mine = self._free.setdefault(stream, {})
-        for other in destroyed:
-            for other_size, pointers in self._free.pop(other, {}).items():
-                mine.setdefault(other_size, []).extend(pointers)
-        self._known_streams.difference_update(destroyed)
-        return mine.get(size)
-
-    def _keep(self, owner: object, streams: set[int]) -> None:
-        events: list[Any] = []
+        assert block.ownership is not None
+        allocation = block.ownership.allocation
+        if not allocation.users:
+            return
         try:
             with _hip.on_device(self._device):
-                for stream in streams:
-                    if not _hip.alive(stream):
-                        _hip.block("hipDeviceSynchronize")
-                        continue
-                    events.append(_hip.acquire_event(self._device, False))
-                    _hip.call("hipEventRecord", events[-1], stream)
-        finally:
-            self._kept.append((events, owner))
+                for user in list(allocation.users):
+                    if user != allocation.stream:
+                        _hip.wait_for(allocation.stream, user)
+        except HipError:  # which has ended all queued work
+            allocation.users.clear()
+            self._put(block)
+            raise
+        allocation.users.clear()
 
-    def _all_done(self, events: list[Any]) -> bool:
-        """Whether all events are complete. Completed events are released."""
-        while events:
-            if not _hip.done("hipEventQuery", events[-1]):
+    def _take_over(self, stream: int) -> bool:
+        """Reuse the cached blocks of destroyed streams before more memory is allocated."""
+        with _hip.on_device(self._device):
+            destroyed = [other for other in list(self._free) if other != stream and not _hip.alive(other)]
+            if not destroyed:
                 return False
-            _hip.release_event(events.pop(), self._device, False)
+            _hip.block("hipDeviceSynchronize")
+        for other in destroyed:
+            for blocks in list(self._free.pop(other, {}).values()):
+                for block in blocks:
+                    assert block.ownership is not None
+                    allocation = block.ownership.allocation
+                    allocation.stream = block.writer = stream
+                    self._put(block)
+        self._known_streams.difference_update(destroyed)
         return True
 
+    def _keep(self, block: _hip.Block) -> None:
+        """Keep memory of another library alive until the work now queued on it is complete."""
+        assert block.ownership is not None
+        allocation, kept = block.ownership.allocation, _Kept([], block)
+        try:
+            with _hip.on_device(self._device):
+                for stream in {allocation.stream, *allocation.users}:
+                    if _hip.alive(stream):
+                        kept.events.append(_hip.acquire_event(self._device, False))
+                        _hip.call("hipEventRecord", kept.events[-1].ptr, stream)
+                    else:
+                        _hip.block("hipDeviceSynchronize")
+        except HipError:
+            self._kept.append(kept)
+            raise
+        self._kept.append(kept)
 
-class _OutOfMemory(Exception):
-    """The first attempt failed; says how much was cached then."""
 
-    def __init__(self, cached: int):
-        super().__init__()
-        self.cached = cached
+@dataclass(eq=False)
+class _Kept:
+    """Memory of another library that is kept alive until events are complete."""
+
+    events: list[Owner]
+    block: _hip.Block
 
 
 @lru_cache(maxsize=1024)

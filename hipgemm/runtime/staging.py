@@ -8,11 +8,10 @@ reverse. The caller's memory is only accessed during the call, even if the strea
 from __future__ import annotations
 
 import ctypes
-import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +19,28 @@ import numpy.typing as npt
 from ..errors import HipError
 from ..formats.arrays import memory_as_array
 from . import hip as _hip
+from .ownership import Allocation, Owner, Registry
 
 CHUNK = 4 << 20  # bytes of one copy
 LIMIT = 64 << 20  # bytes of pinned memory per device
 _SMALLEST = 4096
 _DEPTH = 2  # chunks of a download in flight
+_PAUSE = 1e-4  # seconds
 
-T = TypeVar("T")
 
-
-class Buffer:
+class Buffer(Owner):
     """Pinned memory, and an event: when it is complete, the device no longer uses the memory."""
 
-    __slots__ = ("_array", "event", "lost", "ptr", "size")
+    __slots__ = ("_array", "event", "size")
 
-    def __init__(self, ptr: int, size: int, event: Any, lost: deque[tuple[int, int]]):
-        self.ptr = ptr
-        self.size = size
+    def __init__(self, event: Owner):
+        self.ptr = self.size = 0
         self.event = event
-        self.lost = lost
         self._array: npt.NDArray[np.uint8] | None = None
+
+    def attach(self, allocation: Allocation) -> None:
+        """Use an allocation from now on."""
+        self.ptr, self.size = allocation.handle.value or 0, allocation.size
 
     @property
     def array(self) -> npt.NDArray[np.uint8]:
@@ -48,82 +49,70 @@ class Buffer:
             self._array = memory_as_array(self.ptr, (self.size,), (1,), "|u1")
         return self._array
 
-    def __del__(self) -> None:
-        if self.ptr:  # never released, because an exception interrupted the code between
-            self.lost.append((self.ptr, self.size))
-
 
 class Staging:
     """The pinned buffers of a device. Sizes are powers of two, and the total is limited.
 
     A buffer is idle, acquired, or in flight until its event is complete. No caller waits for a buffer while
-    it holds another, so there is no deadlock. Signal handlers may enter at any point, so buffers are popped
-    from lists without a check before.
+    it holds another, so there is no deadlock. One that is dropped while it is acquired, because an exception
+    came between, may be used by the device still: it is idle when the device is.
     """
 
     def __init__(self, device: int):
         self.device = device
-        self.bytes = 0
-        self._condition = threading.Condition()
+        self._buffers = Registry(self._new, "hipHostMalloc", "hipHostFree")
         self._idle: dict[int, list[Buffer]] = {}
         self._in_flight: dict[int, deque[Buffer]] = {}  # the earliest first
-        self._leaked: deque[tuple[int, int]] = deque()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are pinned."""
+        return self._buffers.bytes
 
     def acquire(self, nbytes: int, wait: bool = True) -> Buffer | None:
         """Return a buffer of at least `nbytes`; None if that needs a wait and `wait` is false."""
         size = max(_SMALLEST, 1 << (nbytes - 1).bit_length())
         while True:
-            with self._condition:
-                found = self._find(size)
-                if found is not None or not wait:
-                    return found
-                queues = [queue for queue in self._in_flight.values() if queue]
-                if not queues:
-                    self._condition.wait()
-                    continue
-                earliest = _pop_or_none((self._in_flight.get(size) or queues[0]).popleft)
-            if earliest is None:
-                continue
-            try:
-                _hip.block("hipEventSynchronize", earliest.event)
-            finally:
-                self.release(earliest)
+            found = self._find(size)
+            if found is not None or not wait:
+                return found
+            earliest = self._earliest(size)
+            if earliest is None:  # others have them all
+                time.sleep(_PAUSE)
+            else:
+                _hip.block("hipEventSynchronize", earliest.event.ptr)
 
     def release(self, buffer: Buffer) -> None:
         """Return a buffer that the device no longer uses."""
-        with self._condition:
-            self._idle.setdefault(buffer.size, []).append(buffer)
-            self._condition.notify_all()
+        self._idle.setdefault(buffer.size, []).append(buffer)
 
     def record(self, buffer: Buffer, stream: int) -> None:
         """Record the buffer's event: the device uses it until the work now queued on `stream` is complete."""
         with _hip.on_device(self.device):
-            _hip.call("hipEventRecord", buffer.event, stream)
+            _hip.call("hipEventRecord", buffer.event.ptr, stream)
 
     def release_after_event(self, buffer: Buffer) -> None:
         """Return a buffer that the device uses until its event is complete."""
-        with self._condition:
-            self._in_flight.setdefault(buffer.size, deque()).append(buffer)
-            self._condition.notify_all()
+        self._in_flight.setdefault(buffer.size, deque()).append(buffer)
 
     def trim(self) -> None:
         """Free the idle buffers."""
-        with self._condition:
-            self._collect_finished()
-            self._free_idle(0)
-            self._free_leaked()
+        self._collect_dropped()
+        self._collect_finished()
+        self._free_idle(0)
+
+    def _new(self) -> Buffer:
+        return Buffer(_hip.acquire_event(self.device, False))
 
     def _find(self, size: int) -> Buffer | None:
-        if self._leaked:
-            self._free_leaked()
+        if self._buffers.released:
+            self._collect_dropped()
         found = self._pop_idle(size) or self._pop_finished(self._in_flight.get(size))
         if found is not None:
             return found
         if self.bytes + size > LIMIT:
             self._collect_finished()
             self._free_idle(LIMIT - size)
-        if self.bytes and self.bytes + size > LIMIT:
-            return None
         error, made = self._make(size)
         if error and self.bytes:  # the host is out of memory: free the idle buffers
             self._collect_finished()
@@ -136,63 +125,69 @@ class Staging:
         return made  # None: wait for another buffer
 
     def _make(self, size: int) -> tuple[int, Buffer | None]:
+        limit = max(LIMIT, size)  # one that is larger than all may be is alone
         with _hip.on_device(self.device):
-            error, ptr = _hip.allocate_raw(lambda ptr: self._add_new(size, ptr), "hipHostMalloc", size, 0)
+            library = _hip.runtime().handle
+            error, made = self._buffers.allocate(library, size, ctypes.c_size_t(size), 0, limit=limit)
             if error:
                 _hip.runtime().hip.hipGetLastError()
-                return error, None
-            self.bytes += size
-            return 0, Buffer(ptr, size, _hip.acquire_event(self.device, False), self._leaked)
-
-    def _add_new(self, size: int, ptr: int) -> None:
-        self.bytes += size
-        self._leaked.append((ptr, size))
+            return error, made
 
     def _pop_idle(self, size: int) -> Buffer | None:
-        idle = self._idle.get(size)
-        return _pop_or_none(idle.pop) if idle else None
+        try:
+            return self._idle[size].pop()
+        except (KeyError, IndexError):
+            return None
+
+    def _earliest(self, size: int) -> Buffer | None:
+        """The earliest buffer in flight, of this size if there is one."""
+        for queue in (self._in_flight.get(size), *list(self._in_flight.values())):
+            if queue:
+                try:
+                    return queue[0]
+                except IndexError:  # another thread or a signal handler took it
+                    pass
+        return None
 
     def _pop_finished(self, queue: deque[Buffer] | None) -> Buffer | None:
         """Pop the earliest buffer in flight, if its event is complete."""
-        buffer = _pop_or_none(queue.popleft) if queue else None
-        if queue is None or buffer is None:
+        try:
+            buffer = queue.popleft() if queue else None
+        except IndexError:  # another thread or a signal handler took it
+            buffer = None
+        if buffer is None or queue is None:
             return None
         done = False
         try:
-            done = _hip.done("hipEventQuery", buffer.event)
+            done = _hip.done("hipEventQuery", buffer.event.ptr)
         finally:
             if not done:
                 queue.appendleft(buffer)
         return buffer if done else None
 
     def _collect_finished(self) -> None:
-        for size, queue in list(self._in_flight.items()):
+        for queue in list(self._in_flight.values()):
             while buffer := self._pop_finished(queue):
-                self._idle.setdefault(size, []).append(buffer)
+                self.release(buffer)
+
+    def _collect_dropped(self) -> None:
+        """Take back the buffers that were not released."""
+        while buffer := self._buffers.reclaim():
+            try:
+                with _hip.on_device(self.device):
+                    _hip.block("hipDeviceSynchronize")
+            except HipError:  # which has ended all queued work
+                self.release(buffer)
+                raise
+            self.release(buffer)
 
     def _free_idle(self, keep: int) -> None:
         for size in list(self._idle):
             while self.bytes > keep and (buffer := self._pop_idle(size)):
-                _hip.release_event(buffer.event, self.device, False)
-                ptr, buffer.ptr = buffer.ptr, 0
-                self._free(ptr, buffer.size)
-
-    def _free_leaked(self) -> None:
-        while lost := _pop_or_none(self._leaked.popleft):
-            self._free(*lost)
-
-    def _free(self, ptr: int, size: int) -> None:
-        self.bytes -= size
-        with _hip.on_device(self.device):
-            _hip.call("hipHostFree", ptr)  # waits for the device
-
-
-def _pop_or_none(take: Callable[[], T]) -> T | None:
-    """Pop an item; None if there is none."""
-    try:
-        return take()
-    except IndexError:
-        return None
+                with _hip.on_device(self.device):
+                    error = self._buffers.free(_hip.runtime().handle, buffer)  # waits for the device
+                if error:
+                    raise _hip.failure("hipHostFree", error)
 
 
 def _copy_on_host(dst: int, dst_pitch: int, src: int, src_pitch: int, rows: int, width: int) -> None:
@@ -245,17 +240,16 @@ def upload(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows:
 
 @contextmanager
 def acquired(device: int, nbytes: int, stream: int) -> Iterator[Buffer]:
-    """Acquire a buffer for a `with` block, which waits for its use; after an error, wait for `stream`."""
+    """Acquire a buffer for a `with` block, which waits for its use unless there is an error."""
     staging = _staging_of(device)
     buffer = staging.acquire(nbytes)
     assert buffer is not None
     try:
         yield buffer
     except BaseException:
-        _hip.quiesce(stream)
+        _release_buffer(staging, buffer, stream, queued=True)
         raise
-    finally:
-        staging.release(buffer)
+    staging.release(buffer)
 
 
 def download(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int) -> None:
@@ -266,7 +260,7 @@ def download(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, row
 
     def finish() -> None:
         buffer, to, count, each = pending[0]
-        _hip.block("hipEventSynchronize", buffer.event)
+        _hip.block("hipEventSynchronize", buffer.event.ptr)
         _copy_on_host(to, dst_pitch, buffer.ptr, each, count, each)
         staging.release(pending.popleft()[0])
 

@@ -35,12 +35,12 @@ class Stream:
     True
     """
 
-    __slots__ = ("__weakref__", "_handle", "device")
+    __slots__ = ("__weakref__", "_handle", "_owner", "device")
 
     def __init__(self, device: int | None = None):
-        self._handle = 0  # for the finalizer, should the next line raise
         self.device = _hip.device_number("Stream", device)
-        self._handle = _hip.acquire_stream(self.device)
+        self._owner = _hip.acquire_stream(self.device)
+        self._handle = self._owner.ptr
 
     def __int__(self) -> int:
         return self._handle
@@ -92,10 +92,6 @@ class Stream:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("Stream: a stream cannot be copied or pickled")
 
-    def __del__(self) -> None:
-        if self._handle:
-            _hip.release_stream(self._handle, self.device)
-
 
 class Event:
     """A point in a stream, complete when all work before it is complete.
@@ -118,7 +114,6 @@ class Event:
     __slots__ = ("__weakref__", "_event", "_recorded", "_timing", "device")
 
     def __init__(self, device: int | None = None, *, timing: bool = True):
-        self._event = None
         self._recorded = False
         self._timing = bool(timing)
         self.device = _hip.device_number("Event", device)
@@ -132,7 +127,7 @@ class Event:
         handle = _hip.stream_handle("Event.record", stream)
         _hip.require_stream(handle, self.device)
         with _hip.on_device(self.device):
-            _hip.call("hipEventRecord", self._event, handle)
+            _hip.call("hipEventRecord", self._event.ptr, handle)
         self._recorded = True
         return self
 
@@ -142,11 +137,11 @@ class Event:
         device = _hip.stream_device(handle)
         if self._recorded:
             with _hip.on_device(_hip.current_device() if device is None else device):
-                _hip.call("hipStreamWaitEvent", handle, self._event, 0)
+                _hip.call("hipStreamWaitEvent", handle, self._event.ptr, 0)
 
     def query(self) -> bool:
         """Whether the event is complete. An event that was never recorded is."""
-        return not self._recorded or _hip.done("hipEventQuery", self._event)
+        return not self._recorded or _hip.done("hipEventQuery", self._event.ptr)
 
     def synchronize(self) -> None:
         """Wait for the event.
@@ -157,7 +152,7 @@ class Event:
             If work before the event failed.
         """
         if self._recorded:
-            _hip.wait("hipEventSynchronize", self._event)
+            _hip.wait("hipEventSynchronize", self._event.ptr)
 
     def elapsed(self, end: Event) -> float:
         """Wait for this and a later event, and return the milliseconds between them.
@@ -183,17 +178,13 @@ class Event:
         checks.raise_all()
         self.synchronize()
         end.synchronize()
-        return float(_hip.call("hipEventElapsedTime", self._event, end._event))
+        return float(_hip.call("hipEventElapsedTime", self._event.ptr, end._event.ptr))
 
     def __repr__(self) -> str:
         return f"Event(device={self.device}, timing={self._timing})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("Event: an event cannot be copied or pickled")
-
-    def __del__(self) -> None:
-        if self._event is not None:
-            _hip.release_event(self._event, self.device, self._timing)
 
 
 def synchronize(device: int | None = None) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..errors import Reason
@@ -36,40 +33,56 @@ class Counts:
     latest: dict[tuple[str, str], str] = field(default_factory=dict)
     refused_calls: int = 0
 
+    def add_kernel(self, name: str) -> None:
+        """Add a launch."""
+        self.kernels[name] += 1
 
-_lock = threading.RLock()  # a signal handler may call during a call
-_counts = Counts()
-_recent: deque[Call] = deque()  # not yet in the counts; appending needs no lock
-_MOST_RECENT = 256
+    def add_calls(
+        self, calls: int, op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str
+    ) -> None:
+        """Add calls that are alike."""
+        before = self.served.get(kernel, (0, 0, 0))
+        self.served[kernel] = before[0] + calls, before[1] + calls * flop, before[2] + calls * min_bytes
+        if fallback_reason:
+            self.slower[op, kernel, fallback_reason] += calls
+
+    def add_copy(self, key: tuple[str, str, str], size: int) -> None:
+        """Add an operand that was copied."""
+        self.copies[key] += 1
+        self.copied[key] += size
+
+    def add_refused(self, op: str, reasons: list[Reason]) -> None:
+        """Add a call that no kernel supports."""
+        self.refused_calls += 1
+        for reason in reasons:
+            self.refused[op, reason.code] += 1
+            self.latest[op, reason.code] = reason.text
+
+    def copy(self) -> Counts:
+        """Return a copy."""
+        copies: dict[str, Any] = {name: x.copy() for name, x in vars(self).items() if isinstance(x, dict)}
+        return replace(self, **copies)
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()  # another thread may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
+# The counts, then what was counted since: calls, and methods of `Counts` with their arguments. There is no
+# lock, which an exception could leave locked: to append is atomic, and so is to replace all by the sum.
+_log: list[Any] = [Counts()]
+_LONGEST_LOG = 256
 
 
 def snapshot() -> dict[str, Any]:
     """Return a copy of the counts, by name."""
-    with _lock:
-        _add_recent()
-        return {name: dict(x) if isinstance(x, dict) else x for name, x in vars(_counts).items()}
+    return {name: dict(x) if isinstance(x, dict) else x for name, x in vars(_sum_up()).items()}
 
 
 def reset() -> None:
     """Set all counts to zero."""
-    global _counts
-    with _lock:
-        _recent.clear()
-        _counts = Counts()
+    _log[:] = [Counts()]
 
 
 def count_kernel(name: str) -> None:
     """Count a launch."""
-    with _lock:
-        _counts.kernels[name] += 1
+    _add((Counts.add_kernel, name))
 
 
 def count_call(op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str = "") -> None:
@@ -77,48 +90,45 @@ def count_call(op: str, kernel: str, flop: int, min_bytes: int, fallback_reason:
 
     `flop` and `min_bytes` are those of the whole call.
     """
-    with _lock:
-        _add_calls(1, op, kernel, flop, min_bytes, fallback_reason)
-
-
-def _add_calls(calls: int, op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str) -> None:
-    before = _counts.served.get(kernel, (0, 0, 0))
-    _counts.served[kernel] = before[0] + calls, before[1] + calls * flop, before[2] + calls * min_bytes
-    if fallback_reason:
-        _counts.slower[op, kernel, fallback_reason] += calls
+    _add((Counts.add_calls, 1, op, kernel, flop, min_bytes, fallback_reason))
 
 
 def count_launched(call: Call) -> None:
     """Count a call and its launch, faster than by `count_call` and `count_kernel`."""
-    _recent.append(call)
-    if len(_recent) >= _MOST_RECENT:
-        with _lock:
-            _add_recent()
-
-
-def _add_recent() -> None:
-    """Add the calls that were counted without the lock."""
-    calls = []
-    with suppress(IndexError):  # a signal handler took some
-        for _ in range(len(_recent)):
-            calls.append(_recent.popleft())
-    for call, times in Counter(calls).items():
-        _counts.kernels[call.kernel] += times
-        _add_calls(times, *call)
+    _log.append(call)
+    if len(_log) >= _LONGEST_LOG:
+        _shorten()
 
 
 def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:
     """Count an operand of `size` bytes that was copied to another layout."""
-    key = (op, operand, reason)
-    with _lock:
-        _counts.copies[key] += 1
-        _counts.copied[key] += size
+    _add((Counts.add_copy, (op, operand, reason), size))
 
 
 def count_refused(op: str, reasons: Iterable[Reason]) -> None:
     """Count the reasons of a call that no kernel supports."""
-    with _lock:
-        _counts.refused_calls += 1
-        for reason in reasons:
-            _counts.refused[op, reason.code] += 1
-            _counts.latest[op, reason.code] = reason.text
+    _add((Counts.add_refused, op, list(reasons)))
+
+
+def _add(entry: tuple[Any, ...]) -> None:
+    _log.append(entry)
+    _shorten()
+
+
+def _shorten() -> None:
+    while len(_log) >= _LONGEST_LOG:
+        _sum_up()
+
+
+def _sum_up() -> Counts:
+    """Add up the log, and put the sum in its place, unless another thread or a signal handler has done so."""
+    before, *entries = _log[:]
+    counts: Counts = before.copy()
+    for call, times in Counter(x for x in entries if type(x) is Call).items():
+        counts.kernels[call.kernel] += times
+        counts.add_calls(times, *call)
+    for add, *arguments in (x for x in entries if type(x) is not Call):
+        add(counts, *arguments)
+    if _log[0] is before:
+        _log[: 1 + len(entries)] = [counts]
+    return counts

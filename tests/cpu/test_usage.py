@@ -7,9 +7,9 @@ from hipgemm import UnsupportedError, reset_usage, usage
 from hipgemm.errors import Reason
 from hipgemm.inspect.usage import Served
 from hipgemm.runtime.tally import (
-    _MOST_RECENT,
+    _LONGEST_LOG,
     Call,
-    _recent,
+    _log,
     count_call,
     count_copy,
     count_kernel,
@@ -90,7 +90,7 @@ def test_calls_of_one_launch():
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(_recent) < _MOST_RECENT, "they do not pile up"
+    assert len(_log) < _LONGEST_LOG, "they do not pile up"
     found = usage()
     assert found.kernels == {"k": 4000, "plain": 4000}
     assert found.served == {"k": Served(4000, 8000, 12000), "plain": Served(4000, 8000, 12000)}

@@ -125,7 +125,8 @@ def test_dlpack_accepts_what_protocols_pass(version):
     assert (found.ptr, found.shape, found.device_type, found.readonly) == (x.ptr, (3,), device_kind(), False)
     versioned = version is not None and version >= (1, 0) and hasattr(np, "unstack")  # NumPy from 2.1 on
     if versioned:
-        content = found._managed.contents
+        address = _dlpack._pointer(capsule, _dlpack._USED[_dlpack._VERSIONED_NAME])
+        content = ctypes.cast(address, ctypes.POINTER(_dlpack._Versioned)).contents
         assert (content.major, content.minor) == min((1, 1), version)
         assert content.flags == 0
 

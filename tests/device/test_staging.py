@@ -11,6 +11,7 @@ import hipgemm as hg
 from hipgemm.array.device_array import DeviceArray, upload_padded
 from hipgemm.array.transfer import enqueue_upload
 from hipgemm.runtime import hip as _hip
+from hipgemm.runtime import ownership
 from hipgemm.runtime import staging as _staging
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -156,17 +157,17 @@ def test_threads_share_what_there_is(small, streams, rng):
 def test_pinned_memory_that_runs_out(small, monkeypatch, rng):
     """Then the existing buffers are used; without any it is an error, and the next call works."""
     x = rng.integers(0, 256, (5, 9000), np.uint8)
-    real, left = _hip.allocate_raw, 0
+    real, left = ownership.call_allocator, 0
 
-    def allocate_raw(lost, name, *args):
+    def call_allocator(library, name, *args):
         nonlocal left
         if name == "hipHostMalloc":
             if left == 0:
-                return 2, 0
+                return 2
             left -= 1
-        return real(lost, name, *args)
+        return real(library, name, *args)
 
-    monkeypatch.setattr(_hip, "allocate_raw", allocate_raw)
+    monkeypatch.setattr(ownership, "call_allocator", call_allocator)
     with pytest.raises(hg.HipError, match="hipHostMalloc"):
         hg.asarray(x)
     left = 1
@@ -180,12 +181,13 @@ def test_idle_buffers_give_way(monkeypatch, rng):
     staging = _hip.runtime().staging[0]
     _hip.synchronize()
     staging.trim()
-    real = _hip.allocate_raw
+    real = ownership.call_allocator
 
-    def allocate_raw(lost, name, *args):
-        return (2, 0) if name == "hipHostMalloc" and staging.bytes else real(lost, name, *args)
+    def call_allocator(library, name, handle, size=None, *flags):
+        full = name == "hipHostMalloc" and staging.bytes > size.value  # which counts this one
+        return 2 if full else real(library, name, handle, size, *flags)
 
-    monkeypatch.setattr(_hip, "allocate_raw", allocate_raw)
+    monkeypatch.setattr(ownership, "call_allocator", call_allocator)
     for size in (100, 10_000, 100, 50_000):
         x = rng.integers(0, 256, size, np.uint8)
         np.testing.assert_array_equal(hg.asarray(x).get(), x)

@@ -199,7 +199,7 @@ def test_events(rng):
 def test_events_are_used_again():
     gc.collect()
     hg.Event().record()
-    handles = {int(hg.Event()._event) for _ in range(20)}
+    handles = {hg.Event()._event.ptr for _ in range(20)}
     assert len(handles) == 1
 
 

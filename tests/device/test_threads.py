@@ -141,7 +141,7 @@ if pid == 0:
     del x, y, stream, event, q
     gc.collect()
     import hipgemm.reference  # works without a GPU
-    assert hg.can_use("matmul", np.ones((2, 2), BF16), np.ones((2, 2), BF16)).kernel
+    assert hg.can_use("matmul", np.ones((2, 2), BF16), np.ones((2, 2), BF16), arch="gfx950").kernel
     os.write(write, b"%d" % reported)
     os._exit(0)
 busy.join()

@@ -111,7 +111,7 @@ def test_quantized(split: Any, form: str, rng: Any, devices: list[int]) -> None:
 
 @pytest.mark.parametrize("split", ["m", "n", "batch"])
 def test_in_pieces(split: Any, rng: Any, devices: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "_PIECE_BYTES", 3000)
+    monkeypatch.setattr(sharding, "_CHUNK_BYTES", 3000)
     a = random_matrix((9 * 21, 64), rng, dtype=BF16)
     a = a.reshape(9, 21, 64) if split == "batch" else a
     b, bias = random_matrix((64, 70), rng, dtype=BF16), rng.standard_normal(70).astype(np.float32)
