@@ -1,6 +1,7 @@
 """The documents' examples print what they show, and the names in them exist."""
 
 import argparse
+import ast
 import doctest
 import re
 import shlex
@@ -62,6 +63,26 @@ def test_files_exist(document: Path) -> None:
         target = document.parent / link if link else document
         assert target.exists(), link
         assert not heading or heading in _anchors(target), f"{link}#{heading}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tests_exist(document: Path) -> None:
+    """`file::test`, or `::test` of the file that was named last."""
+    file = ""
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)?::(\w+)`", document.read_text()):
+        file = path or file
+        functions = [
+            x.name for x in ast.parse((ROOT / file).read_text()).body if isinstance(x, ast.FunctionDef)
+        ]
+        assert name in functions, f"{file}::{name}"
+
+
+def test_promises_of_the_runtime_have_tests() -> None:
+    """Each section of docs/use/runtime.md has some."""
+    promises, tests = (DOCS / "use" / "runtime.md").read_text().split("## Tests of these promises")
+    assert len(re.findall(r"^\| .*::test_", tests, re.MULTILINE)) > 3 * len(
+        re.findall("^## ", promises, re.MULTILINE)
+    )
 
 
 def _anchors(document: Path) -> list[str]:
