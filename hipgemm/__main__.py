@@ -113,7 +113,9 @@ def selftest(*, verbose: bool = False) -> int:
         print(f"selftest: {failures} failures")
     elif arch not in MATRIX_ARCHS:
         able = " or ".join(MATRIX_ARCHS)
-        print(f"selftest: no matrix kernels for {arch}, only for {able}; the plain kernel is right, but slow")
+        print(
+            f"selftest: no matrix kernels for {arch}, only for {able}; the plain kernel is correct, but slow"
+        )
     else:
         print("selftest: all right")
     return 1 if failures else 0

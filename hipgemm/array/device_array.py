@@ -663,7 +663,7 @@ def parse_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
 
 
 def _cast(x: npt.NDArray[Any], to: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Convert to another type; to those of products, numbers of any width are rounded once."""
+    """Convert to another type; to the types of products, values are rounded once."""
     form = format_of(to)
     if form is not None:
         return round_once(x, form)

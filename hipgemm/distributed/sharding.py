@@ -511,10 +511,10 @@ def _rows(x: Part, low: int, high: int) -> Part:
 
 
 def _of_ranges(x: Part, e: _Epilogue) -> tuple[_Epilogue, _Epilogue]:
-    """What of an epilogue is applied to the sums of each range of K, and what after these are added.
+    """Split an epilogue into a part for the sums of each range of K, and a part for their total.
 
-    fp8 scales may take the sums of a range out of float32's range, and alpha and col_scale the result back
-    into it. So each range is multiplied by the powers of two of these, which is exact.
+    With fp8 scales the sums of a range may leave float32's range although alpha and col_scale return the
+    result into it. So each range is multiplied by the powers of two of these, which is exact.
     """
     scaled = isinstance(x, ScaledArray) and not QUANTIZED[x.format].block
     if not scaled or (e.alpha == 1 and e.col_scale is None):

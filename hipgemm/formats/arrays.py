@@ -66,15 +66,15 @@ def is_array(x: object) -> TypeGuard[Array]:
 def as_plain(x: Any) -> Any:
     """View an instance of a subclass of NumPy's array as a plain one; return anything else unchanged.
 
-    A subclass may compute otherwise: the product of two numpy.matrix is none of elements.
+    A subclass may define other operations: the product of two numpy.matrix is a matrix product.
     """
     return np.asarray(x) if isinstance(x, np.ndarray) and is_array(x) else x
 
 
 def on_host(function: Callable[P, T]) -> Callable[P, T]:
-    """Refuse masked arrays, make subclasses plain, and compute whatever NumPy's error state.
+    """Refuse masked arrays, convert subclasses to plain arrays, and ignore NumPy's error state.
 
-    NaN, Inf, overflow and underflow are values like any other. For functions that compute on the host.
+    NaN, Inf, overflow and underflow raise no warnings. For functions that compute on the host.
 
     >>> with np.errstate(all="raise"):
     ...     on_host(np.square)(np.float32(1e30))

@@ -192,7 +192,7 @@ class Checks:
 def python_number(x: Any) -> Any:
     """Convert a scalar of NumPy to Python's; return anything else unchanged.
 
-    So are dates, which would become ints, and masked values, which would become 0.
+    Dates, which would become ints, and masked values, which would become 0, are unchanged too.
     """
     if not isinstance(x, (np.ndarray, np.generic)) or isinstance(x, np.ma.MaskedArray):
         return x

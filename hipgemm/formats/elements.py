@@ -158,7 +158,7 @@ def round_once(x: Array, to: Format) -> npt.NDArray[Any]:
 def _to_float64(x: Array) -> npt.NDArray[np.float64]:
     """Convert to float64, so that rounding the result to 24 bits or less is rounding `x` once."""
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
-        low = x.dtype.type(2**11 - 1)  # what may be beyond the 53 bits of float64
+        low = x.dtype.type(2**11 - 1)  # the bits that may be beyond the 53 of float64
         odd = (x & ~low) | (((x & low) != 0).astype(x.dtype) << 11)
         exact = (x.astype(np.float64) < 2.0**53) & (x.astype(np.float64) > -(2.0**53))
         return np.asarray(np.where(exact, x, odd).astype(np.float64))

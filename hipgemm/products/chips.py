@@ -108,7 +108,7 @@ _GFX950 = Rates(
 
 
 def _like_gfx950(ghz: float, **known: Any) -> Rates:
-    """The parameters of another architecture: those known of it, and for the others gfx950's."""
+    """The parameters of another architecture: the known ones, and gfx950's for the others."""
     known["latency"] = Rate(560 * ghz, "clocks", f"assumed as on gfx950: 560 ns, at {ghz} GHz")
     known["launch"] = Rate(430 * ghz, "clocks", f"assumed as on gfx950: 430 ns, at {ghz} GHz")
     made = {}

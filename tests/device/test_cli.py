@@ -198,7 +198,7 @@ def test_the_architecture_is_that_of_the_device(command):
 def test_selftest_without_matrix_kernels():
     done = cli("selftest", HIPGEMM_EMULATOR_ARCH="gfx942")
     assert done.stdout.splitlines()[-1] == (
-        "selftest: no matrix kernels for gfx942, only for gfx950; the plain kernel is right, but slow"
+        "selftest: no matrix kernels for gfx942, only for gfx950; the plain kernel is correct, but slow"
     )
     assert done.returncode == 0
 
