@@ -129,6 +129,7 @@ def _sum_up() -> Counts:
         counts.add_calls(times, *call)
     for add, *arguments in (x for x in entries if type(x) is not Call):
         add(counts, *arguments)
-    if _log[0] is before:
-        _log[: 1 + len(entries)] = [counts]
+    summed = slice(1 + len(entries))
+    if _log[0] is before:  # no call from here on, at which another thread could come between
+        _log[summed] = [counts]
     return counts
