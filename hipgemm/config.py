@@ -176,7 +176,7 @@ class Config:
             return Reason(TypeError, "setting", requirement(required, shown(name)))
         setting, text = SETTINGS[name], "" if value is None else value
         if setting.numbers and isinstance(text, Integral):
-            text = str(int(text))
+            text = shown(int(text), str)
         if not isinstance(text, str):
             required = f"{name} must be {'text, a number' if setting.numbers else 'text'} or None"
             return Reason(TypeError, "setting", requirement(required, shown(value)))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..errors import InterchangeError, Reason, fault, requirement, shown, value_or_raise
 from ..formats.arrays import Resident, array_hint, is_array
 from ..formats.checks import Checks, read_shape, require_axes
-from ..formats.elements import BF16, format_of, round_once
+from ..formats.elements import BF16, format_of, read_dtype, round_once
 from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import byte_range, contiguous_strides, padded_pitch, restride, swap_last_axes
 from ..runtime import hip as _hip
@@ -108,6 +108,11 @@ class DeviceArray(Resident):
         if not self._block.ptr:
             raise ValueError("DeviceArray: the array was freed")
         return self._address
+
+    @property
+    def freed(self) -> bool:
+        """Whether its memory was freed."""
+        return not self._block.ptr
 
     @property
     def ndim(self) -> int:
@@ -501,6 +506,8 @@ def _make(
     if any(n < 0 for n in extents):
         checks.add(ValueError, "shape", "shape must not be negative", extents)
     to = checks.value_or(parse_dtype(dtype), BF16.dtype)
+    if math.prod(extents) * to.itemsize >= 2**63:
+        checks.add(ValueError, "shape", "shape must be one of fewer than 2**63 bytes", extents)
     number = checks.value_or(_hip.parse_device(device), 0)
     checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
@@ -580,6 +587,8 @@ def asarray(
     """
     checks = Checks("asarray")
     checks.value_or(_hip.existing_stream(stream), 0)
+    if copy is not None:
+        copy = checks.flag("copy", copy)
     target = None if device is None else checks.value_or(_hip.parse_device(device), 0)
     to = None
     if isinstance(x, ScaledArray):
@@ -600,7 +609,9 @@ def asarray(
         elif to != x.dtype and _is_real(to) and not _is_real(x.dtype):
             checks.add(TypeError, "dtype", f"x.dtype must be real to convert to {to}", x.dtype)
     else:
-        if not isinstance(x, DeviceArray) and not is_external(x):
+        if isinstance(x, DeviceArray):
+            checks.array("x", x)
+        elif not is_external(x):
             hint = "convert it with numpy.asarray" if isinstance(x, (list, tuple, int, float)) else ""
             checks.wrong_type(
                 "x", "a numpy.ndarray, a DeviceArray, or an array that supports DLPack", x, hint
@@ -651,7 +662,7 @@ def _scaled(x: ScaledArray, device: int | None, copy: bool | None, stream: int) 
 def parse_dtype(dtype: npt.DTypeLike) -> np.dtype[Any] | Reason:
     """Parse a dtype argument; return a reason if it is invalid."""
     try:
-        found = np.dtype(dtype)
+        found = read_dtype(dtype)
     except (TypeError, ValueError, SyntaxError):
         return Reason(
             TypeError, "dtype", requirement("dtype must be a dtype or the name of one", shown(dtype))

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..array.device_array import DeviceArray, asarray
+from ..array.device_array import DeviceArray, asarray, parse_dtype
 from ..errors import fault
 from ..formats.arrays import NoComparisons
 from ..formats.checks import Checks, require_axes
@@ -304,7 +304,10 @@ def check_part(checks: Checks, name: str, x: Any) -> bool:
     if isinstance(x, ScaledArray):
         checks.no_groups(name, x)
         return True
-    return checks.array(name, x, "a numpy.ndarray, a DeviceArray or a ScaledArray") is not None
+    found = checks.array(name, x, "a numpy.ndarray, a DeviceArray or a ScaledArray")
+    if isinstance(found, np.ndarray):
+        checks.value_or(parse_dtype(found.dtype), found.dtype)
+    return found is not None
 
 
 def _where(checks: Checks, x: Any, axis: Any, sizes: Any, count: int) -> tuple[int | None, tuple[int, ...]]:
@@ -358,6 +361,7 @@ def parse_devices(checks: Checks, devices: Any) -> tuple[int, ...]:
     if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
         if not 1 <= devices <= count:
             checks.add(ValueError, "device", f"devices must be 1 to {count}", devices)
+            return ()
         return tuple(range(int(devices)))
     numbers = checks.ints("devices", devices, "a sequence of ints, an int, or an mpi4py communicator")
     if numbers is not None and not (numbers and all(0 <= d < count for d in numbers)):

@@ -254,6 +254,7 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
     faults = OperandChecks(_FUNCTION)
     if not isinstance(split, str) or split not in _CUTS:
         faults.add(ValueError, "option", "split must be m, n, k or batch", shown(split))
+        split = ""
     faults.seconds(timeout)
     if comm is not None:
         faults.value_or(config.find("mpi_gpu"), False)  # an invalid value is an error on all ranks

@@ -50,6 +50,11 @@ class Resident(NoComparisons, ABC):
     def ptr(self) -> int:
         """Address of the first element."""
 
+    @property
+    @abstractmethod
+    def freed(self) -> bool:
+        """Whether its memory was freed."""
+
     @abstractmethod
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """Copy to the host."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import Reason, fault, raise_reasons, requirement, shown
-from .arrays import Array, array_hint, device_name, is_array
+from .arrays import Array, Resident, array_hint, device_name, is_array
 from .elements import F32, QUANTIZED, Format, dtype_name, dtype_names, format_of, nearest_float
 
 ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
@@ -60,10 +60,13 @@ class Checks:
 
     def array(self, name: str, x: object, what: str = ARRAYS) -> Array | None:
         """Parse an array."""
-        if is_array(x):
-            return x
-        self.wrong_type(name, what, x, array_hint(x))
-        return None
+        if not is_array(x):
+            self.wrong_type(name, what, x, array_hint(x))
+            return None
+        if isinstance(x, Resident) and x.freed:
+            self.add(ValueError, "freed", f"{name} must be in memory", "an array that was freed")
+            return None
+        return x
 
     def dtype(
         self, name: str, dtype: npt.DTypeLike, formats: tuple[Format, ...], hint: str = ""
@@ -177,7 +180,8 @@ class Checks:
         """Parse several ints."""
         try:
             found = tuple(x)
-            if not any(isinstance(n, bool) for n in found):
+            other = isinstance(x, (str, bytes, bytearray, memoryview, set, frozenset, dict))
+            if not other and not any(isinstance(n, bool) for n in found):
                 return tuple(map(operator.index, found))
         except TypeError:
             pass

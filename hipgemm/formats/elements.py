@@ -85,6 +85,13 @@ def fnuz_hint(dtype: object) -> str:
     return f"{dtype} is not the OCP type {ocp}: convert the values, never the bytes" if ocp else ""
 
 
+def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Parse a dtype; raise what NumPy raises. An array, whose own dtype NumPy would take, is none."""
+    if not isinstance(dtype, type) and hasattr(dtype, "dtype"):
+        raise TypeError
+    return np.dtype(dtype)
+
+
 def void_hint(name: str, dtype: object) -> str:
     """A hint for arrays whose type NumPy has lost, as ``numpy.save`` does with bfloat16; else empty."""
     if not isinstance(dtype, np.dtype) or dtype.type is not np.void or dtype.names or dtype.itemsize > 2:
@@ -102,7 +109,7 @@ def dtype_names(formats: tuple[Format, ...]) -> str:
 def dtype_name(dtype: npt.DTypeLike) -> str:
     """Format a dtype, or an invalid one, for a message."""
     try:
-        return str(np.dtype(dtype))
+        return str(read_dtype(dtype))
     except (TypeError, ValueError, SyntaxError):
         return shown(dtype)
 
@@ -125,7 +132,7 @@ def format_of(dtype: npt.DTypeLike) -> Format | None:
     True
     """
     try:
-        return _BY_DTYPE.get(np.dtype(dtype))
+        return _BY_DTYPE.get(read_dtype(dtype))
     except (TypeError, ValueError, SyntaxError):  # what NumPy raises for an invalid dtype
         return None
 

@@ -95,6 +95,7 @@ class ScaledArray(NoComparisons):
                 got,
                 "see hipgemm.asarray",
             )
+        hadamard = checks.flag("hadamard", hadamard)
         if hadamard and form is not None and form is not MXFP4_E2M1:
             checks.add(ValueError, "hadamard", "hadamard=True is only for mxfp4_e2m1", format)
         elif hadamard and along is not None and shape[along] % HADAMARD:

@@ -6,6 +6,7 @@ import ctypes
 from dataclasses import dataclass, field, fields
 
 from ..errors import RuntimeNotFoundError, requirement
+from ..formats.checks import Checks
 from ..runtime import hip as _hip
 
 
@@ -165,6 +166,11 @@ def emulator_counters(*, reset: bool = False, addresses: bool | None = None) -> 
     ...     assert counted.unique_read_bytes == 2 * x.nbytes
     ...     assert counted.lds_conflict_clocks == 0
     """
+    checks = Checks("emulator_counters")
+    reset = checks.flag("reset", reset)
+    if addresses is not None:
+        addresses = checks.flag("addresses", addresses)
+    checks.raise_all()
     rt = _hip.runtime()
     library = rt.emulator
     if library is None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, new
 from ..errors import error_context, raise_reasons
+from ..formats.checks import Checks
 from ..formats.elements import BF16, F32
 from ..formats.scaled import ScaledArray
 from ..products.grouped import grouped_matmul, grouped_wgrad
@@ -290,6 +291,13 @@ def forward(
     _hip.require_stream(stream, device)
     x_amax, w_amax, dtype = options["x_amax"], options["w_amax"], options["dtype"]
     bias, factors = options.get("bias"), options.get("w_post_scale")
+    if layer.device is None:
+        checks = Checks(function)
+        given = {"bias": bias, "w_post_scale": factors, "group_offsets": group_offsets}
+        for name, value in {**given, "x_amax": x_amax, "w_amax": w_amax}.items():
+            if isinstance(value, (DeviceArray, AmaxState)):
+                checks.same_device(name, value.device, device, "this product")
+        checks.raise_all()
     with error_context(function), _hip.on_device(device):
         make = OperandMaker(function, layer, device, stream)
         (x, x_saved), (w, w_saved) = make.forward(make.matrix(x), make.upload(w), x_amax, w_amax)

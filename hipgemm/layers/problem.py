@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ..errors import Reason, shown
@@ -332,15 +330,13 @@ class LayerChecks(OperandChecks):
             self.add(ValueError, "amax", required, got)
         elif parts(x):
             self.add(ValueError, "amax", f"{name} must be None for a quantized operand", got)
-        elif isinstance(value, (Real, np.generic)) and not isinstance(value, bool):
-            if not float(value) >= 0:
-                self.add(ValueError, "amax", f"{name} must not be negative", value)
         elif is_array(value):
             self.dtype(f"{name}.dtype", value.dtype, (F32,))
             if value.shape != ():
                 self.add(ValueError, "shape", f"{name}.shape must be ()", value.shape)
+            self.magnitudes(name, value)
         elif not (hasattr(value, "current") and hasattr(value, "step")):
-            self.add(TypeError, "type", f"{name} must be a number, a float32 array or an AmaxState", got)
+            self.magnitude(name, value, "a number, a float32 array or an AmaxState")
             return
         device, expected = getattr(value, "device", None), array_device(x)
         if isinstance(device, int) and expected is not None and device != expected:
@@ -368,7 +364,7 @@ class LayerChecks(OperandChecks):
         """Check the format of dy."""
         if format is not None and parts(dy):
             self.add(ValueError, "format", "format must be None for a quantized dy", format)
-        elif format is not None and format not in self.recipe.formats:
+        elif format is not None and not (isinstance(format, str) and format in self.recipe.formats):
             among = " or ".join(self.recipe.formats) or "None"
             kind = ValueError if isinstance(format, str) else TypeError
             self.add(kind, "format", f"format must be {among} {self.what}", shown(format))

@@ -135,7 +135,7 @@ def describe(op: Operation, call: Arguments) -> Described:
     if op is MATMUL:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         x, y = _widened(a, x, y, -1), _widened(b, y, x, -2)
-    if call.recipe == "mxfp8":
+    if isinstance(call.recipe, str) and call.recipe == "mxfp8":
         x, y = _quantized(x), _quantized(y)
     if op is MATMUL:
         x, y, *given = (_broadcast(z, batch) for z in (x, y, *given))
@@ -157,7 +157,7 @@ def describe(op: Operation, call: Arguments) -> Described:
         bias,
         batch,
         shapes.groups,
-        bool(call.accumulate),
+        isinstance(call.accumulate, (bool, np.bool_)) and bool(call.accumulate),
         (k_last(given[0]), given[1].transposed),
     )
     return problem, faults.found
@@ -248,7 +248,7 @@ class _ProductChecks(OperandChecks):
         """Check the recipe, the format to quantize operands to."""
         if recipe is None:
             return
-        if recipe not in RECIPES:
+        if not isinstance(recipe, str) or recipe not in RECIPES:
             kind = ValueError if isinstance(recipe, str) else TypeError
             required = f"recipe must be {' or '.join(map(repr, RECIPES))}"
             self.add(kind, "recipe", required, shown(recipe))

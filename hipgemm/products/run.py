@@ -105,7 +105,7 @@ def _call_key(
         b._key if type(b) is DeviceArray else _key(b),
         None if out is None else _key(out),
         dtype,
-        None if type(alpha) is float else alpha._key,
+        None if type(alpha) is float else _alpha_key(alpha),
         None if col_scale is None else _key(col_scale),
         None if bias is None else _key(bias),
         None if offsets is None else _key(offsets),
@@ -125,6 +125,12 @@ def _key(x: Any) -> Any:
         groups = x.group_offsets is None
         return _key(x.data), _key(x.scale), x.shape, x.format, x.axis, x.hadamard, groups
     return kind, x.shape, x.strides, x.dtype, x.flags.writeable
+
+
+def _alpha_key(alpha: Any) -> Any:
+    if type(alpha) is not DeviceArray:
+        raise TypeError  # `describe` reports it
+    return alpha._key
 
 
 def _number(alpha: Any) -> Any:

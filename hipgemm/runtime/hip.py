@@ -9,7 +9,10 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from numbers import Integral, Number
 from typing import Any, cast
+
+import numpy as np
 
 from ..errors import HipError, Reason, fault, requirement, shown, value_or_raise
 from . import loader as _runtime
@@ -68,9 +71,12 @@ def parse_device(device: Any) -> int | Reason:
     """Parse a device argument, None for the current device; return a reason if it is invalid."""
     if device is None:
         return current_device()
-    if isinstance(device, bool) or not hasattr(device, "__index__"):
+    try:
+        number, count = -1 if isinstance(device, bool) else operator.index(device), runtime().devices
+    except TypeError:
+        number = None
+    if number is None or isinstance(device, bool):
         return Reason(TypeError, "device", requirement("device must be an int", type(device).__qualname__))
-    number, count = operator.index(device), runtime().devices
     if not 0 <= number < count:
         return Reason(ValueError, "device", requirement(f"device must be 0 to {count - 1}", number))
     return number
@@ -179,10 +185,12 @@ def parse_stream(stream: Any) -> int | Reason:
     if stream is None:
         return 0
     try:
-        handle = -1 if isinstance(stream, (bool, str, bytes, float)) else int(stream)
-    except (TypeError, ValueError):
+        number = isinstance(stream, Number) and not isinstance(stream, Integral)
+        other = isinstance(stream, (bool, str, bytes, np.ndarray, np.bool_, np.timedelta64, np.datetime64))
+        handle = -1 if number or other else int(stream)
+    except (TypeError, ValueError, OverflowError):
         handle = -1
-    if handle < 0:
+    if not 0 <= handle < 2**64:
         required = "stream must be None, a stream handle, or convertible to one by int()"
         return Reason(TypeError, "stream", requirement(required, shown(stream)))
     if handle == _PER_THREAD:
@@ -536,6 +544,8 @@ def memory_info(device: int) -> tuple[int, int]:
 
 def allocate(nbytes: int, device: int, stream: int) -> Block:
     """Allocate device memory that is ready for use on `stream`."""
+    if nbytes >= 2**63:  # HIP would take the lower bits
+        raise HipError("hipMalloc", 2, "hipErrorOutOfMemory", f"requested: {shown(nbytes)} bytes")
     block: Block = runtime().pools[device].allocate(nbytes, stream)
     return block
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import fault
-from ..formats.checks import Checks
+from ..formats.checks import Checks, checked
 from . import hip as _hip
 
 
@@ -115,7 +115,7 @@ class Event:
 
     def __init__(self, device: int | None = None, *, timing: bool = True):
         self._recorded = False
-        self._timing = bool(timing)
+        self._timing = checked("Event", lambda checks: checks.flag("timing", timing))
         self.device = _hip.device_number("Event", device)
         self._event = _hip.acquire_event(self.device, self._timing)
 

@@ -33,6 +33,12 @@ def on(*shape: int, dtype: Any = np.float32) -> Any:
     return hg.asarray(ones(*shape, dtype=dtype))
 
 
+def freed() -> Any:
+    x = on(2)
+    x.free()
+    return x
+
+
 def q(*shape: int) -> Any:
     return hg.quantize_mxfp8(ones(*shape))
 
@@ -228,6 +234,9 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.asarray(ones(2), E4M3), T,
      "asarray: x.dtype must be float8_e4m3fn: a conversion needs a scale; got float32; "
      "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"),
+    (lambda: hg.asarray(freed()), V, "asarray: x must be in memory; got an array that was freed"),
+    (lambda: hg.zeros(2**62, "f4"), V,
+     "zeros: shape must be one of fewer than 2**63 bytes; got (4611686018427387904,)"),
     (lambda: hg.asarray(on(2), np.float16), T,
      "asarray: dtype must be float32, the dtype of the device array; got float16"),
     (lambda: on(4, 6)[:, :2].reshape(-1), V,

@@ -1,0 +1,471 @@
+"""Hostile arguments, and the table of public functions that they are passed to.
+
+A new function joins by one row of `ROWS`: a right call, with a factory for each of its parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import hipgemm as hg
+from hipgemm import reference
+from hipgemm.distributed import sharding
+from hipgemm.runtime import hip as _hip
+
+BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+E4M3, E2M1 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float4_e2m1fn)
+
+
+# ---- hostile arguments
+
+
+class Refusal(Exception):
+    """What hostile objects raise. It may pass through: it is their own."""
+
+
+def _raising(*names: str) -> Any:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise Refusal
+
+    return type(f"Raising_{'_'.join(names).strip('_')}", (), dict.fromkeys(names, refuse))()
+
+
+class Likeness:
+    """It has what arrays have, and is none."""
+
+    shape, dtype, ndim, strides, device = (4, 32), BF16, 2, (64, 2), 0
+
+
+class Other(np.ndarray):
+    """A subclass that changes nothing."""
+
+
+NUMBERS: dict[str, Any] = {
+    "minus one": -1,
+    "zero": 0,
+    "2**31": 2**31,
+    "2**63": 2**63,
+    "2**64": 2**64,
+    "10**400": 10**400,
+    "-10**5000": -(10**5000),
+    "half": 0.5,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "-inf": float("-inf"),
+    "1e39": 1e39,
+    "complex": 1j,
+    "True": True,
+    "np.False_": np.False_,
+    "Decimal": Decimal(1),
+    "Fraction": Fraction(1, 3),
+    "np.float32 nan": np.float32("nan"),
+    "np.int64": np.int64(-7),
+    "np.uint64": np.uint64(2**64 - 1),
+    "np.complex64": np.complex64(1),
+    "datetime64": np.datetime64(5, "ns"),
+    "timedelta64": np.timedelta64(5, "ns"),
+    "masked": np.ma.masked,
+}
+OBJECTS: dict[str, Any] = {
+    "object": object(),
+    "class": hg.DeviceArray,
+    "function": len,
+    "ellipsis": ...,
+    "slice": slice(None),
+    "empty text": "",
+    "nan as text": "nan",
+    "number as text": "1",
+    "bytes": b"1",
+    "np.str_": np.str_("1"),
+    "empty list": [],
+    "list": [1.0, 2.0],
+    "nested list": [[1.0] * 32] * 4,
+    "dict": {},
+    "set": {1},
+    "range": range(4),
+    "memoryview": memoryview(b"1234"),
+    "likeness": Likeness(),
+    "huge dtype": "V4294967296",
+    "object dtype": object,
+    "raising int": _raising("__int__", "__index__", "__float__"),
+    "raising array": _raising("__array__", "__len__", "__getitem__", "__iter__"),
+    "raising dlpack": _raising("__dlpack__", "__dlpack_device__"),
+    "raising eq": _raising("__eq__", "__hash__", "__bool__"),
+    "raising repr": _raising("__repr__", "__str__", "__format__"),
+    "interface of nothing": types.SimpleNamespace(__cuda_array_interface__={}),
+    "interface that is none": types.SimpleNamespace(__cuda_array_interface__=None),
+}
+
+
+def same_values(x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """The numbers of an array in other layouts: what takes them gives what it gives for the array."""
+    yield "reversed in memory", x[(slice(None, None, -1),) * x.ndim].copy()[(slice(None, None, -1),) * x.ndim]
+    yield "columns first", np.asfortranarray(x)
+    wide = np.empty((*x.shape[:-1], 2 * x.shape[-1]), x.dtype) if x.ndim else None
+    if wide is not None:
+        wide[..., ::2] = x
+        yield "every other", wide[..., ::2]
+    odd = np.ndarray(x.shape, x.dtype, np.zeros(x.nbytes + 1, np.uint8).data, 1)
+    odd[...] = x
+    yield "between words", odd
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    yield "read-only", frozen
+    yield "subclass", x.view(Other)
+
+
+def other_values(x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Arrays that are like an array but for one thing."""
+    yield "without elements", x[..., :0] if x.ndim else np.zeros(0, x.dtype)
+    yield "0-d", np.zeros((), x.dtype)
+    yield "one axis more", np.broadcast_to(x, (2, 1, 1, *x.shape))
+    yield "one row fewer", x[1:] if x.ndim else x
+    yield "one column fewer", x[..., 1:] if x.ndim else x
+    yield "masked", np.ma.masked_array(x)
+    yield "objects", np.full(x.shape, None, object)
+    yield "text", np.full(x.shape, "1")
+    yield "dates", np.full(x.shape, np.datetime64("2026"))
+    yield "structured", np.zeros(x.shape, [("a", "f4"), ("b", "f4")])
+    yield "bytes without a type", np.zeros(x.shape, "V2")
+    for dtype in (np.bool_, np.int64, np.uint8, np.float64, np.complex64, ml_dtypes.float8_e5m2fnuz):
+        if x.dtype != dtype:
+            yield str(np.dtype(dtype)), np.zeros(x.shape, dtype)
+    if x.dtype.isbuiltin == 1 and x.dtype.itemsize > 1:
+        yield "other byte order", x.astype(x.dtype.newbyteorder())
+
+
+def other_places(x: Any) -> Iterator[tuple[str, Any]]:
+    """An array where it should not be."""
+    there = hg.asarray(x) if isinstance(x, np.ndarray) else hg.asarray(x, copy=True)
+    yield ("on a device", there) if isinstance(x, np.ndarray) else ("on the host", x.get())
+    freed = hg.asarray(x, copy=None if isinstance(x, np.ndarray) else True)
+    freed.free()
+    yield "freed", freed
+    if _hip.runtime().devices > 1:
+        yield "on another device", hg.asarray(there, device=1)
+    if there.ndim:
+        yield "in parts", hg.shard(there.get(), [0], axis=0)
+    yield "quantized", hg.ScaledArray(np.zeros((4, 32), E4M3), 1.0, "fp8_e4m3")
+
+
+# ---- right calls
+
+
+def numbers(*shape: int, dtype: Any = BF16) -> np.ndarray[Any, Any]:
+    """The same small whole numbers each time."""
+    return (np.arange(int(np.prod(shape))) % 7 - 3).reshape(shape).astype(dtype)
+
+
+def array(*shape: int, dtype: Any = BF16) -> Callable[[], Any]:
+    """A factory of arrays, which are put where a test wants them."""
+    return lambda: numbers(*shape, dtype=dtype)
+
+
+def just(value: Any) -> Callable[[], Any]:
+    """A factory of something that cannot be changed."""
+    return lambda: value
+
+
+def quantized(*shape: int, axis: int = -1) -> Callable[[], Any]:
+    """A factory of quantized arrays."""
+    return lambda: reference.quantize_mxfp8(numbers(*shape, dtype=F32), axis=axis)
+
+
+Accepts = Callable[[Any], bool]
+
+
+@dataclass
+class Row:
+    """A function, a right call of it, and what else it takes.
+
+    `accepts` has, by parameter, which hostile arguments are right after all, in addition to those of
+    `BY_NAME`. `oracle` computes what a call with these gives, from the arguments on the host; without it, that is not
+    compared.
+    """
+
+    function: Callable[..., Any]
+    arguments: dict[str, Callable[[], Any]]
+    name: str = ""
+    accepts: dict[str, Accepts] = field(default_factory=dict)
+    oracle: Callable[..., Any] | None = None
+    restore: Callable[[], Any] = lambda: None
+    prefix: str = ""  # how messages begin
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.function.__qualname__
+        self.prefix = self.prefix or self.name
+
+    def accepted(self, name: str, x: Any) -> bool:
+        """Whether a hostile argument is right after all."""
+        if name in self.accepts:
+            return self.accepts[name](x)
+        right = self.arguments[name]()
+        if true_or_false(right):
+            return true_or_false(x)
+        if an_array(right) and name != "out":
+            return an_array(x)
+        return name in BY_NAME and BY_NAME[name](x)
+
+    def call(self, values: dict[str, Any]) -> Any:
+        """Call the function with arguments by name."""
+        places, names = [], {}
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                names[name] = values[name]
+            else:
+                places.append(values[name])
+        return self.function(*places, **names)
+
+
+def row(function: Callable[..., Any], /, **arguments: Any) -> Row:
+    """Make a row: a factory for each parameter; fields of `Row` have a trailing underscore."""
+    options = {name[:-1]: arguments.pop(name) for name in list(arguments) if name.endswith("_")}
+    return Row(function, arguments, **options)
+
+
+def number(x: Any) -> bool:
+    """Numbers that are no truth values, dates or complex."""
+    if isinstance(x, (bool, np.bool_, np.timedelta64, np.complexfloating)):
+        return False
+    return isinstance(x, (int, float, Fraction, np.number))
+
+
+def real(x: Any) -> bool:
+    """Factors: numbers that float32 holds, not finite ones too, and as for NumPy truth values."""
+    return true_or_false(x) or (number(x) and not 2**127 <= abs(x) < float("inf"))
+
+
+def magnitude(x: Any) -> bool:
+    """Finite numbers of float32 that are not negative."""
+    return number(x) and 0 <= x < 2**127
+
+
+def positive(x: Any) -> bool:
+    """Numbers above 0."""
+    return number(x) and x > 0
+
+
+def between(low: int, high: int) -> Accepts:
+    """Ints of a range."""
+    return lambda x: number(x) and isinstance(x, (int, np.integer)) and low <= x <= high
+
+
+def extents(x: Any) -> bool:
+    """Shapes of a few bytes."""
+    return x in ([], range(4)) or between(0, 9)(x)
+
+
+def an_array(x: Any) -> bool:
+    """Arrays; whether of the right kind the function knows better."""
+    return isinstance(x, (np.ndarray, hg.DeviceArray, hg.ScaledArray, hg.ShardedArray))
+
+
+def text(x: Any) -> bool:
+    """As in the environment."""
+    return isinstance(x, str)
+
+
+def text_or_number(x: Any) -> bool:
+    """As in the environment, which has only text."""
+    return isinstance(x, (str, int, np.integer))
+
+
+def true_or_false(x: Any) -> bool:
+    return isinstance(x, (bool, np.bool_))
+
+
+# What parameters of these names take.
+BY_NAME = {
+    "shape": extents,
+    "stream": between(0, 1),
+    "device": between(0, _hip.runtime().devices - 1),
+    "timeout": positive,
+    "axis": between(-2, 1),
+}
+NONE = just(None)
+
+
+def offsets() -> Any:
+    return np.array([0, 3, 3, 8], np.int32)
+
+
+def device_array() -> Any:
+    return hg.asarray(numbers(4, 32, dtype=F32))
+
+
+def on_device(*shape: int) -> Callable[[], Any]:
+    """A factory of arrays on the device."""
+    return lambda: hg.asarray(numbers(*shape))
+
+
+def saved() -> Any:
+    return hg.linear(hg.asarray(numbers(4, 32)), hg.asarray(numbers(8, 32)))[1]
+
+
+def grouped_saved() -> Any:
+    return hg.grouped_linear(hg.asarray(numbers(8, 32)), hg.asarray(numbers(3, 16, 32)), offsets())[1]
+
+
+def recorded() -> Any:
+    return hg.Event().record()
+
+
+def matmul_oracle(a: Any, b: Any, *, dtype: Any, alpha: Any, col_scale: Any, bias: Any, **_: Any) -> Any:
+    made = {"alpha": float(alpha), "col_scale": col_scale, "bias": bias}
+    return reference.matmul(a, b, dtype=dtype, **{k: v for k, v in made.items() if v is not None})
+
+
+def _config(kernel: Any, report: Any, memory_limit: Any) -> None:
+    with hg.config(kernel=kernel, report=report):
+        pass
+    hg.config(memory_limit=memory_limit)
+
+
+def _can_use(op: Any, a: Any, b: Any, arch: Any) -> Any:
+    return hg.can_use(op, a, b, arch=arch)
+
+
+ROWS = [
+    row(hg.matmul, a=array(4, 32), b=array(32, 8), out=NONE, dtype=just(F32), alpha=just(1.0), stream=NONE,
+        col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), oracle_=matmul_oracle,
+        accepts_={"alpha": real}),
+    row(hg.matmul, name_="matmul with out", prefix_="matmul", a=array(4, 32), b=array(32, 8),
+        out=array(4, 8, dtype=F32), dtype=NONE, alpha=just(1.0), col_scale=NONE, bias=NONE, stream=NONE,
+        accepts_={"alpha": real}),
+    row(hg.grouped_matmul, x=array(8, 32), w=array(3, 32, 16), group_offsets=offsets, out=NONE, dtype=NONE,
+        stream=NONE),
+    row(hg.grouped_wgrad, dy=array(8, 16), x=array(8, 32), group_offsets=offsets, out=NONE, dtype=NONE,
+        recipe=NONE, accumulate=just(False), stream=NONE),
+    row(hg.linear, x=array(4, 32), w=array(8, 32), recipe=just("bf16"), bias=NONE, w_post_scale=NONE,
+        x_amax=NONE, w_amax=NONE, scaling=NONE, hadamard=NONE, dtype=NONE, stream=NONE),
+    row(hg.linear, name_="linear fp8", prefix_="linear", x=array(4, 32), w=array(8, 32), recipe=just("fp8"),
+        bias=array(8, dtype=F32), w_post_scale=array(8, dtype=F32), x_amax=just(2.0), w_amax=just(2.0),
+        scaling=NONE, hadamard=NONE, dtype=NONE, stream=NONE,
+        accepts_={"x_amax": magnitude, "w_amax": magnitude}),
+    row(hg.linear_backward, dy=on_device(4, 8), saved=saved, dy_amax=NONE, format=NONE, dtype=NONE,
+        dw_dtype=NONE, stream=NONE),
+    row(hg.grouped_linear, x=array(8, 32), w=array(3, 16, 32), group_offsets=offsets, recipe=just("bf16"),
+        x_amax=NONE, w_amax=NONE, scaling=NONE, hadamard=NONE, dtype=NONE, stream=NONE),
+    row(hg.grouped_linear_backward, dy=on_device(8, 16), saved=grouped_saved, dy_amax=NONE, format=NONE,
+        dtype=NONE, dw_dtype=NONE, stream=NONE),
+    row(hg.quantize_fp8, x=array(4, 32), amax=just(3.0), axis=NONE, eps=just(0.5), format=just("fp8_e4m3"),
+        stream=NONE, accepts_={"amax": magnitude, "eps": magnitude},
+        oracle_=lambda stream, amax, eps, **given: reference.quantize_fp8(
+            **given, amax=None if amax is None else float(amax), eps=float(eps))),
+    row(hg.quantize_mxfp8, x=array(4, 32), axis=just(-1), scaling=just("unit"), format=just("mxfp8_e4m3"),
+        group_offsets=NONE, stream=NONE,
+        oracle_=lambda stream, **given: reference.quantize_mxfp8(**given)),
+    row(hg.quantize_mxfp8, name_="quantize_mxfp8 by groups", prefix_="quantize_mxfp8", x=array(8, 32),
+        axis=just(0), scaling=just("unit"), format=just("mxfp8_e4m3"), group_offsets=offsets, stream=NONE,
+        accepts_={"axis": between(-2, 0)}),
+    row(hg.quantize_mxfp4, x=array(16, 32), axis=just(-1), scaling=just("even"), hadamard=just(True),
+        stream=NONE, oracle_=lambda stream, **given: reference.quantize_mxfp4(**given)),
+    row(hg.quantize_both, x=array(4, 32), format=just("mxfp8_e4m3"), scaling=NONE, hadamard=NONE, stream=NONE,
+        oracle_=lambda x, format, **_: reference.quantize_both(x, format)),
+    row(hg.transpose_quantize_mxfp8, x=array(32, 4), scaling=just("unit"), format=just("mxfp8_e4m3"),
+        stream=NONE, oracle_=lambda x, **_: reference.transpose_quantize_mxfp8(x)),
+    row(hg.dequantize, q=quantized(4, 32), dtype=just(F32), stream=NONE),
+    row(hg.pack_mx_scales, scale=array(4, 8, dtype=np.uint8), stream=NONE),
+    row(hg.pack_fp4, x=array(4, 32, dtype=E2M1)),
+    row(hg.unpack_fp4, x=array(4, 32, dtype=np.uint8)),
+    row(hg.asarray, x=array(4, 32), dtype=NONE, device=NONE, copy=NONE, stream=NONE, oracle_=lambda x, **_: x,
+        accepts_={"x": lambda x: an_array(x) or isinstance(x, np.generic), "copy": lambda x: x is True}),
+    row(hg.empty, shape=just((4, 32)), dtype=just(F32), device=NONE, stream=NONE),
+    row(hg.zeros, shape=just((4, 32)), dtype=just(F32), device=NONE, stream=NONE),
+    row(hg.shard, x=array(4, 32), devices=just([0, 0]), axis=just(0), sizes=NONE, timeout=just(9.0),
+        accepts_={"devices": lambda x: hasattr(x, "__next__")}),
+    row(hg.sharded_matmul, a=array(4, 32), b=array(32, 8), split=just("m"), devices=just([0, 0]),
+        dtype=just(F32), alpha=just(1.0), col_scale=NONE, bias=NONE, timeout=just(9.0),
+        accepts_={"alpha": real, "devices": lambda x: hasattr(x, "__next__")}),
+    row(sharding.assemble, parts=lambda: [device_array(), device_array()], axis=just(0), comm=NONE,
+        timeout=just(9.0)),
+    row(_can_use, name_="can_use", op=just("matmul"), a=array(4, 32), b=array(32, 8), arch=NONE),
+    row(_config, name_="config", kernel=NONE, report=just(False), memory_limit=NONE,
+        accepts_={"report": text_or_number, "kernel": text, "memory_limit": text_or_number},
+        restore_=lambda: hg.config(memory_limit=None)),
+    row(hg.memory_stats, device=NONE),
+    row(hg.trim, device=NONE),
+    row(hg.synchronize, device=NONE),
+    row(hg.limit_memory, limit=NONE, cache=NONE, device=NONE, restore_=hg.limit_memory,
+        accepts_={"limit": between(0, 10**400), "cache": between(0, 10**400)}),
+    row(hg.usage),
+    row(hg.reset_usage),
+    row(hg.info),
+    row(hg.ScaledArray, data=array(4, 32, dtype=E4M3), scale=just(0.5), format=just("fp8_e4m3"),
+        axis=just(-1), hadamard=just(False), accepts_={"scale": lambda x: real(x) and not true_or_false(x)}),
+    row(hg.ScaledArray.get, self=quantized(4, 32)),
+    row(hg.ScaledArray.reshape, self=quantized(4, 32), shape=just((2, 2, 32))),
+    row(hg.DeviceArray.get, self=device_array, out=array(4, 32, dtype=F32), prefix_="get"),
+    row(hg.DeviceArray.free, self=device_array),
+    row(hg.DeviceArray.reshape, self=device_array, shape=just((2, 64)),
+        accepts_={"shape": between(-1, -1)}),
+    row(hg.DeviceArray.view, self=device_array, dtype=just(np.uint8)),
+    row(hg.DeviceArray.__getitem__, self=device_array, index=just(1), prefix_="DeviceArray",
+        accepts_={"index": lambda x: between(-4, 3)(x) or x is ... or isinstance(x, slice)}),
+    row(hg.ShardedArray.get, self=lambda: hg.shard(numbers(4, 32), [0, 0], axis=0)),
+    row(hg.AmaxState, value=just(1.0), device=NONE, accepts_={"value": magnitude}),
+    row(hg.AmaxState.step, self=hg.AmaxState, stream=NONE),
+    row(hg.Stream, device=NONE),
+    row(hg.Stream.query, self=hg.Stream),
+    row(hg.Stream.synchronize, self=hg.Stream),
+    row(hg.Stream.record, self=hg.Stream, event=NONE),
+    row(hg.Stream.wait, self=hg.Stream, other=recorded),
+    row(hg.Event, device=NONE, timing=just(True)),
+    row(hg.Event.query, self=recorded),
+    row(hg.Event.synchronize, self=recorded),
+    row(hg.Event.record, self=hg.Event, stream=NONE),
+    row(hg.Event.wait, self=recorded, stream=NONE),
+    row(hg.Event.elapsed, self=recorded, end=recorded),
+]  # fmt: skip
+if _hip.runtime().emulator is not None:
+    ROWS.append(row(hg.emulator_counters, reset=just(False), addresses=NONE,
+                    accepts_={"addresses": true_or_false}))  # fmt: skip
+
+# Public names that are no functions to call: results, errors, and what other functions make.
+RESULTS = (hg.EmulatorCounters, hg.EmulatorLaunch, hg.GroupedSaved, hg.Info, hg.LinearGrads, hg.LinearSaved,
+           hg.MemoryStats, hg.Reason, hg.Support, hg.Usage)  # fmt: skip
+MADE = (hg.DeviceArray, hg.ShardedArray)  # by asarray, shard, ..; their methods have rows
+
+
+def public() -> Iterator[str]:
+    """The names of all that users can call."""
+    for name in hg.__all__:
+        x = getattr(hg, name)
+        if isinstance(x, types.ModuleType):
+            yield from (
+                f for f in x.__all__ if callable(getattr(x, f)) and not isinstance(getattr(x, f), type)
+            )
+        elif not isinstance(x, type):
+            yield name
+        elif not issubclass(x, Exception) and x not in RESULTS:
+            if x not in MADE:
+                yield name
+            for method, f in vars(x).items():
+                if isinstance(f, types.FunctionType) and not method.startswith("_"):
+                    yield f"{name}.{method}"
+
+
+def hostile(right: Any) -> Iterator[tuple[str, str, Any]]:
+    """Hostile arguments in place of a right one, each with its kind and its name."""
+    for name, x in NUMBERS.items():
+        yield "number", name, x
+    for name, x in OBJECTS.items():
+        yield "object", name, x
+    yield "object", "iterator", iter([0])
+    if isinstance(right, np.ndarray):
+        for name, x in same_values(right):
+            yield "same", name, x
+        for name, x in other_values(right):
+            yield "other", name, x
+    plain = right if isinstance(right, (np.ndarray, hg.DeviceArray)) else numbers(4, 32, dtype=F32)
+    for name, x in other_places(plain):
+        yield "place", name, x

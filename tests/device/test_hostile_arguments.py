@@ -1,0 +1,183 @@
+"""Each public function with each hostile argument: the right value, or an error that names both."""
+
+import gc
+import inspect
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile import ROWS, Refusal, Row, hostile, public
+
+import hipgemm as hg
+
+ERRORS = (TypeError, ValueError, IndexError, hg.UnsupportedError, hg.HipError, hg.InterchangeError)
+CASES = [(row, name) for row in ROWS for name in row.arguments if name != "self"]
+IDS = [f"{row.name}-{name}" for row, name in CASES]
+
+
+def value(x: Any) -> Any:
+    """What a call gave, in a form that can be compared."""
+    if isinstance(x, hg.ShardedArray):
+        return value(x.parts)
+    if isinstance(x, hg.DeviceArray):
+        x = x.get()
+    if isinstance(x, hg.ScaledArray):
+        q = x.get() if x.device is not None else x
+        return "quantized", q.format, q.axis, q.shape, q.data.tobytes(), np.asarray(q.scale).tobytes()
+    if isinstance(x, (np.ndarray, np.generic)):
+        return x.shape, x.dtype, x.tobytes()
+    if isinstance(x, (tuple, list, hg.LinearGrads)):
+        return [value(part) for part in x]
+    if isinstance(x, hg.AmaxState):
+        return value(x.current), value(x.next)
+    if isinstance(x, hg.Support):
+        return bool(x)
+    return x if isinstance(x, (bool, int, type(None))) else type(x).__name__
+
+
+UNSTEADY = {
+    "Event.elapsed",
+    "Event.query",
+    "Stream.query",
+    "trim",
+    "empty",
+}  # what they give differs from call to call
+
+
+def run(row: Row, values: dict[str, Any]) -> Any:
+    """Call a function; return its value, or the exception."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made = row.call(values)
+            made = value(made) if row.name not in UNSTEADY else type(made).__name__
+            hg.synchronize()
+            return made
+    except Exception as error:
+        return error
+
+
+def right(row: Row) -> dict[str, Any]:
+    return {name: make() for name, make in row.arguments.items()}
+
+
+def check_error(row: Row, name: str, error: Exception, what: str) -> None:
+    """It is of a documented type, and its message names the function once, and the argument."""
+    if isinstance(error, Refusal):
+        return  # the object's own
+    assert isinstance(error, ERRORS), f"{what}: {error!r}"
+    text = str(error)
+    if isinstance(error, hg.HipError):
+        return  # what no check could foresee: no memory
+    if "DeviceArray: the array was freed" in text:
+        return  # of a call that was planned before; it names the array
+    assert text.startswith(f"{row.prefix}: "), f"{what}: {text}"
+    assert not text.startswith(f"{row.prefix}: {row.prefix}: "), f"{what}: {text}"
+    assert text != f"{row.prefix}: ", what
+    named = "|".join([*row.arguments, "axis", "arrays?", "part", "dtype", "__cuda_array_interface__"])
+    assert re.search(rf"\b({named})\b", text), f"{what}: {text}"
+
+
+def on_host(x: Any) -> Any:
+    return x.get() if isinstance(x, hg.DeviceArray) else x
+
+
+def check_near(got: Any, want: Any, what: str) -> None:
+    """What else is accepted is computed right as well."""
+    if isinstance(want, tuple):
+        for mine, theirs in zip(got, want, strict=True):
+            check_near(mine, theirs, what)
+        return
+    got, want = (on_host(hg.dequantize(x) if isinstance(x, hg.ScaledArray) else x) for x in (got, want))
+    assert got.shape == want.shape, what
+    if want.dtype.kind not in "USM" and not want.dtype.names and want.dtype.type is not np.void:
+        got, want = got.astype(np.complex128), want.astype(np.complex128)
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=1e-3, err_msg=what)
+    else:
+        np.testing.assert_array_equal(got, want, what)
+
+
+@pytest.fixture(autouse=True)
+def _little_memory() -> Iterator[None]:
+    """Arrays of gigabytes are no right answer to a wrong number."""
+    hg.limit_memory(2**26)
+    yield
+    hg.limit_memory()
+
+
+def used() -> int:
+    gc.collect()
+    hg.synchronize()
+    return hg.memory_stats().used
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_is_a_right_call(row: Row) -> None:
+    assert set(row.arguments) == set(inspect.signature(row.function).parameters)
+    first, second = run(row, right(row)), run(row, right(row))
+    assert not isinstance(first, Exception), repr(first)
+    assert first == second
+
+
+def test_each_public_function_has_a_row() -> None:
+    assert {row.name for row in ROWS} >= set(public()) - {"least_k", "sent_bytes", "speedup"}
+
+
+@pytest.mark.parametrize(("row", "name"), CASES, ids=IDS)
+def test_hostile_arguments(row: Row, name: str) -> None:
+    expected = run(row, right(row))
+    before = used()
+    for kind, called, argument in hostile(row.arguments[name]()):
+        what = f"{row.name}({name}={called})"
+        values = right(row) | {name: argument}
+        got = run(row, values)
+        row.restore()
+        if isinstance(got, Exception):
+            check_error(row, name, got, what)
+            del got
+        elif kind == "same":
+            assert got == expected, what
+        elif got is False and row.name == "can_use":
+            pass  # an answer, with reasons
+        else:
+            assert row.accepted(name, argument), f"{what} gives {got}"
+            if row.oracle is not None:
+                check_near(row.call(values), row.oracle(**{k: on_host(x) for k, x in values.items()}), what)
+        del values, argument
+        assert run(row, right(row)) == expected, f"after {what}"
+    assert used() == before
+
+
+@pytest.mark.emulator("two devices")
+@pytest.mark.skipif("HIPGEMM_EMULATOR_DEVICES" in os.environ, reason="chooses the number of devices itself")
+def test_with_two_devices() -> None:
+    """Arrays on another device are hostile as well."""
+    rows = "matmul or linear or quantize_fp8 or asarray or device or pack_mx_scales"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", rows],
+        env=os.environ | {"HIPGEMM_EMULATOR_DEVICES": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "passed" in done.stdout
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_right_calls_in_other_threads(row: Row) -> None:
+    expected = run(row, right(row))
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(run(row, right(row)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 3
