@@ -187,9 +187,8 @@ Accepts = Callable[[Any], bool]
 class Row:
     """A function, a right call of it, and what else it takes.
 
-    `accepts` has, by parameter, which hostile arguments are right after all, in addition to those of
-    `BY_NAME`. `oracle` computes what a call with these gives, from the arguments on the host; without it, that is not
-    compared.
+    `accepts` has, by parameter, which hostile arguments are right after all, in addition to `BY_NAME`. `oracle`
+    computes what a call with these gives, from the arguments on the host; without it, that is not compared.
     """
 
     function: Callable[..., Any]
