@@ -65,6 +65,8 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   // Arithmetic.
   sum = __builtin_elementwise_max(__builtin_elementwise_fma(sum, sum, f32x4(1.0f)), -sum);
   sum.x = __builtin_amdgcn_ldexpf(sum.x, static_cast<int>(thread));
+  sum.x += __builtin_amdgcn_frexp_mantf(sum.w);
+  x.x += __builtin_amdgcn_frexp_expf(sum.w);
   sum.y = __builtin_amdgcn_fmed3f(sum.x, sum.y, sum.z);
   sum.z = __builtin_copysignf(__builtin_nanf(""), __builtin_fmaf(sum.x, sum.y, sum.z));
   sum.w =

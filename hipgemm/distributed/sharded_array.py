@@ -53,7 +53,7 @@ class ShardedArray(NoComparisons):
            [1., 3., 5.]], dtype=float32)
     """
 
-    __slots__ = ("_key", "axis", "comm", "devices", "offsets", "parts", "shape", "timeout")
+    __slots__ = ("_key", "axis", "comm", "devices", "offsets", "parts", "shape", "shares_scales", "timeout")
     _plural = "sharded arrays"
 
     def __init__(
@@ -65,10 +65,13 @@ class ShardedArray(NoComparisons):
         comm: Any = None,
         timeout: float = _mpi.TIMEOUT,
         devices: tuple[int, ...] | None = None,
+        shares_scales: bool = False,
     ):
         self.parts, self.shape, self.axis = tuple(parts), shape, axis
         self.devices = tuple(map(device_of, parts)) if devices is None else devices
         self.offsets, self.comm, self.timeout = tuple(offsets), comm, timeout
+        # Whether parts along K have the same fp8 scales: not if each part was quantized by itself.
+        self.shares_scales = shares_scales
         self._key: tuple[Any, ...] | None = None
 
     @property
@@ -102,7 +105,9 @@ class ShardedArray(NoComparisons):
         return self._transposed((x.mT for x in self.parts), swap_last_axes(self.shape), axis)
 
     def _transposed(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
-        return ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)
+        made = ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)
+        made.shares_scales = self.shares_scales
+        return made
 
     def get(self) -> npt.NDArray[Any]:
         """Copy to the host and concatenate; with a communicator every rank gets the whole array.
@@ -348,7 +353,7 @@ def split_array(
         found: Part = asarray(mine, device=devices[i])
         return found
 
-    return ShardedArray(on_each(devices, part), x.shape, axis, offsets, comm, timeout)
+    return ShardedArray(on_each(devices, part), x.shape, axis, offsets, comm, timeout, shares_scales=True)
 
 
 def parse_devices(checks: Checks, devices: Any) -> tuple[int, ...]:

@@ -115,8 +115,8 @@ def sharded_matmul(
     -----
     With ``k`` each device multiplies its range of K for all rows, and sends float32 sums to the device that
     owns the rows. Between devices of one process this overlaps with the product of the next rows. The owner
-    adds the ranges in a fixed order, applies alpha, col_scale and bias, and rounds once, so results are
-    reproducible. With a communicator, all of its ranks must make the call: see docs/use/sharding.md.
+    adds the ranges in a fixed order, applies scales, alpha, col_scale and bias, and rounds once, so results
+    are reproducible. With a communicator, all of its ranks must make the call: see docs/use/sharding.md.
 
     Examples
     --------
@@ -156,9 +156,9 @@ def sharded_matmul(
         if key is not None:
             _plans[key] = plan
         if split == "k" and comm is not None:
-            ranges, after = _of_ranges(first.parts[0], epilogue)
-            sums = _own_sums(first, second, plan.rows, comm.Get_rank(), ranges)
-            return text, partial(_exchange_ranks, *sums, plan, after, comm, wait)
+            ranges = _ranges(first, second, epilogue)
+            sums = _own_sums(ranges, first, plan.rows, comm.Get_rank())
+            return text, partial(_exchange_ranks, *sums, plan, ranges, comm, wait)
         return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
 
     made = start()[1] if comm is None else _mpi.Ranks(_FUNCTION, comm, wait).agree(start)
@@ -383,8 +383,8 @@ def _multiply_parts(
 ) -> ShardedArray:
     """Multiply the parts; for ``k`` between devices of one process also add the ranges of K."""
     if plan.split == "k":
-        ranges, after = _of_ranges(a.parts[0], epilogue)
-        return _reduce(_exchange_devices(a, b, plan.rows, ranges), plan, after, comm, timeout)
+        ranges = _ranges(a, b, epilogue)
+        return _reduce(_exchange_devices(a, b, plan.rows, ranges), plan, ranges, comm, timeout)
     parts, offsets = [], plan.offsets[plan.split == "n"]
     for i, x in enumerate(a.parts):
         at = plan.first + i
@@ -433,27 +433,34 @@ def _multiply_chunks(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.ND
 
 
 def _exchange_ranks(
-    sent: DeviceArray, received: DeviceArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
+    sent: DeviceArray, received: DeviceArray, plan: _Plan, ranges: _Ranges, comm: Any, timeout: float
 ) -> ShardedArray:
     """Send each rank this rank's sums of its rows, and add the sums of all ranks for our rows."""
     unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats per row
     with _hip.on_device(sent.device):
         _mpi.Ranks(_FUNCTION, comm, timeout).exchange_rows(sent, received, plan.rows, unit)
-    return _reduce([received], plan, epilogue, comm, timeout)
+    return _reduce([received], plan, ranges, comm, timeout)
 
 
 def _reduce(
-    planes: list[DeviceArray], plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
+    planes: list[DeviceArray], plan: _Plan, ranges: _Ranges, comm: Any, timeout: float
 ) -> ShardedArray:
     """Add the ranges of K on each device."""
     parts = []
-    for each in planes:
+    for i, each in enumerate(planes):
         with _hip.on_device(each.device):
-            parts.append(_add_planes(each, plan.dtype, epilogue))
+            scales = None if ranges.scales is None else ranges.scales[i]
+            parts.append(_add_planes(each, plan.dtype, ranges.after, scales, plan.rows[plan.first + i]))
     return ShardedArray(parts, plan.shape, -2, plan.rows, comm, timeout, plan.devices)
 
 
-def _add_planes(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> DeviceArray:
+def _add_planes(
+    planes: DeviceArray,
+    dtype: np.dtype[Any],
+    e: _Epilogue,
+    scales: tuple[DeviceArray, DeviceArray] | None,
+    first_row: int,
+) -> DeviceArray:
     """Add the ranges of K, the first axis, in a fixed order, and apply the epilogue."""
     device, (ranges, *shape) = planes.device, planes.shape
     out = new(tuple(shape), dtype, device, 0)
@@ -462,25 +469,38 @@ def _add_planes(planes: DeviceArray, dtype: np.dtype[Any], e: _Epilogue) -> Devi
     vectors = [None if v is None else upload_async(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
     col_scale, bias = (0 if v is None else v.ptr for v in vectors)
     bias_type = F32.dtype if vectors[1] is None else vectors[1].dtype
-    sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type)
-    sums.launch(0, (planes.ptr, out.ptr, col_scale, bias, nearest_float(e.alpha)))
+    a_scale, b_scale, per_row = 0, 0, (False, False)
+    if scales is not None:
+        for scale in scales:
+            scale._block.begin_read(0)
+        per_row = scales[0].size > 1, scales[1].size > 1
+        a_scale, b_scale = scales[0].ptr + first_row * per_row[0] * F32.itemsize, scales[1].ptr
+    sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type, per_row)
+    sums.launch(0, (planes.ptr, out.ptr, a_scale, b_scale, col_scale, bias, nearest_float(e.alpha)))
     sums.count()
     return out
 
 
 @lru_cache(maxsize=256)
 def _reduction(
-    device: int, ranges: int, rows: int, columns: int, dtype: np.dtype[Any], bias: np.dtype[Any]
+    device: int,
+    ranges: int,
+    rows: int,
+    columns: int,
+    dtype: np.dtype[Any],
+    bias: np.dtype[Any],
+    per_row: tuple[bool, bool],  # whether a and b have a scale per row, and per column
 ) -> BoundLaunch:
     plane = 4 * rows * columns
     unused: dict[str, Any] = {**NO_SCALES, "alpha_ptr": 0, "c_outer": 0, "c_inner": 0}
+    steps = {"a_scale_step": int(per_row[0]), "b_scale_step": int(per_row[1])}
     found = bind_tiles(
         device,
         "split_reduce",
         rows,
         columns,
-        ("src", "dst", "col_scale", "bias", "alpha"),
-        **unused,
+        ("src", "dst", "a_scale", "b_scale", "col_scale", "bias", "alpha"),
+        **{**unused, **steps},
         src_ld=columns,
         split_stride=plane,
         src_batch=plane,
@@ -511,19 +531,50 @@ def _rows(x: Part, low: int, high: int) -> Part:
     return found
 
 
-def _of_ranges(x: Part, e: _Epilogue) -> tuple[_Epilogue, _Epilogue]:
-    """Split an epilogue into a part for the sums of each range of K, and a part for their total.
+class _Ranges(NamedTuple):
+    """How the ranges of K of a product are multiplied, and what is applied to each, and to their sum."""
 
-    With fp8 scales the sums of a range may leave float32's range although alpha and col_scale return the
-    result into it. So each range is multiplied by the powers of two of these, which is exact.
+    a: Sequence[Part]
+    b: Sequence[Part]
+    each: _Epilogue
+    after: _Epilogue
+    scales: Sequence[tuple[DeviceArray, DeviceArray]] | None  # of a and b, applied to the sum; by part
+
+
+def _ranges(a: ShardedArray, b: ShardedArray, e: _Epilogue) -> _Ranges:
+    """Plan the ranges of K.
+
+    With fp8 scales the sums of a range may leave float32's range although the result is in it. So scales that
+    all ranges share are applied to the total. Otherwise each range is multiplied by the powers of two in
+    alpha and col_scale, which is exact.
     """
-    scaled = isinstance(x, ScaledArray) and not QUANTIZED[x.format].block
-    if not scaled or (e.alpha == 1 and e.col_scale is None):
-        return _SUMS, e
+    x: Any = a.parts[0]
+    y: Any = b.parts[0]
+    if not isinstance(x, ScaledArray) or QUANTIZED[x.format].block:
+        return _Ranges(a.parts, b.parts, _SUMS, e, None)
+    shared = a.shares_scales and b.shares_scales and (a.ndim == 2 or not x.scale.shape)
+    if shared and _is_dense(x.scale) and _is_dense(y.scale):
+        parts: Any = zip(a.parts, b.parts, strict=True)
+        scales = [(one.scale, other.scale) for one, other in parts]
+        return _Ranges(_unscaled(a.parts), _unscaled(b.parts), _SUMS, e, scales)
     alpha, power = _significand(np.float32(nearest_float(e.alpha)))
     vectors = (None, None) if e.col_scale is None else _significand(e.col_scale)
-    ranges = _SUMS._replace(alpha=float(power), col_scale=vectors[1])
-    return ranges, e._replace(alpha=float(alpha), col_scale=vectors[0])
+    each = _SUMS._replace(alpha=float(power), col_scale=vectors[1])
+    return _Ranges(a.parts, b.parts, each, e._replace(alpha=float(alpha), col_scale=vectors[0]), None)
+
+
+def _is_dense(scale: DeviceArray) -> bool:
+    """Whether a kernel can read scales as one, or one per row."""
+    return scale.size == 1 or scale.strides[scale.shape.index(scale.size)] == scale.dtype.itemsize
+
+
+def _unscaled(parts: Sequence[Any]) -> list[Part]:
+    """Quantized arrays with a scale of 1."""
+    found: list[Part] = []
+    for x in parts:
+        with _hip.on_device(x.device):
+            found.append(x._with(x.data, upload_async(np.ones((), F32.dtype), x.device, 0)))
+    return found
 
 
 @on_host
@@ -534,7 +585,7 @@ def _significand(x: Any) -> tuple[Any, Any]:
 
 
 def _exchange_devices(
-    a: ShardedArray, b: ShardedArray, rows: Sequence[int], ranges: _Epilogue
+    a: ShardedArray, b: ShardedArray, rows: Sequence[int], ranges: _Ranges
 ) -> list[DeviceArray]:
     """For each device, the sums of all ranges for its rows. Everything is queued, without waiting."""
     count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
@@ -545,7 +596,7 @@ def _exchange_devices(
         if several:
             with _hip.on_device(device):
                 _copies(device).arriving.wait(Event(device, timing=False).record())
-    for i, x in enumerate(a.parts):
+    for i, (x, y) in enumerate(zip(ranges.a, ranges.b, strict=True)):
         # Its own rows last, since other devices wait for theirs.
         for owner in (*range(i + 1, count), *range(i + 1)):
             if rows[owner] == rows[owner + 1] or columns == 0:
@@ -553,10 +604,10 @@ def _exchange_devices(
             sums, part = planes[owner], _rows(x, rows[owner], rows[owner + 1])
             slot = _reshaped(sums, sums.shape[1:], i * sums.strides[0])
             if a.devices[owner] == a.devices[i]:
-                _multiply(part, b.parts[i], slot, ranges)
+                _multiply(part, y, slot, ranges.each)
             else:
                 with _hip.on_device(a.devices[i]):
-                    _send(_multiply(part, b.parts[i], None, ranges), slot)
+                    _send(_multiply(part, y, None, ranges.each), slot)
     for device in several:
         with _hip.on_device(device):
             Event(device, timing=False).record(_copies(device).arriving).wait()
@@ -591,16 +642,17 @@ def _send(source: DeviceArray, target: DeviceArray) -> None:
 
 
 def _own_sums(
-    a: ShardedArray, b: ShardedArray, rows: Sequence[int], rank: int, ranges: _Epilogue
+    ranges: _Ranges, a: ShardedArray, rows: Sequence[int], rank: int
 ) -> tuple[DeviceArray, DeviceArray]:
     """A rank's sums of all rows, for each owner; and the buffer to receive those of its own rows."""
-    x, y, device, lead, columns = a.parts[0], b.parts[0], a.devices[0], a.shape[:-2], b.shape[-1]
+    x, y, device, lead = ranges.a[0], ranges.b[0], a.devices[0], a.shape[:-2]
+    columns = y.shape[-1]
     unit = math.prod(lead) * columns
     with _hip.on_device(device):
         sent = new((rows[-1], unit), F32.dtype, device, 0)
         for low, high in pairwise(rows) if lead else [(0, rows[-1])]:
             if low < high and unit:
                 shape = (*lead, high - low, columns)
-                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape), ranges)
+                _multiply(_rows(x, low, high), y, _reshaped(sent[low:high], shape), ranges.each)
         received = new((len(rows) - 1, *lead, rows[rank + 1] - rows[rank], columns), F32.dtype, device, 0)
     return sent, received

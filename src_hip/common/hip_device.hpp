@@ -103,6 +103,11 @@ HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_amdgcn_ldexpf(x, exponent);
 }
 
+// x == significand_of(x) * 2^exponent_of(x), the significand's magnitude in [1/2, 1). For 0, Inf
+// and NaN: x itself and 0.
+HIPGEMM_DEVICE float significand_of(float x) { return __builtin_amdgcn_frexp_mantf(x); }
+HIPGEMM_DEVICE int exponent_of(float x) { return __builtin_amdgcn_frexp_expf(x); }
+
 // x clamped; for a NaN either limit.
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_amdgcn_fmed3f(x, low, high);
@@ -170,6 +175,16 @@ HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
 HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_ldexpf(x, exponent);
 }
+HIPGEMM_DEVICE int exponent_of(float x) {
+  constexpr unsigned kInfinity = 0x7f800000;
+  constexpr int kBias = 126, kUp = 32;
+  const float magnitude = __builtin_fabsf(x);
+  const bool subnormal = magnitude < 0x1p-126f;
+  const unsigned bits = __builtin_bit_cast(unsigned, subnormal ? magnitude * 0x1p32f : magnitude);
+  if (bits == 0 || bits >= kInfinity) return 0;
+  return static_cast<int>(bits >> 23) - kBias - (subnormal ? kUp : 0);
+}
+HIPGEMM_DEVICE float significand_of(float x) { return times_power_of_two(x, -exponent_of(x)); }
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_fminf(__builtin_fmaxf(x, low), high);
 }

@@ -198,6 +198,7 @@ HIPGEMM_DEVICE Packed quantize_by(f32 multiplier, const Values<kValues>& x) {
 // Sylvester's 16-point Walsh-Hadamard transform without its factor, with which it is orthonormal
 // and its own inverse.
 inline constexpr f32 kHadamardFactor = 0.25f;
+inline constexpr f32 kHadamardDown = 0x1p-4f;  // no sum of 16 floats times this overflows
 HIPGEMM_DEVICE void hadamard_sums(Values<16>& x) {
 #pragma unroll
   for (u32 stride = 1; stride < 16; stride *= 2)

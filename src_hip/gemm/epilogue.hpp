@@ -4,6 +4,7 @@
 #include "common/element_types.hpp"
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
+#include "common/scaled_sum.hpp"
 #include "common/types.hpp"
 #include "gemm/accumulators.hpp"
 #include "gemm/tile_descriptor.hpp"
@@ -49,7 +50,7 @@ class Epilogue {
 
   // f(row in the tile, at): at(quad) is a quad of the lane's accumulators in that row.
   template <class F>
-  HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) {
+  HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) const {
     for (u32 part = 0; part < T::kParts; part++)
       for (u32 i = 0; i < T::A::kFragments; i++) {
         const u32 row =
@@ -66,6 +67,11 @@ class Epilogue {
     f32x4 scale[kQuads], bias[kQuads];
     load_col_scale(scale);
     load_bias(bias);
+    u32 rare = __builtin_amdgcn_ballot_w64(!in_range(acc, alpha)) != 0;
+    if (rare) scale_each(acc, alpha, scale, bias);
+    // Opaque: the compiler would make it one branch, in which acc is live before and after.
+    asm volatile("" : "+v"(rare));
+    if (uniform(rare)) return;
     if constexpr (T::kScaling == Scaling::floats)
       if (tile_.a_scale) scale_operands(acc);
     for_each_row(acc, [&](u32, auto at) {
@@ -76,17 +82,72 @@ class Epilogue {
 
   // The scales of A and B themselves, by their product.
   HIPGEMM_DEVICE void scale_operands(Accumulators<T>& acc) {
-    const Buffer rows = scales_from(tile_.a_scale, args_.a_scale_step, area_.row, area_.rows);
-    const Buffer columns =
-        scales_from(tile_.b_scale, args_.b_scale_step, area_.column, area_.columns);
     f32x4 column[kQuads];
-    for (u32 q = 0; q < kQuads; q++)
-      for (u32 e = 0; e < 4; e++)
-        column[q][e] = load_scale(columns, (column_of(q) + e) * args_.b_scale_step);
+    for (u32 q = 0; q < kQuads; q++) column[q] = column_scales(q);
     for_each_row(acc, [&](u32 row, auto at) {
-      const f32 scale = load_scale(rows, row * args_.a_scale_step);
+      const f32 scale = row_scale(row);
       for (u32 q = 0; q < kQuads; q++) at(q) *= f32x4(scale) * column[q];
     });
+  }
+
+  // Whether no product but the last can overflow or underflow in float32. Sums of fp8 elements are
+  // 0 or in [2^-32, 2^63), so limits for the factors suffice. Other sums may be anything: then only
+  // one factor will do. A split of K has no factors.
+  HIPGEMM_DEVICE bool in_range(Accumulators<T>& acc, f32 alpha) const {
+    const bool one_factor = !args_.col_scale || alpha == 1.0f;
+    if constexpr (T::kScaling == Scaling::floats) {
+      if (!tile_.a_scale) return true;
+      constexpr int kLeast = -35, kGreatest = 20;
+      int least = 0, greatest = 0;
+      const auto take = [&](f32 x) {
+        const int exponent = exponent_of(x);
+        least = exponent < least ? exponent : least;
+        greatest = exponent > greatest ? exponent : greatest;
+      };
+      for_each_row(acc, [&](u32 row, auto) { take(row_scale(row)); });
+      for (u32 q = 0; q < kQuads; q++)
+        for (u32 e = 0; e < 4; e++) take(column_scales(q)[e]);
+      const int exponent = exponent_of(alpha);
+      return least >= kLeast && greatest <= kGreatest &&
+             (one_factor || (exponent >= -kGreatest && exponent <= kGreatest));
+    }
+    return one_factor;
+  }
+
+  // This is rare. Quad by quad, each with the operands' scales loaded again, it needs few
+  // registers.
+  HIPGEMM_DEVICE void scale_each(Accumulators<T>& acc, f32 alpha, const f32x4 (&scale)[kQuads],
+                                 const f32x4 (&bias)[kQuads]) {
+    for (u32 q = 0; q < kQuads; q++) {
+      u32 none = 0;
+      asm volatile("" : "+v"(none));
+      f32x4 column;
+      if constexpr (T::kScaling == Scaling::floats) column = column_scales(q);
+      for_each_row(acc, [&](u32 row, auto at) {
+        Factor of_row = kNoScales;
+        if constexpr (T::kScaling == Scaling::floats) of_row = Factor::of(row_scale(row + none));
+        for (u32 e = 0; e < 4; e++) {
+          Factor scales = kNoScales;
+          if constexpr (T::kScaling == Scaling::floats) scales = of_row * Factor::of(column[e]);
+          at(q)[e] =
+              scaled_sum(at(q)[e], scales, Factor::of(alpha), Factor::of(scale[q][e]), bias[q][e]);
+        }
+        sched_barrier();
+      });
+    }
+  }
+
+  // Float scales of a row of A, and of a quad's columns of B.
+  HIPGEMM_DEVICE f32 row_scale(u32 row) const {
+    return load_scale(scales_from(tile_.a_scale, args_.a_scale_step, area_.row, area_.rows),
+                      row * args_.a_scale_step);
+  }
+  HIPGEMM_DEVICE f32x4 column_scales(u32 quad) const {
+    const Buffer from = scales_from(tile_.b_scale, args_.b_scale_step, area_.column, area_.columns);
+    f32x4 scales;
+    for (u32 e = 0; e < 4; e++)
+      scales[e] = load_scale(from, (column_of(quad) + e) * args_.b_scale_step);
+    return scales;
   }
   // One float (step 0), or one for each row of the tile.
   static HIPGEMM_DEVICE Buffer scales_from(u64 scales, u32 step, u32 first, u32 rows) {

@@ -4,6 +4,7 @@
 #include "common/element_types.hpp"
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
+#include "common/scaled_sum.hpp"
 #include "common/types.hpp"
 
 // What the splits of a product left at src, float32, becomes c as in dense.hpp. src_ld counts
@@ -47,10 +48,12 @@ HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
            inner * static_cast<u64>(inner_bytes);
   };
   const auto factor = [](u64 from, u32 at) { return *global<f32>(from + at * sizeof(f32)); };
+  Factor scales = kNoScales;
   if (args.a_scale) {
     const u64 rows = entry(args.a_scale, args.a_scale_outer, args.a_scale_inner);
     const u64 columns = entry(args.b_scale, args.b_scale_outer, args.b_scale_inner);
-    sum *= factor(rows, row * args.a_scale_step) * factor(columns, column * args.b_scale_step);
+    scales = Factor::of(factor(rows, row * args.a_scale_step)) *
+             Factor::of(factor(columns, column * args.b_scale_step));
   }
   const f32 alpha = args.alpha_ptr ? factor(reinterpret_cast<u64>(args.alpha_ptr), 0) : args.alpha;
   f32 scale = 1.0f, bias = -0.0f;  // x + -0.0 is x, even for -0.0
@@ -64,7 +67,7 @@ HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
   const auto type = static_cast<Format>(args.out_type);
   store_element(entry(args.dst, args.c_outer, args.c_inner) +
                     (row * static_cast<u64>(args.ldc) + column) * element_bytes(type),
-                type, __builtin_elementwise_fma(sum * alpha, scale, bias));
+                type, scaled_sum(sum, scales, Factor::of(alpha), Factor::of(scale), bias));
 }
 
 }  // namespace hipgemm

@@ -6,6 +6,7 @@
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
 #include "common/scale_layout.hpp"
+#include "common/scaled_sum.hpp"
 #include "common/small_float.hpp"
 #include "common/types.hpp"
 
@@ -227,10 +228,11 @@ class PlainSquare {
 #pragma unroll
       for (u32 i = 0; i < kSide; i++) {
         if (i >= rows) continue;
-        const f32 x = sum_[i][j] * (row_scale[i] * column_scale[j]) * alpha;
+        const Factor scales = Factor::of(row_scale[i]) * Factor::of(column_scale[j]);
         store_element(c + (row + i) * static_cast<u64>(args.c_row) +
                           (column + j) * static_cast<u64>(args.c_col),
-                      type, __builtin_fmaf(x, scale, bias));
+                      type,
+                      scaled_sum(sum_[i][j], scales, Factor::of(alpha), Factor::of(scale), bias));
       }
     }
   }

@@ -42,12 +42,12 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
   for (u32 i = 0; i < Map::kIterations; i++) {
     Values<Map::kValues> x;
     unpack<Element, Map::kValues>(from.packed[i], x);
-    for (f32x4& four : x) four *= f32x4(scales[i]);
     if constexpr (Element::kBits == 4)
-      if (args.hadamard) {
+      if (args.hadamard) {  // of the elements, which is exact
         hadamard_sums(x);
         scale_values(x, kHadamardFactor);
       }
+    for (f32x4& four : x) four *= f32x4(scales[i]);
     store_row(args, at, i, x);
   }
 }

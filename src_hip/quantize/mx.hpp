@@ -89,19 +89,30 @@ struct ColumnValues {
   }
 };
 
-// The Hadamard transform of an iteration's values, without its factor. That is a power of two,
+// An iteration's values after the Hadamard transform, without a factor. That is a power of two,
 // which the caller multiplies into the scale; values so small that the product may be rounded are
-// multiplied here. Returns the amax of the transformed block.
-template <class Map>
-HIPGEMM_DEVICE u32 transform(Values<16>& x, f32& factor) {
+// multiplied here. Where sums overflow, smaller values are transformed. Returns the amax of the
+// transformed block.
+template <class Map, class TileValues>
+HIPGEMM_DEVICE u32 read_transformed(const TileValues& values, u32 iteration, Values<16>& x,
+                                    f32& factor) {
+  values.read(iteration, x);
   hadamard_sums(x);
-  const u32 amax = reduce_lanes<Map::kBlockThreads>(values_amax<16>(x), larger);
+  u32 amax = values_amax<16>(x);
   factor = kHadamardFactor;
+  if (amax >= kInfinity) {
+    values.read(iteration, x);
+    scale_values(x, kHadamardDown);
+    hadamard_sums(x);
+    amax = values_amax<16>(x);
+    factor = kHadamardFactor / kHadamardDown;
+  }
+  const u32 transformed = __builtin_bit_cast(u32, __builtin_bit_cast(f32, amax) * factor);
   if (amax < __builtin_bit_cast(u32, 0x1p-100f)) {
     scale_values(x, kHadamardFactor);
     factor = 1;
   }
-  return __builtin_bit_cast(u32, __builtin_bit_cast(f32, amax) * kHadamardFactor);
+  return reduce_lanes<Map::kBlockThreads>(transformed, larger);
 }
 
 template <class Element, class Tile, u32 kFirstIteration, class TileValues>
@@ -126,8 +137,8 @@ HIPGEMM_DEVICE void quantize_pass(const TileValues& values, const BlockedOutput&
       for (u32 iteration = 0; iteration < Map::kBlockThreads; iteration++) {
         Values<16> x;
         f32 factor;
-        values.read(kFirstIteration + iteration, x);
-        const auto scale = BlockScale::of<Element>(transform<Map>(x, factor), rule);
+        const u32 amax = read_transformed<Map>(values, kFirstIteration + iteration, x, factor);
+        const auto scale = BlockScale::of<Element>(amax, rule);
         store(iteration, quantize_by<Element, 16>(scale.multiplier * factor, x));
         bytes.take(iteration, scale.byte);
       }
