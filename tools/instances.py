@@ -9,6 +9,7 @@ from typing import Any
 
 from archs import Arch
 from tables import (
+    Demo,
     FormatTables,
     KernelTables,
     Pair,
@@ -83,7 +84,7 @@ def _product(
     layout: str,
     formats: FormatTables,
     args: Arguments,
-    demo: Iterable[str],
+    demo: Demo,
 ) -> Instance:
     form = formats.formats[pair.a]
     block = int(form.block) if isinstance(form, ScaledFormat) else None
@@ -91,8 +92,9 @@ def _product(
     listed = product.scaled_args if scaled else product.args
     size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)
     limit = serves.ring_limit if tile.is_ring else serves.limit
-    unit = f"{operation}_{pair.name}_{layout}"
-    name = f"{unit}_{tile.size}x{pair.k}"
+    product_name, small = f"{operation}_{pair.name}_{layout}", tile.size in demo.tiles.split()
+    unit = product_name if small else f"{product_name}_more"  # tiles that `make demo` can do without
+    name = f"{product_name}_{tile.size}x{pair.k}"
     kernel = {
         "name": name,
         "op": f"scaled_{operation}" if scaled else operation,
@@ -112,7 +114,9 @@ def _product(
     }
     fields = (name, operation, listed, pair.a, pair.b, layout, *size, *tile[1:])
     row = _row("PRODUCT_KERNEL", *fields)
-    return Instance(kernel, row, product.header, unit, portable=False, demo=pair.name in demo)
+    return Instance(
+        kernel, row, product.header, unit, portable=False, demo=small and pair.name in demo.pairs.split()
+    )
 
 
 def _pass(row: Pass, args: Arguments) -> Instance:

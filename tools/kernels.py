@@ -21,7 +21,7 @@ import code_object
 import units
 from archs import ARCHS, local_arch
 from figures import complete
-from instances import Instance, instances_for
+from instances import Instance, instances_for, is_gemm
 from limits import faults, file_faults
 from probe import find_toolchain
 from report import rows, table
@@ -55,9 +55,16 @@ def plan(
     if not demo:
         return split
     found = local_arch()
-    wanted = found if found in ARCHS else DEMO_ARCH
+    wanted = found if found is not None and found in ARCHS else DEMO_ARCH
+    gpu = wanted == found
+    products = {_product(i.kernel) for i in every[wanted] if i.demo}
+
+    def chosen(unit: units.Unit) -> bool:
+        one = unit.instances[0]
+        return one.demo or (gpu and _product(one.kernel) in products) or compiler.has(unit)
+
     return {
-        arch: [unit for unit in listed if unit.instances[0].demo or compiler.has(unit)]
+        arch: [unit for unit in listed if chosen(unit)]
         for arch, listed in split.items()
         if arch == wanted or all(compiler.has(unit) for unit in listed)
     }
@@ -96,16 +103,30 @@ def build(tools: Toolchain, demo: bool = False) -> tuple[dict[str, Any], dict[st
             "sha256": hashlib.sha256(content).hexdigest(),
             "wave": ARCHS[arch].wave,
             "kernels": kernels,
-            "left_out": _products(i.kernel for i in every[arch] if i.kernel["name"] not in names),
+            "left_out": _left_out([i.kernel for i in every[arch]], kernels),
+            "left_out_tiles": sorted(_sizes(i.kernel for i in every[arch]) - _sizes(kernels)),
         }
     compiler.drop_old()
     return manifest, files
 
 
-def _products(kernels: Iterable[dict[str, Any]]) -> list[dict[str, str]]:
-    """What kernels compute: each operation, pair of formats and layout once."""
-    keys = ("op", "a", "b", "layout")
-    return [dict(x) for x in dict.fromkeys(tuple((key, kernel[key]) for key in keys) for kernel in kernels)]
+PRODUCT = ("op", "a", "b", "layout")
+
+
+def _product(kernel: dict[str, Any]) -> tuple[str | None, ...]:
+    """What a GEMM kernel computes, whatever its tile."""
+    return tuple(kernel.get(key) for key in PRODUCT)
+
+
+def _left_out(kernels: Iterable[dict[str, Any]], built: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The products that have kernels, but none of those built."""
+    missing = dict.fromkeys(map(_product, kernels)).keys() - set(map(_product, built))
+    return [dict(zip(PRODUCT, x, strict=True)) for x in dict.fromkeys(map(_product, kernels)) if x in missing]
+
+
+def _sizes(kernels: Iterable[dict[str, Any]]) -> set[str]:
+    """The tiles of GEMM kernels."""
+    return {"x".join(map(str, kernel["tile"][:2])) for kernel in kernels if is_gemm(kernel)}
 
 
 def write(path: Path, content: bytes) -> None:
@@ -133,6 +154,7 @@ def summary(manifest: dict[str, Any], seconds: float) -> str:
     counts = ", ".join(f"{arch} {len(entry['kernels'])}" for arch, entry in archs.items())
     left = [arch for arch in ARCHS if arch not in archs]
     left += dict.fromkeys(f"{x['a']} by {x['b']}" for e in archs.values() for x in e["left_out"])
+    left += dict.fromkeys(f"tile {size}" for e in archs.values() for size in e["left_out_tiles"])
     rest = f"; left out until `make kernels`: {', '.join(left)}" if left else ""
     return f"kernels: built in {seconds:.0f} s: {counts}{rest}"
 

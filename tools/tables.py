@@ -99,9 +99,10 @@ class Kernel(NamedTuple):
 
 
 class Demo(NamedTuple):
-    """The pairs that the examples use."""
+    """The GEMM kernels that the examples use."""
 
     pairs: str
+    tiles: str
 
 
 class Pass(NamedTuple):
@@ -147,6 +148,13 @@ class Table:
     def rows(self, kind: type[Row]) -> list[Row]:
         """Return all rows of a kind."""
         return [self._row(kind, fields) for fields in self._rows[_kind(kind)]]
+
+    def only(self, kind: type[Row]) -> Row:
+        """Return the row of a kind that must occur once."""
+        rows = self.rows(kind)
+        if len(rows) != 1:
+            raise BuildError(f"{self.file}: there must be one row {_kind(kind)}; got {len(rows)}")
+        return rows[0]
 
     def _row(self, kind: type[Row], fields: str) -> Row:
         try:
@@ -197,7 +205,7 @@ class KernelTables:
     products: list[Product]
     serves: list[Serves]
     kernels: list[Kernel]
-    demo: list[str]  # names of pairs
+    demo: Demo
     passes: list[Pass]
 
     def serving(self, operation: str, pair: str) -> list[tuple[Serves, str]]:
@@ -225,7 +233,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
         table.rows(Product),
         table.rows(Serves),
         table.rows(Kernel),
-        [name for row in table.rows(Demo) for name in row.pairs.split()],
+        table.only(Demo),
         table.rows(Pass),
     )
     families = {pair.family for pair in found.pairs}
@@ -253,8 +261,8 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
         (product,) = [p for p in found.products if p.operation == kernel.operation]
         if kernel.size in product.tiles.split():
             raise table.refused(kernel, "is one of the operation's tiles already")
-    for demo in table.rows(Demo):
-        table.refers(demo, demo.pairs.split(), [pair.name for pair in found.pairs], "pair")
+    table.refers(found.demo, found.demo.pairs.split(), [pair.name for pair in found.pairs], "pair")
+    table.refers(found.demo, found.demo.tiles.split(), found.tiles, "tile")
     for single in found.passes:
         table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")
     return found

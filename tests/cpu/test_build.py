@@ -109,18 +109,25 @@ class Kept:
         self.has = has
 
 
-@pytest.mark.parametrize(("gpu", "built"), [(None, "gfx950"), ("gfx942", "gfx942"), ("gfx1030", "gfx950")])
+@pytest.mark.parametrize(
+    ("gpu", "built"), [(None, "gfx950"), ("gfx950", "gfx950"), ("gfx942", "gfx942"), ("gfx1030", "gfx950")]
+)
 def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
+    """All tiles for a GPU; small ones where the emulator serves."""
     monkeypatch.setattr(kernels, "local_arch", lambda: gpu)
     every = {arch: instances_for(toolchain, machine) for arch, machine in ARCHS.items()}
     planned = kernels.plan(Kept(lambda unit: False), every, demo=True)
     assert list(planned) == [built]
-    (chosen,) = planned.values()
-    assert all(unit.instances[0].demo for unit in chosen)
+    chosen = [i for unit in planned[built] for i in unit.instances]
+    demo = {kernels._product(i.kernel) for i in every[built] if i.demo}
+    assert {kernels._product(i.kernel) for i in chosen} == demo
+    if gpu in ARCHS:
+        assert len(chosen) == sum(kernels._product(i.kernel) in demo for i in every[built])
+    else:
+        assert all(i.demo for i in chosen)
     everything = kernels.plan(Kept(lambda unit: False), every, demo=False)
-    assert {unit.name for unit in chosen} <= {unit.name for unit in everything[built]}
-    assert (len(chosen) < len(everything[built])) == (built == "gfx950")
-    # Compiled units remain: a demo after `make kernels` removes nothing.
+    assert {unit.name for unit in planned[built]} <= {unit.name for unit in everything[built]}
+    # What is compiled stays: a demo after `make kernels` takes nothing away.
     again = kernels.plan(Kept(lambda unit: True), every, demo=True)
     assert {unit.name for unit in again[built]} == {unit.name for unit in everything[built]}
     assert list(again) == list(everything)
@@ -133,7 +140,8 @@ def test_what_is_left_out_is_reported(tmp_path, monkeypatch):
     dropped = [k for k in listed if k.get("a") == "f16"]
     built["archs"] = {"gfx950": built["archs"]["gfx950"]}
     built["archs"]["gfx950"]["kernels"] = [k for k in listed if k not in dropped]
-    built["archs"]["gfx950"]["left_out"] = kernels._products(dropped)
+    built["archs"]["gfx950"]["left_out"] = kernels._left_out(listed, built["archs"]["gfx950"]["kernels"])
+    built["archs"]["gfx950"]["left_out_tiles"] = ["256x256"]
     (tmp_path / "manifest.json").write_text(json.dumps(built))
     monkeypatch.setattr(manifest, "KERNEL_DIR", tmp_path)
     half, brain = (np.ones((64, 64), dtype) for dtype in (np.float16, ml_dtypes.bfloat16))
@@ -151,4 +159,4 @@ def test_what_is_left_out_is_reported(tmp_path, monkeypatch):
     count = len(listed) - len(dropped)
     start = f"kernels: built in 7 s: gfx950 {count}; left out until `make kernels`: gfx942, "
     assert message.startswith(start)
-    assert message.endswith("gfx942, gfx90a, gfx1100, gfx1201, f16 by f16")
+    assert message.endswith("gfx942, gfx90a, gfx1100, gfx1201, f16 by f16, tile 256x256")

@@ -133,7 +133,9 @@ WRONG = [
     (SERVES, "SERVES(gemm, mxfp5, nt, 14, 32)", "32) names mxfp5, which is no family of pairs"),
     (SERVES, "SERVES(gemm, mxfp4, nt, 14)", "nt, 14) must have a limit for the tiles that are rings"),
     ("TILE(64x64, ", "TILE(64x65, ", "128x128 64x64 32x64) names 64x64, which is no tile"),
-    (DEMO, "DEMO(bf17 ", "mxfp4_e2m1) names bf17, which is no pair"),
+    (f"{DEMO}fp8_e4m3 mxfp8_e4m3 mxfp4_e2m1, 128x128 64x64 32x64)", "", "one row DEMO; got 0"),
+    (DEMO, "DEMO(bf17 ", "64x64 32x64) names bf17, which is no pair"),
+    ("32x64)\n\n// PASS", "32x65)\n\n// PASS", "64x64 32x65) names 32x65, which is no tile"),
     (DEMO, more("gem", "bf16", "nt", "64x128"), "2) names gem, which is no operation"),
     (DEMO, more("gemm", "bf17", "nt", "64x128"), "2) names bf17, which is no pair"),
     (
@@ -168,7 +170,7 @@ def test_one_more_kernel_is_one_row(monkeypatch):
     args = dict.fromkeys(name for p in listed.products for name in (p.args, p.scaled_args))
     *_, made = instances._products(listed, formats, args)
     assert made.kernel["name"] == "gemm_bf16_nn_64x128x64"
-    assert (made.unit, made.demo) == ("gemm_bf16_nn", True)
+    assert (made.unit, made.demo) == ("gemm_bf16_nn_more", False)
     assert made.kernel["limits"] == {"waves_per_simd": 2, "valu_salu": 16}
     assert "bf16, bf16, nn, 64, 128, 64, 2, 2, DoubleBuffer, 2)" in made.row
 

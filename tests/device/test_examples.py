@@ -27,10 +27,10 @@ def run(name: str, *args: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"on {hg.info().summary}\n")
-    pairs = set(
-        re.findall(r" (?:gemm|grouped_[a-z]+)_(\w+)_[nt][nt]_\d+x\d+x\d+$", done.stderr, re.MULTILINE)
-    )
-    assert pairs <= set(DEMO), "a pair that instances.def does not list for the demo"
+    name = r" (?:gemm|grouped_[a-z]+)_(\w+)_[nt][nt]_(\d+x\d+)x\d+$"
+    for pair, tile in re.findall(name, done.stderr, re.MULTILINE):
+        assert pair in DEMO.pairs.split(), "DEMO in instances.def does not have it"
+        assert tile in DEMO.tiles.split(), "DEMO in instances.def does not have it"
     return done.stdout
 
 
