@@ -532,7 +532,7 @@ def _rows(x: Part, low: int, high: int) -> Part:
 
 
 class _Ranges(NamedTuple):
-    """How the ranges of K of a product are multiplied, and what is applied to each, and to their sum."""
+    """The products of the ranges of K: operands and epilogue of each, and of their sum."""
 
     a: Sequence[Part]
     b: Sequence[Part]

@@ -86,7 +86,7 @@ def fnuz_hint(dtype: object) -> str:
 
 
 def read_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Parse a dtype; raise what NumPy raises. An array, whose own dtype NumPy would take, is none."""
+    """Parse a dtype; raise what NumPy raises. Refuse arrays, of which NumPy would use the dtype."""
     if not isinstance(dtype, type) and hasattr(dtype, "dtype"):
         raise TypeError
     return np.dtype(dtype)

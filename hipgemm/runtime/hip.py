@@ -544,7 +544,7 @@ def memory_info(device: int) -> tuple[int, int]:
 
 def allocate(nbytes: int, device: int, stream: int) -> Block:
     """Allocate device memory that is ready for use on `stream`."""
-    if nbytes >= 2**63:  # HIP would take the lower bits
+    if nbytes >= 2**63:  # HIP would use the low bits only
         raise HipError("hipMalloc", 2, "hipErrorOutOfMemory", f"requested: {shown(nbytes)} bytes")
     block: Block = runtime().pools[device].allocate(nbytes, stream)
     return block

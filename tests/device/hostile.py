@@ -29,7 +29,7 @@ E4M3, E2M1 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float4_e2m1fn
 
 
 class Refusal(Exception):
-    """What hostile objects raise. It may pass through: it is their own."""
+    """What hostile objects raise. It may propagate."""
 
 
 def _raising(*names: str) -> Any:
@@ -40,7 +40,7 @@ def _raising(*names: str) -> Any:
 
 
 class Likeness:
-    """It has what arrays have, and is none."""
+    """It has the attributes of an array, but is not one."""
 
     shape, dtype, ndim, strides, device = (4, 32), BF16, 2, (64, 2), 0
 
@@ -107,7 +107,7 @@ OBJECTS: dict[str, Any] = {
 
 
 def same_values(x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """The numbers of an array in other layouts: what takes them gives what it gives for the array."""
+    """The values of an array in other layouts: where accepted, the result is the same."""
     yield "reversed in memory", x[(slice(None, None, -1),) * x.ndim].copy()[(slice(None, None, -1),) * x.ndim]
     yield "columns first", np.asfortranarray(x)
     wide = np.empty((*x.shape[:-1], 2 * x.shape[-1]), x.dtype) if x.ndim else None
@@ -124,7 +124,7 @@ def same_values(x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def other_values(x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Arrays that are like an array but for one thing."""
+    """Arrays that differ from an array in one property."""
     yield "without elements", x[..., :0] if x.ndim else np.zeros(0, x.dtype)
     yield "0-d", np.zeros((), x.dtype)
     yield "one axis more", np.broadcast_to(x, (2, 1, 1, *x.shape))
@@ -144,7 +144,7 @@ def other_values(x: np.ndarray[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def other_places(x: Any) -> Iterator[tuple[str, Any]]:
-    """An array where it should not be."""
+    """An array in the wrong memory."""
     there = hg.asarray(x) if isinstance(x, np.ndarray) else hg.asarray(x, copy=True)
     yield ("on a device", there) if isinstance(x, np.ndarray) else ("on the host", x.get())
     freed = hg.asarray(x, copy=None if isinstance(x, np.ndarray) else True)
@@ -157,16 +157,16 @@ def other_places(x: Any) -> Iterator[tuple[str, Any]]:
     yield "quantized", hg.ScaledArray(np.zeros((4, 32), E4M3), 1.0, "fp8_e4m3")
 
 
-# ---- right calls
+# ---- valid calls
 
 
 def numbers(*shape: int, dtype: Any = BF16) -> np.ndarray[Any, Any]:
-    """The same small whole numbers each time."""
+    """The same small integers each time."""
     return (np.arange(int(np.prod(shape))) % 7 - 3).reshape(shape).astype(dtype)
 
 
 def array(*shape: int, dtype: Any = BF16) -> Callable[[], Any]:
-    """A factory of arrays, which are put where a test wants them."""
+    """A factory of arrays, on the host or on a device."""
     return lambda: numbers(*shape, dtype=dtype)
 
 
@@ -185,9 +185,9 @@ Accepts = Callable[[Any], bool]
 
 @dataclass
 class Row:
-    """A function, a right call of it, and what else it takes.
+    """A function, a valid call of it, and what else it accepts.
 
-    `accepts` has, by parameter, which hostile arguments are right after all, in addition to `BY_NAME`. `oracle`
+    `accepts` has, by parameter, which hostile arguments are valid, in addition to `BY_NAME`. `oracle`
     computes what a call with these gives, from the arguments on the host; without it, that is not compared.
     """
 
@@ -204,7 +204,7 @@ class Row:
         self.prefix = self.prefix or self.name
 
     def accepted(self, name: str, x: Any) -> bool:
-        """Whether a hostile argument is right after all."""
+        """Whether a hostile argument is valid here."""
         if name in self.accepts:
             return self.accepts[name](x)
         right = self.arguments[name]()
@@ -232,19 +232,19 @@ def row(function: Callable[..., Any], /, **arguments: Any) -> Row:
 
 
 def number(x: Any) -> bool:
-    """Numbers that are no truth values, dates or complex."""
+    """Numbers except bools, dates and complex."""
     if isinstance(x, (bool, np.bool_, np.timedelta64, np.complexfloating)):
         return False
     return isinstance(x, (int, float, Fraction, np.number))
 
 
 def real(x: Any) -> bool:
-    """Factors: numbers that float32 holds, not finite ones too, and as for NumPy truth values."""
+    """Factors: numbers in the range of float32, Inf and NaN, and, as in NumPy, bools."""
     return true_or_false(x) or (number(x) and not 2**127 <= abs(x) < float("inf"))
 
 
 def magnitude(x: Any) -> bool:
-    """Finite numbers of float32 that are not negative."""
+    """Non-negative finite numbers of float32."""
     return number(x) and 0 <= x < 2**127
 
 
@@ -264,7 +264,7 @@ def extents(x: Any) -> bool:
 
 
 def an_array(x: Any) -> bool:
-    """Arrays; whether of the right kind the function knows better."""
+    """Any array; the function checks its type."""
     return isinstance(x, (np.ndarray, hg.DeviceArray, hg.ScaledArray, hg.ShardedArray))
 
 
@@ -274,7 +274,7 @@ def text(x: Any) -> bool:
 
 
 def text_or_number(x: Any) -> bool:
-    """As in the environment, which has only text."""
+    """As in the environment, where values are text."""
     return isinstance(x, (str, int, np.integer))
 
 
@@ -282,7 +282,7 @@ def true_or_false(x: Any) -> bool:
     return isinstance(x, (bool, np.bool_))
 
 
-# What parameters of these names take.
+# What parameters of these names accept.
 BY_NAME = {
     "shape": extents,
     "stream": between(0, 1),
@@ -429,14 +429,14 @@ if _hip.runtime().emulator is not None:
     ROWS.append(row(hg.emulator_counters, reset=just(False), addresses=NONE,
                     accepts_={"addresses": true_or_false}))  # fmt: skip
 
-# Public names that are no functions to call: results, errors, and what other functions make.
+# Public names that are not called: results, errors, and what other functions return.
 RESULTS = (hg.EmulatorCounters, hg.EmulatorLaunch, hg.GroupedSaved, hg.Info, hg.LinearGrads, hg.LinearSaved,
            hg.MemoryStats, hg.Reason, hg.Support, hg.Usage)  # fmt: skip
 MADE = (hg.DeviceArray, hg.ShardedArray)  # by asarray, shard, ..; their methods have rows
 
 
 def public() -> Iterator[str]:
-    """The names of all that users can call."""
+    """The names of everything that users can call."""
     for name in hg.__all__:
         x = getattr(hg, name)
         if isinstance(x, types.ModuleType):
@@ -454,7 +454,7 @@ def public() -> Iterator[str]:
 
 
 def hostile(right: Any) -> Iterator[tuple[str, str, Any]]:
-    """Hostile arguments in place of a right one, each with its kind and its name."""
+    """Hostile arguments instead of a valid one, each with its kind and its name."""
     for name, x in NUMBERS.items():
         yield "number", name, x
     for name, x in OBJECTS.items():

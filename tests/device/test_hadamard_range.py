@@ -66,7 +66,7 @@ def test_reference_keeps_the_bits_of_other_numbers(power, rng):
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("axis", [-1, 0])
 def test_quantize_mxfp4(rule, dtype, axis, rng):
-    """All blocks among ordinary ones, in every place of a tile."""
+    """All blocks among ordinary ones, at every position of a tile."""
     x = rng.standard_normal((96, 128)).astype(F32)
     x[::7, 32:64] = np.resize(np.stack(list(BLOCKS.values())), (14, 32))
     x[::5, 96:] = np.resize(np.stack(list(BLOCKS.values())), (20, 32))
@@ -86,7 +86,7 @@ def test_quantize_mxfp4(rule, dtype, axis, rng):
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_named_blocks(name):
-    """Each number within a step of its block's scale; a block that does not fit is NaN, and no other."""
+    """Each value within a step of its block's scale; blocks that overflow, and no others, are NaN."""
     x = np.stack([BLOCKS[name], np.ones(32)]).astype(F32)
     q = hg.quantize_mxfp4(x, scaling="rceil")
     assert (q.scale.view("u1")[:, 0] == 255).tolist() == [name not in FITTING, False]
@@ -100,7 +100,7 @@ def test_dequantize(rng):
     """Elements are transformed before they are scaled: exact, and finite wherever the result is."""
     codes = np.arange(16, dtype=np.uint8)[rng.integers(0, 16, (64, 64))].view(MXFP4_E2M1.dtype)
     codes[:32] = 0
-    codes[np.arange(32), np.arange(32) * 2] = 6  # one in a block: each number is 1.5 after the transform
+    codes[np.arange(32), np.arange(32) * 2] = 6  # one in a block: each value is 1.5 after the transform
     byte = np.resize([254, 253, 252, 127, 1, 0], (64, 2)).astype(np.uint8)
     q = hg.ScaledArray(codes, byte, "mxfp4_e2m1", hadamard=True)
     scale = np.repeat(2.0 ** (byte.astype(np.int64) - 127), 32, axis=1)

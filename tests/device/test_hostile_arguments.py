@@ -1,4 +1,4 @@
-"""Each public function with each hostile argument: the right value, or an error that names both."""
+"""Each public function with each hostile argument: the correct value, or an error that names both."""
 
 import gc
 import inspect
@@ -23,7 +23,7 @@ IDS = [f"{row.name}-{name}" for row, name in CASES]
 
 
 def value(x: Any) -> Any:
-    """What a call gave, in a form that can be compared."""
+    """The result of a call, in a form that can be compared."""
     if isinstance(x, hg.ShardedArray):
         return value(x.parts)
     if isinstance(x, hg.DeviceArray):
@@ -48,7 +48,7 @@ UNSTEADY = {
     "Stream.query",
     "trim",
     "empty",
-}  # what they give differs from call to call
+}  # their results differ from call to call
 
 
 def run(row: Row, values: dict[str, Any]) -> Any:
@@ -75,7 +75,7 @@ def check_error(row: Row, name: str, error: Exception, what: str) -> None:
     assert isinstance(error, ERRORS), f"{what}: {error!r}"
     text = str(error)
     if isinstance(error, hg.HipError):
-        return  # what no check could foresee: no memory
+        return  # out of memory: no check can predict it
     if "DeviceArray: the array was freed" in text:
         return  # of a call that was planned before; it names the array
     assert text.startswith(f"{row.prefix}: "), f"{what}: {text}"
@@ -90,7 +90,7 @@ def on_host(x: Any) -> Any:
 
 
 def check_near(got: Any, want: Any, what: str) -> None:
-    """What else is accepted is computed right as well."""
+    """Other accepted arguments give correct results too."""
     if isinstance(want, tuple):
         for mine, theirs in zip(got, want, strict=True):
             check_near(mine, theirs, what)
@@ -106,7 +106,7 @@ def check_near(got: Any, want: Any, what: str) -> None:
 
 @pytest.fixture(autouse=True)
 def _little_memory() -> Iterator[None]:
-    """Arrays of gigabytes are no right answer to a wrong number."""
+    """An invalid number must not allocate gigabytes."""
     hg.limit_memory(2**26)
     yield
     hg.limit_memory()
@@ -145,7 +145,7 @@ def test_hostile_arguments(row: Row, name: str) -> None:
         elif kind == "same":
             assert got == expected, what
         elif got is False and row.name == "can_use":
-            pass  # an answer, with reasons
+            pass  # False, with reasons
         else:
             assert row.accepted(name, argument), f"{what} gives {got}"
             if row.oracle is not None:

@@ -1,4 +1,4 @@
-"""Scales and factors whose product is out of the range of float32, on every path, element by element."""
+"""Scales and factors whose product is outside the range of float32, on every path, element by element."""
 
 import itertools
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def scaled(rng: Any, rows: int, k: int, scale: float, per_row: bool, format: str
 
 
 def without_limits(sums: Any, row: Any, column: Any, alpha: Any, col_scale: Any) -> Any:
-    """What kernels compute from exact sums: float32 significands, exponents without limits."""
+    """What kernels compute from exact sums: float32 significands, unlimited exponents."""
     parts = [
         np.frexp(np.asarray(x, F32))
         for x in (sums, row, column, alpha, 1.0 if col_scale is None else col_scale)
@@ -234,7 +234,7 @@ def test_sharded(of, split, per_row, rng):
 
 @pytest.mark.parametrize("of", [name for name in FACTORS if "restores" in name or name == "ordinary"])
 def test_sharded_k_with_scales_of_each_range(of, rng):
-    """Parts that were quantized by themselves: a range must fit float32 only with alpha and col_scale."""
+    """Separately quantized parts: a range must fit float32 only with alpha and col_scale."""
     a, b, alpha, columns = FACTORS[of]
     parts = [[scaled(rng, n, K // 2, s * by, False) for by in (1.0, 0.5)] for n, s in ((M, a), (N, b))]
     x, w = (hg.sharding.assemble([hg.asarray(q) for q in each], axis=-1) for each in parts)
@@ -260,7 +260,7 @@ def test_factors_on_the_device(of, rng):
 
 
 def test_bias_and_the_last_product_are_rounded_once(rng):
-    """Their sum may be in range where the product is not."""
+    """Their sum may be in range although the product is not."""
     ones = hg.ScaledArray(np.ones((8, 32), QUANTIZED["fp8_e4m3"].dtype), 2.0**61, "fp8_e4m3")
     bias = np.full(8, -(2.0**127), F32)
     got = hg.matmul(ones, ones.T, dtype=F32, col_scale=np.full(8, 2.0, F32), bias=bias)

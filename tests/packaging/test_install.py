@@ -98,7 +98,7 @@ def test_wheel(tree: Path, tmp_path: Path) -> None:
     """The wheel holds all a user needs and nothing else; it runs with hip-python 7 as well."""
     run("make", "-C", tree, "wheel", cwd=tmp_path, BUILD_PYTHON=sys.executable)
     (built,) = (tree / "dist").glob("*.whl")
-    wheel = Path(shutil.copy(built, tmp_path))  # pip takes what follows a semicolon in a name for a condition
+    wheel = Path(shutil.copy(built, tmp_path))  # pip parses what follows a semicolon in a name as a condition
     names = set(zipfile.ZipFile(wheel).namelist())
     wanted = {"py.typed", "kernels/manifest.json", "kernels/hipgemm_gfx950.co", "_emulator/libamdhip64.so"}
     assert {f"hipgemm/{name}" for name in wanted} <= names
