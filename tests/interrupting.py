@@ -140,9 +140,11 @@ def check(
     """
     rt = _hip.runtime()
     expected = _bits(call())
-    prepare()
-    total, place = traced(call)
-    assert not place
+    total, place = 0, ""
+    for _ in range(2):  # Python 3.12 traces instructions of a function from the second time on
+        prepare()
+        total, place = traced(call)
+        assert not place
     gc.collect()
     free, used, device = bytes_free(), bytes_used(), _hip.current_device()
     library, counts = rt.handle, Counter[str]()

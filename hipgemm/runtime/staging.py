@@ -182,8 +182,10 @@ class Staging:
             self.release(buffer)
 
     def _free_idle(self, keep: int) -> None:
-        for size in list(self._idle):
-            while self.bytes > keep and (buffer := self._pop_idle(size)):
+        for size, idle in list(self._idle.items()):
+            for _ in range(len(idle)):  # not those that other threads or signal handlers release meanwhile
+                if self.bytes <= keep or (buffer := self._pop_idle(size)) is None:
+                    break
                 with _hip.on_device(self.device):
                     error = self._buffers.free(_hip.runtime().handle, buffer)  # waits for the device
                 if error:

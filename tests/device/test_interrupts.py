@@ -182,16 +182,19 @@ CALLS: dict[str, Call | tuple[Call, Callable[[], object]]] = {
     "first call": (first_call, forget_plans),
     "modules": load_module,
 }
+GROUPED = {"grouped", "wgrad", "groups found wrong", "quantize groups"}
 SLOW = {"NumPy, large", "out of memory", "limits", "first call", "modules"}
+
+
+def need_groups(x: Arrays) -> None:
+    if not hg.can_use("grouped_matmul", x.rows, x.experts, x.offsets).kernel:
+        pytest.skip("needs kernels for groups")
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_at_each_instruction(name: str, arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
-    if (
-        not hg.can_use("grouped_matmul", arrays.rows, arrays.experts, arrays.offsets).kernel
-        and "group" in name
-    ):
-        pytest.skip("needs kernels for groups")
+    if name in GROUPED:
+        need_groups(arrays)
     monkeypatch.setattr(_staging, "CHUNK", 1 << 18)  # so that a large array takes several
     found = CALLS[name]
     call, prepare = found if isinstance(found, tuple) else (found, lambda: None)
@@ -220,6 +223,7 @@ def test_without_a_cache(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_error_of_a_kernel_is_reported(arrays: Arrays) -> None:
     """By the wait, or, if that was interrupted, by the next one."""
+    need_groups(arrays)
 
     def wait() -> None:
         try:

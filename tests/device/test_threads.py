@@ -204,7 +204,6 @@ print("handled", calls)
 """
 
 
-@pytest.mark.emulator("signals between any two bytecodes: on an H200 the first hung, the second lost memory")
 def test_signal_handlers_may_call(run_python: Run) -> None:
     """Python runs them anywhere in the main thread, also inside the pool."""
     done = run_python(HEAD + HANDLER)
@@ -254,7 +253,6 @@ print("interrupted", interrupted, flush=True)
 """
 
 
-@pytest.mark.emulator("signals between any two bytecodes: on an H200 the first hung, the second lost memory")
 def test_interrupted_calls_leave_a_usable_process() -> None:
     """Ctrl-C at any time: the next call is correct, and no memory is leaked."""
     child = subprocess.Popen(
