@@ -119,13 +119,20 @@ else
 endif
 LEVELS ?= $(sort $(CPU_LEVEL) $(shell cat $(OBJ)/levels 2>/dev/null))
 
-# Each folder is one translation unit: most of the time of a small file goes into the headers of the standard library.
-# Semantics, which have few headers, are one by file. What runs once for each kernel is compiled faster than it could run.
+# A translation unit is a folder, or, of the semantics, some files that share much: small ones spend most of their time
+# in headers. What runs once for each kernel is compiled faster than it could run.
 FOLDERS := check hip core runtime loader count decoder
-DECODER := decode disasm disasm_c
-SEMANTICS := $(filter-out $(DECODER),$(sort $(patsubst emulator/isa/%.cpp,%,$(wildcard emulator/isa/*.cpp))))
-folder_sources = $(sort $(if $(filter decoder,$(1)),$(DECODER:%=emulator/isa/%.cpp),$(wildcard emulator/$(1)/*.cpp)))
+decoder := decode disasm disasm_c
+scalar := install memory smem sop sopp
+vector := lanes vop1 vop2 vop3p
+vector3 := convert vop3 vopc
+SEMANTICS := mfma vector3 flat vector scalar ds mubuf
+folder_sources = $(or $(addprefix emulator/isa/,$(addsuffix .cpp,$($(1)))),$(sort $(wildcard emulator/$(1)/*.cpp)))
+level_sources = $(patsubst %,emulator/isa/%.cpp,$(or $($(1)),$(1)))
 EMU_OBJECTS := $(FOLDERS:%=$(OBJ)/%.o) $(foreach level,$(LEVELS),$(SEMANTICS:%=$(OBJ)/%.$(level).o))
+ifneq ($(sort $(foreach unit,decoder $(SEMANTICS),$(call level_sources,$(unit)))),$(sort $(wildcard emulator/isa/*.cpp)))
+  $(error a file of emulator/isa is in no translation unit of the Makefile)
+endif
 
 emulator:
 	@+$(call in_parallel,$(EMULATOR),LEVELS="$(LEVELS)")
@@ -156,18 +163,15 @@ define compile
   echo "emulator: $$n of $(UNITS) units compiled"
 endef
 
-define FOLDER_RULE
-$(OBJ)/$(1).o: $(call folder_sources,$(1)) $(OBJ)/flags | $(if $(ZIG),$(READY))
-	@mkdir -p $$(@D) && printf '#include "%s"\n' $(call folder_sources,$(1)) > $$(@:.o=.cpp)
-	$$(call compile,$$(@:.o=.cpp),-I. $(if $(filter loader decoder,$(1)),-O1))
+# Object, sources, flags.
+define UNIT_RULE
+$(OBJ)/$(1).o: $(2) $(OBJ)/flags | $(if $(ZIG),$(READY))
+	@mkdir -p $$(@D) && printf '#include "%s"\n' $(2) > $$(@:.o=.cpp)
+	$$(call compile,$$(@:.o=.cpp),-I. $(3))
 endef
-$(foreach folder,$(FOLDERS),$(eval $(call FOLDER_RULE,$(folder))))
-
-define LEVEL_RULE
-$(OBJ)/%.$(1).o: emulator/isa/%.cpp $(OBJ)/flags | $(if $(ZIG),$(READY))
-	$$(call compile,$$<,$$(call march,$(1)) -DEMU_LEVEL=$(1))
-endef
-$(foreach level,$(LEVELS),$(eval $(call LEVEL_RULE,$(level))))
+$(foreach folder,$(FOLDERS),$(eval $(call UNIT_RULE,$(folder),$(call folder_sources,$(folder)),$(if $(filter loader decoder,$(folder)),-O1))))
+$(foreach level,$(LEVELS),$(foreach unit,$(SEMANTICS),\
+  $(eval $(call UNIT_RULE,$(unit).$(level),$(call level_sources,$(unit)),$(call march,$(level)) -DEMU_LEVEL=$(level)))))
 -include $(EMU_OBJECTS:.o=.d)
 
 # ---- bridge: HIP over the CUDA driver, which it opens at run time ----------------------------------
@@ -198,8 +202,8 @@ demo:
 # Tests that need a feature of the emulator run on it, in processes of their own; all others on the runtime that
 # HIPGEMM_RUNTIME asks for. pytest ends with 1 where tests fail, with 5 where PYTEST_ARGS leaves none in a part.
 # -n auto: as many processes as there are cores, and one where a GPU serves the tests (tests/session_runtime.py).
-test: $(READY_TO_TEST)
-	@+$(call in_parallel,$(EMULATOR) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
+test:
+	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
 	@status=0; for part in others emulated; do \
 	  $(RUN) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \

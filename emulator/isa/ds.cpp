@@ -402,9 +402,6 @@ void lower_swizzle(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   i.d = l.vector(d.dst);
 }
 
-const Inst* next(Wave&, const Inst* i) { return i + 1; }
-void lower_plain(Lowering&, const Decoded&, const Semantic& s, Inst& i) { i.fn = s.handler; }
-
 }  // namespace
 
 void add_ds(Semantics& t) {

@@ -32,6 +32,12 @@ struct SignatureOf<R (*)(A...)> {
   static constexpr int arity = sizeof...(A);
 };
 
+// Instructions without operands: lowered so, and for those without effect.
+EMU_INLINE void lower_plain(Lowering&, const Decoded&, const Semantic& s, Inst& i) {
+  i.fn = s.handler;
+}
+EMU_INLINE const Inst* next(Wave&, const Inst* i) { return i + 1; }
+
 // Registers each family's instructions.
 void add_sop(Semantics&);
 void add_branch(Semantics&);

@@ -131,9 +131,6 @@ struct Add {
   }
 };
 
-const Inst* next(Wave&, const Inst* i) { return i + 1; }
-void lower_plain(Lowering&, const Decoded&, const Semantic& s, Inst& i) { i.fn = s.handler; }
-
 }  // namespace
 
 void add_buffer(Semantics& t) {

@@ -139,9 +139,6 @@ void lower_time(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   i.d = l.scalar_dst(d.dst, 2);
 }
 
-const Inst* next(Wave&, const Inst* i) { return i + 1; }
-void lower_plain(Lowering&, const Decoded&, const Semantic& s, Inst& i) { i.fn = s.handler; }
-
 }  // namespace
 
 void add_smem(Semantics& t) {

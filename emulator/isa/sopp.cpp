@@ -113,9 +113,6 @@ void lower_end(Lowering& l, const Decoded&, const Semantic& s, Inst& i) {
   l.ends_block();
 }
 
-const Inst* next(Wave&, const Inst* i) { return i + 1; }
-void lower_plain(Lowering&, const Decoded&, const Semantic& s, Inst& i) { i.fn = s.handler; }
-
 const Inst* trap(Wave& w, const Inst* i) {
   return fault(w, i, FaultKind::launch_failure, "s_trap: the kernel gave up");
 }

@@ -137,7 +137,7 @@ void add_integers16(Semantics& t) {
   vector(t, Op::v_max_i16, [](i16 a, i16 b) { return a > b ? a : b; });
 }
 
-void add_dot_products(Semantics& t) {
+void add_dot_accumulates(Semantics& t) {
   dot(t, Op::v_dot2c_f32_f16, [](u32 a, u32 b, float c) { return dot2_half(a, b, c); });
   dot(t, Op::v_dot2c_f32_bf16, [](u32 a, u32 b, float c) { return dot2_bf16_onto(a, b, c); });
   dot(
@@ -160,7 +160,7 @@ void add_vop2(Semantics& t) {
   add_floats(t);
   add_integers32(t);
   add_integers16(t);
-  add_dot_products(t);
+  add_dot_accumulates(t);
 }
 
 }  // namespace emu::EMU_NS

@@ -85,7 +85,7 @@ def selftest(python: Path, cwd: Path) -> None:
 def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
     """An empty CXX simulates a machine without a C++ compiler: the toolchain wheel builds everything.
 
-    For one level of CPUs; `-v` shows what is built.
+    For one level of CPUs, and as fast as that goes; `-v` shows what is built.
     """
     python = fresh_python(tmp_path / ODD)
     output = run(python, "-m", "pip", "install", "-v", ".", cwd=tree, CXX="", ALL_LEVELS=cpu_level())
