@@ -51,9 +51,9 @@ class Resident(NoComparisons, ABC):
         """Address of the first element."""
 
     @property
-    @abstractmethod
     def freed(self) -> bool:
         """Whether its memory was freed."""
+        return False
 
     @abstractmethod
     def get(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:

@@ -55,7 +55,7 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
             ValueError,
             "x_amax must be None for recipe bf16, which has block scales or none",
         ),
-        ({"recipe": "fp8", "w_amax": -1.0}, ValueError, "w_amax must not be negative; got -1.0"),
+        ({"recipe": "fp8", "w_amax": -1.0}, ValueError, "w_amax must be finite and not negative; got -1.0"),
         (
             {"recipe": "fp8", "w_amax": "big"},
             TypeError,
@@ -155,7 +155,7 @@ def layer_of(recipe="mxfp8", lead=(2, 4)):
             "format must be None for recipe bf16; got 'fp8_e5m2'",
         ),
         ("mxfp8", None, {"dy_amax": 1.0}, ValueError, "dy_amax must be None for recipe mxfp8"),
-        ("fp8", None, {"dy_amax": -1}, ValueError, "dy_amax must not be negative"),
+        ("fp8", None, {"dy_amax": -1}, ValueError, "dy_amax must be finite and not negative"),
         (
             "fp8",
             None,
