@@ -238,6 +238,14 @@ def make(seed: int) -> Case:
             kernel = str(rng.choice(kernels))
             splits = int(rng.integers(2, 6)) if rng.random() < 0.4 else 0
     resident = rng.random() < 0.7
+    if kind == "fp8" and not exact and rng.random() < 0.5:
+        # Scales and factors of any magnitude, for a result of an ordinary one.
+        assert a.scale is not None
+        assert b.scale is not None
+        up, down = (int(x) for x in rng.integers(-60, 61, 2))
+        a.scale.host[...] *= F32.type(2.0**up)
+        b.scale.host[...] *= F32.type(2.0 ** (down - up))
+        epilogue["alpha"] = epilogue.get("alpha", 1.0) * 2.0**-down
     return Case(
         *(seed, a, b, out, dtype, epilogue, vectors, exact, resident, rng.random() < 0.3),
         *(rng.random() < 0.5, kernel, splits),
