@@ -472,29 +472,27 @@ class Block(Owner):
 
     __slots__ = ("device", "exports", "nbytes", "readers", "size", "writer")
 
-    def __init__(self, device: int):
-        self.ptr = self.size = self.nbytes = self.writer = 0
-        self.device = device
-        self.readers: frozenset[int] = _NONE  # streams that have read since the last write, but the writer
-        self.exports: list[Callable[[], object]] = []  # weak references to what other libraries hold
-
-    def attach(self, allocation: Allocation) -> None:
-        """Use an allocation from now on."""
+    def __init__(self, device: int, allocation: Allocation):
+        self.allocation = allocation
         self.ptr = allocation.handle.value or 0
         self.size = allocation.size  # 0 for memory of another library
+        self.nbytes = 0
+        self.device = device
         self.writer = allocation.stream  # the stream of the last write
+        self.readers: frozenset[int] = _NONE  # streams that have read since, but the writer
+        self.exports: list[Callable[[], object]] = []  # weak references to what other libraries hold
 
     def begin_read(self, stream: int) -> None:
         """Order a read on `stream` after the last write."""
         if stream != self.writer and stream not in self.readers:
             require_stream(stream, self.device)
-            self._users().add(stream)
+            self.allocation.users.add(stream)
             wait_for(stream, self.writer)
             self.add_reader(stream)
 
     def begin_write(self, stream: int) -> None:
         """Order a write on `stream` after the last write and every read since."""
-        users = self._users()
+        users = self.allocation.users
         if stream != self.writer:
             require_stream(stream, self.device)
             users.add(stream)
@@ -507,12 +505,8 @@ class Block(Owner):
 
     def add_reader(self, stream: int) -> None:
         """Let writes, and reuse of the memory, wait for a stream."""
-        self._users().add(stream)
+        self.allocation.users.add(stream)
         self.readers |= {stream}
-
-    def _users(self) -> set[int]:
-        assert self.ownership is not None
-        return self.ownership.allocation.users
 
     def stream(self) -> int:
         """The stream that can read without waiting: that of the last write, if it still exists."""

@@ -49,14 +49,13 @@ class Allocation:
 class Owner:
     """The right to use an allocation."""
 
-    __slots__ = ("__weakref__", "ownership", "ptr")
+    __slots__ = ("__weakref__", "allocation", "ownership", "ptr")
 
     ownership: Ownership | None
-    ptr: int  # the address or the handle
 
-    def attach(self, allocation: Allocation) -> None:
-        """Use an allocation from now on."""
-        self.ptr = allocation.handle.value or 0
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+        self.ptr = allocation.handle.value or 0  # the address or the handle
 
 
 class Ownership(weakref.ref[Owner]):
@@ -72,7 +71,7 @@ class Ownership(weakref.ref[Owner]):
 class Registry(Generic[O]):
     """The allocations of one kind, and their owners."""
 
-    def __init__(self, kind: Callable[[], O], allocate: str, free: str = "") -> None:
+    def __init__(self, kind: Callable[[Allocation], O], allocate: str, free: str = "") -> None:
         """`allocate` and `free` are functions of HIP."""
         self._kind, self._allocate, self._free = kind, allocate, free
         self._current: dict[Allocation, Ownership] = {}  # in the order of allocation
@@ -87,7 +86,8 @@ class Registry(Generic[O]):
         self, library: Any, size: int, *arguments: Any, stream: int = 0, limit: int | None = None
     ) -> tuple[int, O | None]:
         """Call HIP: its error code, and the owner. No owner if there would be more than `limit` bytes."""
-        allocation, owner = Allocation(size, stream), self._kind()
+        allocation = Allocation(size, stream)
+        owner = self._kind(allocation)
         self._current[allocation] = self._own(owner, allocation, None)
         if limit is not None and self._up_to(allocation) > limit:
             self._current.pop(allocation, None)
@@ -96,32 +96,32 @@ class Registry(Generic[O]):
         if error:
             self._current.pop(allocation, None)
             return error, None
-        owner.attach(allocation)
+        owner.ptr = allocation.handle.value or 0
         return 0, owner
 
     def adopt(self, allocation: Allocation) -> O:
         """Own what another library has allocated."""
-        owner = self._kind()
+        owner = self._kind(allocation)
         self._current[allocation] = self._own(owner, allocation, None)
-        owner.attach(allocation)
         return owner
 
     def reclaim(self) -> O | None:
         """A new owner for something whose owner is gone, if there is any."""
-        while True:
+        queue = self.released
+        while queue:
             try:
-                released = self.released[0]
-            except IndexError:
-                return None
+                released = queue[0]
+            except IndexError:  # another thread or a signal handler took it
+                break
             owner = self._succeed(released)
-            discard(self.released, released)
+            discard(queue, released)
             if owner is not None:
                 return owner
+        return None
 
     def free(self, library: Any, owner: O) -> int:
         """Free what an owner has; return HIP's error code."""
-        assert owner.ownership is not None
-        allocation = owner.ownership.allocation
+        allocation = owner.allocation
         if not allocation.codes:
             allocation.codes.extend(map(getattr(library, self._free), (allocation.handle,)))
         self.forget(owner)
@@ -129,8 +129,7 @@ class Registry(Generic[O]):
 
     def forget(self, owner: O) -> None:
         """Drop what an owner has from the registry."""
-        assert owner.ownership is not None
-        self._current.pop(owner.ownership.allocation, None)
+        self._current.pop(owner.allocation, None)
         owner.ownership = None
 
     def _own(self, owner: O, allocation: Allocation, previous: Ownership | None) -> Ownership:
@@ -142,21 +141,21 @@ class Registry(Generic[O]):
 
     def _succeed(self, released: Ownership) -> O | None:
         """Make the next owner, unless there is nothing to own, or another one was quicker."""
-        allocation: Allocation | None = getattr(released, "allocation", None)
-        if allocation is None or released.next:
+        try:
+            allocation, previous = released.allocation, released.previous
+        except AttributeError:  # an exception came before it owned anything
             return None
-        if released.previous is not None and released.previous.next.get(None) is not released:
-            return None  # it never came to own it
-        if allocation.codes or not allocation.handle.value:
+        if released.next or (previous is not None and previous.next.get(None) is not released):
+            return None  # it owns nothing any more, or never did
+        owner = self._kind(allocation)
+        if allocation.codes or not owner.ptr:
             self._current.pop(allocation, None)
             return None
-        owner = self._kind()
         made = self._own(owner, allocation, released)
         if released.next.setdefault(None, made) is not made:
             return None
         self._current[allocation] = made
         made.previous = None
-        owner.attach(allocation)
         return owner
 
     def _up_to(self, allocation: Allocation) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ..config import config
 from ..errors import HipError
@@ -25,7 +25,7 @@ class Pool:
     def __init__(self, device: int):
         self._device = device
         self.caching = config.pool
-        self.blocks = Registry(lambda: _hip.Block(device), "hipMalloc", "hipFree")
+        self.blocks = Registry(partial(_hip.Block, device), "hipMalloc", "hipFree")
         self._free: dict[int, dict[int, list[_hip.Block]]] = {}  # by stream, then by size
         self._kept: list[_Kept] = []
         self._known_streams: set[int] = {0}  # known to belong to this device
@@ -83,16 +83,22 @@ class Pool:
 
     def reclaim(self) -> None:
         """Add the blocks that are no longer in use to the cache."""
-        while (block := self.blocks.reclaim()) is not None:
-            if block.size == 0:
+        blocks = self.blocks
+        while blocks.released and (block := blocks.reclaim()) is not None:
+            size, allocation = block.size, block.allocation
+            if size == 0:
                 self._keep(block)
                 continue
-            self._in_use -= block.size
-            if self.caching:
-                self._wait_for_users(block)
-                self._put(block)
-            else:
+            self._in_use -= size
+            if not self.caching:
                 self._hip_free(block)
+                continue
+            if allocation.users:
+                self._wait_for_users(block)
+            try:
+                self._free[allocation.stream][size].append(block)
+            except KeyError:
+                self._put(block)
         for kept in list(self._kept):
             done = True  # also if there was an error, which has ended all queued work
             try:
@@ -147,9 +153,7 @@ class Pool:
         return self._empty_cache()
 
     def _put(self, block: _hip.Block) -> None:
-        assert block.ownership is not None
-        stream = block.ownership.allocation.stream
-        self._free.setdefault(stream, {}).setdefault(block.size, []).append(block)
+        self._free.setdefault(block.allocation.stream, {}).setdefault(block.size, []).append(block)
 
     def _out_of_memory(self, nbytes: int, size: int, cached: int) -> HipError:
         free, total = _hip.memory_info(self._device)
@@ -188,10 +192,7 @@ class Pool:
 
     def _wait_for_users(self, block: _hip.Block) -> None:
         """Make a block's stream wait for every other stream that used the block."""
-        assert block.ownership is not None
-        allocation = block.ownership.allocation
-        if not allocation.users:
-            return
+        allocation = block.allocation
         try:
             with _hip.on_device(self._device):
                 for user in list(allocation.users):
@@ -213,17 +214,14 @@ class Pool:
         for other in destroyed:
             for blocks in list(self._free.pop(other, {}).values()):
                 for block in blocks:
-                    assert block.ownership is not None
-                    allocation = block.ownership.allocation
-                    allocation.stream = block.writer = stream
+                    block.allocation.stream = block.writer = stream
                     self._put(block)
         self._known_streams.difference_update(destroyed)
         return True
 
     def _keep(self, block: _hip.Block) -> None:
         """Keep memory of another library alive until the work now queued on it is complete."""
-        assert block.ownership is not None
-        allocation, kept = block.ownership.allocation, _Kept([], block)
+        allocation, kept = block.allocation, _Kept([], block)
         try:
             with _hip.on_device(self._device):
                 for stream in {allocation.stream, *allocation.users}:

@@ -33,14 +33,11 @@ class Buffer(Owner):
 
     __slots__ = ("_array", "event", "size")
 
-    def __init__(self, event: Owner):
-        self.ptr = self.size = 0
+    def __init__(self, event: Owner, allocation: Allocation):
+        super().__init__(allocation)
+        self.size = allocation.size
         self.event = event
         self._array: npt.NDArray[np.uint8] | None = None
-
-    def attach(self, allocation: Allocation) -> None:
-        """Use an allocation from now on."""
-        self.ptr, self.size = allocation.handle.value or 0, allocation.size
 
     @property
     def array(self) -> npt.NDArray[np.uint8]:
@@ -101,8 +98,8 @@ class Staging:
         self._collect_finished()
         self._free_idle(0)
 
-    def _new(self) -> Buffer:
-        return Buffer(_hip.acquire_event(self.device, False))
+    def _new(self, allocation: Allocation) -> Buffer:
+        return Buffer(_hip.acquire_event(self.device, False), allocation)
 
     def _find(self, size: int) -> Buffer | None:
         if self._buffers.released:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from ..errors import Reason
@@ -33,29 +34,29 @@ class Counts:
     latest: dict[tuple[str, str], str] = field(default_factory=dict)
     refused_calls: int = 0
 
-    def add_kernel(self, name: str) -> None:
-        """Add a launch."""
-        self.kernels[name] += 1
+    def add_kernel(self, times: int, name: str) -> None:
+        """Add launches."""
+        self.kernels[name] += times
 
     def add_calls(
         self, calls: int, op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str
     ) -> None:
-        """Add calls that are alike."""
+        """Add calls."""
         before = self.served.get(kernel, (0, 0, 0))
         self.served[kernel] = before[0] + calls, before[1] + calls * flop, before[2] + calls * min_bytes
         if fallback_reason:
             self.slower[op, kernel, fallback_reason] += calls
 
-    def add_copy(self, key: tuple[str, str, str], size: int) -> None:
-        """Add an operand that was copied."""
-        self.copies[key] += 1
-        self.copied[key] += size
+    def add_copies(self, times: int, key: tuple[str, str, str], size: int) -> None:
+        """Add operands that were copied."""
+        self.copies[key] += times
+        self.copied[key] += times * size
 
-    def add_refused(self, op: str, reasons: list[Reason]) -> None:
-        """Add a call that no kernel supports."""
-        self.refused_calls += 1
+    def add_refused(self, calls: int, op: str, reasons: tuple[Reason, ...], number: int) -> None:
+        """Add a call that no kernel supports; the numbers of calls differ, so that the order is kept."""
+        self.refused_calls += calls
         for reason in reasons:
-            self.refused[op, reason.code] += 1
+            self.refused[op, reason.code] += calls
             self.latest[op, reason.code] = reason.text
 
     def copy(self) -> Counts:
@@ -68,6 +69,7 @@ class Counts:
 # lock, which an exception could leave locked: to append is atomic, and so is to replace all by the sum.
 _log: list[Any] = [Counts()]
 _LONGEST_LOG = 256
+_refusals = count()
 
 
 def snapshot() -> dict[str, Any]:
@@ -90,7 +92,7 @@ def count_call(op: str, kernel: str, flop: int, min_bytes: int, fallback_reason:
 
     `flop` and `min_bytes` are those of the whole call.
     """
-    _add((Counts.add_calls, 1, op, kernel, flop, min_bytes, fallback_reason))
+    _add((Counts.add_calls, op, kernel, flop, min_bytes, fallback_reason))
 
 
 def count_launched(call: Call) -> None:
@@ -102,17 +104,18 @@ def count_launched(call: Call) -> None:
 
 def count_copy(op: str, operand: str, reason: str, size: int = 0) -> None:
     """Count an operand of `size` bytes that was copied to another layout."""
-    _add((Counts.add_copy, (op, operand, reason), size))
+    _add((Counts.add_copies, (op, operand, reason), size))
 
 
 def count_refused(op: str, reasons: Iterable[Reason]) -> None:
     """Count the reasons of a call that no kernel supports."""
-    _add((Counts.add_refused, op, list(reasons)))
+    _add((Counts.add_refused, op, tuple(reasons), next(_refusals)))
 
 
 def _add(entry: tuple[Any, ...]) -> None:
     _log.append(entry)
-    _shorten()
+    if len(_log) >= _LONGEST_LOG:
+        _shorten()
 
 
 def _shorten() -> None:
@@ -124,11 +127,13 @@ def _sum_up() -> Counts:
     """Add up the log, and put the sum in its place, unless another thread or a signal handler has done so."""
     before, *entries = _log[:]
     counts: Counts = before.copy()
-    for call, times in Counter(x for x in entries if type(x) is Call).items():
-        counts.kernels[call.kernel] += times
-        counts.add_calls(times, *call)
-    for add, *arguments in (x for x in entries if type(x) is not Call):
-        add(counts, *arguments)
+    for entry, times in Counter(entries).items():
+        if type(entry) is Call:
+            counts.add_kernel(times, entry.kernel)
+            counts.add_calls(times, *entry)
+        else:
+            add, *arguments = entry
+            add(counts, times, *arguments)
     summed = slice(1 + len(entries))
     if _log[0] is before:  # no call from here on, at which another thread could come between
         _log[summed] = [counts]
