@@ -36,7 +36,7 @@ from units import Compiler, link, split
 ARCH = "gfx950"  # what the emulator executes
 BUILT = ("hipgemm/_emulator", "hipgemm/kernels", "build/cxx", "build/zig")  # copied with the sources
 OBJECTS = ("hipgemm/_emulator", "build/cxx", "build/zig")  # of the emulator
-SECONDS = 120  # that the tests of one mutant may take
+SECONDS = 300  # that the tests of one mutant may take: a few, but for a fault that hangs
 # How pytest reports that an assertion of a test failed.
 ASSERTIONS = ("AssertionError", "assert ", "Failed: ")
 
@@ -142,7 +142,7 @@ class Tree:
             for name in built:
                 _copy(self._kept / name, self.path / name)
 
-    def test(self, selection: Iterable[str]) -> tuple[int, list[str], str]:
+    def test(self, selection: Iterable[str], seconds: float | None = None) -> tuple[int, list[str], str]:
         """Run tests; return the exit status of pytest, the messages of failures, and the output."""
         report = self.path / "build" / "report.xml"
         report.unlink(missing_ok=True)
@@ -153,7 +153,7 @@ class Tree:
             "HIPGEMM_RUNTIME": "emulator",
             "HIPGEMM_EMULATOR_THREADS": "1",
         }
-        run = _run([*command, f"--junitxml={report}", *selection], self.path, environment, SECONDS)
+        run = _run([*command, f"--junitxml={report}", *selection], self.path, environment, seconds)
         cases = ElementTree.parse(report).iter("testcase") if report.exists() else ()
         failures = [f.get("message", "") for case in cases for f in case.findall("failure")]
         return run.returncode, failures, run.stdout
@@ -195,7 +195,7 @@ def _run(
 def kill(tree: Tree, mutant: Mutant) -> str:
     """Run the tests of a mutant; return the message of the one that fails."""
     with tree.mutated(mutant):
-        status, failures, printed = tree.test(mutant.tests)
+        status, failures, printed = tree.test(mutant.tests, SECONDS)
     if status == 0:
         raise WrongError(f"SURVIVES {' '.join(mutant.tests)}")
     found = [message for message in failures if message.startswith(ASSERTIONS)]
