@@ -63,10 +63,14 @@ class Checks:
         if not is_array(x):
             self.wrong_type(name, what, x, array_hint(x))
             return None
-        if isinstance(x, Resident) and x.freed:
+        return x if self.in_memory(name, x) else None
+
+    def in_memory(self, name: str, x: object) -> bool:
+        """Check that an array was not freed."""
+        freed = isinstance(x, Resident) and x.freed
+        if freed:
             self.add(ValueError, "freed", f"{name} must be in memory", "an array that was freed")
-            return None
-        return x
+        return not freed
 
     def dtype(
         self, name: str, dtype: npt.DTypeLike, formats: tuple[Format, ...], hint: str = ""
@@ -179,8 +183,8 @@ class Checks:
     def ints(self, name: str, x: Any, what: str = "a sequence of ints") -> tuple[int, ...] | None:
         """Parse several ints."""
         try:
-            found = tuple(x)
-            other = isinstance(x, (str, bytes, bytearray, memoryview, set, frozenset, dict))
+            other = isinstance(x, (str, bytes, bytearray, memoryview, set, frozenset, dict, Resident))
+            found = () if other else tuple(x)
             if not other and not any(isinstance(n, bool) for n in found):
                 return tuple(map(operator.index, found))
         except TypeError:

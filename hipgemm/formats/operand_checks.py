@@ -133,6 +133,7 @@ class OperandChecks(Checks):
     def alpha(self, alpha: object) -> float | Literal["device"]:
         """Check alpha: a real number, or a 0-d float32 array on the device."""
         if isinstance(alpha, Resident):
+            self.in_memory("alpha", alpha)
             self.dtype("alpha.dtype", alpha.dtype, (F32,))
             if alpha.shape != ():
                 self.add(ValueError, "shape", "alpha on a device must be 0-d", f"alpha.shape={alpha.shape}")

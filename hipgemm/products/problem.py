@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
@@ -278,18 +278,23 @@ def _kind(offsets: Any) -> str:
     return "an array on the device" if isinstance(offsets, Resident) else "one on the host"
 
 
+def _in_memory(x: Any) -> TypeGuard[np.ndarray[Any, Any] | Resident]:
+    """Whether it is an array that was not freed."""
+    return is_array(x) and not (isinstance(x, Resident) and x.freed)
+
+
 def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:
     """The inputs, which the output must not overlap."""
     parts: dict[str, Operand | None] = {}
     for name, x in zip(op.operands, (call.a, call.b), strict=True):
         if isinstance(x, ScaledArray):
             parts[name], parts[f"{name}.scale"] = bytes_of(x.data), bytes_of(x.scale)
-        elif is_array(x):
+        elif _in_memory(x):
             parts[name] = operand_of(x, format_of(x.dtype) or BF16)
     for name, x in (("alpha", call.alpha), ("col_scale", call.col_scale), ("bias", call.bias)):
-        if is_array(x):
+        if _in_memory(x):
             parts[name] = operand_of(x, format_of(x.dtype) or F32)
-    if isinstance(call.offsets, Resident):
+    if isinstance(call.offsets, Resident) and _in_memory(call.offsets):
         parts["group_offsets"] = bytes_of(call.offsets)
     return parts
 

@@ -72,16 +72,21 @@ def run(
         if not _is_valid(plan, a, b, out, more):
             call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
             raise_reasons(op.name, describe(op, call)[1])
-    if host_plan is not None:
-        return host_plan.run(plan, execute, a, b, out, more, handle)
-    device = plan.device
-    if out is None:
-        out = plan.new_out(device, handle)
-    if hip.current_device() == device:
-        execute(plan, a, b, out, more, handle)
-    else:
-        with hip.on_device(device):
+    try:
+        if host_plan is not None:
+            return host_plan.run(plan, execute, a, b, out, more, handle)
+        device = plan.device
+        if out is None:
+            out = plan.new_out(device, handle)
+        if hip.current_device() == device:
             execute(plan, a, b, out, more, handle)
+        else:
+            with hip.on_device(device):
+                execute(plan, a, b, out, more, handle)
+    except ValueError:  # an array that was freed since the call was planned
+        call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
+        raise_reasons(op.name, describe(op, call)[1])
+        raise
     return out
 
 
@@ -167,8 +172,9 @@ def cached_choices(
 
 def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan | None]:
     """Make a plan for a call, or raise its faults; the same checks as `can_use`."""
-    if type(call.offsets) is DeviceArray and type(call.a) is not DeviceArray and _on_host(call.a):
-        call = call._replace(offsets=call.offsets.get())  # to be checked on the host
+    offsets = call.offsets
+    if type(offsets) is DeviceArray and not offsets.freed and _on_host(call.a):
+        call = call._replace(offsets=offsets.get())  # to be checked on the host
     problem, reasons = describe(op, call)
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
         raise_reasons(op.name, reasons)  # before any device is opened

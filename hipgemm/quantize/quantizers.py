@@ -88,7 +88,9 @@ def quantize_fp8(
     ([448.0, -224.0, 0.4375], 1.0)
     """
     function = "quantize_fp8"
-    key = (function, x._key, type(axis), axis, format) if type(x) is DeviceArray else None
+    key = None
+    if type(x) is DeviceArray and not x.freed:
+        key = (function, x._key, type(axis), axis, format)
     plan: AmaxPlan | None = _cached(key)
     if plan is not None and isinstance(x, DeviceArray) and _plain_values(eps, amax, x, axis):
         return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, amax)
@@ -351,11 +353,13 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     if type(q) is ScaledArray and type(q.data) is DeviceArray and q.group_offsets is None:
         key = (function, q._key, dtype)
         plan: DequantizePlan | None = _cached(key)
-        if plan is not None:
+        if plan is not None and not q.data.freed:
             return _run(q.data.device, plan.run, q, _hip.stream_handle(function, stream))
     checks = Checks(function)
     if not isinstance(q, ScaledArray):
         checks.wrong_type("q", "a ScaledArray", q)
+    else:
+        checks.in_memory("q", q.data)
     to = checks.dtype("dtype", dtype, tuple(FORMATS.values()))
     checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
@@ -552,7 +556,9 @@ def _mx(function: str, x: Input, axes: Axes, options: Options, stream: Any) -> t
     """Check the arguments, and quantize along one axis, or a matrix along both axes."""
     key = None
     scaling, _, _, hadamard = options
-    if type(x) is DeviceArray and type(axes[0]) is int and type(hadamard) is bool:  # for True == 1
+    if (
+        type(x) is DeviceArray and not x.freed and type(axes[0]) is int and type(hadamard) is bool
+    ):  # for True == 1
         key = (function, x._key, axes, options)
         plan: MxPlan | None = _cached(key)
         if plan is not None:
@@ -579,7 +585,7 @@ def _mx_groups(x: Input, axis: int, scaling: str, format: str, offsets: Input, s
         required = "x must be a matrix and axis 0 with group_offsets"
         checks.add(ValueError, "axis", required, f"x.shape={x.shape}, axis={axis}")
     device = x.device if isinstance(x, DeviceArray) else None
-    if isinstance(offsets, DeviceArray) and device is None:
+    if isinstance(offsets, DeviceArray) and device is None and not offsets.freed:
         offsets = offsets.get()
     rows = x.shape[0] if is_array(x) and x.shape else None
     checks.found += offset_reasons(offsets, rows, device=device)

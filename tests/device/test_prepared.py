@@ -150,6 +150,6 @@ def test_a_freed_array_is_refused(rng):
     launched = sum(hg.usage().kernels.values())
     y.free()
     for call in (lambda: hg.matmul(x, y, out), lambda: hg.matmul(y, x, out), lambda: hg.matmul(x, x, y)):
-        with pytest.raises(ValueError, match="the array was freed"):
+        with pytest.raises(ValueError, match="array that was freed"):
             call()
     assert sum(hg.usage().kernels.values()) == launched
