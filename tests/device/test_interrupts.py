@@ -270,6 +270,36 @@ def test_settings_of_a_block(arrays: Arrays) -> None:
         hg.config(kernel=before[0], report=before[1])
 
 
+OPENING = """
+import sys
+sys.path.insert(0, {tests!r})
+import interrupting, ml_dtypes, numpy as np, hipgemm as hg
+from hipgemm.runtime import loader
+a = np.ones((4, 4), ml_dtypes.bfloat16)
+def forget():
+    loader._runtime = None
+    loader._opened.clear()
+hg.matmul(a, a)
+for _ in range(2):
+    forget()
+    total, _ = interrupting.traced(hg.memory_stats)
+for at in interrupting.instructions(total, 60):
+    forget()
+    interrupting.traced(hg.memory_stats, at)
+    assert (hg.matmul(a, a) == 4).all()
+kept = hg.asarray(a), hg.Stream(), hg.Event().record(), hg.quantize_mxfp8(a)
+interrupting.traced(lambda: hg.matmul(a, kept[0]), 100)
+print(total)
+"""
+
+
+def test_the_first_use_of_a_device_and_the_end_of_the_process(run_python: Callable[..., Any]) -> None:
+    done = run_python(OPENING.format(tests=interrupting.TESTS))
+    assert done.returncode == 0, done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert int(done.stdout) > 500
+
+
 def test_there_are_no_locks() -> None:
     """No `with` or `try` holds one safely. Nor is there anything that has locks in Python code."""
     package = Path(hg.__file__).parent
