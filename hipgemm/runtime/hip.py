@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
+from itertools import filterfalse
 from numbers import Integral, Number
 from typing import Any, cast
 
@@ -23,7 +24,8 @@ __all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # re-exp
 
 _HIP_SUCCESS = 0
 _NOT_READY = 600
-_SLICE_MS = 50  # the emulator returns from a wait this often, so that signal handlers run
+_NO_ERRORS = frozenset((_HIP_SUCCESS, _NOT_READY))
+_SLICE_MS = 20  # the emulator returns from a wait this often, so that signal handlers run
 _BOUNDED_WAITS = {
     "hipStreamSynchronize": "hipgemm_emulator_wait_stream",
     "hipEventSynchronize": "hipgemm_emulator_wait_event",
@@ -199,7 +201,7 @@ def parse_stream(stream: Any) -> int | Reason:
     return handle if handle > _PER_THREAD else 0
 
 
-_of_thread = threading.local()  # `function`: that last got a stream argument, for messages; `stop`: see below
+_of_thread = threading.local()  # `function`: the last with a stream argument; `stop`, `errors`: of `block`
 
 
 def existing_stream(stream: Any) -> int | Reason:
@@ -236,13 +238,24 @@ def block(name: str, *what: Any) -> None:
     if rt.emulator is None:
         call(name, *what)
         return
-    function = getattr(rt.handle, _BOUNDED_WAITS[name])
-    handles = [ctypes.c_void_p(int(x)) for x in what]
-    while (code := function(*handles, _SLICE_MS)) == _NOT_READY:
-        if getattr(_of_thread, "stop", bool)():  # signal handlers of the main thread run here, too
+    function, errors = getattr(rt.handle, _BOUNDED_WAITS[name]), _of_thread.__dict__.setdefault("errors", [])
+    arguments = [(ctypes.c_void_p(int(x)),) for x in what]
+    code = _NOT_READY
+    while code == _NOT_READY and not errors:
+        # One call of C code: the next wait raises an error that an exception keeps this one from raising.
+        answer: dict[None, int] = {}
+        codes = map(answer.setdefault, (None,), map(function, *arguments, (_SLICE_MS,)))
+        errors.extend(filterfalse(_NO_ERRORS.__contains__, codes))
+        code = answer[None]
+        if code == _NOT_READY and getattr(_of_thread, "stop", bool)():  # signal handlers run here, too
             raise KeyboardInterrupt
-    if code:
-        raise failure(name, code)
+    if errors:
+        error = failure(name, errors[0])
+        try:
+            raise error
+        except HipError:
+            errors.clear()
+            raise
 
 
 def wait(name: str, *what: Any) -> None:

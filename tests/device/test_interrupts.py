@@ -221,9 +221,28 @@ def test_without_a_cache(arrays: Arrays, monkeypatch: pytest.MonkeyPatch) -> Non
     assert interrupting.check(lambda: hg.matmul(arrays.a, arrays.w).get()) > 100
 
 
-def test_an_error_of_a_kernel_is_reported(arrays: Arrays) -> None:
+def wrong_offsets(x: Arrays) -> None:
+    need_groups(x)
+    hg.grouped_matmul(x.rows, x.experts, x.wrong)
+    _hip.block("hipDeviceSynchronize")  # the kernel has ended
+
+
+def wrong_address(x: Arrays) -> None:
+    y = hg.asarray(ROWS)
+    interface = {**y.view(np.uint16).__cuda_array_interface__, "shape": (2**20, 64), "strides": None}
+    beyond = hg.asarray(type("Beyond", (), {"__cuda_array_interface__": interface})())
+    hg.matmul(beyond.view(BF16), y.T)
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [
+        wrong_offsets,
+        pytest.param(wrong_address, marks=pytest.mark.emulator("the process survives a fault on the device")),
+    ],
+)
+def test_an_error_of_a_kernel_is_reported(queue: Callable[[Arrays], None], arrays: Arrays) -> None:
     """By the wait, or, if that was interrupted, by the next one."""
-    need_groups(arrays)
 
     def wait() -> None:
         try:
@@ -231,24 +250,26 @@ def test_an_error_of_a_kernel_is_reported(arrays: Arrays) -> None:
         except BaseException as error:
             reported.extend(x for x in (error, error.__context__) if isinstance(x, hg.HipError))
 
-    place, at, outcomes = "somewhere", 0, set()
+    def waits() -> None:
+        wait()
+        if not reported:
+            later.append(at)
+            wait()
+
+    place, at = "somewhere", 0
+    later: list[int] = []
     while place:
         reported: list[hg.HipError] = []
-        hg.grouped_matmul(arrays.rows, arrays.experts, arrays.wrong)
-        _hip.block("hipDeviceSynchronize")  # the kernel has ended
+        queue(arrays)
         at += 1
-        _, place = interrupting.traced(wait, at)
-        outcomes.add(bool(reported))
-        if not reported:
-            wait()
-            # No signal handler runs where `except`, `finally` and `with` take an exception up or hand it on.
-            handing_on = any(name in place for name in ("PUSH_EXC", "WITH_EXCEPT", "COPY", "RERAISE"))
-            assert reported or handing_on, f"not reported when interrupted at {place}"
+        _, place = interrupting.traced(waits, at)
+        # No signal handler runs where `except`, `finally` and `with` take an exception up or hand it on.
+        handing_on = any(name in place for name in ("PUSH_EXC", "WITH_EXCEPT", "COPY", "RERAISE"))
+        assert reported or handing_on, f"not reported when interrupted at {place}"
         with suppress(hg.HipError):  # reporting it twice is better than not at all
             hg.synchronize()
         hg.synchronize()
-    assert at > 50
-    assert outcomes == {False, True}
+    assert 30 < len(later) < at
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer
