@@ -141,7 +141,7 @@ emulator-all:
 
 # Makes targets, given variables, in a job more than there are cores (pip waits a lot) where the caller asked for none.
 # It counts first how many units are to be compiled.
-in_parallel = rm -rf $(OBJ)/reported && mkdir -p $(OBJ)/reported/0 && rm -f $(OBJ)/done; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
+in_parallel = rm -rf build/progress && mkdir -p build/progress/0; units=$$($(MAKE) -n $(1) $(2) | grep -c '^: compile'); \
   $(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$$(($$(nproc) + 1))) $(1) $(2) UNITS=$$units
 
 # Files that change when their text does.
@@ -159,8 +159,8 @@ define compile
 @: compile $@
 @mkdir -p $(@D)
 @$(EMU_CXX) $(EMU_FLAGS) $(2) -c -o $@ $(1)
-@echo >> $(OBJ)/done; n=$$(wc -l < $(OBJ)/done); test -z "$(UNITS)" || ! mkdir $(OBJ)/reported/$$((n * 4 / $(UNITS))) 2>/dev/null || \
-  echo "emulator: $$n of $(UNITS) units compiled"
+@(mkdir -p build/progress; echo >> build/progress/units; n=$$(wc -l < build/progress/units); test -z "$(UNITS)" || \
+  ! mkdir build/progress/$$((n * 4 / $(UNITS))) || echo "emulator: $$n of $(UNITS) units compiled") 2>/dev/null || true
 endef
 
 # Object, sources, flags.
