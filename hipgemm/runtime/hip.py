@@ -250,9 +250,8 @@ def block(name: str, *what: Any) -> None:
         if code == _NOT_READY and getattr(_of_thread, "stop", bool)():  # signal handlers run here, too
             raise KeyboardInterrupt
     if errors:
-        error = failure(name, errors[0])
         try:
-            raise error
+            raise failure(name, errors[0])
         except HipError:
             errors.clear()
             raise
