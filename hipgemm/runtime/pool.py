@@ -83,6 +83,16 @@ class Pool:
 
     def reclaim(self) -> None:
         """Add the blocks that are no longer in use to the cache."""
+        self._collect()
+        if self._kept:
+            self._release_kept()
+            if self.blocks.released:  # what was kept kept other blocks alive
+                self._collect()
+        if self.cache_limit is not None:
+            self._shrink(self.cache_limit)
+
+    def _collect(self) -> None:
+        """Take the blocks whose owners are gone."""
         blocks = self.blocks
         while blocks.released and (block := blocks.reclaim()) is not None:
             size, allocation = block.size, block.allocation
@@ -99,15 +109,19 @@ class Pool:
                 self._free[allocation.stream][size].append(block)
             except KeyError:
                 self._put(block)
+
+    def _release_kept(self) -> None:
+        """Let go of memory of other libraries that no stream uses any more."""
         for kept in list(self._kept):
-            done = True  # also if there was an error, which has ended all queued work
             try:
-                done = all(_hip.done("hipEventQuery", event.ptr) for event in kept.events)
-            finally:
-                if done and discard(self._kept, kept):
+                if not all(_hip.done("hipEventQuery", event.ptr) for event in kept.events):
+                    continue
+            except HipError:  # which has ended all queued work
+                if discard(self._kept, kept):
                     self.blocks.forget(kept.block)
-        if self.cache_limit is not None:
-            self._shrink(self.cache_limit)
+                raise
+            if discard(self._kept, kept):
+                self.blocks.forget(kept.block)
 
     def _allocate(self, nbytes: int, size: int, stream: int) -> _hip.Block:
         """Return memory that is not in the cache of this stream."""
