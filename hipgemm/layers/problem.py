@@ -92,6 +92,7 @@ def describe_layer(
 ) -> tuple[Layer | None, list[Reason]]:
     """Describe a call of `linear` or `grouped_linear`: the layer, or None if it is invalid, and every fault.
 
+    >>> import numpy as np
     >>> x, w = np.ones((2, 5, 64), np.float32), np.ones((2, 3, 64), np.float32)
     >>> layer, _ = describe_layer("linear", x, w[0], recipe="mxfp8")
     >>> layer.recipe.name, layer.m, layer.n, layer.k
@@ -134,6 +135,7 @@ def forward_problem(
 ) -> tuple[Any, list[Reason]]:
     """Describe the product of a call of `linear` or `grouped_linear`.
 
+    >>> import numpy as np
     >>> x = np.ones((2, 5, 64), np.float32)
     >>> print(forward_problem("linear", x, x[0], recipe="mxfp8")[0])
     (10, 64) @ (64, 5) mxfp8_e4m3 -> bf16
@@ -177,6 +179,7 @@ def describe_backward(
 ) -> list[Reason]:
     """Find every fault of a call of the backward pass of `layer`, which saved its `x` and `w`.
 
+    >>> import numpy as np
     >>> print(*describe_backward(np.ones((2, 3), np.float32), Layer(RECIPES["fp8"], (2,), 4, 8)))
     dy.shape must be (2, 4), the shape of y; got (2, 3)
     """

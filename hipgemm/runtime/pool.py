@@ -77,6 +77,9 @@ class Pool:
     def trim(self, keep: int = 0) -> int:
         """Free cached memory, except at most `keep` bytes; return how many bytes were freed."""
         self.reclaim()
+        if self._kept:
+            self._wait_for_kept()
+            self.reclaim()
         before = self.bytes
         self._shrink(keep)
         return before - self.bytes
@@ -109,6 +112,11 @@ class Pool:
                 self._free[allocation.stream][size].append(block)
             except KeyError:
                 self._put(block)
+
+    def _wait_for_kept(self) -> None:
+        for kept in list(self._kept):
+            for event in kept.events:
+                _hip.block("hipEventSynchronize", event.ptr)
 
     def _release_kept(self) -> None:
         """Let go of memory of other libraries that no stream uses any more."""

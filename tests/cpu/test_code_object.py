@@ -272,8 +272,8 @@ def test_build_reports_padded_registers(built, assembly):
     kernel = padded("gemm_bf16_nt_32x64x64", 264)
     assert (kernel["vgpr_allocated"], kernel["workgroups_per_cu"], kernel["waves_per_simd"]) == (264, 2, 1)
     assert faults(kernel, ARCHS["gfx950"]) == [
-        "gemm_bf16_nt_32x64x64: 2 workgroups per CU, since 264 VGPR are allocated; the 48 in use and "
-        "49152 bytes of LDS leave room for 3"
+        "gemm_bf16_nt_32x64x64: 2 workgroups per CU, since 264 VGPR are allocated; "
+        f"the {kernel['vgpr']} in use and 49152 bytes of LDS leave room for 3"
     ]
     kernel = padded("split_reduce", 176) | {"vgpr": 170}
     assert faults(kernel, ARCHS["gfx950"]) == [
