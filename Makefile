@@ -149,7 +149,11 @@ keep = $(shell mkdir -p $(OBJ); echo '$(2)' | cmp -s - $(OBJ)/$(1) || echo '$(2)
 $(call keep,levels,$(LEVELS))
 $(call keep,flags,$(if $(ZIG),zig,$(EMU_CXX)) $(EMU_FLAGS))
 
-$(EMULATOR): $(EMU_OBJECTS) $(OBJ)/levels emulator/exports.map
+# What the library is of: another compiler's objects may be older than it.
+build/linked: FORCE
+	@$(call keep,$(OBJ) $(LEVELS))
+
+$(EMULATOR): $(EMU_OBJECTS) $(OBJ)/levels build/linked emulator/exports.map
 	@mkdir -p $(@D)
 	@$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@.new $(EMU_OBJECTS) && mv $@.new $@
