@@ -145,15 +145,14 @@ in_parallel = rm -rf build/progress && mkdir -p build/progress/0; units=$$($(MAK
   $(MAKE) --no-print-directory $(if $(findstring j,$(firstword -$(MAKEFLAGS))),,-j$$(($$(nproc) + 1))) $(1) $(2) UNITS=$$units
 
 # Files that change when their text does.
-keep = $(shell mkdir -p $(OBJ); echo '$(2)' | cmp -s - $(OBJ)/$(1) || echo '$(2)' > $(OBJ)/$(1))
-$(call keep,levels,$(LEVELS))
-$(call keep,flags,$(if $(ZIG),zig,$(EMU_CXX)) $(EMU_FLAGS))
+keep = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))
+$(call keep,$(OBJ)/levels,$(LEVELS))
+$(call keep,$(OBJ)/flags,$(if $(ZIG),zig,$(EMU_CXX)) $(EMU_FLAGS))
 
-# What the library is of: another compiler's objects may be older than it.
-build/linked: FORCE
-	@$(call keep,$(OBJ) $(LEVELS))
+# What the library consists of: objects of another compiler may be older than it.
+$(call keep,build/linked,$(OBJ) $(LEVELS))
 
-$(EMULATOR): $(EMU_OBJECTS) $(OBJ)/levels build/linked emulator/exports.map
+$(EMULATOR): $(EMU_OBJECTS) build/linked emulator/exports.map
 	@mkdir -p $(@D)
 	@$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@.new $(EMU_OBJECTS) && mv $@.new $@
