@@ -30,6 +30,7 @@ KERNELS = [
 emulated = pytest.mark.emulator("counters")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("arguments", "question"),
     [

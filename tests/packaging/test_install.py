@@ -24,7 +24,7 @@ COMPILED = (
 pytestmark = [pytest.mark.install, pytest.mark.emulator("what is installed runs anywhere")]
 
 
-def run(*command: str | Path, cwd: Path, **env: str) -> str:
+def run(*command: str | Path, cwd: Path, with_errors: bool = False, **env: str) -> str:
     """Run a command to its end; its output is part of the failure."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
@@ -37,7 +37,7 @@ def run(*command: str | Path, cwd: Path, **env: str) -> str:
         start_new_session=True,  # without a terminal, on which the build would print progress
     )
     assert done.returncode == 0, f"{command} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+    return done.stdout + done.stderr * with_errors
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_pip_install_without_a_compiler(tree: Path, tmp_path: Path) -> None:
     """
     python = fresh_python(tmp_path / ODD)
     quick = {"ALL_LEVELS": cpu_level(), "CXXFLAGS": "-O1 -g0"}
-    output = run(python, "-m", "pip", "install", "-v", ".", cwd=tree, CXX="", **quick)
+    output = run(python, "-m", "pip", "install", "-v", ".", cwd=tree, with_errors=True, CXX="", **quick)
     assert re.search(r"hipgemm: emulator: \d+ of \d+ units compiled", output)
     assert re.search(r"hipgemm: built in \d+ s", output)
     selftest(python, tmp_path)
