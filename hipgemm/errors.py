@@ -28,6 +28,8 @@ class UnsupportedError(NotImplementedError):
         Every reason, not only the first.
     """
 
+    _texts: Sequence[object] = ()  # of the message, without the function's name
+
     def __init__(self, message: str, reasons: Sequence[Reason] = ()):
         super().__init__(message)
         self.reasons = tuple(reasons)
@@ -61,6 +63,8 @@ class HipError(RuntimeError):
 
 class KernelNotFoundError(RuntimeError):
     """No usable code object for the device: not built, not for this architecture, or damaged."""
+
+    _texts: Sequence[object] = ()
 
 
 class RuntimeNotFoundError(RuntimeError):
@@ -140,15 +144,20 @@ def message(function: str, texts: Sequence[object]) -> str:
 
 @contextmanager
 def error_context(function: str) -> Iterator[None]:
-    """Prefix errors about missing kernels or unsupported sizes with the name of the called function."""
+    """Prefix errors about missing kernels or unsupported sizes with the name of the called function.
+
+    That name replaces those of public functions that it calls.
+    """
     try:
         yield
-    except KernelNotFoundError as error:
-        raise KernelNotFoundError(message(function, [error])) from error.__cause__
-    except UnsupportedError as error:
-        if error.reasons:  # its message has the prefix
-            raise
-        raise UnsupportedError(message(function, [error])) from None
+    except (KernelNotFoundError, UnsupportedError) as error:
+        reasons = error.reasons if isinstance(error, UnsupportedError) else ()
+        texts = reasons or error._texts or [str(error)]
+        text = message(function, texts)
+        unsupported = isinstance(error, UnsupportedError)
+        named = UnsupportedError(text, reasons) if unsupported else KernelNotFoundError(text)
+        named._texts = texts
+        raise named from error.__cause__
 
 
 def fault(kind: type[E], function: str, required: str, got: object, context: str = "") -> E:

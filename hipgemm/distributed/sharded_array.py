@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, parse_dtype
-from ..errors import fault
 from ..formats.arrays import NoComparisons
 from ..formats.checks import Checks, require_axes
 from ..formats.elements import QUANTIZED
@@ -92,6 +91,11 @@ class ShardedArray(NoComparisons):
         return self.parts[0].dtype
 
     @property
+    def freed(self) -> bool:
+        """Whether the memory of a part was freed."""
+        return any(x.freed for x in self.parts)
+
+    @property
     def T(self) -> ShardedArray:
         """The array with its axes reversed; no copy."""
         axis = None if self.axis is None else -1 - self.axis - self.ndim
@@ -124,12 +128,16 @@ class ShardedArray(NoComparisons):
             If other ranks make another call, or none before the timeout.
         """
         function = "ShardedArray.get"
+        checks = Checks(function)
         if isinstance(self.parts[0], ScaledArray):
-            raise fault(TypeError, function, "parts must be plain arrays", "quantized ones", "get each part")
+            checks.add(TypeError, "type", "parts must be plain arrays", "quantized ones", "get each part")
+        checks.in_memory("parts", self)
         if self.axis is None:
+            checks.raise_all()
             return _plain(self.parts[0]).get()
 
         def copy() -> tuple[str, list[npt.NDArray[Any]]]:
+            checks.raise_all()
             host = on_each(self.devices, lambda i: _plain(self.parts[i]).get())
             return f"{named(self)}, axis {self.axis}, offsets {self.offsets}", host
 
@@ -308,7 +316,7 @@ def check_part(checks: Checks, name: str, x: Any) -> bool:
     """Check a part, or an array to split; return whether it is an array."""
     if isinstance(x, ScaledArray):
         checks.no_groups(name, x)
-        return True
+        return checks.in_memory(name, x)
     found = checks.array(name, x, "a numpy.ndarray, a DeviceArray or a ScaledArray")
     if isinstance(found, np.ndarray):
         checks.value_or(parse_dtype(found.dtype), found.dtype)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
-from ..errors import shown
+from ..errors import error_context, shown
 from ..formats.arrays import array_hint, is_array, on_host
 from ..formats.elements import BF16, F16, F32, QUANTIZED, known_format, nearest_float
 from ..formats.operand import Operand
@@ -133,7 +133,7 @@ def sharded_matmul(
     if type(a) is type(b) is ShardedArray and devices is None and timeout is None:
         key = _key(a, b, split, epilogue)
         known = _plans.get(key)
-        if known is not None:
+        if known is not None and not (a.freed or b.freed):
             return _multiply_parts(a, b, known, epilogue, None, min(a.timeout, b.timeout))
     given = [x for x in (a, b) if isinstance(x, ShardedArray)]
     comm = next(
@@ -301,6 +301,8 @@ def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilo
     parts = [x.parts[0] if isinstance(x, ShardedArray) else x for x in (a, b)]
     operands: list[Operand | None] = []
     for name, x, part, k_axis in (("a", a, parts[0], -1), ("b", b, parts[1], -2)):
+        if isinstance(x, ShardedArray) and not faults.in_memory(name, x):
+            continue
         if not (isinstance(part, ScaledArray) or is_array(part)):
             what = "a ShardedArray, numpy.ndarray, DeviceArray or ScaledArray"
             faults.wrong_type(name, what, part, array_hint(part))
@@ -355,7 +357,7 @@ def _common_devices(
         same = devices == known.comm if _mpi.is_communicator(devices) else known.comm is None
         if not same or parse_devices(faults, devices) != known.devices:
             required = "devices must be those of the sharded operand, or None"
-            faults.add(ValueError, "device", required, f"{devices} and {known!r}")
+            faults.add(ValueError, "device", required, f"{shown(devices, str)} and {known!r}")
     return known.devices
 
 
@@ -375,7 +377,8 @@ def _axis_name(axis: int | None) -> str:
 def _multiply(x: Part, y: Part, out: DeviceArray | None, e: _Epilogue) -> DeviceArray:
     """Call `matmul` for parts, quantized or not."""
     multiply: Callable[..., DeviceArray] = matmul
-    return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias)
+    with error_context(_FUNCTION):
+        return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias)
 
 
 def _multiply_parts(
@@ -475,7 +478,8 @@ def _add_planes(
             scale._block.begin_read(0)
         per_row = scales[0].size > 1, scales[1].size > 1
         a_scale, b_scale = scales[0].ptr + first_row * per_row[0] * F32.itemsize, scales[1].ptr
-    sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type, per_row)
+    with error_context(_FUNCTION):
+        sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type, per_row)
     sums.launch(0, (planes.ptr, out.ptr, a_scale, b_scale, col_scale, bias, nearest_float(e.alpha)))
     sums.count()
     return out

@@ -67,7 +67,7 @@ class Checks:
 
     def in_memory(self, name: str, x: object) -> bool:
         """Check that an array was not freed."""
-        freed = isinstance(x, Resident) and x.freed
+        freed = bool(getattr(x, "freed", False))  # of a ScaledArray also its scales, of shards any
         if freed:
             self.add(ValueError, "freed", f"{name} must be in memory", "an array that was freed")
         return not freed

@@ -39,8 +39,10 @@ class OperandChecks(Checks):
         """Check that an operand is a matrix or a batch of matrices."""
         self.ndim(name, shape, 2)
 
-    def scaled(self, name: str, q: ScaledArray, k_axis: int, *, in_groups: bool = False) -> Operand:
+    def scaled(self, name: str, q: ScaledArray, k_axis: int, *, in_groups: bool = False) -> Operand | None:
         """Parse a quantized operand, whose scales must be constant or blocked along K."""
+        if not self.in_memory(name, q):
+            return None
         form = QUANTIZED[q.format]
         self.two_axes(name, q.shape)
         if not in_groups:

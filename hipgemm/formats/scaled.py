@@ -145,6 +145,11 @@ class ScaledArray(NoComparisons):
         return array_device(self.data)
 
     @property
+    def freed(self) -> bool:
+        """Whether the memory of its elements or scales was freed."""
+        return any(isinstance(x, Resident) and x.freed for x in (self.data, self.scale))
+
+    @property
     def _key(self) -> tuple[Any, ...]:
         """The cache key of an array on a device: everything a plan depends on, except addresses."""
         data, scale = self.data._key, self.scale._key

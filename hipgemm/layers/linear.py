@@ -321,7 +321,12 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
     stream = _hip.stream_handle(function, stream)
     layer, offsets, factors = saved.layer, saved.group_offsets, saved.w_post_scale
     dtype, dw_dtype = options["dtype"], options["dw_dtype"]
-    raise_reasons(function, describe_backward(dy, layer, (saved.x, saved.w), offsets, **options))
+    checks = Checks(function)
+    for name in saved.arrays:
+        checks.in_memory(f"saved.{name}", getattr(saved, name))
+    raise_reasons(
+        function, checks.found + describe_backward(dy, layer, (saved.x, saved.w), offsets, **options)
+    )
     device = saved.x.device
     assert device is not None
     _hip.require_stream(stream, device)

@@ -273,6 +273,7 @@ class LayerChecks(OperandChecks):
         return True
 
     def _quantized(self, name: str, q: ScaledArray, axes: Axes, *, in_groups: bool = False) -> None:
+        self.in_memory(name, q)
         blocks = QUANTIZED[q.format].block > 0
         one_each = self.kind.grouped and q.ndim == 3 and tuple(q.scale.shape) == (q.shape[0], 1, 1)
         if q.format not in self.recipe.formats:
@@ -334,6 +335,7 @@ class LayerChecks(OperandChecks):
         elif parts(x):
             self.add(ValueError, "amax", f"{name} must be None for a quantized operand", got)
         elif is_array(value):
+            self.in_memory(name, value)
             self.dtype(f"{name}.dtype", value.dtype, (F32,))
             if value.shape != ():
                 self.add(ValueError, "shape", f"{name}.shape must be ()", value.shape)
@@ -341,6 +343,8 @@ class LayerChecks(OperandChecks):
         elif not (hasattr(value, "current") and hasattr(value, "step")):
             self.magnitude(name, value, "a number, a float32 array or an AmaxState")
             return
+        else:
+            self.in_memory(name, value.current)
         device, expected = getattr(value, "device", None), array_device(x)
         if isinstance(device, int) and expected is not None and device != expected:
             self.add(TypeError, "residency", f"{name} must be on device {expected}", device_name(device))

@@ -280,14 +280,14 @@ def _kind(offsets: Any) -> str:
 
 def _in_memory(x: Any) -> TypeGuard[np.ndarray[Any, Any] | Resident]:
     """Whether it is an array that was not freed."""
-    return is_array(x) and not (isinstance(x, Resident) and x.freed)
+    return is_array(x) and not getattr(x, "freed", False)
 
 
 def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:
     """The inputs, which the output must not overlap."""
     parts: dict[str, Operand | None] = {}
     for name, x in zip(op.operands, (call.a, call.b), strict=True):
-        if isinstance(x, ScaledArray):
+        if isinstance(x, ScaledArray) and not x.freed:
             parts[name], parts[f"{name}.scale"] = bytes_of(x.data), bytes_of(x.scale)
         elif _in_memory(x):
             parts[name] = operand_of(x, format_of(x.dtype) or BF16)

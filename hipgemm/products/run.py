@@ -306,7 +306,8 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
             offsets = upload_async(np.asarray(offsets, np.int32), plan.device, stream)
             temporaries.append(offsets._block)
         if plan.quantizes:
-            a, b = (quantize_mxfp8(x, axis=0, group_offsets=offsets, stream=stream) for x in (a, b))
+            with error_context(plan.op.name):
+                a, b = (quantize_mxfp8(x, axis=0, group_offsets=offsets, stream=stream) for x in (a, b))
     first, second = (b, a) if plan.swapped else (a, b)
     scales: tuple[int, ...] = ()
     if plan.in_place:

@@ -353,13 +353,13 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     if type(q) is ScaledArray and type(q.data) is DeviceArray and q.group_offsets is None:
         key = (function, q._key, dtype)
         plan: DequantizePlan | None = _cached(key)
-        if plan is not None and not q.data.freed:
+        if plan is not None and not q.freed:
             return _run(q.data.device, plan.run, q, _hip.stream_handle(function, stream))
     checks = Checks(function)
     if not isinstance(q, ScaledArray):
         checks.wrong_type("q", "a ScaledArray", q)
     else:
-        checks.in_memory("q", q.data)
+        checks.in_memory("q", q)
     to = checks.dtype("dtype", dtype, tuple(FORMATS.values()))
     checks.value_or(_hip.existing_stream(stream), 0)
     checks.raise_all()
@@ -479,7 +479,9 @@ def _plain_values(eps: object, amax: object, x: Input, axis: int | None) -> bool
     """Whether the values of a call are valid and of the usual types, so that no check is needed."""
     if type(eps) is not float or not 0 <= eps <= F32.maximum:
         return False
-    return amax is None or (type(amax) is AmaxState and axis is None and amax.device == x.device)
+    if amax is None:
+        return True
+    return type(amax) is AmaxState and axis is None and amax.device == x.device and not amax._values.freed
 
 
 def _parse_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: int | None) -> Any:
@@ -488,9 +490,11 @@ def _parse_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: i
     if device is not None and isinstance(x, DeviceArray):
         checks.same_device("amax", device, x.device, "x")
     if isinstance(amax, AmaxState):
+        checks.in_memory("amax", amax._values)
         if axis is not None:
             checks.add(ValueError, "axis", "axis must be None with an AmaxState", axis)
     elif is_array(amax):
+        checks.in_memory("amax", amax)
         checks.dtype("amax.dtype", amax.dtype, (F32,))
         want = () if along is None or not is_array(x) else scale_shape(x.shape, along, 0)
         if amax.shape not in ((), want) and (axis is None or along is not None):

@@ -157,6 +157,36 @@ def other_places(x: Any) -> Iterator[tuple[str, Any]]:
     yield "quantized", hg.ScaledArray(np.zeros((4, 32), E4M3), 1.0, "fp8_e4m3")
 
 
+def arrays_in(x: Any) -> dict[str, hg.DeviceArray]:
+    """The arrays on devices that an argument is made of, except itself."""
+    found: dict[str, Any] = {}
+    if isinstance(x, hg.ScaledArray):
+        found = {"elements": x.data, "scales": x.scale}
+    elif isinstance(x, hg.ShardedArray):
+        found = {f"part {i}": part for i, part in enumerate(x.parts)}
+    elif isinstance(x, (list, tuple)):
+        found = {f"[{i}]": part for i, part in enumerate(x)}
+    elif isinstance(x, (hg.LinearSaved, hg.GroupedSaved)):
+        found = {name: getattr(x, name) for name in x.arrays}
+    elif isinstance(x, hg.AmaxState):
+        found = {"values": x.current}
+    inside: dict[str, hg.DeviceArray] = {}
+    for name, part in found.items():
+        if isinstance(part, hg.DeviceArray):
+            inside[name] = part
+        else:
+            inside |= {f"{name}, {deeper}": array for deeper, array in arrays_in(part).items()}
+    return inside
+
+
+def freed_inside(make: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+    """An argument of several arrays, one of which was freed."""
+    for name in arrays_in(make()):
+        x = make()
+        arrays_in(x)[name].free()
+        yield f"{name} freed", x
+
+
 # ---- valid calls
 
 
@@ -178,6 +208,22 @@ def just(value: Any) -> Callable[[], Any]:
 def quantized(*shape: int, axis: int = -1) -> Callable[[], Any]:
     """A factory of quantized arrays."""
     return lambda: reference.quantize_mxfp8(numbers(*shape, dtype=F32), axis=axis)
+
+
+def resident(*shape: int, axis: int = -1, fp8: bool = False) -> Callable[[], Any]:
+    """A factory of quantized arrays on the device, with scales in memory of their own."""
+
+    def make() -> Any:
+        x = numbers(*shape, dtype=F32)
+        q = reference.quantize_fp8(x) if fp8 else reference.quantize_mxfp8(x, axis=axis)
+        return hg.asarray(q)
+
+    return make
+
+
+def shards(*shape: int, axis: int | None) -> Callable[[], Any]:
+    """A factory of sharded arrays."""
+    return lambda: hg.shard(numbers(*shape), [0, 0], axis=axis)
 
 
 Accepts = Callable[[Any], bool]
@@ -210,7 +256,7 @@ class Row:
         right = self.arguments[name]()
         if true_or_false(right):
             return true_or_false(x)
-        if an_array(right) and name != "out":
+        if (an_array(right) or arrays_in(right)) and name != "out" and name not in BY_NAME:
             return an_array(x)
         return name in BY_NAME and BY_NAME[name](x)
 
@@ -306,8 +352,8 @@ def on_device(*shape: int) -> Callable[[], Any]:
     return lambda: hg.asarray(numbers(*shape))
 
 
-def saved() -> Any:
-    return hg.linear(hg.asarray(numbers(4, 32)), hg.asarray(numbers(8, 32)))[1]
+def saved(**options: Any) -> Any:
+    return hg.linear(hg.asarray(numbers(4, 32)), hg.asarray(numbers(8, 32)), **options)[1]
 
 
 def grouped_saved() -> Any:
@@ -352,6 +398,31 @@ ROWS = [
         accepts_={"x_amax": magnitude, "w_amax": magnitude}),
     row(hg.linear_backward, dy=on_device(4, 8), saved=saved, dy_amax=NONE, format=NONE, dtype=NONE,
         dw_dtype=NONE, stream=NONE),
+    row(hg.matmul, name_="matmul, quantized", prefix_="matmul", a=resident(4, 32),
+        b=resident(32, 8, axis=0), out=NONE, dtype=NONE, alpha=just(1.0), col_scale=NONE, bias=NONE,
+        stream=NONE, accepts_={"alpha": real}),
+    row(hg.linear, name_="linear, quantized", prefix_="linear", x=resident(4, 32, fp8=True),
+        w=resident(8, 32, fp8=True), recipe=just("fp8"), bias=NONE, w_post_scale=NONE, x_amax=NONE,
+        w_amax=NONE, scaling=NONE, hadamard=NONE, dtype=NONE, stream=NONE),
+    row(hg.linear, name_="linear of pairs", prefix_="linear",
+        x=lambda: hg.quantize_both(hg.asarray(numbers(4, 32)), "mxfp8_e4m3"),
+        w=lambda: hg.quantize_both(hg.asarray(numbers(8, 32)), "mxfp8_e4m3"),
+        recipe=just("mxfp8"), bias=NONE, w_post_scale=NONE, x_amax=NONE, w_amax=NONE, scaling=NONE,
+        hadamard=NONE, dtype=NONE, stream=NONE),
+    row(hg.linear_backward, name_="linear_backward, mxfp8", prefix_="linear_backward", dy=on_device(4, 8),
+        saved=lambda: saved(recipe="mxfp8", w_post_scale=hg.asarray(np.full(8, 2, F32))), dy_amax=NONE,
+        format=NONE, dtype=NONE, dw_dtype=NONE, stream=NONE),
+    row(hg.quantize_fp8, name_="quantize_fp8 with a state", prefix_="quantize_fp8", x=on_device(4, 32),
+        amax=lambda: hg.AmaxState(3.0), axis=NONE, eps=just(0.5), format=just("fp8_e4m3"), stream=NONE,
+        accepts_={"amax": magnitude, "eps": magnitude}),
+    row(hg.dequantize, name_="dequantize on the device", prefix_="dequantize", q=resident(4, 32),
+        dtype=just(F32), stream=NONE),
+    row(hg.sharded_matmul, name_="sharded_matmul of parts", prefix_="sharded_matmul",
+        a=shards(4, 32, axis=0), b=shards(32, 8, axis=None), split=just("m"), devices=NONE, dtype=NONE,
+        alpha=just(1.0), col_scale=NONE, bias=NONE, timeout=NONE, accepts_={"alpha": real}),
+    row(hg.sharded_matmul, name_="sharded_matmul of parts of K", prefix_="sharded_matmul",
+        a=shards(4, 32, axis=1), b=shards(32, 8, axis=0), split=just("k"), devices=NONE, dtype=NONE,
+        alpha=just(1.0), col_scale=NONE, bias=NONE, timeout=NONE, accepts_={"alpha": real}),
     row(hg.grouped_linear, x=array(8, 32), w=array(3, 16, 32), group_offsets=offsets, recipe=just("bf16"),
         x_amax=NONE, w_amax=NONE, scaling=NONE, hadamard=NONE, dtype=NONE, stream=NONE),
     row(hg.grouped_linear_backward, dy=on_device(8, 16), saved=grouped_saved, dy_amax=NONE, format=NONE,
@@ -453,8 +524,11 @@ def public() -> Iterator[str]:
                     yield f"{name}.{method}"
 
 
-def hostile(right: Any) -> Iterator[tuple[str, str, Any]]:
+def hostile(make: Callable[[], Any]) -> Iterator[tuple[str, str, Any]]:
     """Hostile arguments instead of a valid one, each with its kind and its name."""
+    right = make()
+    for name, x in freed_inside(make):
+        yield "freed", name, x
     for name, x in NUMBERS.items():
         yield "number", name, x
     for name, x in OBJECTS.items():

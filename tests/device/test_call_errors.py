@@ -253,6 +253,46 @@ def test_unknown_architecture(run_python: Run) -> None:
     )
 
 
+CALLERS = """
+y, offsets = hg.zeros((32, 32), np.float32), np.array([0, 8, 32], np.int32)
+z = y.get().astype(ml_dtypes.bfloat16)
+for function, call in {
+    "linear": lambda: hg.linear(y, y, recipe="fp8"),
+    "grouped_linear": lambda: hg.grouped_linear(y, hg.zeros((2, 8, 32), np.float32), offsets, recipe="mxfp8"),
+    "grouped_wgrad": lambda: hg.grouped_wgrad(z, z, offsets, recipe="mxfp8"),
+    "sharded_matmul": lambda: hg.sharded_matmul(z, z, split="k", devices=[0, 0]),
+}.items():
+    try:
+        call()
+    except hg.KernelNotFoundError as error:
+        assert str(error).startswith(f"{function}: no kernels for gfx906"), error
+        print(".")
+"""
+
+
+@other_architecture
+def test_functions_that_call_others_name_themselves(run_python: Run) -> None:
+    assert in_child(run_python, CALLERS, HIPGEMM_EMULATOR_ARCH="gfx906").split() == ["."] * 4
+
+
+@pytest.mark.parametrize("function", ["linear", "grouped_linear", "sharded_matmul"])
+def test_sizes_that_other_functions_refuse(function):
+    base = hg.zeros(64, BF16)
+    x = hg.DeviceArray(base._block, base.ptr, (2**31, 64), (0, 0), BF16)
+    w, offsets = hg.zeros((2, 64), BF16), np.array([0, 1, 2], np.int32)
+
+    calls = {
+        "linear": lambda: hg.linear(x, w),
+        "grouped_linear": lambda: hg.grouped_linear(x, hg.zeros((2, 2, 64), BF16), offsets),
+        "sharded_matmul": lambda: hg.sharded_matmul(
+            hg.sharding.assemble([x], axis=0), hg.sharding.assemble([w.T], axis=None), split="m"
+        ),
+    }
+    with pytest.raises(hg.UnsupportedError, match=f"^{function}: [23] faults:") as caught:
+        calls[function]()
+    assert caught.value.reasons
+
+
 QUANTIZERS = """
 for function in (hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp4, hg.quantize_both):
     for y in (np.ones((32, 32), np.float32), hg.zeros((32, 32), np.float32)):
