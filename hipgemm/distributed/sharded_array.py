@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -12,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, parse_dtype
-from ..formats.arrays import NoComparisons
+from ..formats.arrays import NoComparisons, on_host
 from ..formats.checks import Checks, require_axes
-from ..formats.elements import QUANTIZED
+from ..formats.elements import F32, QUANTIZED
 from ..formats.scaled import ScaledArray
 from ..formats.strides import swap_last_axes
 from ..runtime import hip as _hip
@@ -22,6 +23,26 @@ from . import mpi as _mpi
 
 Part = DeviceArray | ScaledArray
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class PartScales:
+    """fp8 scales of parts that were quantized separately, copied to the host; one, or one for each row.
+
+    Divided by powers of two that the parts share, they are 1 to 2 in one of the parts.
+    """
+
+    own: tuple[npt.NDArray[np.float32], ...]  # of this process's parts, divided by `powers`
+    powers: npt.NDArray[np.float32]
+    spread: int  # a scale is at least 2**-spread of the greatest one of its row
+
+    @property
+    def mT(self) -> PartScales:
+        """Those of the transposed parts."""
+        own = tuple(np.swapaxes(x, -1, -2) if x.ndim else x for x in self.own)
+        return PartScales(
+            own, np.swapaxes(self.powers, -1, -2) if self.powers.ndim else self.powers, self.spread
+        )
 
 
 class ShardedArray(NoComparisons):
@@ -52,7 +73,18 @@ class ShardedArray(NoComparisons):
            [1., 3., 5.]], dtype=float32)
     """
 
-    __slots__ = ("_key", "axis", "comm", "devices", "offsets", "parts", "shape", "shares_scales", "timeout")
+    __slots__ = (
+        "_key",
+        "axis",
+        "comm",
+        "devices",
+        "offsets",
+        "part_scales",
+        "parts",
+        "shape",
+        "shares_scales",
+        "timeout",
+    )
     _plural = "sharded arrays"
 
     def __init__(
@@ -71,6 +103,7 @@ class ShardedArray(NoComparisons):
         self.offsets, self.comm, self.timeout = tuple(offsets), comm, timeout
         # Whether parts along K have the same fp8 scales: not if each part was quantized by itself.
         self.shares_scales = shares_scales
+        self.part_scales: PartScales | None = None  # if not, but known
         self._key: tuple[Any, ...] | None = None
 
     @property
@@ -111,6 +144,7 @@ class ShardedArray(NoComparisons):
     def _transposed(self, parts: Iterable[Part], shape: tuple[int, ...], axis: int | None) -> ShardedArray:
         made = ShardedArray(tuple(parts), shape, axis, self.offsets, self.comm, self.timeout)
         made.shares_scales = self.shares_scales
+        made.part_scales = None if self.part_scales is None else self.part_scales.mT
         return made
 
     def get(self) -> npt.NDArray[Any]:
@@ -293,7 +327,44 @@ def assemble(
         checks.raise_all()
     if comm is not None and _array_device(listed[0]) is None:
         listed = [asarray(listed[0], device=_mpi.device(comm))]
-    return ShardedArray(listed, tuple(shape), along, offsets, comm, timeout)
+    made = ShardedArray(listed, tuple(shape), along, offsets, comm, timeout)
+    made.part_scales = _part_scales(listed, along, ranks)
+    return made
+
+
+def _part_scales(parts: Sequence[Any], axis: int | None, ranks: _mpi.Ranks | None) -> PartScales | None:
+    """The scales of parts of K, or None if there are none."""
+    first = parts[0]
+    if not isinstance(first, ScaledArray) or QUANTIZED[first.format].block or axis not in (-1, -2):
+        return None
+    shape = [1 if n == axis + 2 else length for n, length in enumerate(first.shape[-2:])]
+    own: list[npt.NDArray[Any]] = []
+    for part in parts:
+        scale = part.scale if isinstance(part.scale, np.ndarray) else part.scale.get()
+        if part.ndim != 2 or (scale.ndim and scale.shape[axis] != 1):
+            own = []
+            break
+        own.append(np.broadcast_to(scale, shape))
+    if ranks is not None:
+        sizes = ranks.all_gather_text(str(len(own)).encode(), 20)
+        own = own if all(int(text) for text in sizes) else []
+    if not own:
+        return None
+    every = own if ranks is None else ranks.all_gather(np.stack(own), 0, range(len(sizes) + 1))
+    return _normalised(own, np.stack([np.reshape(x, shape) for x in every]))
+
+
+@on_host
+def _normalised(own: Sequence[npt.NDArray[np.float32]], every: npt.NDArray[np.float32]) -> PartScales:
+    """The scales of this process's parts, given those of all parts."""
+    counts = np.isfinite(every) & (every != 0)
+    exponents = np.frexp(every)[1]
+    top = np.max(exponents, axis=0, where=counts, initial=-148)
+    spread = np.max(top - exponents, where=counts, initial=0)
+    powers = np.ldexp(np.float32(1), top - 1)
+    if (powers == powers.flat[:1]).all() and all((x == x.flat[:1]).all() for x in own):
+        own, powers = [x.reshape(-1)[0] for x in own], powers.reshape(-1)[0]
+    return PartScales(tuple(np.asarray(x / powers, F32.dtype) for x in own), np.asarray(powers), int(spread))
 
 
 def _array_device(x: Any) -> int | None:

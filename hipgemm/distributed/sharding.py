@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
-from ..errors import error_context, shown
+from ..errors import error_context, fault, shown
 from ..formats.arrays import array_hint, is_array, on_host
 from ..formats.elements import BF16, F16, F32, QUANTIZED, known_format, nearest_float
 from ..formats.operand import Operand
@@ -55,6 +55,8 @@ _OPERAND_CUTS: dict[str, dict[str, int | None]] = {
     "a": {"m": -2, "n": None, "k": -1, "batch": -3},
     "b": {"m": None, "n": -1, "k": -2, "batch": -3},
 }
+# The exponents of sums of products of fp8 elements are from -32 on, and those of normal numbers from -126.
+_MOST_SPREAD = 94
 _CHUNK_BYTES = 32 << 20  # of an operand that is uploaded while the previous chunk is multiplied
 
 
@@ -549,36 +551,60 @@ def _ranges(a: ShardedArray, b: ShardedArray, e: _Epilogue) -> _Ranges:
     """Plan the ranges of K.
 
     With fp8 scales the sums of a range may leave float32's range although the result is in it. So scales that
-    all ranges share are applied to the total. Otherwise each range is multiplied by the powers of two in
-    alpha and col_scale, which is exact.
+    all ranges share are applied to the total, and of scales that differ the powers of two that they share.
+    Where these are not known, each range is multiplied by the powers of two in alpha and col_scale, which is
+    exact.
     """
     x: Any = a.parts[0]
-    y: Any = b.parts[0]
     if not isinstance(x, ScaledArray) or QUANTIZED[x.format].block:
         return _Ranges(a.parts, b.parts, _SUMS, e, None)
-    shared = a.shares_scales and b.shares_scales and (a.ndim == 2 or not x.scale.shape)
-    if shared and _is_dense(x.scale) and _is_dense(y.scale):
-        parts: Any = zip(a.parts, b.parts, strict=True)
-        scales = [(one.scale, other.scale) for one, other in parts]
-        return _Ranges(_unscaled(a.parts), _unscaled(b.parts), _SUMS, e, scales)
+    _check_spread(a, b)
+    one, other = _without_common_scales(a), _without_common_scales(b)
+    if one is not None and other is not None:
+        (x_parts, x_scales), (y_parts, y_scales) = one, other
+        return _Ranges(x_parts, y_parts, _SUMS, e, list(zip(x_scales, y_scales, strict=True)))
     alpha, power = _significand(np.float32(nearest_float(e.alpha)))
     vectors = (None, None) if e.col_scale is None else _significand(e.col_scale)
     each = _SUMS._replace(alpha=float(power), col_scale=vectors[1])
     return _Ranges(a.parts, b.parts, each, e._replace(alpha=float(alpha), col_scale=vectors[0]), None)
 
 
+def _check_spread(a: ShardedArray, b: ShardedArray) -> None:
+    """Refuse scales of parts that differ so much that float32 sums cannot hold the products of all parts."""
+    spread = sum(0 if x.part_scales is None else x.part_scales.spread for x in (a, b))
+    if spread > _MOST_SPREAD:
+        required = f"scales of parts of K must differ by a factor of at most 2**{_MOST_SPREAD} in a and b"
+        raise fault(ValueError, _FUNCTION, required, f"2**{spread}", "quantize all parts with the same amax")
+
+
+def _without_common_scales(x: ShardedArray) -> tuple[list[Part], list[DeviceArray]] | None:
+    """Parts without the scales, or powers of two in them, that all have; and these, for each part."""
+    parts: list[Part] = []
+    scales = []
+    known, own = x.part_scales, []
+    if known is None:
+        whole: Any = x.parts
+        if not (x.shares_scales and (x.ndim == 2 or not whole[0].scale.shape)):
+            return None
+        if not all(_is_dense(q.scale) for q in whole):
+            return None
+        own, scales = [np.ones((), F32.dtype)] * len(whole), [q.scale for q in whole]
+    else:
+        own = list(known.own)
+    for q, scale in zip(x.parts, own, strict=True):
+        assert isinstance(q, ScaledArray)
+        assert q.device is not None
+        with _hip.on_device(q.device):
+            axis = x.axis if scale.ndim else None
+            parts.append(q._with(q.data, upload_async(scale, q.device, 0), axis))
+            if known is not None:
+                scales.append(upload_async(known.powers, q.device, 0))
+    return parts, scales
+
+
 def _is_dense(scale: DeviceArray) -> bool:
     """Whether a kernel can read scales as one, or one per row."""
     return scale.size == 1 or scale.strides[scale.shape.index(scale.size)] == scale.dtype.itemsize
-
-
-def _unscaled(parts: Sequence[Any]) -> list[Part]:
-    """Quantized arrays with a scale of 1."""
-    found: list[Part] = []
-    for x in parts:
-        with _hip.on_device(x.device):
-            found.append(x._with(x.data, upload_async(np.ones((), F32.dtype), x.device, 0)))
-    return found
 
 
 @on_host

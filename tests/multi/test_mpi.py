@@ -56,6 +56,12 @@ assert held[0].offsets == (0, 50, 50, 89, 90) and (held[1].get() == u).all()
 dw = hg.sharded_matmul(held[0].T, held[1], split="k", dtype=np.float32)
 assert_gemm_close(dw.get(), dy.T, u, exact=True)
 
+scales = np.array([1e20, 1e20, 1e19, 2e20], np.float32)  # products of two leave float32
+ones = np.ones((8, 32), ml_dtypes.float8_e4m3fn)
+x = hg.sharding.assemble(hg.ScaledArray(ones, scales[rank], "fp8_e4m3"), axis=1, comm=comm)
+y = hg.sharded_matmul(x, x.T, split="k", dtype=np.float32, alpha=1e-10).get()
+np.testing.assert_allclose(y, 32 * (scales.astype(float) ** 2).sum() * 1e-10, rtol=1e-5)
+
 batch = np.stack([a, a[::-1], a, a, a])
 out = hg.sharded_matmul(batch, b, split="batch", devices=comm)
 assert_gemm_close(out[1], a[::-1], b)
