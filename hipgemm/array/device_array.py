@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InterchangeError, Reason, fault, requirement, shown, value_or_raise
-from ..formats.arrays import Resident, array_hint, is_array
+from ..formats.arrays import Resident, array_hint, is_array, layout_number
 from ..formats.checks import Checks, read_shape, require_axes
 from ..formats.elements import BF16, format_of, read_dtype, round_once
 from ..formats.scaled import ScaledArray, packed_data
@@ -60,7 +60,7 @@ class DeviceArray(Resident):
         "__weakref__",
         "_address",
         "_block",
-        "_key",
+        "_layout",
         "device",
         "dtype",
         "no_tail_padding",
@@ -90,17 +90,15 @@ class DeviceArray(Resident):
         self.padded = padded
         # The allocation ends inside a 4-byte word, which some kernels must not read. Never so in the pool.
         self.no_tail_padding = (block.ptr + (block.size or block.nbytes)) & 3 != 0
-        # The cache key: everything that the choice of a kernel depends on.
-        self._key = (
-            shape,
-            strides,
-            dtype,
-            address & 15,
-            block.device,
-            readonly,
-            padded,
-            self.no_tail_padding,
-        )
+        self._layout = 0  # `_key`, once that was asked for
+
+    @property
+    def _key(self) -> int:
+        """The array in a cache key: the number of everything that the choice of a kernel depends on."""
+        if not self._layout:
+            where = self.device, self._address & 15, self.readonly, self.padded, self.no_tail_padding
+            self._layout = layout_number((self.shape, self.strides, self.dtype, *where))
+        return self._layout
 
     @property
     def ptr(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
+from itertools import count
 from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
@@ -117,6 +118,21 @@ def array_device(x: object) -> int | None:
 def device_name(device: int | None) -> str:
     """Format a device for a message."""
     return "the host" if device is None else f"device {device}"
+
+
+_layouts: dict[tuple[Any, ...], int] = {}
+_numbers = count(1)
+_MOST_LAYOUTS = 1 << 14
+
+
+def layout_number(layout: tuple[Any, ...]) -> int:
+    """A number for a layout, which is hashed and compared faster. Other layouts have other numbers."""
+    found = _layouts.get(layout)
+    if found is None:
+        if len(_layouts) >= _MOST_LAYOUTS:
+            _layouts.clear()  # the same layout gets another number then
+        found = _layouts.setdefault(layout, next(_numbers))
+    return found
 
 
 class _Memory:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import fault
-from .arrays import NoComparisons, array_device, array_hint, as_plain, device_name
+from .arrays import NoComparisons, array_device, array_hint, as_plain, device_name, layout_number
 from .arrays import Resident as Resident
 from .arrays import is_array as is_array
 from .checks import Checks, python_number, read_shape, require_axes
@@ -62,7 +62,8 @@ class ScaledArray(NoComparisons):
     """
 
     __slots__ = (
-        "_kernel_scales", "amax", "axis", "data", "format", "group_offsets", "hadamard", "scale", "shape",
+        "_kernel_scales", "_layout", "amax", "axis", "data", "format", "group_offsets", "hadamard", "scale",
+        "shape",
     )  # fmt: skip
     _plural, _instead = "quantized arrays", "see hipgemm.dequantize"
     data: Any
@@ -74,6 +75,7 @@ class ScaledArray(NoComparisons):
     amax: Any
     group_offsets: Any
     _kernel_scales: dict[str, Any]
+    _layout: int  # `_key`, once that was asked for
 
     def __init__(self, data: Any, scale: Any, format: str, *, axis: int = -1, hadamard: bool = False):
         checks = Checks("ScaledArray")
@@ -124,7 +126,7 @@ class ScaledArray(NoComparisons):
         """Make a ScaledArray of valid parts, with `axis` counted from the end."""
         q = cls.__new__(cls) if made is None else made
         q.data, q.scale, q.format, q.axis, q.shape = data, scale, form.name, axis, shape
-        q.hadamard, q.amax, q.group_offsets = hadamard, amax, group_offsets
+        q.hadamard, q.amax, q.group_offsets, q._layout = hadamard, amax, group_offsets, 0
         # The cache of scales in kernel layouts; shared by views.
         q._kernel_scales = {} if kernel_scales is None else kernel_scales
         return q
@@ -150,10 +152,13 @@ class ScaledArray(NoComparisons):
         return any(isinstance(x, Resident) and x.freed for x in (self.data, self.scale))
 
     @property
-    def _key(self) -> tuple[Any, ...]:
-        """The cache key of an array on a device: everything a plan depends on, except addresses."""
-        data, scale = self.data._key, self.scale._key
-        return data, scale, self.shape, self.format, self.axis, self.hadamard, self.group_offsets is None
+    def _key(self) -> int:
+        """The array in a cache key, as for a DeviceArray; only for arrays on a device."""
+        if not self._layout:
+            in_groups = self.group_offsets is not None  # then scales have another layout
+            own = self.shape, self.format, self.axis, self.hadamard, in_groups
+            self._layout = layout_number((self.data._key, self.scale._key, *own))
+        return self._layout
 
     @property
     def nbytes(self) -> int:
@@ -226,7 +231,7 @@ class ScaledArray(NoComparisons):
         q = ScaledArray.__new__(ScaledArray)
         q.data, q.scale, q.format, q.hadamard = data, scale, self.format, self.hadamard
         q.axis, q.shape = self.axis if axis is None else axis, self.shape if shape is None else shape
-        q.amax, q.group_offsets, q._kernel_scales = self.amax, self.group_offsets, {}
+        q.amax, q.group_offsets, q._kernel_scales, q._layout = self.amax, self.group_offsets, {}, 0
         for name, value in changes.items():
             setattr(q, name, value)
         return q

@@ -9,10 +9,9 @@ import ctypes
 import hashlib
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 from ..errors import KernelNotFoundError, UnsupportedError, requirement
@@ -127,23 +126,18 @@ class BoundLaunch:
     def __init__(
         self, kernel: Function, workgroups: int, varying: Sequence[str], fixed: Mapping[str, Value]
     ) -> None:
-        """Bind all arguments except the `varying` ones, which are listed in memory order."""
+        """Bind all arguments except the `varying` ones."""
         self.name, self._handle, self._threads = kernel.name, kernel.handle, kernel.threads
         self._workgroups = workgroups
         self._template = kernel.pack({**fixed, **dict.fromkeys(varying, 0)})
         self._free: list[ArgumentBlock] = []
-        index = {x.name: i for i, x in enumerate(kernel.args)}
-        found = [(i, index[name] - i) for i, name in enumerate(varying)]
-        runs: list[tuple[Callable[..., None], int, int, int]] = []
-        for _, members in groupby(found, key=lambda pair: pair[1]):  # contiguous in memory
-            indices = [i for i, _ in members]
-            args = [kernel.args[index[varying[i]]] for i in indices]
-            first = args[0].offset
-            moved = [Argument(x.name, x.type, x.offset - first, x.size) for x in args]
-            packer = struct.Struct(pack_format(moved)).pack_into
-            runs.append((packer, first, indices[0], indices[-1] + 1))
-        (pack, offset, _, end), *self._others = runs
-        self._first = pack, offset, end
+        # Those with which the kernel's arguments begin are packed together.
+        apart = (i for i, name in enumerate(varying) if kernel.args[i].name != name)
+        first = next(apart, len(varying))
+        self._first = struct.Struct(pack_format(kernel.args[:first])).pack_into, first
+        known = {x.name: x for x in kernel.args}
+        others = [(known[name], i) for i, name in enumerate(varying) if i >= first]
+        self._others = [(struct.Struct("<" + _CODES[x.type]).pack_into, x.offset, i) for x, i in others]
 
     def launch(self, stream: int, values: tuple[float, ...]) -> None:
         """Launch on a stream of the current device, with the varying arguments."""
@@ -153,10 +147,10 @@ class BoundLaunch:
             block = ArgumentBlock(len(self._template))
             block.buffer.raw = self._template
         buffer = block.buffer
-        pack, offset, end = self._first
-        pack(buffer, offset, *values[:end])
-        for pack, offset, begin, end in self._others:
-            pack(buffer, offset, *values[begin:end])
+        pack, end = self._first
+        pack(buffer, 0, *values[:end])
+        for pack, offset, i in self._others:
+            pack(buffer, offset, values[i])
         hip.launch(self._handle, self._workgroups, self._threads, stream, block.extra)
         self._free.append(block)
 

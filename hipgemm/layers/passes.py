@@ -10,7 +10,7 @@ from ..array.rows import as_rows
 from ..formats.elements import F32, Format, known_format
 from ..kernels.launch import Value, launch_tiles
 from ..runtime import hip as _hip
-from ..runtime.tally import count_call
+from ..runtime.tally import Call, count_call
 
 SUM_ROWS = 64  # rows that one pass reduces to one
 
@@ -55,7 +55,7 @@ def rescale(
         out_type=known_format(out.dtype),
         divide=divide,
     )
-    count_call(function, "rescale", 0, x.nbytes + out.nbytes)
+    count_call(Call(function, "rescale", 0, x.nbytes + out.nbytes))
     return out
 
 
@@ -78,7 +78,7 @@ def sum_rows(function: str, x: DeviceArray, stream: int) -> DeviceArray:
     while True:
         left = -(-rows // SUM_ROWS)
         sums = new((left, columns), F32.dtype, x.device, stream)
-        count_call(function, "sum_rows", 0, x.nbytes + sums.nbytes)
+        count_call(Call(function, "sum_rows", 0, x.nbytes + sums.nbytes))
         x._block.begin_read(stream)
         launch_tiles(x.device, "sum_rows", rows, columns, stream, **source(x), dst=sums.ptr)
         x, rows = sums, left

@@ -112,7 +112,7 @@ class HostPlan:
             arrays = [
                 upload(placement, x) for placement, x in zip(self.placements[:4], sources[:4], strict=True)
             ]
-            out = plan.new_out(plan.device, stream)
+            out = plan.new_out(stream)
             if plan.accumulate:
                 self.out.upload(result, out.ptr - self.out.offset, stream)
             queue([*arrays, *sources[4:]], out)

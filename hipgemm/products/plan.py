@@ -103,6 +103,7 @@ class Plan:
     swapped: bool = False  # the kernel computes the transpose, from swapped operands
     in_place: bool = True  # operands are read in place, and have no scales
     one_launch: bool = True
+    direct: tuple[BoundLaunch, Call] | None = None  # the launch if there is nothing else to do
     starts: tuple[Axes, ...] = ()  # offsets of a, b, out and scales for each launch; empty for one launch
     out_copy: Copy | None = None
     reduce: BoundLaunch | None = None  # adds the parts of K
@@ -114,9 +115,9 @@ class Plan:
     accumulate: bool = False
     error_slot: int = 0  # where kernels report invalid offsets
 
-    def new_out(self, device: int, stream: int) -> DeviceArray:
+    def new_out(self, stream: int) -> DeviceArray:
         """Allocate the result."""
-        block = hip.allocate(self.nbytes, device, stream)
+        block = hip.allocate(self.nbytes, self.device, stream)
         return DeviceArray(block, block.ptr, self.shape, self.strides, self.out_format.dtype)
 
 
@@ -151,13 +152,15 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
     fallback_reason = "; ".join(reason.text for reason in choice.why)
     known["served"] = Call(p.op.name, kernel.name, flop, min_bytes, fallback_reason)
     known["swapped"] = choice.swapped
-    loaded = function(device, kernel.name)
+    loaded, names = function(device, kernel.name), choice.names
     if p.op.ragged:
         return Plan(**known, **_grouped(choice, loaded, device))
-    names = choice.names
-    if kernel.op == PLAIN:
-        return Plan(**known, **_plain(q, loaded, names))
-    return Plan(**known, **_matrix(choice, loaded, device, names))
+    known |= _plain(q, loaded, names) if kernel.op == PLAIN else _matrix(choice, loaded, device, names)
+    vectors = p.alpha == "device" or p.col_scale or p.bias is not None
+    on_device = p.device is not None and not vectors
+    if on_device and known["in_place"] and known["one_launch"] and known.get("out_copy") is None:
+        known["direct"] = known["launch"], known["served"]
+    return Plan(**known)
 
 
 def _own_bytes(x: Operand) -> int:

@@ -69,6 +69,10 @@ def run(
         plan, host_plan = _plan(op, call, key)
     else:
         plan, host_plan = found
+        if plan.direct is not None:
+            made = _run_directly(plan, a, b, out, alpha, handle)
+            if made is not None:
+                return made
         if not _is_valid(plan, a, b, out, more):
             call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
             raise_reasons(op.name, describe(op, call)[1])
@@ -77,7 +81,7 @@ def run(
             return host_plan.run(plan, execute, a, b, out, more, handle)
         device = plan.device
         if out is None:
-            out = plan.new_out(device, handle)
+            out = plan.new_out(handle)
         if hip.current_device() == device:
             execute(plan, a, b, out, more, handle)
         else:
@@ -87,6 +91,40 @@ def run(
         call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
         raise_reasons(op.name, describe(op, call)[1])
         raise
+    return out
+
+
+def _run_directly(
+    plan: Plan, a: DeviceArray, b: DeviceArray, out: DeviceArray | None, alpha: float, stream: int
+) -> DeviceArray | None:
+    """Run a plan that has nothing but one launch: `_is_valid` and `execute` in one, for most calls.
+
+    Return None, and do nothing, if another device is current, or the arrays are not clearly valid.
+    """
+    one, other = a._block, b._block
+    if not (one.ptr and other.ptr and -_BEYOND_FLOAT32 < alpha < _BEYOND_FLOAT32):
+        return None
+    if hip.current_device() != plan.device:
+        return None
+    if out is None:
+        out = plan.new_out(stream)
+        block = out._block
+    else:
+        block = out._block
+        # Blocks of the pool do not overlap; memory of other libraries, of size 0, may be aliased.
+        if block is one or block is other or not (block.ptr and block.size and one.size and other.size):
+            return None
+    if one.writer != stream:
+        one.begin_read(stream)
+    if other.writer != stream:
+        other.begin_read(stream)
+    if block.writer != stream or block.readers:
+        block.begin_write(stream)
+    first, second = (b, a) if plan.swapped else (a, b)
+    assert plan.direct is not None
+    bound, served = plan.direct
+    bound.launch(stream, (first._address, second._address, out._address, 0, 0, 0, alpha))
+    tally.count_launched(served)
     return out
 
 
@@ -106,9 +144,9 @@ def _call_key(
     """The cache key: everything that a plan and its checks depend on, except values and addresses."""
     return (
         op.name,
-        a._key if type(a) is DeviceArray else _key(a),
-        b._key if type(b) is DeviceArray else _key(b),
-        None if out is None else _key(out),
+        a._layout or a._key if type(a) is DeviceArray else _key(a),
+        b._layout or b._key if type(b) is DeviceArray else _key(b),
+        None if out is None else out._layout or out._key if type(out) is DeviceArray else _key(out),
         dtype,
         None if type(alpha) is float else _alpha_key(alpha),
         None if col_scale is None else _key(col_scale),
@@ -123,10 +161,9 @@ def _call_key(
 def _key(x: Any) -> Any:
     """The part of the cache key of one operand."""
     kind = type(x)
-    if kind is DeviceArray:
-        return x._key
+    if kind is DeviceArray or (kind is ScaledArray and type(x.data) is type(x.scale) is DeviceArray):
+        return x._layout or x._key
     if kind is ScaledArray:
-        # Arrays that are quantized by groups have another layout of scales.
         groups = x.group_offsets is None
         return _key(x.data), _key(x.scale), x.shape, x.format, x.axis, x.hadamard, groups
     return kind, x.shape, x.strides, x.dtype, x.flags.writeable
@@ -349,7 +386,7 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
         tally.count_launched(served)
     else:
         _launch_parts(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha)
-        tally.count_call(*served)
+        tally.count_call(served)
     if plan.out_copy is not None:
         tally.count_copy(plan.op.name, "out", plan.out_copy.reason, plan.out_copy.nbytes)
         _copy(plan.out_copy, device, stream, out_ptr, out.ptr)

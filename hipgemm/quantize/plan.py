@@ -80,7 +80,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
         group_offsets=offsets,
     )
     min_bytes = x.nbytes + made.data.nbytes + made.scale.nbytes
-    count_call("quantize_mxfp8", "quantize_mxfp8_groups", 0, min_bytes)
+    count_call(Call("quantize_mxfp8", "quantize_mxfp8_groups", 0, min_bytes))
     return made
 
 
@@ -169,7 +169,7 @@ class MxPlan:
             made = along, other
         x._block.begin_read(stream)
         if self.launch is None:
-            count_call(*self.served)
+            count_call(self.served)
         else:
             first, second = (across, pointers) if self.transposed else (pointers, across)
             self.launch.launch(stream, (x.ptr, *first, *second))
@@ -266,7 +266,7 @@ class AmaxPlan:
             temporaries.append(spare)
         state = amax if isinstance(amax, AmaxState) else None
         if self.amax is None or self.quantize is None:
-            count_call(*self.served)
+            count_call(self.served)
         else:
             if amax is None or (state is not None and not state._primed):
                 self.amax.launch(stream, (source, own))

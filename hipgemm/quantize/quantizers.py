@@ -22,7 +22,7 @@ from ..kernels.launch import function as kernel_function
 from ..kernels.launch import launch
 from ..reference import FP8, MXFP8
 from ..runtime import hip as _hip
-from ..runtime.tally import count_call
+from ..runtime.tally import Call, count_call
 from .amax import AmaxState
 from .plan import AmaxPlan, DequantizePlan, MxPlan, amax_plan, dequantize_array, mx_plan, quantize_groups
 
@@ -369,7 +369,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     handle = _hip.stream_handle(function, stream)
     with error_context(function), _hip.on_device(q.device):
         made, plan = dequantize_array(q, handle, to)
-        count_call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes)
+        count_call(Call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes))
     _cache(key, plan)
     return made
 
@@ -435,7 +435,7 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
                 rows=rows,
                 blocks=blocks,
             )
-        count_call(function, function, 0, scale.nbytes + packed.nbytes)
+        count_call(Call(function, function, 0, scale.nbytes + packed.nbytes))
     return packed
 
 

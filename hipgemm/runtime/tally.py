@@ -6,13 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import Reason
 
 
-class Call(NamedTuple):
-    """A call that is served by one launch of one kernel; the arguments of `count_call`."""
+@dataclass(frozen=True, eq=False)  # compared by identity: hashing the names would cost as much as the rest
+class Call:
+    """A call that a kernel serves.
+
+    `flop` and `min_bytes` are those of the whole call. `fallback_reason` is why no faster kernel serves it.
+    """
 
     op: str
     kernel: str
@@ -38,14 +42,13 @@ class Counts:
         """Add launches."""
         self.kernels[name] += times
 
-    def add_calls(
-        self, calls: int, op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str
-    ) -> None:
+    def add_calls(self, times: int, call: Call) -> None:
         """Add calls."""
-        before = self.served.get(kernel, (0, 0, 0))
-        self.served[kernel] = before[0] + calls, before[1] + calls * flop, before[2] + calls * min_bytes
-        if fallback_reason:
-            self.slower[op, kernel, fallback_reason] += calls
+        calls, flop, min_bytes = self.served.get(call.kernel, (0, 0, 0))
+        served = calls + times, flop + times * call.flop, min_bytes + times * call.min_bytes
+        self.served[call.kernel] = served
+        if call.fallback_reason:
+            self.slower[call.op, call.kernel, call.fallback_reason] += times
 
     def add_copies(self, times: int, key: tuple[str, str, str], size: int) -> None:
         """Add operands that were copied."""
@@ -87,12 +90,9 @@ def count_kernel(name: str) -> None:
     _add((Counts.add_kernel, name))
 
 
-def count_call(op: str, kernel: str, flop: int, min_bytes: int, fallback_reason: str = "") -> None:
-    """Count a call that a kernel served. `fallback_reason` is why no faster kernel did.
-
-    `flop` and `min_bytes` are those of the whole call.
-    """
-    _add((Counts.add_calls, op, kernel, flop, min_bytes, fallback_reason))
+def count_call(call: Call) -> None:
+    """Count a call."""
+    _add((Counts.add_calls, call))
 
 
 def count_launched(call: Call) -> None:
@@ -130,7 +130,7 @@ def _sum_up() -> Counts:
     for entry, times in Counter(entries).items():
         if type(entry) is Call:
             counts.add_kernel(times, entry.kernel)
-            counts.add_calls(times, *entry)
+            counts.add_calls(times, entry)
         else:
             add, *arguments = entry
             add(counts, times, *arguments)

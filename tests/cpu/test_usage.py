@@ -22,10 +22,10 @@ def test_counts_and_prints():
     reset_usage()
     for flop in (10**9, 2 * 10**9):
         count_kernel("gemm")
-        count_call("matmul", "gemm", flop, 2**20)
+        count_call(Call("matmul", "gemm", flop, 2**20))
     count_kernel("split_reduce")
     count_kernel("plain")
-    count_call("matmul", "plain", 10**6, 2**19, "row pitch too large")
+    count_call(Call("matmul", "plain", 10**6, 2**19, "row pitch too large"))
     count_copy("matmul", "a", "K not contiguous", 2**21)
     count_copy("matmul", "a", "K not contiguous", 2**21)
     for got in ("f64", "f32"):
@@ -63,7 +63,7 @@ def test_counts_from_many_threads():
     def work() -> None:
         for _ in range(500):
             count_kernel("k")
-            count_call("matmul", "k", 2, 3)
+            count_call(Call("matmul", "k", 2, 3))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -105,7 +105,8 @@ def test_calls_of_one_launch():
 def test_counting_is_cheap():
     """Below a microsecond a call on an idle machine; ten on a busy one."""
     reset_usage()
-    times = timeit.repeat(lambda: count_call("matmul", "k", 2, 3), number=1000, repeat=20)
+    call = Call("matmul", "k", 2, 3)
+    times = timeit.repeat(lambda: count_call(call), number=1000, repeat=20)
     assert min(times) / 1000 < 10e-6
     assert usage().served["k"].calls == 20_000
     reset_usage()

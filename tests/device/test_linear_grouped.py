@@ -228,7 +228,7 @@ def test_weights_are_made_in_rows_that_are_read_in_place(recipe, n, k, rng):
 
 def test_counts_name_the_function_that_was_called(rng, monkeypatch):
     counted = []
-    monkeypatch.setattr(passes, "count_call", lambda function, kernel, *_: counted.append((function, kernel)))
+    monkeypatch.setattr(passes, "count_call", lambda call: counted.append((call.op, call.kernel)))
 
     def swapped(*shape):  # axes that no view merges
         return hg.asarray(rng.standard_normal(shape).astype(F32).swapaxes(0, 1))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
+from hipgemm.formats import arrays
 from hipgemm.kernels import launch as _launch
 from hipgemm.products.run import plans
 from hipgemm.runtime import hip as _hip
@@ -153,3 +154,17 @@ def test_a_freed_array_is_refused(rng):
         with pytest.raises(ValueError, match="array that was freed"):
             call()
     assert sum(hg.usage().kernels.values()) == launched
+
+
+def test_numbers_of_layouts_are_not_used_again(rng, monkeypatch):
+    """The table is emptied when it is full: then arrays keep their numbers, and new ones get others."""
+    monkeypatch.setattr(arrays, "_MOST_LAYOUTS", 1)
+    w = random_matrix((24, 16), rng)
+    y, kept = hg.asarray(w), []
+    for rows in (1, 2, 3, 1, 2, 3):
+        x = random_matrix((rows, 24), rng)
+        kept.append((hg.asarray(x), x))
+        for resident, host in kept:
+            assert_gemm_close(hg.matmul(resident, y).get(), host, w)
+    assert len(arrays._layouts) == 1
+    assert len({resident._key for resident, _ in kept}) == len(kept)
