@@ -177,4 +177,4 @@ def matmul(
     >>> hg.matmul(hg.zeros((5, 2, 3), np.float16), hg.zeros((3, 4), np.float16))
     DeviceArray(shape=(5, 2, 4), dtype=float16, device=0)
     """
-    return run(MATMUL, a, b, out, dtype, alpha, col_scale, bias, stream=stream)
+    return run(MATMUL, a, b, out, dtype, alpha, col_scale, bias, stream)

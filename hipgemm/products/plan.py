@@ -15,6 +15,7 @@ from ..formats.operand import Operand
 from ..formats.strides import byte_range, contiguous_strides
 from ..kernels.launch import (
     NO_SCALES,
+    POINTERS,
     BoundLaunch,
     Function,
     Value,
@@ -51,7 +52,6 @@ from .problem import Problem
 
 Axes = tuple[int, ...]
 Values = dict[str, Value]
-POINTERS = ("a", "b", "c", "alpha_ptr", "col_scale", "bias")
 SCALES = ("a_scale", "b_scale")
 
 

@@ -45,10 +45,10 @@ def run(
     alpha: Any = 1.0,
     col_scale: Any = None,
     bias: Any = None,
+    stream: Any = None,
     offsets: Any = None,
     recipe: Any = None,
     accumulate: Any = False,
-    stream: Any = None,
 ) -> Any:
     """Compute a product. The arguments are those of the public functions, not checked yet."""
     handle = 0 if stream is None else hip.stream_handle(op.name, stream)
@@ -63,16 +63,16 @@ def run(
             found = plans.get(key)
     except (AttributeError, TypeError):  # invalid arguments, which `describe` reports
         pass
+    if found is not None and found[0].direct is not None:
+        made = _run_directly(found[0], a, b, out, alpha, handle)
+        if made is not None:
+            return made
     more = alpha, col_scale, bias, offsets
     if found is None:
         call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
         plan, host_plan = _plan(op, call, key)
     else:
         plan, host_plan = found
-        if plan.direct is not None:
-            made = _run_directly(plan, a, b, out, alpha, handle)
-            if made is not None:
-                return made
         if not _is_valid(plan, a, b, out, more):
             call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
             raise_reasons(op.name, describe(op, call)[1])
@@ -123,7 +123,7 @@ def _run_directly(
     first, second = (b, a) if plan.swapped else (a, b)
     assert plan.direct is not None
     bound, served = plan.direct
-    bound.launch(stream, (first._address, second._address, out._address, 0, 0, 0, alpha))
+    bound.launch_product(stream, first._address, second._address, out._address, alpha)
     tally.count_launched(served)
     return out
 

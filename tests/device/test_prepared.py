@@ -51,6 +51,7 @@ def test_arguments_are_those_that_would_be_packed(
     plans.clear()
     bound, made = {}, []
     bind, launch = _launch.BoundLaunch.__init__, _launch.BoundLaunch.launch
+    launch_product = _launch.BoundLaunch.launch_product
 
     def seen(self, kernel, workgroups, varying, fixed):
         bind(self, kernel, workgroups, varying, fixed)
@@ -60,9 +61,14 @@ def test_arguments_are_those_that_would_be_packed(
         made.append((self, values))
         launch(self, stream, values)
 
+    def launched_product(self, stream, a, b, c, alpha):
+        made.append((self, (a, b, c, 0, 0, 0, alpha)))
+        launch_product(self, stream, a, b, c, alpha)
+
     a, b = operands(rng, kind, splits)
     monkeypatch.setattr(_launch.BoundLaunch, "__init__", seen)
     monkeypatch.setattr(_launch.BoundLaunch, "launch", launched)
+    monkeypatch.setattr(_launch.BoundLaunch, "launch_product", launched_product)
     n = b.shape[1]
     bias, half = hg.asarray(np.ones(n, F32)), hg.asarray(np.array(0.5, F32))
     out = hg.empty((a.shape[0], n), BF16)
