@@ -483,7 +483,6 @@ def _add_planes(
     with error_context(_FUNCTION):
         sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type, per_row)
     sums.launch(0, (planes.ptr, out.ptr, a_scale, b_scale, col_scale, bias, nearest_float(e.alpha)))
-    sums.count()
     return out
 
 

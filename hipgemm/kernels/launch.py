@@ -18,6 +18,7 @@ from ..errors import KernelNotFoundError, UnsupportedError, requirement
 from ..formats.elements import Format
 from ..runtime import hip, tally
 from ..runtime.ownership import Owner, Registry, once
+from ..runtime.tally import Call
 from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
 from .scale_layout import gemm_scale_bytes, gemm_scale_step
 
@@ -148,8 +149,11 @@ class BoundLaunch:
             code = f"{pack_format(kernel.args[:first])}{len(between)}s{_CODES[alpha.type]}"
             self._product = struct.Struct(code).pack_into, between
 
-    def launch(self, stream: int, values: tuple[float, ...]) -> None:
-        """Launch on a stream of the current device, with the varying arguments."""
+    def launch(self, stream: int, values: tuple[float, ...], served: Call | None = None) -> None:
+        """Launch on a stream of the current device, with the varying arguments, and count that.
+
+        `served`: the call of which this is the only launch.
+        """
         try:
             block = self._free.pop()
         except IndexError:
@@ -162,8 +166,12 @@ class BoundLaunch:
             pack(buffer, offset, values[i])
         hip.launch(self._handle, self._workgroups, self._threads, stream, block.extra)
         self._free.append(block)
+        if served is None:
+            tally.count_kernel(self.name)
+        else:
+            tally.count_launched(served)
 
-    def launch_product(self, stream: int, a: int, b: int, c: int, alpha: float) -> None:
+    def launch_product(self, stream: int, a: int, b: int, c: int, alpha: float, served: Call) -> None:
         """Launch a product without vectors and scales, as by `launch`, which takes half as long again."""
         try:
             block = self._free.pop()
@@ -174,10 +182,7 @@ class BoundLaunch:
         pack(block.buffer, 0, a, b, c, 0, 0, 0, between, alpha)
         hip.launch(self._handle, self._workgroups, self._threads, stream, block.extra)
         self._free.append(block)
-
-    def count(self) -> None:
-        """Count a launch. A call with a single launch is counted by `tally.count_launched` instead."""
-        tally.count_kernel(self.name)
+        tally.count_launched(served)
 
 
 class _Blocks(threading.local):

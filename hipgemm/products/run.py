@@ -123,8 +123,7 @@ def _run_directly(
     first, second = (b, a) if plan.swapped else (a, b)
     assert plan.direct is not None
     bound, served = plan.direct
-    bound.launch_product(stream, first._address, second._address, out._address, alpha)
-    tally.count_launched(served)
+    bound.launch_product(stream, first._address, second._address, out._address, alpha, served)
     return out
 
 
@@ -382,8 +381,7 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
             _copy(plan.out_copy.back, device, stream, out.ptr, out_ptr)
     if plan.one_launch:
         values = first_ptr, second_ptr, out_ptr, *vectors
-        bound.launch(stream, values if plan.op.ragged else (*values, *scales, alpha))
-        tally.count_launched(served)
+        bound.launch(stream, values if plan.op.ragged else (*values, *scales, alpha), served)
     else:
         _launch_parts(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha)
         tally.count_call(served)
@@ -416,8 +414,6 @@ def _launch_parts(
             inner, outer = (own, ()) if blocked else ((), own)
             bound.launch(stream, (a, b, workspace.ptr, 0, 0, 0, *inner, 1.0))
             reduce.launch(stream, (workspace.ptr, c, *vectors, *outer, alpha))
-            reduce.count()
-        bound.count()
 
 
 def _read(
@@ -502,7 +498,6 @@ def _block_scales(where: ScalePlan, q: ScaledArray, stream: int) -> tuple[hip.Bl
     if where.order is not None:
         for source, target in where.starts:
             where.order.launch(stream, (scale.ptr + source, block.ptr + target))
-            where.order.count()
     found = q._kernel_scales[where.cache_key] = block, block.ptr
     return found
 

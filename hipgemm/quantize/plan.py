@@ -19,7 +19,7 @@ from ..kernels.manifest import CHUNK_BYTES, code_object
 from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes
 from ..runtime import device_errors
 from ..runtime import hip as _hip
-from ..runtime.tally import Call, count_call, count_copy, count_launched
+from ..runtime.tally import Call, count_call, count_copy
 from .amax import AmaxState
 
 Input = npt.NDArray[Any] | DeviceArray
@@ -172,8 +172,7 @@ class MxPlan:
             count_call(self.served)
         else:
             first, second = (across, pointers) if self.transposed else (pointers, across)
-            self.launch.launch(stream, (x.ptr, *first, *second))
-            count_launched(self.served)
+            self.launch.launch(stream, (x.ptr, *first, *second), self.served)
         return made
 
 
@@ -270,15 +269,13 @@ class AmaxPlan:
         else:
             if amax is None or (state is not None and not state._primed):
                 self.amax.launch(stream, (source, own))
-                self.amax.count()
                 used, next_ptr = own, 0
             else:
                 given = amax if state is None else state._values  # `current` comes first
                 block_of_amax, used = _amax_values(given, self.count, self.axis, device, stream)
                 temporaries.append(block_of_amax)
                 next_ptr = own
-            self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps))
-            count_launched(self.served)
+            self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps), self.served)
         if state is not None:
             state._update(own, stream)
         return ScaledArray._make(
@@ -353,8 +350,7 @@ class DequantizePlan:
         out = _hip.allocate(self.nbytes, data.device, stream)
         data._block.begin_read(stream)
         scale._block.begin_read(stream)
-        self.launch.launch(stream, (data.ptr, scale.ptr, out.ptr))
-        count_launched(self.served)
+        self.launch.launch(stream, (data.ptr, scale.ptr, out.ptr), self.served)
         return DeviceArray(out, out.ptr, *self.result)
 
 
@@ -408,7 +404,6 @@ def dequantize_array(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     )
     assert bound is not None
     bound.launch(stream, (ptr, scales[0], out.ptr))
-    bound.count()
     if (ptr, scales[0]) != (q.data.ptr, q.scale.ptr):
         return result, None
     min_bytes = q.data.nbytes + q.scale.nbytes + nbytes

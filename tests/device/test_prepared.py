@@ -57,13 +57,13 @@ def test_arguments_are_those_that_would_be_packed(
         bind(self, kernel, workgroups, varying, fixed)
         bound[self] = kernel, varying, dict(fixed)
 
-    def launched(self, stream, values):
+    def launched(self, stream, values, served=None):
         made.append((self, values))
-        launch(self, stream, values)
+        launch(self, stream, values, served)
 
-    def launched_product(self, stream, a, b, c, alpha):
+    def launched_product(self, stream, a, b, c, alpha, served):
         made.append((self, (a, b, c, 0, 0, 0, alpha)))
-        launch_product(self, stream, a, b, c, alpha)
+        launch_product(self, stream, a, b, c, alpha, served)
 
     a, b = operands(rng, kind, splits)
     monkeypatch.setattr(_launch.BoundLaunch, "__init__", seen)
