@@ -337,14 +337,19 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
         g_rows, g_columns, w, x = make.backward(g, saved, options["dy_amax"], options["format"])
         if offsets is not None:
             dx = grouped_matmul(g_rows, w, offsets, dtype=dtype, stream=stream)
-            dw = grouped_wgrad(g_columns, x, offsets, dtype=dw_dtype, stream=stream)
+            dw, divisors = grouped_wgrad(g_columns, x, offsets, dtype=dw_dtype, stream=stream), None
         else:
             dx = with_lead(matmul(g_rows, w, dtype=dtype, stream=stream), layer.lead)
-            dw = matmul(g_columns.T, x, dtype=dw_dtype if factors is None else F32.dtype, stream=stream)
+            if factors is not None and layer.recipe.amax:  # scales times sums may leave float32's range
+                inverse, divisors = make.powers_of_two(factors)
+                dw = matmul(x.T, g_columns, dtype=F32.dtype, col_scale=inverse, stream=stream).T
+            else:
+                to = dw_dtype if factors is None else F32.dtype
+                dw, divisors = matmul(g_columns.T, x, dtype=to, stream=stream), factors
         if factors is not None:
             to = BF16.dtype if dw_dtype is None else np.dtype(dw_dtype)
             out = new((layer.n, layer.k), to, device, stream)
-            dw = rescale(function, dw, out, stream, rows=factors, divide=True)
+            dw = rescale(function, dw, out, stream, rows=divisors, divide=True)
         dbias = make.bias_grad(dy, factors) if layer.biased else None
         if layer.device is None:
             return LinearGrads(dx.get(), dw.get(), None if dbias is None else dbias.get())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ..array.device_array import DeviceArray, asarray, new, new_padded, upload_async
 from ..formats.elements import BF16, BLOCK, F32
 from ..formats.scaled import ScaledArray
@@ -162,6 +164,22 @@ class OperandMaker:
         to = F32 if self.recipe.formats else BF16
         out = new_padded(dy.shape, to.dtype, self.device, self.stream)
         return rescale(self.function, dy, out, self.stream, columns=factors)
+
+    def powers_of_two(self, factors: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
+        """Return the inverse powers of two of factors, and the factors times these, from 1/2 to 1.
+
+        A sum times the one and then divided by the other, which is exact but for the division, stays in
+        float32's range if the quotient by the factor does. The power is what `quantize_mxfp8` chooses for
+        a block of one element.
+        """
+        column = factors[:, None]
+        halves = upload_async(np.full(column.shape, 0.5, np.float32), self.device, self.stream)
+        q, ones = (quantize_mxfp8(x, stream=self.stream) for x in (column, halves))  # but for their scales
+        divisors = dequantize(q._with(ones.data, q.scale), stream=self.stream)[:, 0]
+        inverse, rest = (new(column.shape, F32.dtype, self.device, self.stream) for _ in range(2))
+        rescale(self.function, halves, inverse, self.stream, rows=divisors, divide=True)
+        rescale(self.function, column, rest, self.stream, rows=inverse[:, 0])
+        return inverse[:, 0], rest[:, 0]
 
     def bias_grad(self, dy: Any, factors: DeviceArray | None) -> DeviceArray:
         """Sum dy over its rows. A quantized dy includes the factors, so the sums are divided by them."""

@@ -107,6 +107,28 @@ def test_exact_grids_are_bit_equal(recipe, rng):
         np.testing.assert_array_equal(grads.dw, dy.T @ x)
 
 
+@pytest.mark.parametrize(
+    ("size", "factor"),
+    [(1e-15, 1e-30), (1e15, 1e30), (2e-23, 1e-19), (1e-3, -3e-38), (1e-20, 1e-37), (9, 3e37)],
+)
+def test_scales_times_sums_may_leave_float32_before_the_division(size, factor, rng):
+    """dw is in range, but not g.T @ x."""
+    x, w, dy = (exact_grid(shape, rng, dtype=F32, bits=2) for shape in ((64, 96), (32, 96), (64, 32)))
+    x, dy[:, 3] = x * F32.type(size), 0
+    factors = np.where(np.arange(32) % 3 == 0, 1.0, rng.uniform(0.5, 1, 32)).astype(F32) * F32.type(factor)
+    factors[5] = 0
+    q = reference.quantize_fp8(dy * factors, eps=0.0)
+    _, saved = hg.linear(reference.quantize_fp8(x, eps=0.0), w, recipe="fp8", w_post_scale=factors)
+    got = hg.linear_backward(q, saved, dw_dtype=F32).dw
+    raw = reference.matmul(q.T, reference.quantize_fp8(x, eps=0.0))
+    with np.errstate(invalid="ignore"):
+        want = raw / factors[:, None].astype(np.float64)
+    assert np.isnan(got[5]).all()
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=2.0**-149)
+    size = np.abs(raw[raw != 0])
+    assert ((size < 2.0**-126) | (size >= 2.0**128)).any()
+
+
 @every_recipe
 def test_leading_axes(recipe, rng):
     """Those of x and dy are flattened for dw, whatever their strides."""
