@@ -144,6 +144,9 @@ class Config:
     def __call__(self, **changes: Any) -> Change:
         """Change settings; in a ``with`` statement, until its end.
 
+        The change is made by the call, since it cannot see whether a block follows. An exception of a signal
+        handler, such as Ctrl-C, between the call and the block leaves the new values.
+
         Parameters
         ----------
         **changes

@@ -78,7 +78,8 @@ def quantize_fp8(
     -----
     The elements are ``x * (MAX / (amax + eps))`` in float32, rounded to nearest even and saturated to MAX
     (448 for e4m3, 57344 for e5m2). The scale is ``(amax + eps) / MAX``. A NaN or Inf makes the scale NaN.
-    The formats are those of the OCP 8-bit Floating Point Specification.
+    So does an amax on a device that is NaN or Inf. By the same formulas a negative one gives a negative
+    scale and elements of the other sign. The formats are those of the OCP 8-bit Floating Point Specification.
 
     Examples
     --------

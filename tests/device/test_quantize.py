@@ -604,3 +604,29 @@ def test_whole_lines_are_written():
         hg.synchronize()
         lines = hg.emulator_counters(addresses=False).l2_written_requests / (floor * x.size / 128)
         assert 1 <= lines <= limit, (name, lines, limit)
+
+
+@pytest.mark.parametrize("amax", [np.nan, np.inf, -np.inf, -3.0, -0.0, -1e-9, -1e-44, -3e38])
+@pytest.mark.parametrize("eps", [1e-8, 0.0])
+@pytest.mark.parametrize("axis", [None, -1])
+def test_an_amax_on_a_device_that_the_host_refuses(amax, eps, axis):
+    """NaN for what is not finite, and the formulas for what is negative."""
+    x = np.array([[1, -0.5, 0.001, 7, -9, 0]], np.float32).repeat(3, 0)
+    given = np.full(() if axis is None else (3, 1), amax, np.float32)
+    got = hg.quantize_fp8(hg.asarray(x), hg.asarray(given), axis=axis, eps=eps).get()
+    want = reference.quantize_fp8(x, given, axis=axis, eps=eps)
+    np.testing.assert_array_equal(got.scale, want.scale)
+    np.testing.assert_array_equal(got.data.view(np.uint8), want.data.view(np.uint8))
+    if not np.isfinite(amax):
+        assert np.isnan(got.scale).all()
+        assert np.isnan(got.data.astype(np.float32)).all()
+    elif amax == -3:
+        np.testing.assert_array_equal(np.sign(got.scale), -1)
+        np.testing.assert_allclose(hg.dequantize(got), np.clip(x, -3, 3), rtol=0.1, atol=1e-4)
+    if axis is None:
+        state = hg.AmaxState(1.0)
+        state._values = hg.asarray(np.array([amax, 0], np.float32))
+        again = hg.quantize_fp8(hg.asarray(x), state, eps=eps).get()
+        np.testing.assert_array_equal(again.data.view(np.uint8), want.data.view(np.uint8))
+        _, saved = hg.linear(hg.asarray(x), hg.asarray(x), recipe="fp8", x_amax=hg.asarray(given))
+        assert np.isnan(saved.x.scale.get()) == (not np.isfinite(amax))
