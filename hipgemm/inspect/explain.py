@@ -184,7 +184,8 @@ def explanation(answer: Support, flop: float) -> str:
     arch = chosen.kernel.arch
     rates = chip_of(arch).rates.named()
     unknown = "" if arch in CHIPS else f" (gfx950's; those of {arch} are not known)"
-    lines += ["", f"parameters of the model{unknown}, {chip_of(arch)}"]
+    assumed = sum(r.assumed for r in rates.values())
+    lines += ["", f"parameters of the model{unknown}, {chip_of(arch)}; {assumed} of {len(rates)} are assumed"]
     width = max(map(len, rates))
     lines += [f"  {name:{width}} {r.value:>12,g} {r.unit}; {r.source}" for name, r in rates.items()]
     return "\n".join(lines)

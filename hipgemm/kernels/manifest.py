@@ -101,6 +101,7 @@ class CodeObject:
     kernels: dict[str, Kernel]
     codes: Codes
     left_out: tuple[LeftOut, ...] = ()
+    left_out_tiles: tuple[str, ...] = ()  # that no kernel for products has
 
     @cached_property
     def orders_scales(self) -> bool:
@@ -158,7 +159,8 @@ def _code_object(arch: str, entry: dict[str, Any], path: Path, codes: Codes) -> 
 
     kernels = {k["name"]: kernel(k) for k in entry["kernels"]}
     left_out = tuple(LeftOut(**product) for product in entry.get("left_out", ()))
-    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels, codes, left_out)
+    tiles = tuple(entry.get("left_out_tiles", ()))
+    return CodeObject(arch, path.parent / entry["file"], entry["sha256"], kernels, codes, left_out, tiles)
 
 
 def code_object(arch: str, directory: Path | None = None) -> CodeObject:

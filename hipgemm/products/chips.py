@@ -14,6 +14,11 @@ class Rate(NamedTuple):
     unit: str
     source: str
 
+    @property
+    def assumed(self) -> bool:
+        """Whether no source gives it for this architecture."""
+        return self.source.startswith("assumed")
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -93,7 +98,7 @@ _GFX950 = Rates(
     lds_dma=Rate(128, BYTES, "assumed: as 16-byte writes, rocRoller"),
     l2=Rate(64, BYTES, f"{_ASSUMED}: 2 KiB/clock for the 32 CUs of an XCD"),
     fabric=Rate(
-        7167, "bytes/clock", "AMD: 17.2 TB/s from the memory-side cache of MI300X; none published here"
+        7167, "bytes/clock", "assumed as on gfx942: AMD: 17.2 TB/s from the memory-side cache; none published"
     ),
     cache=Rate(256 * 2**20, "bytes", "AMD: memory-side cache"),
     latency=Rate(1344, "clocks", f"{_ASSUMED}: L1 50 ns, L2 130 ns, memory 380 ns, at 2.4 GHz"),
@@ -114,7 +119,7 @@ def _like_gfx950(ghz: float, **known: Any) -> Rates:
     made = {}
     for field in fields(Rates):
         rate = getattr(_GFX950, field.name)
-        if field.name not in known and not rate.source.startswith("assumed"):
+        if field.name not in known and not rate.assumed:
             rate = rate._replace(source=f"assumed as on gfx950: {rate.source}")
         made[field.name] = known.get(field.name, rate)
     return Rates(**made)

@@ -385,6 +385,8 @@ class Support:
         The number of parts that K would be split into (split-K); a second kernel adds them.
     why : tuple of Reason
         Why no faster kernel would run, if the plain kernel would.
+    not_built : tuple of str
+        Tiles whose kernels, which may be faster, were left out by ``make demo``.
     """
 
     kernel: str | None
@@ -393,6 +395,7 @@ class Support:
     costs: tuple[Cost, ...] = ()
     splits: int = 1
     why: tuple[Reason, ...] = ()
+    not_built: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, p: Problem, found: Sequence[Choice], widened: Iterable[str] = ()) -> Support:
@@ -401,7 +404,9 @@ class Support:
         before = [(name, "expanded to 8 bits") for name in widened]
         copies = tuple(f"{name}: {reason}" for name, reason in (*host_copies(p), *before, *best.copies))
         costs = tuple(choice.cost for choice in found)
-        return cls(best.kernel.name, (), copies, costs, best.cost.splits, best.why)
+        built = None if config.kernel else load_manifest().get(best.kernel.arch)
+        tiles = built.left_out_tiles if built else ()
+        return cls(best.kernel.name, (), copies, costs, best.cost.splits, best.why, tiles)
 
     def __bool__(self) -> bool:
         return self.kernel is not None
@@ -418,4 +423,6 @@ class Support:
         lines = [f"yes: {self.kernel}{parts}"]
         lines += [f"  copies {text}" for text in self.copies]
         lines += [f"  no faster kernel: {reason}" for reason in self.why]
+        if self.not_built:
+            lines.append(f"  not built, may be faster: tiles {', '.join(self.not_built)}; run: {MAKE_LINE}")
         return "\n".join(lines)

@@ -14,6 +14,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm.errors import KernelNotFoundError
+from hipgemm.inspect.explain import explanation
 from hipgemm.kernels import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +146,15 @@ def test_what_is_left_out_is_reported(tmp_path, monkeypatch):
     (tmp_path / "manifest.json").write_text(json.dumps(built))
     monkeypatch.setattr(manifest, "KERNEL_DIR", tmp_path)
     half, brain = (np.ones((64, 64), dtype) for dtype in (np.float16, ml_dtypes.bfloat16))
-    assert hg.can_use("matmul", brain, brain, arch="gfx950")
+    served = hg.can_use("matmul", brain, brain, arch="gfx950")
+    (line,) = str(served).splitlines()[1:]
+    assert (
+        line == "  not built, may be faster: tiles 256x256; run: make kernels (in a source tree; else "
+        "install hipgemm again)"
+    )
+    assert explanation(served, 1.0).count("not built") == 1
+    with hg.config(kernel=served.kernel):
+        assert not hg.can_use("matmul", brain, brain, arch="gfx950").not_built
     answer = hg.can_use("matmul", half, half, arch="gfx950")
     (reason,) = answer.reasons
     line = "run: make kernels (in a source tree; else install hipgemm again)"
