@@ -6,16 +6,18 @@
 
 namespace hipgemm {
 
-inline constexpr u32 kChunkBytes = 16;  // of one lane in a DMA and in ds_read_b128
-inline constexpr u32 kRowBytes = 128;   // one row of a K tile
-inline constexpr u32 kRowChunks = kRowBytes / kChunkBytes;
+inline constexpr u32 kChunkBytes = 16;  // of one lane in a DMA
 
-// Rows are 128 bytes apart, so two of them span the 64 banks and a fragment read, which takes the
-// same chunk of 16 rows, would use four banks only. Swizzling chunks by the row pair spreads each
-// of ds_read_b128's 16-lane phases over all banks. A DMA writes LDS in lane order, so the global
+// The rows of a K tile have 8 chunks in LDS, or 4. A fragment read takes the same chunks of 16
+// rows, which lie in few banks; swizzling chunks by the row spreads each phase of the read over all
+// banks (free_of_conflicts in gemm/traits.hpp). A DMA writes LDS in lane order, so the global
 // address is swizzled; the swizzle is its own inverse.
+template <u32 kRowChunks>
 HIPGEMM_BOTH constexpr u32 swizzled_chunk(u32 row, u32 chunk) {
-  return chunk ^ ((row >> 1) & (kRowChunks - 1));
+  static_assert(kRowChunks == 8 || kRowChunks == 4, "");
+  // 8 chunks: two rows span the 64 banks. 4 chunks: four rows do, and the lanes of a phase are rows
+  // 0..3 and 12..15 of one chunk and rows 4..11 of the next one.
+  return chunk ^ (kRowChunks == 8 ? row >> 1 & 7 : row >> 2 & 2);
 }
 
 }  // namespace hipgemm

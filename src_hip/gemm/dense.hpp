@@ -69,7 +69,7 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& tile,
       .tiles = range.tiles,
       .first_tile = range.first,
       .first_valid = smaller(tile.k - (range.origin + range.first) * T::kK, T::kK),
-      .k_offset = range.second * kRowBytes,
+      .k_offset = KOffset<T>::of(range.second),
   };
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);

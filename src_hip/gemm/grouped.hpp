@@ -139,8 +139,9 @@ HIPGEMM_DEVICE void grouped_wgrad(const Args& args) {
     return;
   }
   const auto from = [&](const void* matrix, i64 ld) {
+    static_assert(T::A::kElementBits == T::B::kElementBits, "");
     return reinterpret_cast<u64>(matrix) +
-           rows.begin * (static_cast<u64>(ld) * T::kElementBits / 8);
+           rows.begin * (static_cast<u64>(ld) * T::A::kElementBits / 8);
   };
   TileDescriptor<T> tile{
       .area = area,

@@ -15,9 +15,10 @@ inline constexpr u32 kFragmentRows = 16;
 template <class Element>
 struct Mfma16x16x32 {
   static constexpr u32 kLaneGroups = 4;  // lanes l / 16 share a row and split K between them
-  static constexpr u32 kElementBits = 16;
+  static constexpr u32 kK = 32, kBitsA = 16, kBitsB = 16;
   static constexpr Scaling kScaling = Scaling::none;
-  using Fragment = Vector<Element, 8>;
+  using FragmentA = Vector<Element, 8>;
+  using FragmentB = FragmentA;
   using Accumulator = f32x4;
 
   static HIPGEMM_DEVICE Accumulator multiply(bf16x8 a, bf16x8 b, Accumulator c) {
@@ -28,30 +29,29 @@ struct Mfma16x16x32 {
   }
 };
 
-// D(16,16) += A(16,128) * B(128,16) in 8 passes, or 4 if both formats have 4 bits. B comes
-// first: the kernels compute C transposed.
+// D(16,16) += A(16,128) * B(128,16) in 8 passes, or 4 if no format has 8 bits. B comes first: the
+// kernels compute C transposed.
 //   A, B: lane l holds row (column) l % 16. 8 bits: k = 16 * (l / 16) + element for the first 16,
-//   and 64 more for the last 16: one chunk of each half. 4 bits: k = 32 * (l / 16) + element: one
-//   chunk. Scales: the byte of lane l is for row l % 16 and k = 32 * (l / 16) .. + 31, whatever the
+//   and 64 more for the last 16: one chunk of each half. 6 and 4 bits: k = 32 * (l / 16) + element.
+//   Scales: the byte of lane l is for row l % 16 and k = 32 * (l / 16) .. + 31, whatever the
 //   format. C, D: as above.
 template <MfmaFormat kA, MfmaFormat kB, Scaling kScaling_>
 struct Mfma16x16x128 {
-  static_assert((kA == MfmaFormat::E2m1) == (kB == MfmaFormat::E2m1),
-                "rows of both have as many bytes");
   static constexpr u32 kLaneGroups = 4;
-  static constexpr u32 kElementBits = kA == MfmaFormat::E2m1 ? 4 : 8;
+  static constexpr u32 kK = 128, kBitsA = bits_of(kA), kBitsB = bits_of(kB);
   static constexpr Scaling kScaling = kScaling_;
-  using Fragment = Vector<int, kElementBits>;  // 32 elements
+  using FragmentA = Vector<int, kBitsA>;  // 32 elements
+  using FragmentB = Vector<int, kBitsB>;
   using Accumulator = f32x4;
 
-  static HIPGEMM_DEVICE Accumulator multiply(Fragment b, Fragment a, Accumulator c) {
+  static HIPGEMM_DEVICE Accumulator multiply(FragmentB b, FragmentA a, Accumulator c) {
     // The compiler selects the instruction without scales where both are literal zeros.
     return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
         widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), 0, 0, 0, 0);
   }
   // Each scale is a byte of a word, which must be in a vector register.
   template <u32 kByteB, u32 kByteA>
-  static HIPGEMM_DEVICE Accumulator multiply(Fragment b, Fragment a, Accumulator c, Index<kByteB>,
+  static HIPGEMM_DEVICE Accumulator multiply(FragmentB b, FragmentA a, Accumulator c, Index<kByteB>,
                                              u32 word_b, Index<kByteA>, u32 word_a) {
     return __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(
         widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), kByteB, word_b, kByteA,
@@ -59,11 +59,12 @@ struct Mfma16x16x128 {
   }
 
  private:
-  static HIPGEMM_DEVICE i32x8 widen(Fragment x) {
-    if constexpr (kElementBits == 4)
-      return __builtin_shufflevector(x, x, 0, 1, 2, 3, -1, -1, -1, -1);
-    else
-      return x;
+  static HIPGEMM_DEVICE i32x8 widen(i32x8 x) { return x; }
+  static HIPGEMM_DEVICE i32x8 widen(Vector<int, 6> x) {
+    return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, -1, -1);
+  }
+  static HIPGEMM_DEVICE i32x8 widen(Vector<int, 4> x) {
+    return __builtin_shufflevector(x, x, 0, 1, 2, 3, -1, -1, -1, -1);
   }
 };
 

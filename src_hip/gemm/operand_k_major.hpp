@@ -18,19 +18,22 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
   // as a whole: where K ends inside it, the rows are padded with zeros.
   HIPGEMM_DEVICE Fetcher(u64 matrix, i64 ld, u32 first_row, u32 rows, u32 k, const KRange& range,
                          const ThreadPosition<T>& position) {
-    constexpr u32 kBits = T::kElementBits;
+    constexpr u32 kBits = Operand::kElementBits;
     const u64 pitch = static_cast<u64>(ld) * kBits / 8;
-    const u32 chunks = (k - range.origin * T::kK + T::kChunkElements - 1) / T::kChunkElements;
+    const u32 chunks = chunks_of(k - range.origin * T::kK);
     base_ = matrix + first_row * pitch + range.origin * kRowBytes - kBias;
     bytes_ = (rows - 1) * static_cast<u32>(pitch) + chunks * kChunkBytes + kBias;
     const u32 slot = position.lane % kRowChunks;
     for (u32 d = 0; d < Operand::kDmas; d++) {
       const u32 row = position.wave * Operand::kBlockRows + d * Operand::kRowsPerDma +
                       position.lane / kRowChunks;
-      chunk_[d] = swizzled_chunk(row, slot);
-      for (u32 part = 0; part < T::kParts; part++)
+      chunk_[d] = swizzled_chunk<kRowChunks>(row, slot);
+      for (u32 part = 0; part < T::kParts; part++) {
         lane_offset_[part][d] = Operand::tile_row(part, row) * static_cast<u32>(pitch) +
                                 chunk_[d] * kChunkBytes + kBias - instruction_offset(d);
+        if (kDataChunks < kRowChunks && chunk_[d] >= kDataChunks)
+          lane_offset_[part][d] = kDmaOutOfRange;
+      }
     }
   }
 
@@ -49,7 +52,7 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
     const Buffer buffer = make_buffer(base_, bytes_);
     unrolled<Operand::kDmas>([&]<u32 d>(Index<d>) {
       dma<instruction_offset(d)>(buffer, block + group_offset(d),
-                                 chunk_[d] * T::kChunkElements < valid
+                                 Operand::chunk_element(chunk_[d]) < valid
                                      ? lane_offset_[kPart][d] + k_tile * kRowBytes
                                      : kDmaOutOfRange,
                                  0);
@@ -62,9 +65,9 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
   // Disabled, it reads nothing more from memory; it writes zeros, and waits count it as before.
   HIPGEMM_DEVICE void disable_if(bool off) { bytes_ = off ? 0 : bytes_; }
 
-  // This part is fetched `bytes` further along K than k_offset says.
-  HIPGEMM_DEVICE void advance(u32 part, u32 bytes) {
-    for (u32 d = 0; d < Operand::kDmas; d++) lane_offset_[part][d] += bytes;
+  // This part is fetched so many tiles further along K than k_offset says.
+  HIPGEMM_DEVICE void advance(u32 part, u32 tiles) {
+    for (u32 d = 0; d < Operand::kDmas; d++) lane_offset_[part][d] += tiles * kRowBytes;
   }
 
  private:
@@ -72,6 +75,15 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
   using Block::group_offset;
   using Block::instruction_offset;
   using Block::kBias;
+  static constexpr u32 kRowBytes = Operand::kRowBytes, kRowChunks = Operand::kRowChunks,
+                       kDataChunks = Operand::kDataChunks;
+
+  // The chunks that hold so many elements of a row.
+  static HIPGEMM_DEVICE u32 chunks_of(u32 elements) {
+    if constexpr (Operand::kElementBits == 6) return (elements * 3 + 63) / 64;
+    constexpr u32 kChunkElements = kChunkBytes * 8 / Operand::kElementBits;
+    return (elements + kChunkElements - 1) / kChunkElements;
+  }
 
   u64 base_;
   u32 bytes_;
@@ -82,18 +94,18 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
 template <class T, class Operand>
 class Reader<T, Operand, Major::k> {
  public:
-  using Fragments = typename T::Fragment[Operand::kFragments][T::kSteps];
+  using Fragments = typename Operand::Fragment[Operand::kFragments][T::kSteps];
 
   HIPGEMM_DEVICE Reader(LdsByte* lds, const ThreadPosition<T>& position) {
     const u32 row = Operand::wave_index(position) * (Operand::kFragments * kFragmentRows) +
                     position.lane % kFragmentRows;
     for (u32 stage = 0; stage < T::kStages; stage++)
-      for (u32 column = 0; column < T::kColumns; column++) {
-        const u32 chunk = column * T::Mfma::kLaneGroups + position.lane / kFragmentRows;
-        address_[stage][column] = lds + stage * T::kStageBytes + row_offset(row) +
-                                  swizzled_chunk(row, chunk) * kChunkBytes;
+      for (u32 read = 0; read < kReads; read++) {
+        const u32 byte = Operand::read_offset(position.lane / kFragmentRows, read);
+        address_[stage][read] = lds + stage * T::kStageBytes + row_offset(row) +
+                                (Operand::lds_offset(row, byte) - row * Operand::kLdsRowBytes);
         // One value: else the compiler keeps its summands in registers as well.
-        asm("" : "+v"(address_[stage][column]));
+        asm("" : "+v"(address_[stage][read]));
       }
   }
 
@@ -102,13 +114,18 @@ class Reader<T, Operand, Major::k> {
     for (u32 f = 0; f < Operand::kFragments; f++)
       for (u32 step = 0; step < T::kSteps; step++) {
         struct {
-          u32x4 chunk[T::kFragmentChunks];
+          Read read[Operand::kFragmentReads];
         } bits;
-        for (u32 c = 0; c < T::kFragmentChunks; c++)
-          bits.chunk[c] = *reinterpret_cast<const Lds16*>(
-              address_[kStage][step * T::kFragmentChunks + c] + kPart * T::kPartBytes +
+        for (u32 r = 0; r < Operand::kFragmentReads; r++)
+          bits.read[r] = *reinterpret_cast<const Lds*>(
+              address_[kStage][step * Operand::kFragmentReads + r] + kPart * T::kPartBytes +
               (row_offset(f * kFragmentRows) - row_offset(0)));
-        out[f][step] = __builtin_bit_cast(typename T::Fragment, bits);
+        if constexpr (Operand::kElementBits == 6) {
+          const auto& r = bits.read;  // a vector of 6 is larger than its elements
+          out[f][step] = {r[0].x, r[0].y, r[1].x, r[1].y, r[2].x, r[2].y};
+        } else {
+          out[f][step] = __builtin_bit_cast(typename Operand::Fragment, bits);
+        }
       }
   }
 
@@ -116,19 +133,21 @@ class Reader<T, Operand, Major::k> {
   template <u32 kPart>
   HIPGEMM_DEVICE void read(u32 stage, Index<kPart> part, Fragments& out) const {
     Reader at = *this;
-    for (u32 column = 0; column < T::kColumns; column++)
-      at.address_[0][column] = address_[0][column] + stage * T::kStageBytes;
+    for (u32 read = 0; read < kReads; read++)
+      at.address_[0][read] = address_[0][read] + stage * T::kStageBytes;
     at.read(kIndex<0>, part, out);
   }
 
  private:
-  using Lds16 = __attribute__((address_space(3))) u32x4;
+  static constexpr u32 kReads = Operand::kReads;
+  using Read = Vector<int, Operand::kReadBytes / 4>;
+  using Lds = __attribute__((address_space(3))) Read;
 
   static constexpr HIPGEMM_DEVICE u32 row_offset(u32 row) {
-    return DmaBlock<T, Operand>::lds_offset(row * kRowBytes);
+    return DmaBlock<T, Operand>::lds_offset(row * Operand::kLdsRowBytes);
   }
 
-  LdsByte* address_[T::kStages][T::kColumns];
+  LdsByte* address_[T::kStages][kReads];
 };
 
 }  // namespace hipgemm

@@ -57,7 +57,7 @@ struct SliceMap {
 };
 
 template <class T, class Operand>
-using SlicesOf = SliceMap<Operand::kPartRows, T::kElementBits / 8>;
+using SlicesOf = SliceMap<Operand::kPartRows, Operand::kElementBits / 8>;
 
 // Lanes past the edge of C fetch nothing. K needs no padding: the ragged tile masks slices past the
 // end. Only the dword with the operand's last element may extend past its end.
@@ -126,7 +126,7 @@ class Fetcher<T, Operand, Major::mn> : DmaBlock<T, Operand> {
   using Block::instruction_offset;
   using Block::kBias;
   using Slices = SlicesOf<T, Operand>;
-  static constexpr u32 kElementBytes = T::kElementBits / 8;
+  static constexpr u32 kElementBytes = Operand::kElementBits / 8;
 
   u64 base_, pitch_;
   u32 bytes_ = kDmaOutOfRange;
@@ -138,7 +138,7 @@ class Fetcher<T, Operand, Major::mn> : DmaBlock<T, Operand> {
 template <class T, class Operand>
 class Reader<T, Operand, Major::mn> {
  public:
-  using Fragments = typename T::Fragment[Operand::kFragments][T::kSteps];
+  using Fragments = typename Operand::Fragment[Operand::kFragments][T::kSteps];
 
   HIPGEMM_DEVICE Reader(LdsByte* lds, const ThreadPosition<T>& position) {
     const u32 group = position.lane / kFragmentRows, lane = position.lane % kFragmentRows;
@@ -160,13 +160,13 @@ class Reader<T, Operand, Major::mn> {
     for (u32 f = 0; f < Operand::kFragments; f++)
       for (u32 step = 0; step < T::kSteps; step++) {
         struct {
-          u32x2 half[T::kFragmentChunks * 2];
+          u32x2 half[Operand::kFragmentReads * 2];
         } bits;
-        for (u32 h = 0; h < T::kFragmentChunks * 2; h++)
-          bits.half[h] = read_transposed<T::kElementBits>(
+        for (u32 h = 0; h < Operand::kFragmentReads * 2; h++)
+          bits.half[h] = read_transposed<Operand::kElementBits>(
               address_[kStage][f] + kPart * T::kPartBytes +
-              run_offset(Slices::run(step * T::kFragmentChunks + h / 2, 0, h % 2)));
-        out[f][step] = __builtin_bit_cast(typename T::Fragment, bits);
+              run_offset(Slices::run(step * Operand::kFragmentReads + h / 2, 0, h % 2)));
+        out[f][step] = __builtin_bit_cast(typename Operand::Fragment, bits);
       }
   }
 

@@ -12,6 +12,21 @@ namespace hipgemm {
 // How many K tiles follow the current one, as far as its fetches depend on it.
 enum class Remaining { two_or_more, one, none };
 
+// Where a K tile begins in the rows of the operands, in bytes.
+template <class T>
+struct KOffset {
+  u32 a, other;  // of B, unless its rows have as many bytes
+
+  static HIPGEMM_DEVICE KOffset of(u32 tile) { return KOffset{0, 0} + tile; }
+  HIPGEMM_DEVICE u32 b() const { return kSame ? a : other; }
+  HIPGEMM_DEVICE KOffset operator+(u32 tiles) const {
+    return {a + tiles * T::A::kRowBytes, kSame ? 0 : other + tiles * T::B::kRowBytes};
+  }
+
+ private:
+  static constexpr bool kSame = T::A::kRowBytes == T::B::kRowBytes;
+};
+
 // What a schedule works on: the tiles of a range of K, in the order of iterations (tile_order.hpp).
 // Only tile 0 may be ragged, so no later one needs masks. The last tile is always in stage 1.
 template <class T>
@@ -27,12 +42,12 @@ struct Pipeline {
   LdsByte* blocks;  // this wave's block of stage 0, part 0
   u32 wave;
   u32 tiles;
-  u32 first_tile;   // in K
-  u32 first_valid;  // elements along K that the first tile has
-  u32 k_offset;     // of the tile after the current one
+  u32 first_tile;       // in K
+  u32 first_valid;      // elements along K that the first tile has
+  KOffset<T> k_offset;  // of the tile after the current one
 
   // The tile after the current one becomes the current one.
-  HIPGEMM_DEVICE void next_tile() { k_offset += kRowBytes; }
+  HIPGEMM_DEVICE void next_tile() { k_offset = k_offset + 1; }
 
   HIPGEMM_DEVICE void begin_scales() {
     if constexpr (T::kScaling == Scaling::blocks) scales.begin(tiles);
@@ -83,13 +98,13 @@ HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
   auto run = T::Schedule::run(p, acc);
   run.begin();
   if (p.tiles > 1) {
-    const u32 end = p.k_offset + (p.tiles - 2) * kRowBytes;
+    const u32 end = (p.k_offset + (p.tiles - 2)).a;
     if (p.tiles % 2 == 1) {
       run.tile(kStatic<Remaining::two_or_more>, kIndex<1>);
       p.next_tile();
     }
 #pragma clang loop unroll(disable)
-    while (p.k_offset < end) {
+    while (p.k_offset.a < end) {
       run.tile(kStatic<Remaining::two_or_more>, kIndex<0>);
       p.next_tile();
       run.tile(kStatic<Remaining::two_or_more>, kIndex<1>);
@@ -124,8 +139,8 @@ struct DoubleBuffer {
       barrier();
       p.advance_scales(remaining, stage);
       if constexpr (kRemaining != Remaining::none) {
-        p.fetch_a.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
-        p.fetch_b.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
+        p.fetch_a.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset.a);
+        p.fetch_b.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset.b());
         if constexpr (kRemaining == Remaining::two_or_more) {
           p.fetch_a.next();
           p.fetch_b.next();
@@ -160,14 +175,14 @@ struct Ring {
     Pipeline<T>& p;
     Accumulators<T>& acc;
     u32 stage = 0;  // of the current tile
-    u32 k_end = 0;  // k_offset past the last tile
+    u32 k_end = 0;  // k_offset.a past the last tile
 
     HIPGEMM_DEVICE void begin() {
-      k_end = p.k_offset + (p.tiles - 1) * kRowBytes;
+      k_end = (p.k_offset + (p.tiles - 1)).a;
       p.begin_scales();
       p.fetch_first_a(kIndex<0>, 0);
       p.fetch_first_b(kIndex<0>, 0);
-      unrolled<kStages - 2>([&]<u32 i>(Index<i>) { fetch(1 + i, p.k_offset + i * kRowBytes, 0); });
+      unrolled<kStages - 2>([&]<u32 i>(Index<i>) { fetch(1 + i, p.k_offset + i, 0); });
       p.fetch_a.advance(0, kAhead);
       p.fetch_b.advance(0, kAhead);
     }
@@ -195,15 +210,15 @@ struct Ring {
     HIPGEMM_DEVICE void end() { wait_dma<0>(); }
 
    private:
-    static constexpr u32 kAhead = (kStages - 2) * kRowBytes;
+    static constexpr u32 kAhead = kStages - 2;
 
-    // ahead: how much further along K the fetchers are than k_offset.
-    HIPGEMM_DEVICE void fetch(u32 to, u32 k_offset, u32 ahead) {
-      const bool past = k_offset + ahead >= k_end;
+    // ahead: how many tiles further along K the fetchers are than k_offset.
+    HIPGEMM_DEVICE void fetch(u32 to, const KOffset<T>& k_offset, u32 ahead) {
+      const bool past = (k_offset + ahead).a >= k_end;
       p.fetch_a.disable_if(past);
       p.fetch_b.disable_if(past);
-      p.fetch_a.fetch(kIndex<0>, p.block(to, 0), k_offset);
-      p.fetch_b.fetch(kIndex<0>, p.block(to, 0), k_offset);
+      p.fetch_a.fetch(kIndex<0>, p.block(to, 0), k_offset.a);
+      p.fetch_b.fetch(kIndex<0>, p.block(to, 0), k_offset.b());
       p.fetch_a.next();
       p.fetch_b.next();
     }
@@ -254,10 +269,10 @@ struct PingPong {
       Fetcher<T, OperandB<T>> next_b = p.fetch_b;
       next_a.disable_if(p.tiles == 1);
       next_b.disable_if(p.tiles == 1);
-      next_b.fetch(kIndex<0>, p.block(1 - stage, 0), p.k_offset);
-      next_a.fetch(kIndex<0>, p.block(1 - stage, 0), p.k_offset);
-      p.fetch_a.advance(0, kRowBytes);
-      p.fetch_b.advance(0, kRowBytes);
+      next_b.fetch(kIndex<0>, p.block(1 - stage, 0), p.k_offset.b());
+      next_a.fetch(kIndex<0>, p.block(1 - stage, 0), p.k_offset.a);
+      p.fetch_a.advance(0, 1);
+      p.fetch_b.advance(0, 1);
 
       // B0, then A0 of tile 0 are in LDS.
       wait_dma<3 * T::A::kDmas + 2 * T::B::kDmas>();
@@ -280,21 +295,21 @@ struct PingPong {
 
       // The fetch of a tile's part 1 is its last: next() follows it.
       p.advance_scales(remaining, stage);
-      if constexpr (kNext) p.fetch_b.fetch(kIndex<1>, p.block(1 - kStage, 1), p.k_offset);
+      if constexpr (kNext) p.fetch_b.fetch(kIndex<1>, p.block(1 - kStage, 1), p.k_offset.b());
       if constexpr (kNextButOne) p.fetch_b.next();
       p.read_a.read(stage, kIndex<0>, a);
       compute<kRemaining, kStage, 0, 0, 0>(a, b0[kStage]);
 
-      if constexpr (kNext) p.fetch_a.fetch(kIndex<1>, p.block(1 - kStage, 1), p.k_offset);
+      if constexpr (kNext) p.fetch_a.fetch(kIndex<1>, p.block(1 - kStage, 1), p.k_offset.a);
       if constexpr (kNextButOne) p.fetch_a.next();
       p.read_b.read(stage, kIndex<1>, b1);
       compute<kRemaining, kStage, 1, 0, 1>(a, b1);
 
-      if constexpr (kNextButOne) p.fetch_b.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset);
+      if constexpr (kNextButOne) p.fetch_b.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset.b());
       p.read_a.read(stage, kIndex<1>, a);
       compute<kRemaining, kStage, 2, 1, 1>(a, b1);
 
-      if constexpr (kNextButOne) p.fetch_a.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset);
+      if constexpr (kNextButOne) p.fetch_a.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset.a);
       if constexpr (kNext) p.read_b.read(kIndex<1 - kStage>, kIndex<0>, b0[1 - kStage]);
       compute<kRemaining, kStage, 3, 1, 0>(a, b0[kStage]);
     }

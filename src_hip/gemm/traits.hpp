@@ -21,16 +21,74 @@ using Layout_nt = Layout<Major::k, Major::k>;
 using Layout_tn = Layout<Major::mn, Major::mn>;
 using Layout_tt = Layout<Major::mn, Major::k>;
 
+// A row of a K tile of one operand: in memory, and in LDS, where a lane reads its share of it.
+template <u32 kElementBits_, u32 kK, u32 kLaneGroups, u32 kSteps>
+struct RowTraits {
+  static constexpr u32 kElementBits = kElementBits_;
+  static constexpr u32 kRowBytes = kK * kElementBits / 8;
+  static constexpr u32 kDataChunks = kRowBytes / kChunkBytes;
+  static_assert(kDataChunks * kChunkBytes == kRowBytes, "a DMA fetches 16 bytes per lane");
+  // 6-bit rows have 6 chunks, and LDS keeps 8 for them: then a DMA fills whole rows, and as many
+  // DMAs as for 8 bits fill a tile. (A DMA of 12 bytes per lane leaves the same gaps in LDS, 4
+  // bytes behind each 12, and ds_read_b96 takes 16 clocks, ds_read_b64 takes 4.)
+  static constexpr u32 kRowChunks = kDataChunks <= 4 ? 4 : 8;
+  static constexpr u32 kLdsRowBytes = kRowChunks * kChunkBytes;
+
+  // The lane groups of a fragment split a row. Their reads of 16 bytes take four consecutive
+  // chunks; with 6 bits a lane's share is one run of 24 bytes, in three reads.
+  static constexpr u32 kReadBytes = kElementBits == 6 ? 8 : kChunkBytes;
+  static constexpr u32 kReads = kRowBytes / (kLaneGroups * kReadBytes);
+  static constexpr u32 kFragmentReads = kReads / kSteps;
+  static constexpr u32 kFragmentBytes = kFragmentReads * kReadBytes;
+  static_assert(kFragmentReads * kSteps * kLaneGroups * kReadBytes == kRowBytes, "whole reads");
+  static constexpr HIPGEMM_BOTH u32 read_offset(u32 group, u32 read) {
+    return kElementBits == 6 ? group * kFragmentBytes + read * kReadBytes
+                             : (read * kLaneGroups + group) * kReadBytes;
+  }
+  static constexpr HIPGEMM_BOTH u32 lds_offset(u32 row, u32 byte) {
+    return row * kLdsRowBytes + swizzled_chunk<kRowChunks>(row, byte / kChunkBytes) * kChunkBytes +
+           byte % kChunkBytes;
+  }
+  // The first element of a chunk, or the one that ends in it.
+  static constexpr HIPGEMM_BOTH u32 chunk_element(u32 chunk) {
+    return kElementBits == 6 ? chunk * 64 / 3 : chunk * (kChunkBytes * 8 / kElementBits);
+  }
+
+  // The lanes that a phase of a read serves at once access each of the 64 banks once. Phases of
+  // ds_read_b128 are lanes 0..3, 12..15, 20..27 and 4..11, 16..19, 28..31, of ds_read_b64 0..31;
+  // and 32 more.
+  static consteval bool free_of_conflicts() {
+    for (u32 read = 0; read < kReads; read++)
+      for (u32 phase = 0; phase < kWaveLanes * kReadBytes / 256; phase++) {
+        u64 banks = 0;
+        for (u32 lane = 0; lane < kWaveLanes; lane++) {
+          const u32 quad = lane / 4 % 8;
+          const bool first = quad == 0 || quad == 3 || quad == 5 || quad == 6;
+          if ((kReadBytes == 8 ? lane / 32 : lane / 32 * 2 + !first) != phase) continue;
+          const u32 at = lds_offset(lane % 16, read_offset(lane / 16, read));
+          for (u32 dword = 0; dword < kReadBytes / 4; dword++)
+            banks |= 1ull << (at / 4 + dword) % 64;
+        }
+        if (banks + 1 != 0) return false;
+      }
+    return true;
+  }
+  static_assert(kLaneGroups * 16 == kWaveLanes && free_of_conflicts());
+};
+
 // One operand of a tile: kTileRows rows (of A; columns of B) in kParts equal parts. All waves of
 // the workgroup split a part to fetch it; kOperandWaves of them split it to multiply.
-template <u32 kTileRows, u32 kParts, u32 kOperandWaves, u32 kWorkgroupWaves, Major kMajor_>
-struct OperandTraits {
+template <class Row, class Fragment_, u32 kTileRows, u32 kParts, u32 kOperandWaves,
+          u32 kWorkgroupWaves, Major kMajor_>
+struct OperandTraits : Row {
+  using Fragment = Fragment_;
   static constexpr Major kMajor = kMajor_;
   static constexpr bool kIsKMajor = kMajor == Major::k;
+  static_assert(kIsKMajor || Row::kElementBits >= 8, "transposing reads of bytes and wider");
   static constexpr u32 kPartRows = kTileRows / kParts;
-  // A DMA fills 8 rows. Every wave fetches the same number of rows, whichever it multiplies itself.
-  // MN-major, a DMA fills the same number of bytes.
-  static constexpr u32 kRowsPerDma = kDmaBytes / kRowBytes;
+  // Every wave fetches the same number of rows, whichever it multiplies itself. MN-major, a DMA
+  // fills the same number of bytes.
+  static constexpr u32 kRowsPerDma = kDmaBytes / Row::kLdsRowBytes;
   static constexpr u32 kDmas = kPartRows / (kRowsPerDma * kWorkgroupWaves);
   static constexpr u32 kBlockRows = kDmas * kRowsPerDma;
   static_assert(kDmas * kRowsPerDma * kWorkgroupWaves == kPartRows, "whole DMAs per wave");
@@ -50,7 +108,6 @@ template <class Mfma_, class Schedule_, u32 kM_, u32 kN_, u32 kK_, u32 kWavesM_,
 struct GemmTraits {
   using Mfma = Mfma_;
   using Schedule = Schedule_;
-  using Fragment = typename Mfma::Fragment;
   using Accumulator = typename Mfma::Accumulator;
 
   static constexpr u32 kM = kM_, kN = kN_, kK = kK_;
@@ -60,22 +117,17 @@ struct GemmTraits {
   static_assert(kThreads <= 1024, "the largest workgroup");
 
   static constexpr Scaling kScaling = Mfma::kScaling;
-  static constexpr u32 kElementBits = Mfma::kElementBits;
-  static_assert(kK * kElementBits == kRowBytes * 8, "a K tile is one row of swizzled chunks");
-  // Elements of a chunk. Where K is contiguous it is rounded up to a multiple of this.
-  static constexpr u32 kChunkElements = kChunkBytes * 8 / kElementBits;
-
-  // The four lane groups of a fragment read four consecutive chunks, so a row is two columns of
-  // four chunks. A fragment is one chunk (bf16, fp4) or one of each column (fp8).
-  static constexpr u32 kColumns = kRowChunks / Mfma::kLaneGroups;
-  static constexpr u32 kFragmentChunks = sizeof(Fragment) / kChunkBytes;
-  static constexpr u32 kSteps = kColumns / kFragmentChunks;
-  static_assert(kSteps * kFragmentChunks == kColumns && kColumns == 2,
-                "fragments take whole columns, and there are two");
+  // Matrix instructions along K.
+  static constexpr u32 kSteps = kK / Mfma::kK;
+  static_assert(kSteps * Mfma::kK == kK && kSteps <= 2, "whole instructions");
 
   static constexpr u32 kParts = Schedule::kParts;
-  using A = OperandTraits<kM, kParts, kWavesM, kWaves, Layout_::kA>;
-  using B = OperandTraits<kN, kParts, kWavesN, kWaves, Layout_::kB>;
+  template <u32 kElementBits>
+  using Row = RowTraits<kElementBits, kK, Mfma::kLaneGroups, kSteps>;
+  using A = OperandTraits<Row<Mfma::kBitsA>, typename Mfma::FragmentA, kM, kParts, kWavesM, kWaves,
+                          Layout_::kA>;
+  using B = OperandTraits<Row<Mfma::kBitsB>, typename Mfma::FragmentB, kN, kParts, kWavesN, kWaves,
+                          Layout_::kB>;
   static_assert(kScaling != Scaling::blocks || A::kIsKMajor == B::kIsKMajor,
                 "scales of both operands come in the same units");
 
