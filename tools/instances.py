@@ -38,6 +38,8 @@ class Instance:
     header: str  # with its function
     unit: str  # the unit that it is compiled in
     portable: bool  # for any architecture
+    matrix_operands: str  # at the end of its matrix instructions, in assembly
+    like: Instance | None  # the kernel whose assembly it takes, but for these
     demo: bool  # whether the examples use it
 
 
@@ -62,18 +64,23 @@ def _read_arguments(tools: Toolchain, listed: KernelTables) -> Arguments:
 
 def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> Iterator[Instance]:
     """Each operation in all pairs it serves, all of its tiles, all layouts; then those listed one by one."""
+    pairs = {pair.name: pair for pair in listed.pairs}
+
+    def made(product: Product, pair: Pair, tile: Tile, row: Serves, layout: str) -> Instance:
+        like = made(product, pairs[pair.like], tile, row, layout) if pair.like else None
+        return _product(product, pair, tile, row, layout, formats, args, listed.demo, like)
+
     for product in listed.products:
         for pair in listed.pairs:
             serves = listed.serving(product.operation, pair.name)
             for size in product.tiles.split():
                 for row, layout in serves:
-                    yield _product(product, pair, listed.tiles[size], row, layout, formats, args, listed.demo)
+                    yield made(product, pair, listed.tiles[size], row, layout)
     for single in listed.kernels:
         (product,) = [row for row in listed.products if row.operation == single.operation]
-        (pair,) = [row for row in listed.pairs if row.name == single.pair]
         serves = listed.serving(single.operation, single.pair)
         (row,) = [row for row, layout in serves if layout == single.layout]
-        yield _product(product, pair, single.tile, row, single.layout, formats, args, listed.demo)
+        yield made(product, pairs[single.pair], single.tile, row, single.layout)
 
 
 def _product(
@@ -85,6 +92,7 @@ def _product(
     formats: FormatTables,
     args: Arguments,
     demo: Demo,
+    like: Instance | None,
 ) -> Instance:
     form = formats.formats[pair.a]
     block = int(form.block) if isinstance(form, ScaledFormat) else None
@@ -115,7 +123,25 @@ def _product(
     fields = (name, operation, listed, pair.a, pair.b, layout, *size, *tile[1:])
     row = _row("PRODUCT_KERNEL", *fields)
     return Instance(
-        kernel, row, product.header, unit, portable=False, demo=small and pair.name in demo.pairs.split()
+        kernel=kernel,
+        row=row,
+        header=product.header,
+        unit=unit,
+        portable=False,
+        demo=small and pair.name in demo.pairs.split(),
+        matrix_operands=_matrix_operands(pair, formats),
+        like=like,
+    )
+
+
+def _matrix_operands(pair: Pair, formats: FormatTables) -> str:
+    """What names the formats of a pair in a matrix instruction: b comes first (src_hip/gemm/mfma.hpp)."""
+    found = [formats.formats[name] for name in (pair.b, pair.a)]
+    codes = [formats.elements[f.element].code for f in found if isinstance(f, ScaledFormat)]
+    if not codes:
+        return f"x32_{found[0].name} "
+    return "".join(
+        f" {field}:{code}" for field, code in zip(("cbsz", "blgp"), codes, strict=True) if code != "0"
     )
 
 
@@ -133,8 +159,16 @@ def _pass(row: Pass, args: Arguments) -> Instance:
         kernel["element_bytes"] = more[0]
     kernel["args"] = args[row.args]
     fields = (row.name, row.operation, row.args, row.threads, row.waves_per_simd, *tile, *more)
-    portable = row.architectures == "any"
-    return Instance(kernel, _row("PASS_KERNEL", *fields), row.header, row.operation, portable, demo=True)
+    return Instance(
+        kernel=kernel,
+        row=_row("PASS_KERNEL", *fields),
+        header=row.header,
+        unit=row.operation,
+        portable=row.architectures == "any",
+        demo=True,
+        matrix_operands="",
+        like=None,
+    )
 
 
 def _numbers(size: str) -> list[int]:

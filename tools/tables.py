@@ -10,6 +10,14 @@ from typing import NamedTuple, TypeVar
 from toolchain import SOURCE, BuildError
 
 
+class Element(NamedTuple):
+    """An element of a format with scales."""
+
+    name: str
+    code: str  # of the matrix instruction
+    bits: str
+
+
 class Format(NamedTuple):
     """A format without scales."""
 
@@ -43,6 +51,7 @@ class Pair(NamedTuple):
     a: str
     b: str
     k: str
+    like: str = ""
 
 
 class Tile(NamedTuple):
@@ -177,6 +186,7 @@ class Table:
 class FormatTables:
     """What formats.def lists."""
 
+    elements: dict[str, Element]
     formats: dict[str, Format | ScaledFormat]
     scale_rules: dict[str, ScaleRule]
 
@@ -191,9 +201,16 @@ class FormatTables:
 def read_formats() -> FormatTables:
     """Read formats.def."""
     path = SOURCE / "common" / "formats.def"
-    table = Table(path.name, path.read_text(), (Format, ScaledFormat, ScaleRule))
-    formats: list[Format | ScaledFormat] = [*table.rows(Format), *table.rows(ScaledFormat)]
-    return FormatTables({row.name: row for row in formats}, {row.name: row for row in table.rows(ScaleRule)})
+    table = Table(path.name, path.read_text(), (Element, Format, ScaledFormat, ScaleRule))
+    elements = {row.name: row for row in table.rows(Element)}
+    scaled = table.rows(ScaledFormat)
+    for row in scaled:
+        table.refers(row, [row.element], elements, "element")
+        if row.bits != elements[row.element].bits:
+            raise table.refused(row, f"has other bits than its element: {elements[row.element].bits}")
+    formats: list[Format | ScaledFormat] = [*table.rows(Format), *scaled]
+    rules = {row.name: row for row in table.rows(ScaleRule)}
+    return FormatTables(elements, {row.name: row for row in formats}, rules)
 
 
 @dataclass(frozen=True)
@@ -236,11 +253,23 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
         table.only(Demo),
         table.rows(Pass),
     )
+
+    def bits(pair: Pair) -> tuple[str, str]:
+        return formats.formats[pair.a].bits, formats.formats[pair.b].bits
+
     families = {pair.family for pair in found.pairs}
+    compiled = {pair.name: pair for pair in found.pairs if not pair.like}
     served = {family for row in found.serves for family in row.families.split()}
     for pair in found.pairs:
         table.refers(pair, pair[2:4], formats.formats, "format")
         table.refers(pair, [pair.family], served, "family that a row SERVES has")
+        if pair.like:
+            table.refers(pair, [pair.like], compiled, "pair that is compiled")
+            other = compiled[pair.like]
+            if (pair.family, pair.k) != (other.family, other.k) or bits(pair) != bits(other):
+                raise table.refused(
+                    pair, "must have the family, the K tile and the bits of the pair it is like"
+                )
     rings = set()
     for product in found.products:
         table.refers(product, product.tiles.split(), found.tiles, "tile")

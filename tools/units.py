@@ -3,6 +3,10 @@
 A unit is compiled again when something that it depends on has changed: its rows, the files that the compiler
 says it read (but for comments), the compiler, the flags. What was compiled is kept under a hash of all these.
 
+A unit may be like another one but for the formats that its matrix instructions name. Then it takes the
+other's assembly with these replaced, which takes less time than to compile it: one compilation serves all
+pairs of formats that have as many bits.
+
 Every unit would bring a metadata note of its own, which a linker does not merge, and of which a runtime
 reads one. So units are assembled without, and one more object carries the metadata of all.
 """
@@ -22,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from instances import Instance, is_gemm, unit_source
-from toolchain import Toolchain, assembler_flags, hip_flags
+from toolchain import BuildError, Toolchain, assembler_flags, hip_flags
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
 LAYOUT = "1"  # version of the files in the cache; to be changed with their contents
@@ -42,11 +46,20 @@ class Unit:
         return f"{self.arch}_{self.instances[0].unit}"
 
     @property
+    def like(self) -> Unit | None:
+        """The unit whose assembly this one takes."""
+        found = [instance.like for instance in self.instances if instance.like is not None]
+        return Unit(self.arch, found) if found else None
+
+    @property
+    def cuid(self) -> str:
+        """What the name of a symbol that the unit defines is made of."""
+        return hashlib.sha256(self.instances[0].unit.encode()).hexdigest()[:16]
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """Of the compiler, besides those that all units have."""
-        # Each unit defines a symbol with its -cuid in the name.
-        cuid = hashlib.sha256(self.instances[0].unit.encode()).hexdigest()[:16]
-        return ('-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={cuid}")
+        return ('-DHIPGEMM_INSTANCES="unit.def"', f"-cuid={self.cuid}")
 
 
 @dataclass(frozen=True)
@@ -86,13 +99,17 @@ class Compiler:
         """Compile what is not kept, on all cores. `progress` gets how many kernels of how many."""
         self._cache.mkdir(parents=True, exist_ok=True)
         missing = [unit for unit in units if not self.has(unit)]
+        first = {unit.name: unit for unit in (unit.like or unit for unit in missing)}
+        compiled = [unit for unit in first.values() if not self.has(unit)]
         # The slowest units first, so that all cores end at about the same time.
-        missing.sort(key=lambda unit: (not is_gemm(unit.instances[0].kernel), -len(unit.instances)))
-        done, of = 0, sum(len(unit.instances) for unit in missing)
+        compiled.sort(key=lambda unit: (not is_gemm(unit.instances[0].kernel), -len(unit.instances)))
+        derived = [unit for unit in missing if unit.like is not None]
+        done, of = 0, sum(len(unit.instances) for unit in (*compiled, *derived))
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for unit, _ in zip(missing, pool.map(self._compile, missing), strict=True):
-                done += len(unit.instances)
-                progress(done, of)
+            for make, listed in ((self._compile, compiled), (self._derive, derived)):
+                for unit, _ in zip(listed, pool.map(make, listed), strict=True):
+                    done += len(unit.instances)
+                    progress(done, of)
         return [self._read(unit) for unit in units]
 
     def drop_old(self) -> None:
@@ -116,6 +133,8 @@ class Compiler:
         """Paths of assembly and object, for the files that the unit reads."""
         how = (*hip_flags(unit.arch), *unit.flags, *assembler_flags(unit.arch))
         parts = (LAYOUT, self._version, *how, unit_source(unit.instances))
+        if unit.like is not None:
+            parts += (unit_source(unit.like.instances), *(i.matrix_operands for i in unit.instances))
         parts += tuple(part for file in files for part in (file, self._content(file)))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
         return self._cache / f"{key}.s.gz", self._cache / f"{key}.o"
@@ -128,7 +147,7 @@ class Compiler:
         with TemporaryDirectory(dir=self._cache) as scratch:
             folder = Path(scratch)
             (folder / "unit.def").write_text(unit_source(unit.instances))
-            made, bare, target, read = (folder / f"unit.{end}" for end in ("s", "bare.s", "o", "d"))
+            made, read = folder / "unit.s", folder / "unit.d"
             # As with -MD -MF, which drivers ignore when they compile for a GPU only.
             dependencies = ("-dependency-file", str(read), "-MT", "unit", "-sys-header-deps")
             passed_on = (part for flag in dependencies for part in ("-Xclang", flag))
@@ -136,15 +155,28 @@ class Compiler:
             here = os.path.relpath(scratch, self._source.parent)
             flags = (f"-I{here}", *unit.flags, *passed_on)
             self._tools.compile(self._source, unit.arch, made, *flags)
-            bare.write_text(made.read_text().split(METADATA)[0])
-            self._tools.assemble(bare, unit.arch, target)
-            made.write_bytes(gzip.compress(made.read_bytes(), 1))
             files = [name for name in read_files(read.read_text()) if not name.startswith(here)]
-            assembly, code = self._paths(unit, files)
-            made.replace(assembly)
-            target.replace(code)
-            read.write_text("\n".join(files))
-            read.replace(self._dependencies(unit))
+            self._keep(unit, made.read_text(), files, folder)
+
+    def _derive(self, unit: Unit) -> None:
+        assert unit.like is not None
+        files = self._dependencies(unit.like).read_text().splitlines()
+        assembly, _ = self._paths(unit.like, files)
+        text = renamed(gzip.decompress(assembly.read_bytes()).decode(), unit.like, unit)
+        with TemporaryDirectory(dir=self._cache) as scratch:
+            self._keep(unit, text, files, Path(scratch))
+
+    def _keep(self, unit: Unit, text: str, files: Sequence[str], scratch: Path) -> None:
+        """Assemble a unit, and keep it."""
+        made, target, read = (scratch / f"kept.{end}" for end in ("s", "o", "d"))
+        made.write_text(text.split(METADATA)[0])
+        self._tools.assemble(made, unit.arch, target)
+        made.write_bytes(gzip.compress(text.encode(), 1))
+        read.write_text("\n".join(files))
+        assembly, code = self._paths(unit, files)
+        made.replace(assembly)
+        target.replace(code)
+        read.replace(self._dependencies(unit))
 
     def _read(self, unit: Unit) -> Compiled:
         kept = self._kept(unit)
@@ -155,6 +187,24 @@ class Compiler:
         body, note = gzip.decompress(assembly.read_bytes()).decode().split(METADATA)
         kernels, footer = note.split(KERNELS)[1].split(TARGET)
         return Compiled(body, body.split("\t.text\n")[0], kernels, TARGET + footer, code.read_bytes())
+
+
+def renamed(assembly: str, unit: Unit, into: Unit) -> str:
+    """The assembly of a unit as that of one with other formats of the same bits."""
+    (old,) = {instance.matrix_operands for instance in unit.instances}
+    (new,) = {instance.matrix_operands for instance in into.instances}
+    lines = assembly.splitlines(keepends=True)
+    for i, line in enumerate(lines):
+        if line.startswith("\tv_mfma_"):
+            if line.count(old) != 1:
+                raise BuildError(
+                    f"{unit.name}: a matrix instruction does not name its formats by {old}: {line}"
+                )
+            lines[i] = line.replace(old, new)
+    text = re.sub(r"\b__hip_cuid_\w+", f"__hip_cuid_{into.cuid}", "".join(lines))
+    for before, after in zip(unit.instances, into.instances, strict=True):
+        text = text.replace(before.kernel["name"], after.kernel["name"])
+    return text
 
 
 def without_comments(text: str) -> str:

@@ -62,10 +62,16 @@ enum class Format : u32 {
 #include "common/formats.def"
 };
 
-// Formats of 8 bits and fewer, as the matrix instruction encodes them.
-enum class MfmaFormat : u32 { E4m3 = 0, E5m2 = 1, E2m3 = 2, E3m2 = 3, E2m1 = 4 };
-HIPGEMM_BOTH constexpr u32 bits_of(MfmaFormat format) {
-  return format == MfmaFormat::E2m1 ? 4 : format >= MfmaFormat::E2m3 ? 6 : 8;
+// Elements of 8 bits and fewer, as the matrix instruction encodes them.
+enum class MfmaFormat : u32 {
+#define ELEMENT(name, code, bits) name = code,
+#include "common/formats.def"
+};
+HIPGEMM_BOTH constexpr u32 bits_of(MfmaFormat element) {
+#define ELEMENT(name, code, bits) \
+  if (element == MfmaFormat::name) return bits;
+#include "common/formats.def"
+  return 0;
 }
 
 // How an operand is scaled: not at all, by floats (one, or one per row), or by blocks along K.
