@@ -267,9 +267,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
             table.refers(pair, [pair.like], compiled, "pair that is compiled")
             other = compiled[pair.like]
             if (pair.family, pair.k) != (other.family, other.k) or bits(pair) != bits(other):
-                raise table.refused(
-                    pair, "must have the family, the K tile and the bits of the pair it is like"
-                )
+                raise table.refused(pair, "must have family, K tile and bits of the pair that it is like")
     rings = set()
     for product in found.products:
         table.refers(product, product.tiles.split(), found.tiles, "tile")

@@ -407,7 +407,9 @@ def headers(tmp_path_factory):
         extern "C" u64 offset(u32 row, u32 iteration, u32 block, u32 step_rows) {
           return scale_offset(row, iteration, block, step_rows);
         }
-        extern "C" u32 swizzle(u32 row, u32 chunk) { return swizzled_chunk(row, chunk); }
+        extern "C" u32 swizzle(u32 chunks, u32 row, u32 chunk) {
+          return chunks == 8 ? swizzled_chunk<8>(row, chunk) : swizzled_chunk<4>(row, chunk);
+        }
         """
     )
     compiler = ["c++"] if shutil.which("c++") else [sys.executable, "-m", "ziglang", "cc"]
@@ -483,20 +485,31 @@ def test_splits_of_k_take_every_tile_once(headers, k_tiles):
         assert found == in_order
 
 
-def test_swizzle_is_a_permutation_of_each_row(headers):
+@pytest.mark.parametrize("chunks", [4, 8])
+def test_swizzle_is_a_permutation_of_each_row(headers, chunks):
     for row in range(64):
-        assert sorted(headers.swizzle(row, c) for c in range(8)) == list(range(8))
-        assert all(headers.swizzle(row, headers.swizzle(row, c)) == c for c in range(8))
+        assert sorted(headers.swizzle(chunks, row, c) for c in range(chunks)) == list(range(chunks))
+        assert all(headers.swizzle(chunks, row, headers.swizzle(chunks, row, c)) == c for c in range(chunks))
 
 
-def test_fragment_reads_have_no_bank_conflict(headers):
-    """ds_read_b128 serves 16 lanes at a time; together they must touch all 64 banks once."""
+@pytest.mark.parametrize(("chunks", "reads", "size"), [(8, 2, 16), (4, 1, 16), (8, 3, 8)])
+def test_fragment_reads_have_no_bank_conflict(headers, chunks, reads, size):
+    """What ds_read_b128 (16 lanes) and ds_read_b64 (32 lanes) serve at a time must touch all 64 banks once.
+
+    Reads of 8 bytes: 6-bit elements, of which a lane has 24 bytes in one run.
+    """
     half = [[*range(4), *range(12, 16), *range(20, 28)], [*range(4, 12), *range(16, 20), *range(28, 32)]]
-    phases = [[lane + shift for lane in lanes] for shift in (0, 32) for lanes in half]
-    for column in (0, 1):
+    served = [[lane + shift for lane in lanes] for shift in (0, 32) for lanes in half]
+    phases = served if size == 16 else [list(range(32)), list(range(32, 64))]
+
+    def address(lane, read):
+        row, group = lane % 16, lane // 16
+        byte = (read * 4 + group) * 16 if size == 16 else (group * reads + read) * size
+        return (row * chunks + headers.swizzle(chunks, row, byte // 16)) * 16 + byte % 16
+
+    for read in range(reads):
         for lanes in phases:
-            chunks = [(lane % 16) * 8 + headers.swizzle(lane % 16, 4 * column + lane // 16) for lane in lanes]
-            banks = [(16 * chunk // 4 + i) % 64 for chunk in chunks for i in range(4)]
+            banks = [(address(lane, read) // 4 + i) % 64 for lane in lanes for i in range(size // 4)]
             assert sorted(banks) == list(range(64))
 
 

@@ -381,11 +381,9 @@ def test_nothing_to_compute_is_never_too_much():
 
 
 def test_can_use_says_why_the_plain_kernel_serves(configure):
-    five = reference.quantize_fp8(np.ones((4, 8), np.float32), format="fp8_e5m2")
-    answer = can_use("matmul", five, five.T)
+    answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="gfx942")
     assert answer.kernel == "plain_gemm"
-    assert [r.code for r in answer.why] == ["format"]
-    assert "\n  no faster kernel: a and b must be fp8_e4m3 and fp8_e4m3 or " in str(answer)
+    assert [r.code for r in answer.why] == ["kernel"]
     configure(kernel="plain")
     assert str(can_use("matmul", ones(4, 8), ones(8, 4))) == (
         "yes: plain_gemm\n  no faster kernel: HIPGEMM_KERNEL=plain"

@@ -112,7 +112,7 @@ def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
     assert len(names) == len(MANIFEST["archs"]["gfx950"]["kernels"])
 
 
-PAIR, SERVES = "PAIR(f16, half, f16, f16, 64)", "SERVES(gemm, mxfp4, nt, 14, 32)"
+PAIR, SERVES = "PAIR(f16, half, f16, f16, 64, bf16)", "SERVES(gemm, mxfp4, nt, 14, 32)"
 DEMO = "DEMO(bf16 "
 
 
@@ -126,9 +126,11 @@ WRONG = [
         "PAIRS()",
         "a row must be one of PAIR, TILE, PRODUCT, SERVES, KERNEL, DEMO, PASS; got PAIRS()",
     ),
-    (PAIR, "PAIR(f16, half)", "PAIR(f16, half) must have the fields name, family, a, b, k"),
+    (PAIR, "PAIR(f16, half)", "PAIR(f16, half) must have the fields name, family, a, b, k, like"),
     (PAIR, "PAIR(f16, half, f16, f17, 64)", "f17, 64) names f17, which is no format"),
     (PAIR, "PAIR(f16, one, f16, f16, 64)", "names one, which is no family that a row SERVES has"),
+    (PAIR, "PAIR(f16, half, f16, f16, 64, f16)", "f16) names f16, which is no pair that is compiled"),
+    (PAIR, "PAIR(f16, half, f16, f16, 64, fp8_e5m2)", "family, K tile and bits of the pair that it is like"),
     (SERVES, "SERVES(gem, mxfp4, nt, 14, 32)", "32) names gem, which is no operation"),
     (SERVES, "SERVES(gemm, mxfp5, nt, 14, 32)", "32) names mxfp5, which is no family of pairs"),
     (SERVES, "SERVES(gemm, mxfp4, nt, 14)", "nt, 14) must have a limit for the tiles that are rings"),
