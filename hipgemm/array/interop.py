@@ -98,7 +98,9 @@ def _holder(ptr: int) -> int:
     """The device that holds an address; -1 if none does."""
     try:
         return _hip.device_of(ptr)
-    except HipError:
+    except HipError as error:
+        if error.name not in ("hipErrorInvalidValue", "hipErrorInvalidDevicePointer"):
+            raise
         return -1
 
 

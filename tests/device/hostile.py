@@ -510,6 +510,8 @@ def public() -> Iterator[str]:
     """The names of everything that users can call."""
     for name in hg.__all__:
         x = getattr(hg, name)
+        if x is hg.emulator_counters and _hip.runtime().emulator is None:
+            continue
         if isinstance(x, types.ModuleType):
             yield from (
                 f for f in x.__all__ if callable(getattr(x, f)) and not isinstance(getattr(x, f), type)

@@ -64,6 +64,7 @@ def run(row: Row, values: dict[str, Any]) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.simplefilter("ignore", hg.PlainKernelWarning)
             made = row.call(values)
             made = value(made) if row.name not in UNSTEADY else type(made).__name__
             hg.synchronize()

@@ -470,3 +470,17 @@ def test_numpy_says_why_it_cannot_take_device_memory():
     with pytest.raises((RuntimeError, BufferError), match=r"[Dd]evice"):
         np.from_dlpack(x)
     x.free()  # would raise while a capsule exists
+
+
+def test_a_failing_query_is_no_wrong_address(monkeypatch):
+    """An error of the device is raised as such."""
+
+    class Theirs:
+        __cuda_array_interface__ = hg.zeros(4, F32).__cuda_array_interface__
+
+    def fail(ptr):
+        raise hg.HipError("hipPointerGetAttributes", 999, "hipErrorUnknown")
+
+    monkeypatch.setattr(_hip, "device_of", fail)
+    with pytest.raises(hg.HipError, match="hipErrorUnknown"):
+        hg.asarray(Theirs())
