@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import weakref
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -475,12 +476,11 @@ def test_numpy_says_why_it_cannot_take_device_memory():
 def test_a_failing_query_is_no_wrong_address(monkeypatch):
     """An error of the device is raised as such."""
 
-    class Theirs:
-        __cuda_array_interface__ = hg.zeros(4, F32).__cuda_array_interface__
-
     def fail(ptr):
         raise hg.HipError("hipPointerGetAttributes", 999, "hipErrorUnknown")
 
+    x = hg.zeros(4, np.float32)
+
     monkeypatch.setattr(_hip, "device_of", fail)
     with pytest.raises(hg.HipError, match="hipErrorUnknown"):
-        hg.asarray(Theirs())
+        hg.asarray(SimpleNamespace(__cuda_array_interface__=x.__cuda_array_interface__))
