@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .arrays import Resident, device_name, is_array
+from .arrays import Resident, device_name
 from .checks import Checks, python_number
 from .elements import BF16, F16, F32, QUANTIZED, Format, fnuz_hint, void_hint
 from .elements import dtype_name as dtype_name
 from .elements import dtype_names as dtype_names
-from .operand import Operand, Shaped, bytes_of, operand_of, overlap, overlaps_itself
+from .operand import Operand, bytes_of, operand_of, overlap, overlaps_itself
 from .scaled import ScaledArray
 
 INPUTS = (BF16, F16)
@@ -32,19 +32,15 @@ class OperandChecks(Checks):
         form = self.dtype(f"{name}.dtype", array.dtype, formats, hint)
         if form is None:
             return None
-        self.two_axes(name, array.shape)
+        self.ndim(name, array.shape, 2)
         return operand_of(array, form)
-
-    def two_axes(self, name: str, shape: tuple[int, ...]) -> None:
-        """Check that an operand is a matrix or a batch of matrices."""
-        self.ndim(name, shape, 2)
 
     def scaled(self, name: str, q: ScaledArray, k_axis: int, *, in_groups: bool = False) -> Operand | None:
         """Parse a quantized operand, whose scales must be constant or blocked along K."""
         if not self.in_memory(name, q):
             return None
         form = QUANTIZED[q.format]
-        self.two_axes(name, q.shape)
+        self.ndim(name, q.shape, 2)
         if not in_groups:
             self.no_groups(name, q)
         row_scales = not form.block and q.scale.shape[-2:] not in ((), (1, 1))
@@ -89,19 +85,6 @@ class OperandChecks(Checks):
             )
             got = f"{first}.hadamard={a.hadamard}, {second}.hadamard={b.hadamard}"
             self.add(ValueError, "hadamard", required, got, "quantize_mxfp4 has hadamard=False")
-
-    def shapes(self, a: object, b: object, out: object) -> int | None:
-        """Check that the shapes match; return N if it is known."""
-        if not (isinstance(b, Shaped) and len(b.shape) >= 2):
-            return None
-        if isinstance(a, Shaped) and len(a.shape) >= 2:
-            self.contraction(a.shape, b.shape)
-            batch = self.batch(a.shape, b.shape)
-            want = None if batch is None else (*batch, a.shape[-2], b.shape[-1])
-            if want is not None and is_array(out) and len(out.shape) >= 2 and out.shape != want:
-                required = f"out.shape must be {'(batch.., M, N)' if batch else '(M, N)'}={want}"
-                self.add(ValueError, "shape", required, out.shape, _shapes(a.shape, b.shape))
-        return int(b.shape[-1])
 
     def contraction(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
         """Check that operands of these shapes have the same K."""

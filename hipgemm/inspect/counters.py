@@ -129,6 +129,7 @@ class EmulatorLaunch:
 
 
 _NAMES = tuple(field.name for field in fields(EmulatorCounters) if field.name != "each")
+_RESOURCES = ("vgprs", "agprs", "sgprs", "allocated_vgprs", "lds_bytes", "private_bytes")  # of a launch
 _MOST_KERNEL_NAME = 4096
 
 
@@ -209,13 +210,8 @@ def _read(library: ctypes.CDLL) -> EmulatorCounters:
                 kernel=kernel.value.decode(errors="replace"),
                 workgroups=(x[0], y[0], z[0]),
                 workgroup_size=(x[1], y[1], z[1]),
-                vgprs=found["vgprs"],
-                agprs=found["agprs"],
-                sgprs=found["sgprs"],
-                allocated_vgprs=found["allocated_vgprs"],
-                lds_bytes=found["lds_bytes"],
-                private_bytes=found["private_bytes"],
                 counters=EmulatorCounters(**{name: found[name] for name in _NAMES}),
+                **{name: found[name] for name in _RESOURCES},
             )
         )
     return EmulatorCounters(**{name: totals[name] for name in _NAMES}, each=tuple(launches))

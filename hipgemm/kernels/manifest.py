@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,9 @@ class Kernel:
     def chunk(self) -> int:
         """Elements along K of one 16-byte chunk; K is a multiple of this."""
         return 8 * CHUNK_BYTES // min(_format(name).bits for name in (self.a, self.b))
+
+
+_KERNEL_FIELDS = [field.name for field in fields(Kernel)]
 
 
 def _format(name: str) -> Format:
@@ -140,22 +143,9 @@ def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
 
 def _code_object(arch: str, entry: dict[str, Any], path: Path, codes: Codes) -> CodeObject:
     def kernel(k: dict[str, Any]) -> Kernel:
-        return Kernel(
-            name=k["name"],
-            op=k["op"],
-            arch=arch,
-            threads=k["threads"],
-            tile=tuple(k["tile"]),
-            args=tuple(Argument(x["name"], x["type"], x["offset"], x["size"]) for x in k["args"]),
-            a=k.get("a", ""),
-            b=k.get("b", ""),
-            layout=k.get("layout", ""),
-            element_bytes=k.get("element_bytes", 0),
-            schedule=k.get("schedule", ""),
-            lds=k.get("lds", 0),
-            workgroups_per_cu=k.get("workgroups_per_cu", 0),
-            main_loop=k.get("main_loop", {}),
-        )
+        args = tuple(Argument(x["name"], x["type"], x["offset"], x["size"]) for x in k["args"])
+        known = {name: k[name] for name in _KERNEL_FIELDS if name in k}
+        return Kernel(**{**known, "arch": arch, "tile": tuple(k["tile"]), "args": args})
 
     kernels = {k["name"]: kernel(k) for k in entry["kernels"]}
     left_out = tuple(LeftOut(**product) for product in entry.get("left_out", ()))

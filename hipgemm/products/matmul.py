@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,85 +12,43 @@ from ..formats.scaled import ScaledArray
 from .operation import MATMUL
 from .run import run
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Host = npt.NDArray[Any]
 Vector = Host | DeviceArray
 Number = float | np.floating[Any] | DeviceArray  # alpha
 
 
-@overload
-def matmul(
-    a: Host,
-    b: Host,
-    /,
-    out: Host | None = None,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    alpha: Number = 1.0,
-    col_scale: Vector | None = None,
-    bias: Vector | None = None,
-    stream: Any = None,
-) -> Host: ...
+class _Options(TypedDict, total=False):
+    """The other arguments of `matmul`."""
+
+    dtype: npt.DTypeLike | None
+    alpha: Number
+    col_scale: Vector | None
+    bias: Vector | None
+    stream: Any
 
 
 @overload
+def matmul(a: Host, b: Host, /, out: Host | None = None, **options: Unpack[_Options]) -> Host: ...
+@overload
 def matmul(
-    a: DeviceArray,
-    b: DeviceArray,
-    /,
-    out: DeviceArray | None = None,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    alpha: Number = 1.0,
-    col_scale: Vector | None = None,
-    bias: Vector | None = None,
-    stream: Any = None,
+    a: DeviceArray, b: DeviceArray, /, out: DeviceArray | None = None, **options: Unpack[_Options]
 ) -> DeviceArray: ...
-
-
+@overload
+def matmul(
+    a: ScaledArray, b: ScaledArray, /, out: Vector | None = None, **options: Unpack[_Options]
+) -> Any: ...
 # These raise a TypeError. They are declared so that operands of a union type can be checked.
 @overload
 def matmul(
-    a: Host,
-    b: DeviceArray,
-    /,
-    out: Vector | None = None,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    alpha: Number = 1.0,
-    col_scale: Vector | None = None,
-    bias: Vector | None = None,
-    stream: Any = None,
+    a: Host, b: DeviceArray, /, out: Vector | None = None, **options: Unpack[_Options]
 ) -> NoReturn: ...
-
-
 @overload
 def matmul(
-    a: DeviceArray,
-    b: Host,
-    /,
-    out: Vector | None = None,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    alpha: Number = 1.0,
-    col_scale: Vector | None = None,
-    bias: Vector | None = None,
-    stream: Any = None,
+    a: DeviceArray, b: Host, /, out: Vector | None = None, **options: Unpack[_Options]
 ) -> NoReturn: ...
-
-
-@overload
-def matmul(
-    a: ScaledArray,
-    b: ScaledArray,
-    /,
-    out: Host | DeviceArray | None = None,
-    *,
-    dtype: npt.DTypeLike | None = None,
-    alpha: Number = 1.0,
-    col_scale: Vector | None = None,
-    bias: Vector | None = None,
-    stream: Any = None,
-) -> Any: ...
 
 
 def matmul(
