@@ -86,11 +86,19 @@ class OperandChecks(Checks):
             got = f"{first}.hadamard={a.hadamard}, {second}.hadamard={b.hadamard}"
             self.add(ValueError, "hadamard", required, got, "quantize_mxfp4 has hadamard=False")
 
-    def contraction(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
-        """Check that operands of these shapes have the same K."""
-        if a[-1] != b[-2]:
-            required = f"a.shape[{len(a) - 1}] (K) must equal b.shape[{len(b) - 2}] (K)"
-            self.add(ValueError, "shape", required, f"{a[-1]} and {b[-2]}", _shapes(a, b))
+    def contraction(
+        self,
+        a: tuple[int, ...],
+        b: tuple[int, ...],
+        named: tuple[str, str] = ("a", "b"),
+        axes: tuple[int, int] = (-1, -2),
+        extent: str = "K",
+    ) -> None:
+        """Check that operands of these shapes have the same extent along the contraction axes."""
+        if a[axes[0]] != b[axes[1]]:
+            i, j = len(a) + axes[0], len(b) + axes[1]
+            required = f"{named[0]}.shape[{i}] ({extent}) must equal {named[1]}.shape[{j}] ({extent})"
+            self.add(ValueError, "shape", required, f"{a[i]} and {b[j]}", shapes_named(named, a, b))
 
     def batch(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None:
         """Return the leading axes of a product of operands of these shapes."""
@@ -98,7 +106,8 @@ class OperandChecks(Checks):
             return np.broadcast_shapes(a[:-2], b[:-2])
         except ValueError:
             required = "the axes of a and b before the last two must broadcast"
-            self.add(ValueError, "shape", required, f"{a[:-2]} and {b[:-2]}", _shapes(a, b))
+            got = f"{a[:-2]} and {b[:-2]}"
+            self.add(ValueError, "shape", required, got, shapes_named(("a", "b"), a, b))
             return None
 
     def vector(self, name: str, x: object, formats: tuple[Format, ...], columns: int | None) -> Format | None:
@@ -161,8 +170,9 @@ class OperandChecks(Checks):
                 self.add(ValueError, "overlap", f"out must not overlap {name}", "arrays that share memory")
 
 
-def _shapes(a: tuple[int, ...], b: tuple[int, ...]) -> str:
-    return f"a.shape={a}, b.shape={b}"
+def shapes_named(named: tuple[str, str], a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """Format the shapes of two operands for a message."""
+    return f"{named[0]}.shape={a}, {named[1]}.shape={b}"
 
 
 def _kind(form: Format) -> str:

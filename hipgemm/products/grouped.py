@@ -121,12 +121,8 @@ def grouped_wgrad(
 
     Raises
     ------
-    TypeError, ValueError
-        For invalid arguments. The message lists all faults, of offsets the index.
-    UnsupportedError
-        For valid arguments that no kernel supports. Its `reasons` give every reason.
-    HipError
-        At the next wait, for invalid offsets on the device. No memory outside the arrays is accessed.
+    TypeError, ValueError, UnsupportedError, HipError
+        As `grouped_matmul`.
 
     Examples
     --------
@@ -138,14 +134,5 @@ def grouped_wgrad(
            [0., 0.],
            [1., 1.]], dtype=float32)
     """
-    return run(
-        GROUPED_WGRAD,
-        dy,
-        x,
-        out,
-        dtype,
-        offsets=group_offsets,
-        recipe=recipe,
-        accumulate=accumulate,
-        stream=stream,
-    )
+    rest: dict[str, Any] = {"offsets": group_offsets, "recipe": recipe, "accumulate": accumulate}
+    return run(GROUPED_WGRAD, dy, x, out, dtype, stream=stream, **rest)

@@ -204,6 +204,12 @@ def _plan_operand(
     return _KernelOperand(OperandPlan(name, copy, scales, in_groups, x.widens), ld, steps, scale_steps)
 
 
+def _sides(a: _KernelOperand, b: _KernelOperand, scaled: bool, out_copy: Copy | None) -> dict[str, Any]:
+    """How a kernel with matrix instructions reads both operands, and stores the result."""
+    in_place = not (scaled or a.plan.copy or b.plan.copy)
+    return {"first": a.plan, "second": b.plan, "in_place": in_place, "out_copy": out_copy}
+
+
 def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
     """Plan the scales of an operand (.., rows, K); return also their batch strides in bytes."""
     strides = x.scale_strides
@@ -287,13 +293,7 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
         **_levels("b_scale", batch.pair(b.scale_steps)),
     }
     starts = batch.starts(a.steps, b.steps, out_steps, a.scale_steps, b.scale_steps)
-    known: dict[str, Any] = {
-        "first": a.plan,
-        "second": b.plan,
-        "in_place": not (scaled or a.plan.copy or b.plan.copy),
-        "starts": starts,
-        "out_copy": out_copy,
-    }
+    known = _sides(a, b, scaled, out_copy) | {"starts": starts}
     grid, pointers = tiles(p, kernel) * batch.count, POINTERS
     varying = (*pointers, *(SCALES if scaled else ()), "alpha")
     if cost.splits == 1:
@@ -407,14 +407,10 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
             scales = [group_scale_step(p.m), group_scale_step(p.n)]
         fixed["a_scale_step"], fixed["b_scale_step"] = scales
         fixed["scale_group_stride"] = b.scale_steps[0] if forward and b.scale_steps else 0
-    return {
+    return _sides(a, b, scaled, out_copy) | {
         "launch": BoundLaunch(
             loaded, workgroups(p, kernel), ("a", "b", "c", "offsets", *(SCALES if scaled else ())), fixed
         ),
-        "first": a.plan,
-        "second": b.plan,
-        "in_place": not (scaled or a.plan.copy or b.plan.copy),
-        "out_copy": out_copy,
         "groups": p.groups,
         "reads": reads,
         "error_slot": device_errors.slot(p.op.name),

@@ -12,7 +12,7 @@ from ..errors import Reason, shown
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, format_of
 from ..formats.groups import offset_reasons, same_offsets, straddling
 from ..formats.operand import Operand, Shaped, bytes_of, operand_of
-from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks, dtype_name, dtype_names
+from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks, dtype_name, dtype_names, shapes_named
 from ..formats.scaled import Resident, ScaledArray, is_array
 from ..formats.strides import padded_pitch
 from .operation import GROUPED_MATMUL as GROUPED_MATMUL
@@ -195,12 +195,7 @@ class _ProductChecks(OperandChecks):
         for x, ndim in zip((a, b), ndims, strict=True):
             if not isinstance(x, Shaped) or len(x.shape) < 2 or (ndim and len(x.shape) != ndim):
                 return None
-        first, second = op.operands
-        i, j = (len(x.shape) + axis for x, axis in zip((a, b), op.k_axes, strict=True))
-        shapes = f"{first}.shape={a.shape}, {second}.shape={b.shape}"
-        if a.shape[i] != b.shape[j]:
-            required = f"{first}.shape[{i}] ({op.k_name}) must equal {second}.shape[{j}] ({op.k_name})"
-            self.add(ValueError, "shape", required, f"{a.shape[i]} and {b.shape[j]}", shapes)
+        self.contraction(a.shape, b.shape, op.operands, op.k_axes, op.k_name)
         m, n = a.shape[-3 - op.k_axes[0]], b.shape[-1]
         lead: tuple[int, ...] = ()
         groups = b.shape[0] if op.ragged == "m" else 0
@@ -210,18 +205,16 @@ class _ProductChecks(OperandChecks):
             groups = offsets.shape[0] - 1
             lead = (groups,)
         elif not op.ragged:
-            try:
-                lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            except ValueError:
-                required = f"the axes of {first} and {second} before the last two must broadcast"
-                self.add(ValueError, "shape", required, f"{a.shape[:-2]} and {b.shape[:-2]}", shapes)
+            batch = self.batch(a.shape, b.shape)
+            if batch is None:
                 return None
+            lead = batch
         want = (*lead, m, n)
         if out is not None and len(out.shape) >= 2 and out.shape != want:
             axes = "(batch.., M, N)" if lead and not op.ragged else op.out_name
-            context = "" if op.ragged else shapes
+            context = "" if op.ragged else shapes_named(op.operands, a.shape, b.shape)
             self.add(ValueError, "shape", f"out.shape must be {axes}={want}", out.shape, context)
-        return _Extents(m, n, a.shape[i], groups)
+        return _Extents(m, n, a.shape[op.k_axes[0]], groups)
 
     def out_format(self, dtype: Any, out: Operand | None, like: Operand | None) -> Format | None:
         """Parse the type of the result."""

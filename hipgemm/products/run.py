@@ -54,9 +54,10 @@ def run(
     handle = 0 if stream is None else hip.stream_handle(op.name, stream)
     if type(alpha) is not float:
         alpha = _number(alpha)
+    call = a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate
     key = found = None
     try:
-        key = _call_key(op, a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate)
+        key = _call_key(op, call)
         found = plans.get(key)
         if found is not None and found[1] is not None and found[0].device != hip.current_device():
             key = key, hip.current_device()
@@ -69,13 +70,11 @@ def run(
             return made
     more = alpha, col_scale, bias, offsets
     if found is None:
-        call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
-        plan, host_plan = _plan(op, call, key)
+        plan, host_plan = _plan(op, Arguments(*call), key)
     else:
         plan, host_plan = found
         if not _is_valid(plan, a, b, out, more):
-            call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
-            raise_reasons(op.name, describe(op, call)[1])
+            raise_reasons(op.name, describe(op, Arguments(*call))[1])
     try:
         if host_plan is not None:
             return host_plan.run(plan, execute, a, b, out, more, handle)
@@ -88,8 +87,7 @@ def run(
             with hip.on_device(device):
                 execute(plan, a, b, out, more, handle)
     except ValueError:  # an array that was freed since the call was planned
-        call = Arguments(a, b, out, dtype, *more, recipe, accumulate)
-        raise_reasons(op.name, describe(op, call)[1])
+        raise_reasons(op.name, describe(op, Arguments(*call))[1])
         raise
     return out
 
@@ -127,27 +125,16 @@ def _run_directly(
     return out
 
 
-def _call_key(
-    op: Operation,
-    a: Any,
-    b: Any,
-    out: Any,
-    dtype: Any,
-    alpha: Any,
-    col_scale: Any,
-    bias: Any,
-    offsets: Any,
-    recipe: Any,
-    accumulate: Any,
-) -> Any:
+def _call_key(op: Operation, call: tuple[Any, ...]) -> Any:
     """The cache key: everything that a plan and its checks depend on, except values and addresses."""
+    a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate = call
     return (
         op.name,
         a._layout or a._key if type(a) is DeviceArray else _key(a),
         b._layout or b._key if type(b) is DeviceArray else _key(b),
         None if out is None else out._layout or out._key if type(out) is DeviceArray else _key(out),
         dtype,
-        None if type(alpha) is float else _alpha_key(alpha),
+        None if type(alpha) is float else alpha._layout or alpha._key,
         None if col_scale is None else _key(col_scale),
         None if bias is None else _key(bias),
         None if offsets is None else _key(offsets),
@@ -166,12 +153,6 @@ def _key(x: Any) -> Any:
         groups = x.group_offsets is None
         return _key(x.data), _key(x.scale), x.shape, x.format, x.axis, x.hadamard, groups
     return kind, x.shape, x.strides, x.dtype, x.flags.writeable
-
-
-def _alpha_key(alpha: Any) -> Any:
-    if type(alpha) is not DeviceArray:
-        raise TypeError  # `describe` reports it
-    return alpha._key
 
 
 def _number(alpha: Any) -> Any:
@@ -195,7 +176,7 @@ def cached_choices(
     if type(call.alpha) is not float:
         call = call._replace(alpha=_number(call.alpha))
     try:
-        plan, host_plan = plans[_call_key(op, *call)]
+        plan, host_plan = plans[_call_key(op, call)]
         valid = _is_valid(plan, call.a, call.b, call.out, call[4:8])
     except (AttributeError, KeyError, TypeError):
         return None

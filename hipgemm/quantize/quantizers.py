@@ -189,17 +189,11 @@ def quantize_mxfp4(
 
     Parameters
     ----------
-    x : numpy.ndarray or DeviceArray
-        bfloat16, float16 or float32, of any shape and layout.
-    axis : int
-        The axis that the product will sum over.
-    scaling : str
-        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/trust/formats.md.
+    x, axis, scaling, stream
+        As for `quantize_mxfp8`, with another default of `scaling`.
     hadamard : bool
         Apply a 16-point Hadamard transform first, which spreads outliers. In a product both operands or
         none must have it.
-    stream : int or object with int(), optional
-        The stream to work on.
 
     Returns
     -------
@@ -209,18 +203,12 @@ def quantize_mxfp4(
 
     Raises
     ------
-    TypeError
-        If `x` has another type or dtype.
-    ValueError
-        For an unknown scaling, an axis that `x` does not have, or with `hadamard` a length that is not a
-        multiple of 16.
-    UnsupportedError
-        On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
+    TypeError, ValueError, UnsupportedError
+        As `quantize_mxfp8`, and with `hadamard` for a length that is not a multiple of 16.
 
     Notes
     -----
-    ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
-    rounded to nearest even and saturated. A NaN or Inf makes the scale of its block NaN (byte 255).
+    Rules and rounding are those of `quantize_mxfp8`.
 
     Examples
     --------
