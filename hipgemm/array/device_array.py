@@ -7,7 +7,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import EllipsisType
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from ..runtime.ownership import discard
 from . import dlpack as _dlpack
 from .interop import device_kind, import_array, is_external, misaligned
 from .transfer import address_of, download, enqueue_upload, upload
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
@@ -507,9 +510,9 @@ def _make(
     if math.prod(extents) * to.itemsize >= 2**63:
         checks.add(ValueError, "shape", "shape must be one of fewer than 2**63 bytes", extents)
     number = checks.value_or(_hip.parse_device(device), 0)
-    checks.value_or(_hip.existing_stream(stream), 0)
+    handle = checks.value_or(_hip.existing_stream(function, stream), 0)
     checks.raise_all()
-    return new(extents, to, number, _hip.stream_handle(function, stream))
+    return new(extents, to, number, handle)
 
 
 def new(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) -> DeviceArray:
@@ -521,26 +524,18 @@ def new(shape: tuple[int, ...], dtype: np.dtype[Any], device: int, stream: int) 
     return DeviceArray(block, block.ptr, shape, contiguous_strides(shape, dtype.itemsize), dtype)
 
 
-@overload
-def asarray(
-    x: ScaledArray,
-    dtype: None = None,
-    *,
-    device: int | None = None,
-    copy: bool | None = None,
-    stream: Any = None,
-) -> ScaledArray: ...
+class _Options(TypedDict, total=False):
+    """The other arguments of `asarray`."""
+
+    device: int | None
+    copy: bool | None
+    stream: Any
 
 
 @overload
-def asarray(
-    x: Any,
-    dtype: npt.DTypeLike | None = None,
-    *,
-    device: int | None = None,
-    copy: bool | None = None,
-    stream: Any = None,
-) -> DeviceArray: ...
+def asarray(x: ScaledArray, dtype: None = None, **options: Unpack[_Options]) -> ScaledArray: ...
+@overload
+def asarray(x: Any, dtype: npt.DTypeLike | None = None, **options: Unpack[_Options]) -> DeviceArray: ...
 
 
 def asarray(
@@ -584,7 +579,7 @@ def asarray(
     DeviceArray(shape=(8, 4), dtype=bfloat16, device=0)
     """
     checks = Checks("asarray")
-    checks.value_or(_hip.existing_stream(stream), 0)
+    handle = checks.value_or(_hip.existing_stream("asarray", stream), 0)
     if copy is not None:
         copy = checks.flag("copy", copy)
     target = None if device is None else checks.value_or(_hip.parse_device(device), 0)
@@ -616,7 +611,6 @@ def asarray(
             )
         to = None if dtype is None else checks.value_or(parse_dtype(dtype), BF16.dtype)
     checks.raise_all()
-    handle = _hip.stream_handle("asarray", stream)
     if isinstance(x, ScaledArray):
         return _scaled(x, target, copy, handle)
     if isinstance(x, (np.ndarray, np.generic)):

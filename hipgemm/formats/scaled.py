@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,8 +238,9 @@ class ScaledArray(NoComparisons):
         return q
 
     def __reduce__(self) -> Any:
-        parts = (self.data, self.scale, self.format, self.axis, self.shape, self.hadamard)
-        return _restore, (*parts, self.amax, self.group_offsets)
+        options = {"hadamard": self.hadamard, "amax": self.amax, "group_offsets": self.group_offsets}
+        parts = self.data, self.scale, QUANTIZED[self.format], self.axis, self.shape
+        return partial(ScaledArray._make, **options), parts
 
     def __deepcopy__(self, memo: Any) -> ScaledArray:
         parts = (deepcopy(x, memo) for x in (self.data, self.scale, self.amax, self.group_offsets))
@@ -268,23 +270,6 @@ class ScaledArray(NoComparisons):
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
         raise TypeError("ScaledArray: implicit conversion is not supported; use hipgemm.dequantize")
-
-
-def _restore(
-    data: Any,
-    scale: Any,
-    format: str,
-    axis: int,
-    shape: tuple[int, ...],
-    hadamard: bool,
-    amax: Any,
-    offsets: Any,
-) -> ScaledArray:
-    """Make a ScaledArray of what was pickled."""
-    form = QUANTIZED[format]
-    return ScaledArray._make(
-        data, scale, form, axis, shape, hadamard=hadamard, amax=amax, group_offsets=offsets
-    )
 
 
 def _mt(x: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -185,14 +184,7 @@ class BoundLaunch:
         tally.count_launched(served)
 
 
-class _Blocks(threading.local):
-    """A thread's argument blocks: one, or more if signal handlers or finalizers launch during a launch."""
-
-    def __init__(self) -> None:
-        self.free: list[ArgumentBlock] = []
-
-
-_blocks = _Blocks()
+_free: list[ArgumentBlock] = []  # of launches that are not bound
 _functions: dict[tuple[int, str], Function] = {}
 _modules: dict[int, tuple[CodeObject, Owner]] = {}
 _loaded: dict[int, Registry[Owner]] = {}  # modules by device
@@ -249,12 +241,14 @@ def _load_module(device: int) -> tuple[CodeObject, Owner]:
 def launch(kernel: Function, workgroups: int, stream: int, /, **values: Value) -> None:
     """Launch on a stream of the current device."""
     packed = kernel.pack(values)
-    free = _blocks.free
-    block = free.pop() if free else ArgumentBlock()
+    try:
+        block = _free.pop()
+    except IndexError:
+        block = ArgumentBlock()
     ctypes.memmove(block.buffer, packed, len(packed))
     block.size.value = len(packed)
     hip.launch(kernel.handle, workgroups, kernel.threads, stream, block.extra)
-    free.append(block)
+    _free.append(block)
     tally.count_kernel(kernel.name)
 
 

@@ -184,16 +184,13 @@ class Load:
         # For an MN-major operand, a load reads a run of elements, which may be shorter than a cache line.
         # Rows of a K-major operand that are not aligned to a cache line touch one more.
         parts = 2 if kernel.schedule == "PingPong" else 1
-        a_asked = a_item * (
-            max(1.0, 128 * parts / (tm * a_item))
-            if kernel.layout[:1] == "t"
-            else _touched(x.k * a_item, tk * a_item)
-        )
-        b_asked = b_item * (
-            max(1.0, 128 * parts / (tn * b_item))
-            if kernel.layout[1:] == "n"
-            else _touched(x.k * b_item, tk * b_item)
-        )
+
+        def asked(item: float, vectors: int, k_major: bool) -> float:
+            run = _touched(x.k * item, tk * item) if k_major else max(1.0, 128 * parts / (vectors * item))
+            return item * run
+
+        a_asked = asked(a_item, tm, kernel.layout[:1] != "t")
+        b_asked = asked(b_item, tn, kernel.layout[1:] != "n")
         cache_lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
         self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * cache_lines
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes

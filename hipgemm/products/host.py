@@ -51,7 +51,7 @@ class HostPlan:
         self, plan: Plan, execute: Execute, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream: int
     ) -> Host:
         """Upload, multiply, download; nothing is pending when this returns."""
-        result: Host = np.empty(plan.shape, plan.out_format.dtype) if out is None else out
+        result: Host = np.empty(plan.shape, plan.problem.out_format.dtype) if out is None else out
         if plan.nbytes == 0:
             return result
         for name, reason in self.copies:
@@ -66,11 +66,8 @@ class HostPlan:
             execute(plan, x, y, target, (alpha, *arrays[4:]), stream)
 
         run = self._run_in_one_buffer if self.upload else self._run_separately
-        if hip.current_device() == plan.device:
+        with hip.on_device(plan.device):
             run(plan, sources, queue, result, stream)
-        else:
-            with hip.on_device(plan.device):
-                run(plan, sources, queue, result, stream)
         return result
 
     def _run_in_one_buffer(
@@ -86,7 +83,7 @@ class HostPlan:
             for x, placement in pairs:
                 if placement is not None:
                     placement.write(memory, x)
-            if plan.accumulate:
+            if plan.problem.accumulate:
                 self.out.write(memory, result)
             hip.copy("HostToDevice", base, buffer.ptr, self.upload, stream)
             queue(arrays, self.out.array(block, base))
@@ -113,7 +110,7 @@ class HostPlan:
                 upload(placement, x) for placement, x in zip(self.placements[:4], sources[:4], strict=True)
             ]
             out = plan.new_out(stream)
-            if plan.accumulate:
+            if plan.problem.accumulate:
                 self.out.upload(result, out.ptr - self.out.offset, stream)
             queue([*arrays, *sources[4:]], out)
             download(out.ptr, out.shape, out.strides, result, stream)

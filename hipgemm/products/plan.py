@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray
-from ..formats.elements import F32, Format
+from ..formats.elements import F32
 from ..formats.operand import Operand
 from ..formats.strides import byte_range, contiguous_strides
 from ..kernels.launch import (
@@ -92,7 +92,6 @@ class Plan:
     shape: Axes  # of the result
     strides: Axes  # of a result that is allocated
     nbytes: int
-    out_format: Format
     device: int
     choices: tuple[Choice, ...]  # all choices, that of this plan first
     ranges: tuple[tuple[int, int], ...]  # byte ranges of a, b and out, relative to their addresses
@@ -109,16 +108,14 @@ class Plan:
     reduce: BoundLaunch | None = None  # adds the parts of K
     workspace: int = 0
     rows: int = 0  # that groups divide
-    groups: int = 0
     reads: bool = True  # for groups: whether the operands are read
     quantizes: bool = False  # quantize the operands by groups first
-    accumulate: bool = False
     error_slot: int = 0  # where kernels report invalid offsets
 
     def new_out(self, stream: int) -> DeviceArray:
         """Allocate the result."""
         block = hip.allocate(self.nbytes, self.device, stream)
-        return DeviceArray(block, block.ptr, self.shape, self.strides, self.out_format.dtype)
+        return DeviceArray(block, block.ptr, self.shape, self.strides, self.problem.out_format.dtype)
 
 
 def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
@@ -137,11 +134,9 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
         "shape": shape,
         "strides": contiguous_strides(shape, item),
         "nbytes": item * math.prod(shape),
-        "out_format": p.out_format,
         "device": device,
         "choices": tuple(choices),
         "ranges": tuple(spans),
-        "accumulate": p.accumulate,
         "rows": p.k if p.op.ragged == "k" else p.m,
         "quantizes": p.given is not None and p.op.ragged == "k" and p.given[0].format != p.a.format,
     }
@@ -411,7 +406,6 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
         "launch": BoundLaunch(
             loaded, workgroups(p, kernel), ("a", "b", "c", "offsets", *(SCALES if scaled else ())), fixed
         ),
-        "groups": p.groups,
         "reads": reads,
         "error_slot": device_errors.slot(p.op.name),
     }

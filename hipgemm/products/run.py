@@ -358,7 +358,7 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
         result = hip.allocate(plan.out_copy.nbytes, device, stream)
         temporaries.append(result)
         out_ptr = result.ptr
-        if plan.accumulate:
+        if plan.problem.accumulate:
             _copy(plan.out_copy.back, device, stream, out.ptr, out_ptr)
     if plan.one_launch:
         values = first_ptr, second_ptr, out_ptr, *vectors
@@ -494,14 +494,14 @@ def _group_scales(
         return cached[1]
     rows, columns = q.shape
     scale = q.scale
-    block = hip.allocate(group_scale_bytes(rows, columns, plan.groups), scale.device, stream)
+    block = hip.allocate(group_scale_bytes(rows, columns, plan.problem.groups), scale.device, stream)
     temporaries.append(block)
     scale._block.begin_read(stream)
     kernel = function(scale.device, "mx_group_scale")
     words = 4 * group_scale_step(columns) // 2
     launch(
         kernel,
-        group_slots(rows, plan.groups, _GROUP_UNIT) * -(-words // kernel.tile[0]),
+        group_slots(rows, plan.problem.groups, _GROUP_UNIT) * -(-words // kernel.tile[0]),
         stream,
         src=scale.ptr,
         dst=block.ptr,
@@ -511,7 +511,7 @@ def _group_scales(
         src_col_stride=scale.strides[1],
         rows=rows,
         cols=columns,
-        groups=plan.groups,
+        groups=plan.problem.groups,
         by_group=q.group_offsets is not None,
     )
     if q.group_offsets is not None:  # otherwise the next call may have other offsets

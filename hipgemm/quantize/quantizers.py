@@ -101,7 +101,7 @@ def quantize_fp8(
     along = None if axis is None else checks.axis(axis, ndim)
     number = checks.magnitude("eps", eps)
     given = _parse_amax(checks, amax, x, along, axis)
-    checks.value_or(_hip.existing_stream(stream), 0)
+    checks.value_or(_hip.existing_stream(function, stream), 0)
     checks.raise_all()
     assert form is not None
     assert number is not None
@@ -350,12 +350,11 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any
     else:
         checks.in_memory("q", q)
     to = checks.dtype("dtype", dtype, tuple(FORMATS.values()))
-    checks.value_or(_hip.existing_stream(stream), 0)
+    handle = checks.value_or(_hip.existing_stream(function, stream), 0)
     checks.raise_all()
     assert to is not None
     if q.device is None:
         return reference.dequantize(q, dtype=to.dtype)
-    handle = _hip.stream_handle(function, stream)
     with error_context(function), _hip.on_device(q.device):
         made, plan = dequantize_array(q, handle, to)
         count_call(Call(function, "dequantize", 0, q.data.nbytes + q.scale.nbytes + made.nbytes))
@@ -401,11 +400,10 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
             checks.add(TypeError, "dtype", required, array.dtype)
         if len(array.shape) != 2:
             checks.add(ValueError, "shape", "scale.ndim must be 2", f"scale.shape={array.shape}")
-    checks.value_or(_hip.existing_stream(stream), 0)
+    handle = checks.value_or(_hip.existing_stream(function, stream), 0)
     checks.raise_all()
     if not isinstance(scale, DeviceArray):
         return formats.pack_mx_scales(scale)
-    handle = _hip.stream_handle(function, stream)
     rows, blocks = scale.shape
     with error_context(function), _hip.on_device(scale.device):
         packed = new((-(-blocks // 4), rows), np.dtype(np.uint32), scale.device, handle)
@@ -460,7 +458,7 @@ def _check_mx(
             if x.shape[axis] % HADAMARD:
                 required = f"x.shape[{axis}] must be a multiple of {HADAMARD} for the Hadamard transform"
                 checks.add(ValueError, "hadamard", required, x.shape[axis], "pass hadamard=False")
-    checks.value_or(_hip.existing_stream(stream), 0)
+    checks.value_or(_hip.existing_stream(function, stream), 0)
     return checks, form or MXFP4_E2M1, tuple(found)
 
 

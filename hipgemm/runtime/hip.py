@@ -204,8 +204,9 @@ def parse_stream(stream: Any) -> int | Reason:
 _of_thread = threading.local()  # `function`: the last with a stream argument; `stop`, `errors`: of `block`
 
 
-def existing_stream(stream: Any) -> int | Reason:
-    """Parse a stream argument, and check that the stream exists."""
+def existing_stream(function: str, stream: Any) -> int | Reason:
+    """Parse the stream argument of a function, and check that the stream exists."""
+    _of_thread.function = function
     handle = parse_stream(stream)
     if isinstance(handle, Reason) or exists(handle):
         return handle
@@ -216,8 +217,7 @@ def stream_handle(function: str, stream: Any) -> int:
     """Parse a stream argument: None, an int, or an object with ``__int__``. Raise if it is invalid."""
     if stream is None:
         return 0
-    _of_thread.function = function
-    return value_or_raise(function, existing_stream(stream))
+    return value_or_raise(function, existing_stream(function, stream))
 
 
 def _unknown_stream(handle: int) -> str:
