@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hipgemm.array.device_array import upload_async
 from hipgemm.errors import RuntimeNotFoundError, requirement
-from hipgemm.formats.elements import BF16, F32, QUANTIZED
+from hipgemm.formats.elements import BF16, F32, QUANTIZED, named_format
 from hipgemm.formats.groups import group_slots
 from hipgemm.inspect.counters import emulator_counters
 from hipgemm.inspect.explain import ask, in_place
@@ -146,12 +146,11 @@ def counted_launch(
         "batch_inner": 1,
     }
     whole_m, whole_n, whole_k = whole or (m, n, k)
-    if kernel.layout == "nt":
-        values["k"] = _up(k, kernel.chunk)
     for side, name, rows, whole_rows in ((0, "a", m, whole_m), (1, "b", n, whole_n)):
         vectors, length = (k, whole_rows) if k_strided(kernel, side) else (rows, whole_k)
-        ld = _up(length, kernel.chunk)
-        values[name], values[f"ld{name}"] = memory(vectors * ld * kernel.bits // 8), ld
+        ld = _up(length, kernel.chunk(side))
+        bits = named_format((kernel.a, kernel.b)[side]).bits
+        values[name], values[f"ld{name}"] = memory(vectors * ld * bits // 8), ld
         if kernel.op.startswith("scaled") and (QUANTIZED[kernel.a].block or not single):
             blocked = bool(QUANTIZED[kernel.a].block)
             values[f"{name}_scale"] = memory(gemm_scale_bytes(whole_rows, k) if blocked else 4)
@@ -274,13 +273,15 @@ def _unique(cost: Cost, rows: int, columns: int) -> float:
     x = load.x
 
     def loaded(n: int, side: int) -> int:
-        return _up(n, kernel.chunk) if k_strided(kernel, side) else n
+        return _up(n, kernel.chunk(side)) if k_strided(kernel, side) else n
 
     def tile(m: int, n: int) -> float:
         return float(_tile(kernel, m, n, load.k_tiles, cost.splits > 1, (m, n, x.k))[UNIQUE_BYTES])
 
     a, b, both = loaded(rows, 0), loaded(columns, 1), tile(rows, columns)
-    fewer_rows, fewer_columns = (n // 2 // kernel.chunk * kernel.chunk for n in (rows, columns))
+    fewer_rows, fewer_columns = (
+        n // 2 // kernel.chunk(side) * kernel.chunk(side) for side, n in enumerate((rows, columns))
+    )
     if fewer_rows:
         row = (both - tile(fewer_rows, columns)) / (a - fewer_rows)
         column = (both - a * row) / b

@@ -22,7 +22,7 @@ import numpy as np
 from hipgemm import reference, testing
 from hipgemm.array.device_array import asarray, empty
 from hipgemm.errors import UnsupportedError, requirement
-from hipgemm.formats.elements import FORMATS, QUANTIZED, full_name
+from hipgemm.formats.elements import FORMATS, QUANTIZED, full_name, named_format
 from hipgemm.inspect.info import info
 from hipgemm.inspect.usage import reset_usage, usage
 from hipgemm.products.grouped import grouped_matmul, grouped_wgrad
@@ -286,10 +286,6 @@ def _nbytes(*arrays: Any) -> float:
     return float(sum(x.nbytes for x in arrays))
 
 
-def _bits(form: str) -> int:
-    return FORMATS[form].bits if form in FORMATS else QUANTIZED[form].bits
-
-
 def _offsets(m: int, groups: int, rng: np.random.Generator) -> Any:
     """Group ends as a router might leave them: even but for chance."""
     ends = np.sort(rng.integers(0, m + 1, groups - 1))
@@ -308,7 +304,7 @@ def _prepare(case: Case) -> Work:
             lambda s: matmul(x, y.T, out, stream=s),
             flop,
             _nbytes(a, w, out),
-            _bits(form),
+            named_format(form).bits,
             lambda z: testing.assert_gemm_close(z.get(), a, w.T),
         )
     if case.op.startswith("grouped"):
@@ -323,7 +319,7 @@ def _prepare(case: Case) -> Work:
             lambda s: dequantize(there, dtype=ml_dtypes.bfloat16, stream=s),
             0.0,
             _nbytes(q) + 2.0 * m * k,
-            _bits(form),
+            named_format(form).bits,
             lambda z: _same(z.get(), wanted),
         )
     call = QUANTIZERS[case.op]
@@ -331,12 +327,12 @@ def _prepare(case: Case) -> Work:
     specified = getattr(reference, case.op)
     made = 2.0 if case.op == "quantize_both" else 1.0
     reads = 2.0 if case.op == "quantize_fp8" else 1.0  # its own amax comes first
-    narrow = _bits(form) / 8 + (1 / QUANTIZED[form].block if QUANTIZED[form].block else 0)
+    narrow = named_format(form).bits / 8 + (1 / QUANTIZED[form].block if QUANTIZED[form].block else 0)
     return Work(
         lambda s: call(source, **options, stream=s),
         0.0,
         m * k * (2.0 * reads + made * narrow),
-        _bits(form),
+        named_format(form).bits,
         lambda z: _same_scaled(z, specified(host, **options)),
     )
 
@@ -358,7 +354,7 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
             lambda s: grouped_matmul(x, y.mT, offsets, stream=s),
             flop,
             _nbytes(a, w) + 2.0 * m * n,
-            _bits(form),
+            named_format(form).bits,
             check,
         )
     pair = [_random((m, columns), rng).astype(ml_dtypes.bfloat16) for columns in (n, k)]
@@ -379,7 +375,7 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
         lambda s: grouped_wgrad(left, right, offsets, stream=s),
         flop,
         _nbytes(*sides) + 2.0 * groups * n * k,
-        _bits(form),
+        named_format(form).bits,
         check_gradient,
     )
 

@@ -75,7 +75,8 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
             serves = listed.serving(product.operation, pair.name)
             for size in product.tiles.split():
                 for row, layout in serves:
-                    yield made(product, pair, listed.tiles[size], row, layout)
+                    if size in (row.tiles or product.tiles).split():
+                        yield made(product, pair, listed.tiles[size], row, layout)
     for single in listed.kernels:
         (product,) = [row for row in listed.products if row.operation == single.operation]
         serves = listed.serving(single.operation, single.pair)
@@ -113,8 +114,6 @@ def _product(
         "waves": waves,
         "threads": waves * WAVE_LANES,
         "schedule": tile.schedule,
-        # Elements in 16 bytes: K is a multiple of them, and a K tile has 8 chunks.
-        "chunk": int(pair.k) // 8,
         # Elements along K that share a scale; 0 where a row or all share one.
         "block": block or 0,
         "limits": {"waves_per_simd": int(tile.waves_per_simd), "valu_salu": int(limit)},

@@ -71,6 +71,12 @@ FORMATS: dict[str, Format] = {f.name: f for f in (BF16, F16, F32)}
 QUANTIZED: dict[str, Format] = {f.name: f for f in (FP8_E4M3, FP8_E5M2, MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1)}
 _BY_DTYPE: dict[np.dtype[Any], Format] = {f.dtype: f for f in FORMATS.values()}
 
+
+def named_format(name: str) -> Format:
+    """Return the format with this name."""
+    return FORMATS.get(name) or QUANTIZED[name]
+
+
 # FNUZ types encode other values than the OCP types: no Inf, no -0, and a different exponent bias.
 FNUZ = {
     np.dtype(ml_dtypes.float8_e4m3fnuz): _E4M3,

@@ -36,7 +36,6 @@ class Operand:
     row_scales: bool = False  # fp8 with one scale per row, or per column of the second operand
     scale_strides: tuple[int, ...] = ()  # of the scales in bytes along the same axes; 0: one scale for all
     no_tail_padding: bool = False  # the allocation may end inside a 4-byte word
-    widens: bool = False  # stored as 4-bit elements, to be expanded to the 8-bit ones described here
 
     @property
     def transposed(self) -> Operand:

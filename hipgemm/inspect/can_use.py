@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement, shown
-from ..formats.scaled import ScaledArray
 from ..kernels.manifest import code_object
 from ..layers.linear import grouped_linear, linear
 from ..layers.problem import forward_problem
@@ -15,7 +14,7 @@ from ..products.choose import Support, choices
 from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
 from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
-from ..products.problem import Problem, describe
+from ..products.problem import describe
 from ..products.run import cached_choices
 from ..runtime import hip
 from ..runtime.hip import parse_stream
@@ -65,14 +64,13 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
         given = inspect.signature(_FUNCTIONS[op]).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
-    widened = _widened(list(given.values())[:2])
     if op in _LAYERS:
         problem, reasons = forward_problem(op, **given)
     else:
         operation = _PRODUCTS[op][1]
         call = Arguments.named(operation, given)
         if not isinstance(stream, Reason) and (known := cached_choices(operation, call, arch)) is not None:
-            return Support.of(*known, _named(known[0], widened))
+            return Support.of(*known)
         problem, reasons = describe(operation, call)
     if isinstance(stream, Reason):
         reasons = [stream, *reasons]
@@ -86,14 +84,4 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
         return Support(None, (*reasons, Reason(KernelNotFoundError, "arch", str(error))))
     found, unsupported = choices(problem, kernels)
     reasons += unsupported
-    return Support(None, tuple(reasons)) if reasons else Support.of(problem, found, _named(problem, widened))
-
-
-def _widened(operands: list[Any]) -> list[bool]:
-    """For each operand, whether it is not cached as 8-bit elements."""
-    return [isinstance(q, ScaledArray) and "mxfp8" not in q._kernel_scales for q in operands]
-
-
-def _named(p: Problem, widened: list[bool]) -> list[str]:
-    pairs = zip(p.named(), widened, strict=False)
-    return [name for (name, x), new in pairs if x.widens and new]
+    return Support(None, tuple(reasons)) if reasons else Support.of(problem, found)

@@ -323,8 +323,8 @@ def copy_strided(
     )
 
 
-def bind_scale_order(device: int, strides: tuple[int, int], rows: int, k: int, bits: int) -> BoundLaunch:
-    """Bind the copy of e8m0 scales (rows, K/32) with these strides to the order of products."""
+def bind_scale_order(device: int, strides: tuple[int, int], rows: int, k: int, k_tile: int) -> BoundLaunch:
+    """Bind the copy of e8m0 scales (rows, K/32) with these strides to the order that a K tile needs."""
     kernel = function(device, "mx_gemm_scale")
     fixed: dict[str, Value] = {
         "src_row_stride": strides[0],
@@ -332,7 +332,7 @@ def bind_scale_order(device: int, strides: tuple[int, int], rows: int, k: int, b
         "rows": rows,
         "k": k,
         "step": gemm_scale_step(rows),
-        "bits": bits,
+        "k_tile": k_tile,
     }
     words = gemm_scale_bytes(rows, k) // 4
     return BoundLaunch(kernel, -(-words // kernel.tile[0]), ("src", "dst"), fixed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KernelNotFoundError
-from ..formats.elements import FORMATS, QUANTIZED, SCALE_RULES, Format
+from ..formats.elements import FORMATS, QUANTIZED, SCALE_RULES, named_format
 
 KERNEL_DIR = Path(__file__).parent
 MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
@@ -55,19 +56,15 @@ class Kernel:
     @property
     def bits(self) -> int:
         """Bits of an operand's element; of the wider operand if they differ."""
-        return max(_format(name).bits for name in (self.a, self.b))
+        return max(named_format(name).bits for name in (self.a, self.b))
 
-    @property
-    def chunk(self) -> int:
-        """Elements along K of one 16-byte chunk; K is a multiple of this."""
-        return 8 * CHUNK_BYTES // min(_format(name).bits for name in (self.a, self.b))
+    def chunk(self, side: int) -> int:
+        """Elements of the first (side 0) or second operand in a 16-byte chunk, or in several of 6 bits."""
+        bits = named_format((self.a, self.b)[side]).bits
+        return math.lcm(bits, 8 * CHUNK_BYTES) // bits
 
 
 _KERNEL_FIELDS = [field.name for field in fields(Kernel)]
-
-
-def _format(name: str) -> Format:
-    return FORMATS.get(name) or QUANTIZED[name]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,16 @@ SCALE_ROWS = 16  # rows of scales are padded to a multiple of this
 SCALE_ROW_BYTES = 2  # from row to row
 
 
+def scale_order(k_tile: int) -> str:
+    """The name, among an array's scales in kernel order, of that for kernels with this K tile."""
+    return f"gemm {k_tile}"
+
+
+def own_k_tile(bits: int) -> int:
+    """The K tile of products of a format with itself; 128 in all other products of MX formats."""
+    return 256 if bits == 4 else 128
+
+
 def gemm_scale_step(rows: int) -> int:
     """Rows of scales from block to block, for an operand that is K-major."""
     return -(-rows // SCALE_ROWS) * SCALE_ROWS

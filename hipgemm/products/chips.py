@@ -84,6 +84,7 @@ _GFX950 = Rates(
     matrix={
         16: Rate(2048, MACS, "ISA: 16x16x32 in 4 passes of 4 clocks, 4 SIMDs"),
         8: Rate(4096, MACS, "ISA: 16x16x128 in 8 passes of 4 clocks, 4 SIMDs"),
+        6: Rate(8192, MACS, "ISA: 16x16x128 in 4 passes of 4 clocks, 4 SIMDs"),
         4: Rate(8192, MACS, "ISA: 16x16x128 in 4 passes of 4 clocks, 4 SIMDs"),
     },
     vector=Rate(64, MACS, "ISA: 64 lanes in 4 clocks, 4 SIMDs"),

@@ -42,7 +42,7 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
     pitch, step = x.strides[-2:]
     item = x.format.itemsize
     if (vectors if strided else length) == 0:
-        return None if x.padded or kernel.op == "scaled_gemm" else "K=0"
+        return None
     if length > 1 and step != item:
         return f"{'MN'[side] if strided else 'K'} not contiguous"
     if vectors > 1 and pitch < length * item:
@@ -74,19 +74,12 @@ def leading_dimension(x: Operand, kernel: Kernel, side: int = 0) -> int:
     x, _ = major_view(x, kernel, side)
     vectors, length = x.shape[-2:]
     pitch = x.strides[-2] if vectors > 1 else padded_pitch(length, x.format.itemsize)
-    return pitch * 8 // x.format.bits
+    return -(-pitch * 8 // x.format.bits)
 
 
 def copy_pitch(x: Operand, kernel: Kernel, side: int = 0) -> int:
     """The pitch, in bytes, of an operand that is copied."""
     return padded_pitch(major_view(x, kernel, side)[0].shape[-1], x.format.itemsize)
-
-
-def kernel_k(k: int, kernel: Kernel) -> int:
-    """K as the kernel needs it: rounded up to whole chunks if both operands are K-contiguous."""
-    if k_strided(kernel, 0) or k_strided(kernel, 1):
-        return k
-    return max(kernel.op == "gemm", -(-k // kernel.chunk)) * kernel.chunk
 
 
 def direct(p: Problem, kernel: Kernel) -> bool:
@@ -398,11 +391,10 @@ class Support:
     not_built: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, p: Problem, found: Sequence[Choice], widened: Iterable[str] = ()) -> Support:
-        """The answer for the choices of a call; `widened` operands are expanded to 8 bits first."""
+    def of(cls, p: Problem, found: Sequence[Choice]) -> Support:
+        """The answer for the choices of a call."""
         best = found[0]
-        before = [(name, "expanded to 8 bits") for name in widened]
-        copies = tuple(f"{name}: {reason}" for name, reason in (*host_copies(p), *before, *best.copies))
+        copies = tuple(f"{name}: {reason}" for name, reason in (*host_copies(p), *best.copies))
         costs = tuple(choice.cost for choice in found)
         built = None if config.kernel else load_manifest().get(best.kernel.arch)
         tiles = built.left_out_tiles if built else ()

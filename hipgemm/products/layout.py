@@ -94,8 +94,7 @@ def on_device(p: Problem) -> Problem:
 
     If all products share `b` and the rows of `a` are equally spaced, the batch is merged into M.
     """
-    given = p.given or (p.a, p.b)
-    a, b = (_device_operand(x, y, p.k) for x, y in zip((p.a, p.b), given, strict=True))
+    a, b = (uploaded(x, p.k) for x in (p.a, p.b))
     out = p.out
     if out is None or out.device is None:
         strides = contiguous_strides(p.shape, p.out_format.itemsize)
@@ -133,13 +132,6 @@ def on_device(p: Problem) -> Problem:
         out=part(out, 2, (m, p.n)),
         batch=batch,
     )
-
-
-def _device_operand(x: Operand, given: Operand, k: int) -> Operand:
-    """An operand as a kernel will read it: uploaded, and expanded to 8 bits if needed."""
-    if x.widens and given.device is None:
-        return replace(x, scale_strides=uploaded(given, k).scale_strides)
-    return uploaded(x, k)
 
 
 def _scale_strides(x: Operand) -> Axes:

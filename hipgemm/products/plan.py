@@ -30,6 +30,7 @@ from ..kernels.scale_layout import (
     gemm_scale_bytes,
     gemm_scale_step,
     group_scale_step,
+    scale_order,
 )
 from ..runtime import device_errors, hip
 from ..runtime.tally import Call
@@ -39,7 +40,6 @@ from .choose import (
     copy_pitch,
     copy_reason,
     k_strided,
-    kernel_k,
     leading_dimension,
     out_copy_reason,
     scales_reason,
@@ -80,7 +80,6 @@ class OperandPlan:
     copy: Copy | None = None
     scales: ScalePlan | None = None
     group_scales: bool = False  # MX scales along the columns of groups of rows
-    widens: bool = False  # 4-bit elements that are expanded to 8 bits
 
 
 @dataclass(frozen=True)
@@ -191,12 +190,12 @@ def _plan_operand(
         y = x.transposed if k_strided(kernel, side) else x
         copy = copy_to_rows(reason, x.format.itemsize, y.shape, y.strides, pitch)
         steps = spread(copy.target[:-2], own_axes(x.strides), len(lead))
-        ld = pitch * 8 // x.format.bits
+        ld = -(-pitch * 8 // x.format.bits)
     scales, scale_steps = None, lead
     in_groups = bool(p.op.ragged == "k" and x.format.block)
     if x.scale_strides and reads and not in_groups:
-        scales, scale_steps = _scales(x, p.k, device)
-    return _KernelOperand(OperandPlan(name, copy, scales, in_groups, x.widens), ld, steps, scale_steps)
+        scales, scale_steps = _scales(x, p.k, kernel.tile[2], device)
+    return _KernelOperand(OperandPlan(name, copy, scales, in_groups), ld, steps, scale_steps)
 
 
 def _sides(a: _KernelOperand, b: _KernelOperand, scaled: bool, out_copy: Copy | None) -> dict[str, Any]:
@@ -205,7 +204,7 @@ def _sides(a: _KernelOperand, b: _KernelOperand, scaled: bool, out_copy: Copy | 
     return {"first": a.plan, "second": b.plan, "in_place": in_place, "out_copy": out_copy}
 
 
-def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
+def _scales(x: Operand, k: int, k_tile: int, device: int) -> tuple[ScalePlan, Axes]:
     """Plan the scales of an operand (.., rows, K); return also their batch strides in bytes."""
     strides = x.scale_strides
     rows, row = x.shape[-2], strides[-2]
@@ -230,12 +229,12 @@ def _scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
     plan = ScalePlan(
         gemm_scale_step(ordered),
         blocked=True,
-        cache_key="gemm" if not lead else "gemm many" if together else "gemm each",
+        cache_key=scale_order(k_tile) + ("" if not lead else " many" if together else " each"),
         starts=starts,
         nbytes=each * len(starts),
         # A kernel reads whole rows of scales from the start of a matrix, so it may read past the last matrix.
         padding=(ordered - rows) * SCALE_ROW_BYTES if together else 0,
-        order=bind_scale_order(device, (row, strides[-1]), ordered, k, x.format.bits) if rows and k else None,
+        order=bind_scale_order(device, (row, strides[-1]), ordered, k, k_tile) if rows and k else None,
     )
     return plan, spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
 
@@ -274,7 +273,7 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
         **_levels("b", batch.pair(b.steps)),
         "m": p.m,
         "n": p.n,
-        "k": kernel_k(p.k, kernel),
+        "k": p.k,
         "batch_inner": batch.inner,
         "splits": cost.splits,
         "split_tiles": cost.split_tiles,
@@ -348,7 +347,7 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
         fixed |= {f"{side}_scale_{row}": scales[-2], f"{side}_scale_block": scales[-1]}
         fixed |= _levels(side, batch.pair(x.strides[:-2])) | _levels(f"{side}_scale", batch.pair(scales[:-2]))
         where = ScalePlan() if x.scale_strides else None
-        plans.append(OperandPlan(name, None, where, widens=x.widens))
+        plans.append(OperandPlan(name, None, where))
         steps.append(x.strides[:-2])
         scale_steps.append(scales[:-2])
     out = p.out.strides

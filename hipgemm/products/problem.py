@@ -44,7 +44,7 @@ class Problem:
     batch: tuple[int, ...] = ()
     groups: int = 0
     accumulate: bool = False
-    given: tuple[Operand, Operand] | None = None  # the arguments, before they are expanded or quantized
+    given: tuple[Operand, Operand] | None = None  # the arguments, before they are quantized
 
     @property
     def batches(self) -> int:
@@ -134,7 +134,6 @@ def describe(op: Operation, call: Arguments) -> Described:
     given = [x, y]
     if op is MATMUL:
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        x, y = _widened(a, x, y, -1), _widened(b, y, x, -2)
     if isinstance(call.recipe, str) and call.recipe == "mxfp8":
         x, y = _quantized(x), _quantized(y)
     if op is MATMUL:
@@ -290,22 +289,6 @@ def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:
     if isinstance(call.offsets, Resident) and _in_memory(call.offsets):
         parts["group_offsets"] = bytes_of(call.offsets)
     return parts
-
-
-def _widened(q: Any, x: Operand, other: Operand, k_axis: int) -> Operand:
-    """Describe 4-bit elements that are multiplied with 8-bit ones: expanded to e4m3, without rounding."""
-    if not (x.format.bits == 4 and other.format.bits == 8):
-        return x
-    shape = q.shape
-    pitch = -(-shape[k_axis] // 16) * 16
-    matrix = pitch * shape[-3 - k_axis]
-    lead = [matrix * math.prod(shape[i + 1 : -2]) for i in range(len(shape) - 2)]
-    strides = (*lead, *((pitch, 1) if k_axis == -1 else (1, pitch)))
-    device = x.device or 0
-    form = QUANTIZED["mxfp8_e4m3"]
-    return replace(
-        x, shape=shape, strides=strides, format=form, address=0, device=device, padded=True, widens=True
-    )
 
 
 def _broadcast(x: Operand, batch: tuple[int, ...]) -> Operand:

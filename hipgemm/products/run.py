@@ -18,7 +18,6 @@ from ..formats.scaled import ScaledArray
 from ..kernels.launch import copy_strided, function, launch
 from ..kernels.manifest import MATRIX_ARCHS, code_object
 from ..kernels.scale_layout import group_scale_bytes, group_scale_step
-from ..quantize.plan import as_mxfp8
 from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
 from . import host
@@ -403,11 +402,6 @@ def _read(
     """Return the addresses of an operand, copied if needed, and of its scales."""
     if plan.op.ragged and not plan.reads:
         return 0, (0,) if isinstance(x, ScaledArray) else ()
-    if side.widens:
-        assert isinstance(x, ScaledArray)
-        if "mxfp8" not in x._kernel_scales:
-            tally.count_copy(plan.op.name, side.name, "expanded to 8 bits")
-        x = as_mxfp8(x, stream)
     stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
     stored._block.begin_read(stream)
     ptr = stored.ptr

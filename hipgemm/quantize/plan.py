@@ -14,9 +14,9 @@ from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
 from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
 from ..formats.scaled import ScaledArray, group_blocks
-from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch, launch_tiles
+from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch
 from ..kernels.manifest import CHUNK_BYTES, code_object
-from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes
+from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes, own_k_tile, scale_order
 from ..runtime import device_errors
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call, count_copy
@@ -144,7 +144,7 @@ class MxArray:
             self.axis,
             self.shape,
             hadamard=self.hadamard,
-            kernel_scales={"gemm": (block, ordered)} if ordered else {},
+            kernel_scales={scale_order(own_k_tile(self.form.bits)): (block, ordered)} if ordered else {},
         )
         return made, (data, scale, ordered)
 
@@ -441,40 +441,6 @@ def _aligned_rows(function: str, data: Rows, stream: int) -> tuple[list[_hip.Blo
     target = (block.ptr, pitch, 1)
     copy_strided(device, stream, 1, data.matrix, target, data.rows, data.length, pitch)
     return [block], block.ptr, pitch
-
-
-def as_mxfp8(q: ScaledArray, stream: int) -> ScaledArray:
-    """Return an mxfp4 matrix as mxfp8 with the same values. It is cached; its device is current."""
-    cached: ScaledArray | None = q._kernel_scales.get("mxfp8")
-    if cached is None or not cached.data._block.ptr:
-        form, device = QUANTIZED["mxfp8_e4m3"], q.data.device
-        source = as_rows(q.data, q.axis, stream)
-        length = q.shape[q.axis]
-        pitch = round_up(max(1, length), CHUNK_BYTES)
-        block = _hip.allocate(source.rows * pitch, device, stream)
-        if source.rows and length:
-            source.array._block.begin_read(stream)
-            temporaries, ptr, from_pitch = _aligned_rows("matmul", source, stream)
-            rows = source.rows
-            launch_tiles(
-                device,
-                "fp4_to_fp8",
-                rows,
-                length,
-                stream,
-                src=ptr,
-                dst=block.ptr,
-                src_pitch=from_pitch,
-                dst_pitch=pitch,
-                rows=rows,
-                cols=length,
-            )
-            del temporaries
-        layout = source.layout(form.dtype, length, pitch)
-        data = DeviceArray(block, block.ptr, *layout, padded=True)
-        cached = ScaledArray._make(data, q.scale, form, q.axis, q.shape, hadamard=q.hadamard)
-        q._kernel_scales["mxfp8"] = cached
-    return cached if cached.axis == q.axis else cached.mT
 
 
 def _has_aligned_rows(data: Rows) -> bool:

@@ -6,11 +6,11 @@
 #include "common/types.hpp"
 #include "quantize/logical_scales.hpp"
 
-// To GEMM order (scale_layout.hpp). step: rows padded to 16; bits of an element.
+// To GEMM order (scale_layout.hpp). step: rows padded to 16; k_tile: elements of a K tile.
 // clang-format off
 #define HIPGEMM_ScaleOrderArgs(X)                                                                 \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \
-  X(u32, step) X(u32, bits)
+  X(u32, step) X(u32, k_tile)
 // clang-format on
 
 namespace hipgemm {
@@ -29,7 +29,7 @@ HIPGEMM_DEVICE void mx_gemm_scale(const ScaleOrderArgs& args) {
   if (unit >= units) return;
   const LogicalScales from{args.src, args.src_row_stride, args.src_col_stride, args.rows,
                            (args.k + kScaleBlock - 1) / kScaleBlock};
-  const u32 tile_steps = args.bits == 4 ? 2 : 1;
+  const u32 tile_steps = args.k_tile / kStepElements;
   u32 value = 0;
 #pragma unroll
   for (u32 byte = 0; byte < 4; byte++) {

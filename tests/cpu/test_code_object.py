@@ -214,7 +214,7 @@ def test_rings_are_limited_by_lds():
 
 
 WAVES = {  # per SIMD: 8 if they fit, 7 with up to 72 registers, 6 with up to 80
-    **dict.fromkeys(("copy_strided_b1", "copy_strided_b2", "copy_strided_b4", "dequantize", "fp4_to_fp8"), 8),
+    **dict.fromkeys(("copy_strided_b1", "copy_strided_b2", "copy_strided_b4", "dequantize"), 8),
     **dict.fromkeys(("quantize_mxfp8", "split_reduce", "mx_gemm_scale", "mx_group_scale"), 8),
     **dict.fromkeys(("pack_mx_scales",), 8),
     **dict.fromkeys(("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows"), 7),

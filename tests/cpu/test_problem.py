@@ -311,8 +311,8 @@ MX4, MX4_HADAMARD = (reference.quantize_mxfp4(X, hadamard=h) for h in (False, Tr
         (MX8, MX8.T, "(3, 64) @ (64, 3) mxfp8_e4m3 -> bf16"),
         (MX8.T.T, MX8_E5M2.T, "(3, 64) @ (64, 3) mxfp8_e4m3 @ mxfp8_e5m2 -> bf16"),
         (MX8_COLUMNS.T, MX8_COLUMNS, "(64, 3) @ (3, 64) mxfp8_e4m3 -> bf16"),
-        (MX8, MX4.T, "(3, 64) @ (64, 3) mxfp8_e4m3 -> bf16"),  # 4-bit elements are widened
-        (MX4, MX8_E5M2.T, "(3, 64) @ (64, 3) mxfp8_e4m3 @ mxfp8_e5m2 -> bf16"),
+        (MX8, MX4.T, "(3, 64) @ (64, 3) mxfp8_e4m3 @ mxfp4_e2m1 -> bf16"),
+        (MX4, MX8_E5M2.T, "(3, 64) @ (64, 3) mxfp4_e2m1 @ mxfp8_e5m2 -> bf16"),
         (MX4_HADAMARD, MX4_HADAMARD.T, "(3, 64) @ (64, 3) mxfp4_e2m1 -> bf16"),
     ],
 )

@@ -142,7 +142,7 @@ def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: i
                 rows=rows,
                 k=k,
                 step=step,
-                bits=kernel.bits,
+                k_tile=kernel.tile[2],
             )
     return placed, step
 
@@ -226,8 +226,8 @@ class Product:
         kernel, (outer, inner) = self.kernel, self.batch
         (m, k), n = self.a.shape[-2:], self.b.shape[-2]
         a_strided, b_strided = kernel.layout[0] == "t", kernel.layout[1] == "n"
-        a = put_operand(memory, self.a, a_strided, kernel.chunk, gap)
-        b = put_operand(memory, self.b, b_strided, kernel.chunk, gap)
+        a = put_operand(memory, self.a, a_strided, kernel.chunk(0), gap)
+        b = put_operand(memory, self.b, b_strided, kernel.chunk(1), gap)
         epilogue = {"alpha": alpha, "out_type": FORMATS[out]}
         if col_scale is not None:
             epilogue["col_scale"] = memory.put(col_scale)
@@ -257,7 +257,7 @@ class Product:
             "ldb": b.ld,
             "b_outer": b.outer,
             "b_inner": b.inner,
-            "k": k if a_strided or b_strided else -(-k // kernel.chunk) * kernel.chunk,
+            "k": k,
         }
         groups = -(-m // kernel.tile[0]) * -(-n // kernel.tile[1]) * outer * inner
         if not split_tiles:

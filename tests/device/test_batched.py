@@ -326,10 +326,7 @@ def test_quantizers_order_scales_of_activations(format, rng):
 
 def test_4_bits_beside_8_in_batches(rng):
     four, eight = matrices((3, 17, 96), "mxfp4_e2m1", rng), matrices((3, 21, 96), "mxfp8_e5m2", rng)
-    assert predicted(four, eight.mT) == {"a: expanded to 8 bits"}
-    x, y = hg.asarray(four), hg.asarray(eight)
-    assert predicted(y, x.mT) == {"b: expanded to 8 bits"}
-    assert predicted(x, y.mT) == set()  # once only
+    assert predicted(four, eight.mT) == set()
     check(four, eight)
     check(eight, four)
     check(matrices((3, 17, 70), "mxfp8_e4m3", rng), matrices((5, 70), "mxfp4_e2m1", rng))

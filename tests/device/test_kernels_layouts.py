@@ -143,13 +143,13 @@ def test_more_rows_and_columns_around_the_operands(memory, name, k):
     kernel = GEMMS[name]
     m, n, more = 70, 65, 64
     # A contiguous K is padded to a multiple of 16 bytes.
-    k = k if kernel.layout == "tn" else -(-k // kernel.chunk) * kernel.chunk
+    k = k if kernel.layout == "tn" else -(-k // kernel.chunk(0)) * kernel.chunk(0)
     drawn = Product.draw(kernel, m, n, k)
     placed = []
     for side, x in enumerate((drawn.a, drawn.b)):
         inside = stored(kernel, side, x[0, 0])
         rows, columns = (size + more + more for size in inside.shape)
-        columns = -(-columns // kernel.chunk) * kernel.chunk
+        columns = -(-columns // kernel.chunk(0)) * kernel.chunk(0)
         full = np.full((rows, columns), np.nan, x.dtype)
         full[more : more + inside.shape[0], more : more + inside.shape[1]] = inside
         placed.append((memory.put(full) + (more * columns + more) * x.itemsize, columns))

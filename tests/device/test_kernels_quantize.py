@@ -478,24 +478,3 @@ def test_dequantize_every_code_and_scale(memory):
         q = hipgemm.ScaledArray(data, scale, form)
         expected = reference.dequantize(q)
         assert np.array_equal(dequantize(memory, q, "f32"), expected, equal_nan=True)
-
-
-def test_fp4_becomes_fp8(memory):
-    rng = np.random.default_rng(2)
-    for rows, cols in ((1, 1), (70, 160), (3, 33), (65, 300)):
-        chunk, used = -(-cols // 32) * 16, -(-cols // 16) * 16
-        packed = np.zeros((rows, chunk + 16), np.uint8)
-        packed[:, :chunk] = rng.integers(0, 256, (rows, chunk))
-        codes = np.stack((packed & 15, packed >> 4), axis=-1).reshape(rows, -1)
-        codes[:, cols:] = 0
-        packed = codes[:, 0::2] | codes[:, 1::2] << 4
-        target = filled(memory, rows * (used + 16))
-        launch_in_order(
-            _launch.function(0, "fp4_to_fp8"),
-            workgroups(rows, cols),
-            0,
-            *(memory.put(packed), target, packed.shape[1], used + 16, rows, cols),
-        )
-        got = taken(memory, target, rows, used + 16, used)
-        expected = codes[:, :used].view(ml_dtypes.float4_e2m1fn).astype(np.float32)
-        assert np.array_equal(got, expected.astype(ml_dtypes.float8_e4m3fn).view(np.uint8))

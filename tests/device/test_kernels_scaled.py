@@ -58,7 +58,7 @@ def storage(codes, chunk, ld):
     return full.reshape(-1)[: max(1, (rows - 1) * ld + padded)]
 
 
-def gemm_order(memory, scale, k, bits):
+def gemm_order(memory, scale, k, k_tile):
     """Scale bytes (rows, blocks) in the order that the kernels read; NaN around them in the source."""
     rows, blocks = scale.shape
     source = np.full((rows + 1, blocks + 2), 255, np.uint8)
@@ -73,7 +73,7 @@ def gemm_order(memory, scale, k, bits):
         0,
         memory.put(source) + 1,
         target,
-        *(blocks + 2, 1, rows, k, step, bits),
+        *(blocks + 2, 1, rows, k, step, k_tile),
     )
     return target, step
 
@@ -96,14 +96,14 @@ def gemm(
     """a @ b.T of elements with their scales; memory around C must not change."""
     about = KERNELS[kernel]
     (m, k), n = a.shape, b.shape[0]
-    chunk = about.chunk
-    padded = -(-k // chunk) * chunk
-    lda, ldb, ldc = max(chunk, padded) + gap * chunk, max(chunk, padded) + 2 * gap * chunk, n + gap
+    chunks = about.chunk(0), about.chunk(1)
+    lda, ldb = (max(1, -(-k // c)) * c + (i + 1) * gap * c for i, c in enumerate(chunks))
+    ldc = n + gap
     start, end = 8, 8 + (m - 1) * ldc + n
     before = np.full(end + 8, np.nan, dtype=TYPES[out])
     c = memory.put(before)
     if "_mx" in kernel:
-        scales = [gemm_order(memory, s, k, about.bits) for s in (a_scale, b_scale)]
+        scales = [gemm_order(memory, s, k, about.tile[2]) for s in (a_scale, b_scale)]
     else:
         scales = [(memory.put(s), int(s.size > 1)) for s in (a_scale, b_scale)]
     function = _launch.function(0, kernel)
@@ -111,15 +111,15 @@ def gemm(
         function,
         -(-m // function.tile[0]) * -(-n // function.tile[1]),
         0,
-        memory.put(storage(a, chunk, lda)),
-        memory.put(storage(b, chunk, ldb)),
+        memory.put(storage(a, chunks[0], lda)),
+        memory.put(storage(b, chunks[1], ldb)),
         c + start * before.itemsize,
         0 if device_alpha is None else memory.put(np.array([device_alpha], np.float32)),
         0 if col_scale is None else memory.put(col_scale),
         0 if bias is None else memory.put(bias),
         *(lda, ldb, ldc),
         *(0, 0, 0, 0, 0, 0, 0),  # strides of batch and splits
-        *(m, n, padded, 1, 1, 0, alpha, FORMATS[out]),
+        *(m, n, k, 1, 1, 0, alpha, FORMATS[out]),
         0 if bias is None else format_of(bias.dtype),
         *(scales[0][0], scales[1][0], scales[0][1], scales[1][1], 0, 0, 0, 0),
     )
