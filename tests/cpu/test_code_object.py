@@ -358,7 +358,7 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
     # Two tiles of four steps; all fetches of the last four steps may be in flight. So may the scales
     # loaded in the first step of a tile, but not beyond it.
     loads = int(2 * kernel["main_loop"]["vmem"])
-    split = [loads // 2] * 2 if kernel.get("block") and kernel["chunk"] == 32 else [loads, 0]
+    split = [loads // 2] * 2 if kernel.get("block") and kernel["tile"][2] == 256 else [loads, 0]
     fetches = kernel["main_loop"]["dma"]
     assert waits == [fetches + more for tile in split for more in (tile, tile, tile, 0)]
 

@@ -230,9 +230,10 @@ def make(seed: int) -> Case:
     if way < 0.12:
         kernel = "plain"
     elif way < 0.5:
-        wide = ["mxfp8_e4m3" if any(four) and not all(four) and f == "mxfp4_e2m1" else f for f in formats]
         kernels = [
-            x.name for x in code_object(_hip.arch(0)).kernels.values() if x.op in GEMMS and [x.a, x.b] == wide
+            x.name
+            for x in code_object(_hip.arch(0)).kernels.values()
+            if x.op in GEMMS and [x.a, x.b] == [*formats]
         ]
         if kernels:
             kernel = str(rng.choice(kernels))

@@ -140,7 +140,7 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
             codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(lines, -1)
         bytes_ = taken(memory, scale, blocks, scale_pitch, lines).T.copy()
         ordered = taken(memory, order, 1, size + 16, size)[0]
-        pointer, _ = gemm_order(memory, bytes_, k, bits)
+        pointer, _ = gemm_order(memory, bytes_, k, 256 if fp4 else 128)
         # Both conversions to GEMM order agree, padding included.
         assert np.array_equal(ordered, memory.get(pointer, np.empty(size, np.uint8)))
         nan_block = np.repeat(bytes_ == 255, 32, axis=1)[:, k:]
