@@ -29,8 +29,8 @@ struct RowTraits {
   static constexpr u32 kDataChunks = kRowBytes / kChunkBytes;
   static_assert(kDataChunks * kChunkBytes == kRowBytes, "a DMA fetches 16 bytes per lane");
   // 6-bit rows have 6 chunks, and LDS keeps 8 for them: then a DMA fills whole rows, and as many
-  // DMAs as for 8 bits fill a tile. (A DMA of 12 bytes per lane leaves the same gaps in LDS, 4
-  // bytes behind each 12, and ds_read_b96 takes 16 clocks, ds_read_b64 takes 4.)
+  // DMAs as for 8 bits fill a tile. (DMAs of 12 bytes per lane would leave gaps of 4 bytes; and
+  // ds_read_b96 takes 16 clocks, while three ds_read_b64 take 12 for twice as many bytes.)
   static constexpr u32 kRowChunks = kDataChunks <= 4 ? 4 : 8;
   static constexpr u32 kLdsRowBytes = kRowChunks * kChunkBytes;
 

@@ -190,7 +190,7 @@ def test_every_rate_says_where_it_is_from():
 
 # Dense peaks in TFLOP/s, as the makers publish them, by the bits of an element.
 PEAKS = {
-    "gfx950": {16: 2516, 8: 5033, 4: 10066},
+    "gfx950": {16: 2516, 8: 5033, 6: 10066, 4: 10066},
     "gfx942": {16: 1307, 8: 2615},
     "gfx90a": {16: 191.5},
     "gfx1100": {16: 123},

@@ -24,7 +24,6 @@ from hipgemm.products.choose import (
     PLAIN_CONSTRAINTS,
     choices,
     copy_reason,
-    kernel_k,
     leading_dimension,
     tiles,
 )
@@ -126,13 +125,6 @@ def test_copy_reason(x, reason):
 def test_copy_reason_where_k_is_the_outer_axis(x, reason):
     assert copy_reason(x, TRANSPOSED, 0) == reason
     assert copy_reason(x, TRANSPOSED, 1) == (reason and reason.replace("M not", "N not"))
-
-
-@pytest.mark.parametrize(("k", "padded"), [(0, 8), (1, 8), (8, 8), (9, 16), (4096, 4096)])
-def test_k_of_a_kernel(k, padded):
-    assert kernel_k(k, BIG) == padded
-    assert kernel_k(k, TRANSPOSED) == k
-    assert kernel_k(0, gemm("fp8", (64, 64, 128), op="scaled_gemm", form="fp8_e4m3")) == 0
 
 
 def test_leading():
