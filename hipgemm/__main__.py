@@ -27,6 +27,7 @@ from .inspect.usage import reset_usage, usage
 from .kernels.manifest import GEMMS, MATRIX_ARCHS, Kernel, code_object
 from .products.choose import PLAIN, k_strided
 from .products.matmul import matmul
+from .products.operation import OPERATIONS
 from .runtime import hip as _hip
 from .testing import assert_gemm_close, exact_grid, exact_scaled, random_matrix
 
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
     test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
     query = commands.add_parser("can-use", help="which kernel would serve a call, or why none would")
-    query.add_argument("op", choices=[*explain.OPERATIONS])
+    query.add_argument("op", choices=[*OPERATIONS])
     query.add_argument("a", help="shape of the first operand, such as 300x512; with T at the end: transposed")
     query.add_argument("b", help="shape of the second operand, such as 512x384T or 8x512x384")
     explain.add_options(query, "--input")

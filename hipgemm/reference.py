@@ -453,10 +453,11 @@ def _mx_operands(
     format: str | None,
     scaling: str | None,
     hadamard: bool | None,
+    offsets: Array | None = None,
 ) -> tuple[list[Any], list[Any]]:
-    """Return x, w and g blocked along their rows, and along their columns."""
+    """Return x, w and g blocked along their rows, and along their columns, of x and g within each group."""
     x, w, g = operands
-    (m, k), (n, _) = ((q[0] if isinstance(q, tuple) else q).shape for q in (x, w))
+    (m, k), (n, _) = ((q[0] if isinstance(q, tuple) else q).shape[-2:] for q in (x, w))
     hadamard = hadamard if recipe == "mxfp4" else False
     transform = {
         "k": _transform(k, hadamard, (x, -1), (w, -1)),
@@ -468,6 +469,9 @@ def _mx_operands(
     for operand, along, across, form in ((x, "k", "m", None), (w, "k", "n", None), (g, "n", "m", format)):
         one = _blocked(operand, -1, form or usual, scaling, transform[along])
         rows.append(one)
+        if offsets is not None and operand is not w:
+            columns.append(_in_groups(one if operand is x else g, offsets, form, scaling))
+            continue
         # mxfp8 requantizes the operands of the forward pass; mxfp4 and dy are quantized along both axes.
         again = recipe == "mxfp8" and operand is not g and isinstance(operand, np.ndarray)
         columns.append(_blocked(one if again else operand, -2, form or usual, scaling, transform[across]))
@@ -521,23 +525,11 @@ def grouped_linear_products(
     >>> float(grouped_wgrad(*products["dw"], np.array([0, 1, 3]))[1, 0, 0])
     2.0
     """
-    if recipe in ("bf16", "fp8"):
-        (a, b, g), _ = _plain_operands((x, w, dy), recipe, amax, format)
-        return {"y": (a, np.swapaxes(b, 1, 2) if recipe == "bf16" else b.mT), "dx": (g, b), "dw": (g, a)}
-    four = recipe == "mxfp4"
-    usual = "mxfp4_e2m1" if four else "mxfp8_e4m3"
-    n, k = w.shape[1:]
-    along_k = four and _transform(k, hadamard, (x, -1), (w, -1))
-    along_n = four and _transform(n, hadamard, (w, -2), (dy, -1))
-    a, b = (_blocked(q, -1, usual, scaling, along_k) for q in (x, w))
-    g = _blocked(dy, -1, format or usual, scaling, along_n)
-    across = w if four and isinstance(w, np.ndarray) else b  # mxfp4 is quantized along both axes
-    columns = [_in_groups(q, group_offsets, form, scaling) for q, form in ((dy, format), (a, None))]
-    return {
-        "y": (a, b.mT),
-        "dx": (g, _blocked(across, -2, usual, scaling, along_n)),
-        "dw": (columns[0], columns[1]),
-    }
+    make = _mx_operands if recipe.startswith("mx") else _plain_operands
+    rows, columns = make((x, w, dy), recipe, amax, format, scaling, hadamard, group_offsets)
+    w = rows[1]
+    transposed = np.swapaxes(w, 1, 2) if isinstance(w, np.ndarray) else w.mT
+    return {"y": (rows[0], transposed), "dx": (rows[2], columns[1]), "dw": (columns[2], columns[0])}
 
 
 def _in_groups(x: Any, offsets: Array, format: str | None, scaling: str | None) -> ScaledArray:

@@ -116,11 +116,6 @@ class DeviceArray(Resident):
         return not self._block.ptr
 
     @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, parse_dtype
-from ..formats.arrays import NoComparisons, on_host
+from ..formats.arrays import AnyArray, on_host
 from ..formats.checks import Checks, require_axes
 from ..formats.elements import F32, QUANTIZED
 from ..formats.scaled import ScaledArray
@@ -45,7 +45,7 @@ class PartScales:
         )
 
 
-class ShardedArray(NoComparisons):
+class ShardedArray(AnyArray):
     """An array with one part on each device or MPI rank. `shard` and `sharded_matmul` make it.
 
     Attributes
@@ -112,11 +112,6 @@ class ShardedArray(NoComparisons):
         if self._key is None:
             self._key = tuple([x._key for x in self.parts]), self.shape, self.axis, self.offsets
         return self._key
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -17,11 +17,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class NoComparisons:
-    """Refuses == and truth values. Python's own would compare identities, and be True for any array."""
+class AnyArray:
+    """What hipgemm's arrays share.
+
+    They refuse == and truth values: Python's own would compare identities, and be True for any array.
+    """
 
     __slots__ = ()
     _plural, _instead = "device arrays", "use .get()"
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
 
     def __bool__(self) -> bool:
         kind = self._plural.removesuffix("s")
@@ -34,11 +43,10 @@ class NoComparisons:
     __hash__ = object.__hash__
 
 
-class Resident(NoComparisons, ABC):
+class Resident(AnyArray, ABC):
     """The interface of an array in device memory. `DeviceArray` implements it."""
 
     __slots__ = ()
-    shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     device: int

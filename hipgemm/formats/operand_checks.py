@@ -11,8 +11,6 @@ import numpy as np
 from .arrays import Resident, device_name
 from .checks import Checks, python_number
 from .elements import BF16, F16, F32, QUANTIZED, Format, fnuz_hint, void_hint
-from .elements import dtype_name as dtype_name
-from .elements import dtype_names as dtype_names
 from .operand import Operand, bytes_of, operand_of, overlap, overlaps_itself
 from .scaled import ScaledArray
 

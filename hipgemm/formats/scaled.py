@@ -11,9 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import fault
-from .arrays import NoComparisons, array_device, array_hint, as_plain, device_name, layout_number
-from .arrays import Resident as Resident
-from .arrays import is_array as is_array
+from .arrays import (
+    AnyArray,
+    Resident,
+    array_device,
+    array_hint,
+    as_plain,
+    device_name,
+    is_array,
+    layout_number,
+)
 from .checks import Checks, python_number, read_shape, require_axes
 from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4, void_hint
 from .strides import swap_last_axes
@@ -22,7 +29,7 @@ HADAMARD = 16  # size of the transform
 _U8 = np.dtype(np.uint8)
 
 
-class ScaledArray(NoComparisons):
+class ScaledArray(AnyArray):
     """A quantized array: elements of a narrow type, and their scales. The quantizers make it.
 
     Products cache copies of the scales in a kernel's layout. Make a new array instead of changing the scales
@@ -131,11 +138,6 @@ class ScaledArray(NoComparisons):
         # The cache of scales in kernel layouts; shared by views.
         q._kernel_scales = {} if kernel_scales is None else kernel_scales
         return q
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -13,19 +13,14 @@ from ..layers.problem import forward_problem
 from ..products.choose import Support, choices
 from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
-from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL, Arguments, Operation
+from ..products.operation import OPERATIONS, Arguments
 from ..products.problem import describe
 from ..products.run import cached_choices
 from ..runtime import hip
 from ..runtime.hip import parse_stream
 
-_PRODUCTS: dict[str, tuple[Callable[..., Any], Operation]] = {
-    "matmul": (matmul, MATMUL),
-    "grouped_matmul": (grouped_matmul, GROUPED_MATMUL),
-    "grouped_wgrad": (grouped_wgrad, GROUPED_WGRAD),
-}
-_LAYERS: dict[str, Callable[..., Any]] = {"linear": linear, "grouped_linear": grouped_linear}
-_FUNCTIONS = {name: function for name, (function, _) in _PRODUCTS.items()} | _LAYERS
+_LISTED: tuple[Callable[..., Any], ...] = (matmul, grouped_matmul, grouped_wgrad, linear, grouped_linear)
+_FUNCTIONS = {function.__name__: function for function in _LISTED}
 
 
 def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> Support:
@@ -64,10 +59,10 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
         given = inspect.signature(_FUNCTIONS[op]).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
-    if op in _LAYERS:
+    operation = OPERATIONS.get(op)
+    if operation is None:
         problem, reasons = forward_problem(op, **given)
     else:
-        operation = _PRODUCTS[op][1]
         call = Arguments.named(operation, given)
         if not isinstance(stream, Reason) and (known := cached_choices(operation, call, arch)) is not None:
             return Support.of(*known)

@@ -18,11 +18,10 @@ from ..formats.strides import contiguous_strides, swap_last_axes
 from ..products.chips import CHIPS, chip_of
 from ..products.choose import Support
 from ..products.cost import Cost
-from ..products.operation import GROUPED_MATMUL, GROUPED_WGRAD, MATMUL
+from ..products.operation import OPERATIONS
 from .can_use import can_use
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
-OPERATIONS = {op.name: op for op in (MATMUL, GROUPED_MATMUL, GROUPED_WGRAD)}
 
 
 def _positive(text: str) -> int:

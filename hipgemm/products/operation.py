@@ -27,6 +27,7 @@ GROUPED_MATMUL = Operation("grouped_matmul", ("x", "w"), "grouped_matmul", "m", 
 GROUPED_WGRAD = Operation(
     "grouped_wgrad", ("dy", "x"), "grouped_wgrad", "k", (-2, -2), "M", "(G, N, K)", ndims=(2, 2)
 )
+OPERATIONS = {op.name: op for op in (MATMUL, GROUPED_MATMUL, GROUPED_WGRAD)}
 
 
 class Arguments(NamedTuple):

@@ -9,13 +9,13 @@ from typing import Any, Literal, TypeGuard
 import numpy as np
 
 from ..errors import Reason, shown
-from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, format_of
+from ..formats.arrays import Resident, is_array
+from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, dtype_name, dtype_names, format_of
 from ..formats.groups import offset_reasons, same_offsets, straddling
 from ..formats.operand import Operand, Shaped, bytes_of, operand_of
-from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks, dtype_name, dtype_names, shapes_named
-from ..formats.scaled import Resident, ScaledArray, is_array
+from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks, shapes_named
+from ..formats.scaled import ScaledArray
 from ..formats.strides import padded_pitch
-from .operation import GROUPED_MATMUL as GROUPED_MATMUL
 from .operation import MATMUL, Arguments, Operation
 
 Described = tuple["Problem | None", list[Reason]]
@@ -94,6 +94,7 @@ def describe(op: Operation, call: Arguments) -> Described:
     """Describe a call: the problem, or None if it is not defined, and every fault.
 
     >>> import ml_dtypes
+    >>> from hipgemm.products.operation import GROUPED_MATMUL
     >>> x, w = np.zeros((5, 8), ml_dtypes.bfloat16), np.zeros((2, 8, 3), ml_dtypes.bfloat16)
     >>> print(describe(GROUPED_MATMUL, Arguments(x, w, offsets=np.array([0, 2, 5])))[0])
     (5, 8) @ (2, 8, 3) bf16 -> bf16

@@ -8,8 +8,9 @@ import pytest
 from describing import describe_matmul
 
 from hipgemm import reference
+from hipgemm.formats.arrays import Resident
 from hipgemm.formats.operand import Operand, overlap
-from hipgemm.formats.scaled import Resident, ScaledArray
+from hipgemm.formats.scaled import ScaledArray
 from hipgemm.formats.strides import byte_range
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
