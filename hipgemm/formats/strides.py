@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+Axes = tuple[int, ...]
+
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Strides in bytes of a C-contiguous array.
@@ -19,6 +21,26 @@ def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(strides)
 
 
+def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axes]]:
+    """Merge adjacent axes that one stride can traverse, in all arrays.
+
+    >>> merge((2, 3, 1), (24, 8, 4), (0, 0, 0))
+    ((6,), [(8,), (0,)])
+    >>> merge((2, 3), (24, 8), (0, 8))
+    ((2, 3), [(24, 8), (0, 8)])
+    """
+    levels: list[tuple[int, Axes]] = []
+    for n, *steps in zip(shape, *strides, strict=True):
+        if n == 1:
+            continue
+        inner = tuple(steps)
+        if levels and all(before == n * step for before, step in zip(levels[-1][1], inner, strict=True)):
+            levels[-1] = levels[-1][0] * n, inner
+        else:
+            levels.append((n, inner))
+    return tuple(n for n, _ in levels), [tuple(steps[i] for _, steps in levels) for i in range(len(strides))]
+
+
 def restride(
     shape: tuple[int, ...], strides: tuple[int, ...], extents: tuple[int, ...]
 ) -> tuple[int, ...] | None:
@@ -29,22 +51,16 @@ def restride(
     """
     if 0 in extents:
         return contiguous_strides(extents, strides[-1] if strides else 1)
-    runs: list[list[int]] = []  # extent and stride of merged axes, the last one first
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n == 1:
-            continue
-        if runs and stride == runs[-1][0] * runs[-1][1]:
-            runs[-1][0] *= n
-        else:
-            runs.append([n, stride])
+    merged, (steps,) = merge(shape, strides)
+    runs = list(zip(merged, steps, strict=True))
     found: list[int] = []
-    left, step = runs.pop(0) if runs else (1, 0)
+    left, step = runs.pop() if runs else (1, 0)
     for n in reversed(extents):
         if n == 1:
             found.append(step * left)
             continue
         if left == 1 and runs:
-            left, step = runs.pop(0)
+            left, step = runs.pop()
         if left % n:
             return None
         found.append(step)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..formats.operand import Operand
-from ..formats.strides import contiguous_strides, padded_pitch
+from ..formats.strides import contiguous_strides, merge, padded_pitch
 from .problem import Problem
 
 Axes = tuple[int, ...]
@@ -139,26 +139,6 @@ def _scale_strides(x: Operand) -> Axes:
 
 
 # ---- axes ------------------------------------------------------------------------------------------
-
-
-def merge(shape: Sequence[int], *strides: Sequence[int]) -> tuple[Axes, list[Axes]]:
-    """Merge adjacent axes that one stride can traverse, in all arrays.
-
-    >>> merge((2, 3, 1), (24, 8, 4), (0, 0, 0))
-    ((6,), [(8,), (0,)])
-    >>> merge((2, 3), (24, 8), (0, 8))
-    ((2, 3), [(24, 8), (0, 8)])
-    """
-    levels: list[tuple[int, Axes]] = []
-    for n, *steps in zip(shape, *strides, strict=True):
-        if n == 1:
-            continue
-        inner = tuple(steps)
-        if levels and all(before == n * step for before, step in zip(levels[-1][1], inner, strict=True)):
-            levels[-1] = levels[-1][0] * n, inner
-        else:
-            levels.append((n, inner))
-    return tuple(n for n, _ in levels), [tuple(steps[i] for _, steps in levels) for i in range(len(strides))]
 
 
 class Batch:

@@ -12,7 +12,7 @@ import numpy as np
 from ..array.device_array import DeviceArray
 from ..formats.elements import F32
 from ..formats.operand import Operand
-from ..formats.strides import byte_range, contiguous_strides
+from ..formats.strides import byte_range, contiguous_strides, merge
 from ..kernels.launch import (
     NO_SCALES,
     POINTERS,
@@ -46,7 +46,7 @@ from .choose import (
     tiles,
     workgroups,
 )
-from .layout import Batch, Copy, copy_to_rows, merge, own_axes, spread
+from .layout import Batch, Copy, copy_to_rows, own_axes, spread
 from .operation import Operation
 from .problem import Problem
 

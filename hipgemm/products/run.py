@@ -15,6 +15,7 @@ from ..formats.checks import python_number
 from ..formats.elements import BLOCK, nearest_float
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.scaled import ScaledArray
+from ..formats.strides import merge
 from ..kernels.launch import copy_strided, function, launch
 from ..kernels.manifest import MATRIX_ARCHS, code_object
 from ..kernels.scale_layout import group_scale_bytes, group_scale_step
@@ -22,7 +23,7 @@ from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
 from . import host
 from .choose import PLAIN, Choice, choices
-from .layout import Copy, merge
+from .layout import Copy
 from .operation import Arguments, Operation
 from .plan import OperandPlan, Plan, ScalePlan, build
 from .problem import Problem, describe

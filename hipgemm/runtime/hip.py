@@ -364,11 +364,8 @@ def wait_for(waiting: int, stream: int) -> None:
     if not (alive(stream) and alive(waiting)):
         block("hipDeviceSynchronize")
         return
-    events = runtime().events[current_device(), False]
-    event = events.acquire()
-    call("hipEventRecord", event.ptr, stream)
-    call("hipStreamWaitEvent", waiting, event.ptr, 0)
-    events.idle.append(event)
+    device = current_device()
+    wait_across(device, waiting, device, stream)
 
 
 def wait_across(waiting_device: int, waiting: int, device: int, stream: int) -> None:
