@@ -202,12 +202,14 @@ demo:
 	@+$(call in_parallel,$(READY) $(EMULATOR) $(MANIFEST),LEVELS="$(LEVELS)")
 	@$(RUN) examples/quickstart.py
 
-# Tests that need a feature of the emulator run on it, in processes of their own; all others on the runtime that
-# HIPGEMM_RUNTIME asks for. pytest ends with 1 where tests fail, with 5 where PYTEST_ARGS leaves none in a part.
+# On the emulator all tests in one run. Else those that need a feature of the emulator run on it, in processes of their
+# own, after all others on the runtime that HIPGEMM_RUNTIME asks for. pytest ends with 1 where tests fail, with 5 where
+# PYTEST_ARGS leaves none in a part.
 # -n auto: as many processes as there are cores, and one where a GPU serves the tests (tests/session_runtime.py).
+PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")
 test:
 	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
-	@status=0; for part in others emulated; do \
+	@parts=$$($(RUN) -W ignore -c '$(PARTS)') || exit; status=0; for part in $$parts; do \
 	  $(RUN) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
 	done; exit $$status

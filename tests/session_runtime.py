@@ -3,7 +3,8 @@
 A process has one runtime. What HIPGEMM_RUNTIME asks for (or what auto chooses) is opened first, so that no
 test can open another; a run that cannot have what it asks for ends at once. Child processes are held to the
 same. Tests that need a feature of the emulator have the marker `emulator` with the reason, and run
-there only. `make test` runs them in a process of their own: --part=others is followed by --part=emulated.
+there only. Where the runtime is another one, `make test` runs them in processes of their own: --part=others
+is followed by --part=emulated.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class SessionRuntime:
 
     def __init__(self, config: pytest.Config):
         self.config = config
-        self.part: str | None = config.getoption("part")
+        self.part: str = config.getoption("part")
         self.listing: bool = config.getoption("needs")
         self.runtime: str | None = None
         self.summary = ""
@@ -75,12 +76,13 @@ class SessionRuntime:
             emulated = bool(needed)
             self.needs.setdefault(needed, Counter())[_function(item)] += 1
             wanted = self.runtime == "emulator" if emulated else True
-            if self.part:
+            if self.part != "all":
                 wanted = wanted and emulated == (self.part == "emulated")
             (here if wanted else left_out).append(item)
         if left_out:
             self.config.hook.pytest_deselected(items=left_out)
-            items[:] = here
+        # The longest tests first: so that one process does not wait for them when the others have ended.
+        items[:] = sorted(here, key=lambda item: item.get_closest_marker("install") is None)
         if self.listing:
             items[:] = []
 
@@ -112,7 +114,7 @@ class SessionRuntime:
         )
         line(f"hipgemm on {self.summary}")
         line(f"tests of device, multi and bridge on {self.runtime}: {counts}")
-        if self.runtime != "emulator" and self.part is None:
+        if self.runtime != "emulator" and self.part == "all":
             line(
                 "tests that need the emulator are not among these; they run by: "
                 "python -m pytest --part=emulated"

@@ -20,6 +20,7 @@ constexpr uint64_t kSmall = 32 << 10;  // up to here from slabs
 constexpr uint64_t kSlab = uint64_t{1} << 20;
 constexpr uint64_t kAlign = 256;  // hipMalloc's alignment; also the gap between blocks
 constexpr uint64_t kPoisonLimit = uint64_t{256} << 20;
+constexpr uint64_t kHugePageLimit = uint64_t{1} << 30;  // larger blocks are rarely used as a whole
 constexpr size_t kRest = 64;          // freed small blocks of a class before one is reused
 constexpr size_t kQuarantine = 1024;  // freed large ranges before addresses are released
 constexpr size_t kHistory = 4096;     // freed blocks remembered for reports
@@ -63,7 +64,8 @@ void Allocator::map_large(Block& block) {
     munmap(reinterpret_cast<void*>(block.map_base), block.map_bytes);
     fail(hipErrorOutOfMemory, "the host has no room for ", block.bytes, " bytes");
   }
-  if (align == kHugePage) madvise(reinterpret_cast<void*>(block.base), body, MADV_HUGEPAGE);
+  if (align == kHugePage && block.bytes <= kHugePageLimit)
+    madvise(reinterpret_cast<void*>(block.base), body, MADV_HUGEPAGE);
   try {
     ours_[block.map_base] = block.map_base + block.map_bytes;
   } catch (...) {

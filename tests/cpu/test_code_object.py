@@ -25,7 +25,7 @@ import code_object  # noqa: E402
 import units  # noqa: E402
 from archs import ARCHS  # noqa: E402
 from figures import complete  # noqa: E402
-from instances import all_instances, instances_for, is_gemm, unit_source  # noqa: E402
+from instances import all_instances, instances_for, is_gemm  # noqa: E402
 from kernels import CACHE  # noqa: E402
 from limits import MAX_BYTES, faults, file_faults  # noqa: E402
 from loops import classify, main_loop  # noqa: E402
@@ -118,29 +118,6 @@ def test_no_fp8_instruction_where_it_means_another_format(assembly):
     assert "cvt_pk_fp8" in assembly["gfx950"]
     for arch in set(ARCHS) - {"gfx950"}:
         assert not re.search(r"v_cvt\w*_(fp8|bf8|fp4)", assembly[arch]), arch
-
-
-def test_portable_kernels_are_cuda_too(toolchain, tmp_path):
-    """The same sources compile to PTX; the differences are in hip_device.hpp."""
-    listed = instances_for(toolchain, ARCHS["gfx90a"])
-    (tmp_path / "unit.def").write_text(unit_source(listed))
-    cuda = ("-x", "cuda", "--cuda-gpu-arch=sm_90a", "--cuda-device-only", "-nocudainc", "-nocudalib")
-    # By default CUDA's compiler contracts to FMA what must be rounded twice.
-    flags = (
-        "-std=c++20",
-        "-O3",
-        "-ffp-contract=on",
-        "-I.",
-        f"-I{tmp_path}",
-        '-DHIPGEMM_INSTANCES="unit.def"',
-    )
-    command = [*toolchain.clang, *cuda, *flags, "-S", "kernels.hip", "-o", tmp_path / "k.ptx"]
-    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "k.ptx").read_text()
-    assert set(re.findall(r"\.entry (\w+)", text)) == {i.kernel["name"] for i in listed}
-    assert ".local" not in text, "arrays in memory"
-    assert not re.search(r"\b(add|sub|mul)\.f32", text), "free to be fused"
 
 
 @every_kernel

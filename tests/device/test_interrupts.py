@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -63,11 +63,8 @@ class Arrays:
 
 
 @pytest.fixture(scope="module")
-def arrays() -> Iterator[Arrays]:
-    gc.collect()
-    gc.freeze()  # or collecting garbage would take most of the time
-    yield Arrays()
-    gc.unfreeze()
+def arrays() -> Arrays:
+    return Arrays()
 
 
 def scaled(q: hg.ScaledArray) -> list[np.ndarray]:

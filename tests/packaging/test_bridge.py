@@ -61,11 +61,29 @@ def test_every_function_that_is_used_is_exported(environment, run_python):
     assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
-def test_kernels_take_the_arguments_of_the_manifest(environment):
+@pytest.fixture(scope="module")
+def built(environment):
+    """The manifest's entry, and the text."""
+    entry = json.loads((ROOT / "hipgemm/kernels/bridge.json").read_text())["archs"]["sm_90a"]
+    return entry, (ROOT / "hipgemm/kernels" / entry["file"]).read_text()
+
+
+def test_all_portable_kernels_are_cuda_too(built):
+    """The same sources compile to PTX; the differences are in hip_device.hpp."""
+    entry, text = built
+    manifest = json.loads((ROOT / "hipgemm/kernels/manifest.json").read_text())
+    portable = {kernel["name"] for kernel in manifest["archs"]["gfx90a"]["kernels"]}
+    assert {kernel["name"] for kernel in entry["kernels"]} == portable
+    assert set(re.findall(r"\.entry (\w+)", text)) == portable
+    assert ".local" not in text, "arrays in memory"
+    # By default CUDA's compiler contracts to FMA what must be rounded twice.
+    assert not re.search(r"\b(add|sub|mul)\.f32", text), "free to be fused"
+
+
+def test_kernels_take_the_arguments_of_the_manifest(built):
     """In their order, each at a multiple of its size: the driver does not repack them."""
-    built = json.loads((ROOT / "hipgemm/kernels/bridge.json").read_text())["archs"]["sm_90a"]
-    text = (ROOT / "hipgemm/kernels" / built["file"]).read_text()
-    for kernel in built["kernels"]:
+    entry, text = built
+    for kernel in entry["kernels"]:
         (parameters,) = re.findall(rf"\.entry {kernel['name']}\(\n([^)]*)\)", text)
         sizes = [int(bits) // 8 for bits in re.findall(r"\.param \.[buf](\d+)", parameters)]
         assert sizes == [argument["size"] for argument in kernel["args"]]

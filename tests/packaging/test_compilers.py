@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.install
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the packages are unpacked, some 400 MB each."""
+    """Where the packages are unpacked."""
     folder = tmp_path_factory.mktemp("releases")
     yield folder
     shutil.rmtree(folder)
@@ -28,24 +29,18 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def rocm_bin(releases: Path, release: str, driver: str) -> Path:
     """A folder as ROCm's, with that release's clang and linker."""
     unpacked = releases / release
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-compile",
-        "--retries",
-        "1",
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries", "1"]
     done = subprocess.run(
-        [*command, "--target", unpacked, f"ziglang=={release}"], capture_output=True, text=True, check=False
+        [*command, "--dest", unpacked, f"ziglang=={release}"], capture_output=True, text=True, check=False
     )
     if "connection broken" in done.stderr:
         pytest.skip(f"the package index cannot be reached, so there is no ziglang=={release}")
     assert done.returncode == 0, done.stderr
+    (wheel,) = map(zipfile.ZipFile, unpacked.glob("*.whl"))
+    parts = ("ziglang/zig", "ziglang/lib/include/")  # libraries of C are most of it
+    wheel.extractall(unpacked, [name for name in wheel.namelist() if name.startswith(parts)])
     zig = unpacked / "ziglang" / "zig"
+    zig.chmod(0o755)
     folder = releases / f"rocm-{release}" / "bin"
     folder.mkdir(parents=True)
     for name, tool in ((driver, f"clang -resource-dir={unpacked}/ziglang/lib"), ("ld.lld", "ld.lld")):

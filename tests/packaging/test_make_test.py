@@ -124,25 +124,35 @@ def test_asking_for_the_emulator_needs_the_marker(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("others", "emulated", "status"),
-    [(0, 0, 0), (1, 0, 2), (0, 1, 2), (5, 0, 0), (0, 5, 0), (2, 0, 2), (1, 1, 2)],
+    ("runtime", "ends", "status", "runs"),
+    [
+        ("rocm", {}, 0, ["others", "emulated"]),
+        ("rocm", {"others": 1}, 2, ["others", "emulated"]),
+        ("rocm", {"emulated": 1}, 2, ["others", "emulated"]),
+        ("rocm", {"others": 5, "emulated": 5}, 0, ["others", "emulated"]),
+        ("rocm", {"others": 2}, 2, ["others"]),
+        ("emulator", {}, 0, ["all"]),
+        ("emulator", {"all": 1}, 2, ["all"]),
+        ("emulator", {"all": 5}, 0, ["all"]),
+    ],
 )
-def test_status_of_make_test(tmp_path, others, emulated, status):
+def test_status_of_make_test(rocm, tmp_path, runtime, ends, status, runs):
     """make's own is 2 for any failure. No second part after a first that ended early, as without a GPU."""
     python, record = tmp_path / "python", tmp_path / "record"
-    python.write_text(
-        f'#!/bin/sh\ncase "$*" in\n  *--part=others*) echo others >> {record}; exit {others} ;;\n'
-        f"  *--part=emulated*) echo emulated >> {record}; exit {emulated} ;;\nesac\n"
+    parts = "".join(
+        f"  *--part={part}*) echo {part} >> {record}; exit {ends.get(part, 0)} ;;\n"
+        for part in ("all", "others", "emulated")
     )
+    python.write_text(f'#!/bin/sh\ncase "$*" in\n{parts}esac\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
+    variables = {"BUILD_PYTHON": str(python), "HIPGEMM_RUNTIME": runtime, "ROCM_PATH": str(rocm)}
     done = subprocess.run(
-        ["make", "-s", "-o", "emulator", "-o", "kernels", "test"],
+        ["make", "-s", "test"],
         cwd=ROOT,
-        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-        | {"BUILD_PYTHON": str(python)},
+        env={name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | variables,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == status, done.stderr
-    assert record.read_text().split() == (["others"] if others == 2 else ["others", "emulated"])
+    assert record.read_text().split() == runs

@@ -128,10 +128,10 @@ def test_the_emulator_is_compiled(tmp_path, compiler):
     python = copy_sources(tmp_path / (ODD + NEWLINE).ljust(200, "n"))
     if compiler and not shutil.which(compiler):
         pytest.skip("there is no c++")
-    target = f"build/{'cxx' if compiler else 'zig'}/loader.o"
+    target = f"build/{'cxx' if compiler else 'zig'}/count.o"
     made = python.parent / target
     times = []
-    for touched in (None, None, "emulator/loader/elf.hpp"):
+    for touched in (None, None, "emulator/count/counting.hpp"):
         if touched:
             os.utime(python.parent / touched)
         done = run("make", target, cwd=python.parent, BUILD_PYTHON=python, CXX=compiler)
