@@ -21,7 +21,7 @@ from .errors import (
     RuntimeNotFoundError,
     UnsupportedError,
 )
-from .formats.elements import pack_fp4, unpack_fp4
+from .formats.elements import pack_fp4, pack_fp6, unpack_fp4, unpack_fp6
 from .formats.scaled import ScaledArray
 from .inspect.can_use import can_use
 from .inspect.counters import EmulatorCounters, EmulatorLaunch, emulator_counters
@@ -39,7 +39,9 @@ from .quantize.quantizers import (
     quantize_both,
     quantize_fp8,
     quantize_mxfp4,
+    quantize_mxfp6,
     quantize_mxfp8,
+    transpose_quantize_mxfp6,
     transpose_quantize_mxfp8,
 )
 from .runtime.memory import MemoryStats, limit_memory, memory_stats, trim
@@ -88,19 +90,23 @@ __all__ = [
     "matmul",
     "memory_stats",
     "pack_fp4",
+    "pack_fp6",
     "pack_mx_scales",
     "quantize_both",
     "quantize_fp8",
     "quantize_mxfp4",
+    "quantize_mxfp6",
     "quantize_mxfp8",
     "reset_usage",
     "shard",
     "sharded_matmul",
     "sharding",
     "synchronize",
+    "transpose_quantize_mxfp6",
     "transpose_quantize_mxfp8",
     "trim",
     "unpack_fp4",
+    "unpack_fp6",
     "usage",
     "zeros",
 ]

@@ -18,7 +18,7 @@ from . import reference
 from .array.device_array import asarray
 from .config import config
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format
+from .formats.elements import BF16, F16, F32, FORMATS, Format
 from .formats.scaled import ScaledArray
 from .inspect import explain
 from .inspect.explain import in_place
@@ -158,17 +158,11 @@ def _operand(
     q = (
         exact_scaled(shape, rng, form)
         if exact
-        else _quantized(random_matrix(shape, rng, dtype=np.float32), form)
+        else reference.quantize(random_matrix(shape, rng, dtype=np.float32), form)
     )
     if transposed:
         q = ScaledArray(np.ascontiguousarray(q.data.T).T, q.scale, form, axis=q.axis)
     return q
-
-
-def _quantized(x: np.ndarray[Any, Any], form: str) -> ScaledArray:
-    if form == "mxfp4_e2m1":
-        return reference.quantize_mxfp4(x, hadamard=False)
-    return (reference.quantize_mxfp8 if QUANTIZED[form].block else reference.quantize_fp8)(x, format=form)
 
 
 def _can_use(args: argparse.Namespace) -> int:

@@ -34,6 +34,8 @@ Matrix = Array | ScaledArray
 
 FP8 = ("fp8_e4m3", "fp8_e5m2")
 MXFP8 = ("mxfp8_e4m3", "mxfp8_e5m2")
+MXFP6 = ("mxfp6_e2m3", "mxfp6_e3m2")
+MXFP4 = ("mxfp4_e2m1",)
 
 
 # ---- products --------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
     """Elements and scales in float32; scales are repeated over their blocks."""
     data, scale = q.data, q.scale
     if data.dtype == np.uint8:
-        data = unpack_along(data, q.axis, q.shape[q.axis])
+        data = unpack_along(data, QUANTIZED[q.format], q.axis, q.shape[q.axis])
     if QUANTIZED[q.format].block and q.group_offsets is not None:
         scale = _spread_groups(q)
     elif QUANTIZED[q.format].block:
@@ -283,6 +285,23 @@ def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard:
     return _quantize_mx("quantize_mxfp4", x, axis, scaling, MXFP4_E2M1, hadamard)
 
 
+@on_host
+def quantize_mxfp6(
+    x: Array, *, axis: int = -1, scaling: str = "even", format: str = "mxfp6_e2m3"
+) -> ScaledArray:
+    """Quantize to 6 bits with one power-of-two scale per 32 elements along `axis`.
+
+    Examples
+    --------
+    >>> q = quantize_mxfp6(np.array([7.8, 5.2, -1.0], np.float32))
+    >>> q.data.astype(np.float32), q.scale.view(np.uint8)
+    (array([ 4. ,  2.5, -0.5], dtype=float32), array([128], dtype=uint8))
+    """
+    function = "quantize_mxfp6"
+    form = checked(function, lambda checks: checks.format(format, MXFP6))
+    return _quantize_mx(function, x, axis, scaling, form)
+
+
 def _quantize_mx(
     function: str, x: Array, axis: int, scaling: str, form: Format, transform: bool = False
 ) -> ScaledArray:
@@ -315,6 +334,24 @@ def _quantize_mx(
 
 
 @on_host
+def quantize(x: Array, format: str, **options: Any) -> ScaledArray:
+    """Quantize by the quantizer of a format; to mxfp4 without the Hadamard transform by default.
+
+    Examples
+    --------
+    >>> quantize(np.ones((2, 64), np.float32), "mxfp6_e3m2", axis=0)
+    ScaledArray(shape=(2, 64), format='mxfp6_e3m2', axis=-2, host)
+    """
+    form = checked("quantize", lambda checks: checks.format(format))
+    if form is MXFP4_E2M1:
+        return quantize_mxfp4(x, **{"hadamard": False, **options})
+    for names, call in ((FP8, quantize_fp8), (MXFP8, quantize_mxfp8), (MXFP6, quantize_mxfp6)):
+        if format in names:
+            return call(x, format=format, **options)
+    raise AssertionError(format)
+
+
+@on_host
 def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, ScaledArray]:
     """Return `x` quantized along its last axis, and along its first axis.
 
@@ -324,11 +361,9 @@ def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, S
     >>> rows.scale.shape, columns.scale.shape
     ((2, 2), (1, 64))
     """
-    form = checked("quantize_both", lambda checks: checks.format(format, (*MXFP8, "mxfp4_e2m1")))
-    if form is MXFP4_E2M1:
-        return quantize_mxfp4(x, axis=-1, **options), quantize_mxfp4(x, axis=0, **options)
-    options["format"] = format
-    return quantize_mxfp8(x, axis=-1, **options), quantize_mxfp8(x, axis=0, **options)
+    form = checked("quantize_both", lambda checks: checks.format(format, (*MXFP8, *MXFP6, *MXFP4)))
+    options = {"hadamard": True, **options} if form is MXFP4_E2M1 else options
+    return quantize(x, format, axis=-1, **options), quantize(x, format, axis=0, **options)
 
 
 @on_host
@@ -341,6 +376,18 @@ def transpose_quantize_mxfp8(x: Array, **options: Any) -> ScaledArray:
     (3, 2)
     """
     return quantize_mxfp8(x.T, axis=-1, **options)
+
+
+@on_host
+def transpose_quantize_mxfp6(x: Array, **options: Any) -> ScaledArray:
+    """Return the transpose of `x`, quantized along its last axis.
+
+    Examples
+    --------
+    >>> transpose_quantize_mxfp6(np.ones((64, 3), np.float32)).scale.shape
+    (3, 2)
+    """
+    return quantize_mxfp6(x.T, axis=-1, **options)
 
 
 @on_host
@@ -496,8 +543,8 @@ def _blocked(x: Any, axis: int, format: str, scaling: str | None, hadamard: bool
             x, format = dequantize(part, dtype=FORMATS["bf16"].dtype), part.format
     options: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
     if format == "mxfp4_e2m1":
-        return quantize_mxfp4(x, axis=axis, hadamard=hadamard, **options)
-    return quantize_mxfp8(x, axis=axis, format=format, **options)
+        options["hadamard"] = hadamard
+    return quantize(x, format, axis=axis, **options)
 
 
 @on_host

@@ -32,6 +32,7 @@ from hipgemm.quantize.quantizers import (
     quantize_both,
     quantize_fp8,
     quantize_mxfp4,
+    quantize_mxfp6,
     quantize_mxfp8,
 )
 from hipgemm.runtime import hip as _hip
@@ -68,10 +69,12 @@ PEAKS: dict[str, tuple[dict[int, float], float]] = {
 QUANTIZERS: dict[str, Callable[..., Any]] = {
     "quantize_fp8": quantize_fp8,
     "quantize_mxfp8": quantize_mxfp8,
+    "quantize_mxfp6": quantize_mxfp6,
     "quantize_mxfp4": quantize_mxfp4,
     "quantize_both": quantize_both,
 }
 _MX = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
+_MXFP6 = ("mxfp6_e2m3", "mxfp6_e3m2")
 # Formats of each operation, the first one by default.
 FORMATS_OF: dict[str, tuple[str, ...]] = {
     "matmul": ("bf16", "f16", *QUANTIZED),
@@ -79,8 +82,9 @@ FORMATS_OF: dict[str, tuple[str, ...]] = {
     "grouped_wgrad": ("bf16", "f16", "fp8_e4m3", *_MX[:2]),
     "quantize_fp8": ("fp8_e4m3", "fp8_e5m2"),
     "quantize_mxfp8": _MX[:2],
+    "quantize_mxfp6": _MXFP6,
     "quantize_mxfp4": _MX[2:],
-    "quantize_both": _MX,
+    "quantize_both": (*_MX, *_MXFP6),
     "dequantize": tuple(QUANTIZED),
 }
 OPS = tuple(FORMATS_OF)
@@ -275,11 +279,7 @@ def _operand(x: Any, form: str, axis: int = -1) -> Any:
     """Random numbers in a format, on the host."""
     if form in FORMATS:
         return x.astype(FORMATS[form].dtype)
-    if not QUANTIZED[form].block:
-        return reference.quantize_fp8(x, format=form)
-    if form.startswith("mxfp4"):
-        return reference.quantize_mxfp4(x, axis=axis, hadamard=False)
-    return reference.quantize_mxfp8(x, axis=axis, format=form)
+    return reference.quantize(x, form, **({"axis": axis} if QUANTIZED[form].block else {}))
 
 
 def _nbytes(*arrays: Any) -> float:

@@ -552,7 +552,7 @@ def asarray(
     x : numpy.ndarray, DeviceArray, ScaledArray, or an array of another library
         The array.
     dtype : dtype, optional
-        The dtype to convert a NumPy array to, with one rounding. For fp8 and fp4, use a quantizer.
+        The dtype to convert a NumPy array to, with one rounding. For 8 bits and fewer, use a quantizer.
     device : int, optional
         Default: the device of `x`, or the current device for NumPy arrays.
     copy : bool, optional
@@ -563,7 +563,7 @@ def asarray(
     Returns
     -------
     DeviceArray or ScaledArray
-        The latter for a ScaledArray, whose 4-bit elements are packed.
+        The latter for a ScaledArray, whose elements of fewer than 8 bits are packed.
 
     Examples
     --------
@@ -592,7 +592,7 @@ def asarray(
             checks.add(ValueError, "copy", "a NumPy array can only be copied", "copy=False")
         if to.isbuiltin == 2 and to not in (BF16.dtype, x.dtype):  # of ml_dtypes, all of few bits
             required = f"x.dtype must be {to}: a conversion needs a scale"
-            advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"
+            advice = "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp6, quantize_mxfp4"
             checks.add(TypeError, "dtype", required, x.dtype, advice)
         elif to != x.dtype and _is_real(to) and not _is_real(x.dtype):
             checks.add(TypeError, "dtype", f"x.dtype must be real to convert to {to}", x.dtype)

@@ -32,8 +32,17 @@ class Format:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element of a NumPy array, which stores one 4-bit element per byte."""
+        """Bytes of one element of a NumPy array, which stores one element of fewer bits per byte."""
         return int(self.dtype.itemsize)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether device memory and files hold more elements than bytes. Such elements are never NaN."""
+        return self.bits < 8
+
+    def packed_bytes(self, count: int) -> int:
+        """Bytes of `count` packed elements."""
+        return -(-count * self.bits // 8)
 
     @property
     def max_exponent(self) -> int:
@@ -56,6 +65,7 @@ BLOCK = 32  # elements per MX scale
 _F32, _E8M0 = np.dtype(np.float32), np.dtype(ml_dtypes.float8_e8m0fnu)
 _E4M3, _E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 _E2M1 = np.dtype(ml_dtypes.float4_e2m1fn)
+_E2M3, _E3M2 = np.dtype(ml_dtypes.float6_e2m3fn), np.dtype(ml_dtypes.float6_e3m2fn)
 
 BF16 = Format("bf16", np.dtype(ml_dtypes.bfloat16), 7, -126, (2 - 2.0**-7) * 2.0**127, 16)
 F16 = Format("f16", np.dtype(np.float16), 10, -14, 65504.0, 16)
@@ -65,10 +75,14 @@ FP8_E5M2 = Format("fp8_e5m2", _E5M2, 2, -14, 57344.0, 8, _F32)
 MXFP8_E4M3 = Format("mxfp8_e4m3", _E4M3, 3, -6, 448.0, 8, _E8M0, BLOCK)
 MXFP8_E5M2 = Format("mxfp8_e5m2", _E5M2, 2, -14, 57344.0, 8, _E8M0, BLOCK)
 MXFP4_E2M1 = Format("mxfp4_e2m1", _E2M1, 1, 0, 6.0, 4, _E8M0, BLOCK)
+MXFP6_E2M3 = Format("mxfp6_e2m3", _E2M3, 3, 0, 7.5, 6, _E8M0, BLOCK)
+MXFP6_E3M2 = Format("mxfp6_e3m2", _E3M2, 2, -2, 28.0, 6, _E8M0, BLOCK)
 
 # Formats that are defined by the dtype alone, and formats that need a scale.
 FORMATS: dict[str, Format] = {f.name: f for f in (BF16, F16, F32)}
-QUANTIZED: dict[str, Format] = {f.name: f for f in (FP8_E4M3, FP8_E5M2, MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1)}
+QUANTIZED: dict[str, Format] = {
+    f.name: f for f in (FP8_E4M3, FP8_E5M2, MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1, MXFP6_E2M3, MXFP6_E3M2)
+}
 _BY_DTYPE: dict[np.dtype[Any], Format] = {f.dtype: f for f in FORMATS.values()}
 
 
@@ -126,7 +140,10 @@ def full_name(name: str) -> str:
     >>> full_name("mxfp8"), full_name("bf16")
     ('mxfp8_e4m3', 'bf16')
     """
-    return {"fp8": "fp8_e4m3", "mxfp8": "mxfp8_e4m3", "mxfp4": "mxfp4_e2m1"}.get(name, name)
+    for known in QUANTIZED:  # the first of a family is the usual one
+        if name == known.split("_")[0]:
+            return known
+    return name
 
 
 def format_of(dtype: npt.DTypeLike) -> Format | None:
@@ -207,7 +224,7 @@ def nearest_float(x: Any) -> float:
     return toward_zero if odd else math.nextafter(toward_zero, math.copysign(math.inf, value))
 
 
-# ---- 8-bit and 4-bit formats------------------------------------------------------------------------
+# ---- formats of 8 bits and fewer -------------------------------------------------------------------
 
 
 @on_host
@@ -228,7 +245,7 @@ def cast(x: npt.ArrayLike, to: Format) -> Array:
     clipped = np.clip(x, np.float32(-to.maximum), np.float32(to.maximum))
     if to.dtype == _E5M2:
         clipped = np.where(np.isinf(given), x, clipped)
-    if to.dtype == _E2M1:
+    if to.is_packed:
         clipped = np.where(np.isnan(x), np.float32(0), clipped)
     return np.asarray(clipped.astype(to.dtype))
 
@@ -263,7 +280,7 @@ def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uin
         fraction = np.uint32(0x7FFFFF)
         top = np.float32(to.maximum).view(np.uint32)
         byte = byte + ((bits & fraction) > (top & fraction))
-    zero = 127 if to is MXFP4_E2M1 else 0
+    zero = 127 if to.is_packed else 0
     return np.where(np.asarray(amax) == 0, zero, np.clip(byte, 0, 254)).astype(np.uint8)
 
 
@@ -331,7 +348,69 @@ def unpack_fp4(x: npt.NDArray[np.uint8]) -> Array:
     return np.stack((x & 15, x >> 4), axis=-1).reshape(*x.shape[:-1], 2 * x.shape[-1]).view(_E2M1)
 
 
-def _require(function: str, x: object, dtype: np.dtype[Any]) -> None:
+@on_host
+def pack_fp6(x: Array) -> npt.NDArray[np.uint8]:
+    """Pack four 6-bit elements into three bytes: element i has bits 6i to 6i + 5 of the little-endian row.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        float6_e2m3fn or float6_e3m2fn, with a length of the last axis that is a multiple of 4.
+
+    Returns
+    -------
+    numpy.ndarray
+        uint8, with three quarters of the length of the last axis.
+
+    Examples
+    --------
+    >>> x = np.array([0.125, 7.5, 0.0, -0.125], np.float32).astype(ml_dtypes.float6_e2m3fn)
+    >>> [hex(byte) for byte in pack_fp6(x)]
+    ['0xc1', '0x7', '0x84']
+    """
+    _require("pack_fp6", x, _E2M3, _E3M2)
+    if x.ndim == 0 or x.shape[-1] % 4:
+        raise fault(ValueError, "pack_fp6", "x.shape[-1] must be a multiple of 4", f"x.shape={x.shape}")
+    a, b, c, d = (x.view(np.uint8)[..., i::4] & 63 for i in range(4))
+    packed = np.stack((a | b << 6, b >> 2 | c << 4, c >> 4 | d << 2), axis=-1)
+    return packed.reshape(*x.shape[:-1], x.shape[-1] // 4 * 3)
+
+
+@on_host
+def unpack_fp6(x: npt.NDArray[np.uint8], format: str = "mxfp6_e2m3") -> Array:
+    """The inverse of `pack_fp6`: one 6-bit element per byte, as ml_dtypes stores them.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        uint8, with a length of the last axis that is a multiple of 3.
+    format : str
+        The type of the elements: that of ``"mxfp6_e2m3"`` or ``"mxfp6_e3m2"``.
+
+    Returns
+    -------
+    numpy.ndarray
+        float6_e2m3fn or float6_e3m2fn.
+
+    Examples
+    --------
+    >>> unpack_fp6(np.array([0xC1, 0x07, 0x84], np.uint8)).astype(np.float32)
+    array([ 0.125,  7.5  ,  0.   , -0.125], dtype=float32)
+    """
+    forms = {form.name: form for form in (MXFP6_E2M3, MXFP6_E3M2)}
+    if not isinstance(format, str) or format not in forms:
+        kind = ValueError if isinstance(format, str) else TypeError
+        raise fault(kind, "unpack_fp6", f"format must be {' or '.join(forms)}", shown(format))
+    _require("unpack_fp6", x, np.dtype(np.uint8))
+    if x.ndim == 0 or x.shape[-1] % 3:
+        raise fault(ValueError, "unpack_fp6", "x.shape[-1] must be a multiple of 3", f"x.shape={x.shape}")
+    a, b, c = (x[..., i::3] for i in range(3))
+    codes = np.stack((a, a >> 6 | b << 2, b >> 4 | c << 4, c >> 2), axis=-1) & 63
+    return codes.reshape(*x.shape[:-1], x.shape[-1] // 3 * 4).view(forms[format].dtype)
+
+
+def _require(function: str, x: object, *dtypes: np.dtype[Any]) -> None:
     got = x.dtype if isinstance(x, np.ndarray) else type(x).__qualname__
-    if got != dtype:
-        raise fault(TypeError, function, f"x must be a numpy.ndarray of {dtype}", got)
+    if got not in dtypes:
+        allowed = " or ".join(map(str, dtypes))
+        raise fault(TypeError, function, f"x must be a numpy.ndarray of {allowed}", got)

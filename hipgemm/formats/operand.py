@@ -23,8 +23,8 @@ class Operand:
     """The layout of an array in memory: matrices, batched along any leading axes.
 
     Strides are in bytes; `device` is None on the host. If `padded`, the bytes after each row (or each
-    column, after a transposition) are zero up to a multiple of 16. 4-bit elements are described as packed:
-    one byte per two elements along K. A broadcast axis has a stride of 0.
+    column, after a transposition) are zero up to a multiple of 16. Elements of fewer than 8 bits are
+    described as packed: in bytes along K. A broadcast axis has a stride of 0.
     """
 
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Operand:
 
 
 def bytes_of(x: Any) -> Operand:
-    """Describe the bytes of an array; 4-bit elements on the host as they will be packed."""
+    """Describe the bytes of an array; elements of fewer bits on the host as they will be packed."""
     return operand_of(x, F32 if x.dtype.itemsize == 4 else _BYTE)
 
 

@@ -186,5 +186,5 @@ def _dtype_hint(name: str, dtype: np.dtype[Any]) -> str:
         return "quantized elements need a scale: wrap both in a hipgemm.ScaledArray"
     return (
         f"convert with {name}.astype(ml_dtypes.bfloat16), or quantize with hipgemm.quantize_fp8, "
-        "quantize_mxfp8 or quantize_mxfp4"
+        "quantize_mxfp8, quantize_mxfp6 or quantize_mxfp4"
     )

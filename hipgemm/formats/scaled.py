@@ -22,7 +22,19 @@ from .arrays import (
     layout_number,
 )
 from .checks import Checks, python_number, read_shape, require_axes
-from .elements import F32, MXFP4_E2M1, QUANTIZED, Format, fnuz_hint, pack_fp4, unpack_fp4, void_hint
+from .elements import (
+    BLOCK,
+    F32,
+    MXFP4_E2M1,
+    QUANTIZED,
+    Format,
+    fnuz_hint,
+    pack_fp4,
+    pack_fp6,
+    unpack_fp4,
+    unpack_fp6,
+    void_hint,
+)
 from .strides import swap_last_axes
 
 HADAMARD = 16  # size of the transform
@@ -38,14 +50,15 @@ class ScaledArray(AnyArray):
     Parameters
     ----------
     data : array
-        The elements, in the element type of `format`. For mxfp4 also uint8 with two elements per byte along
-        `axis`, low half first; on a device it must be packed so.
+        The elements, in the element type of `format`. For mxfp4 and mxfp6 also uint8, packed along `axis` as
+        by `pack_fp4` and `pack_fp6`; on a device it must be packed so.
     scale : array or float
         The factors. For fp8 float32: one for all elements, one per row along `axis`, or one per matrix of a
         batch (length 1 along both of the last axes). For MX formats float8_e8m0fnu (or its bytes as
         uint8): one per 32 elements along `axis`.
     format : str
-        ``"fp8_e4m3"``, ``"fp8_e5m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"`` or ``"mxfp4_e2m1"``.
+        ``"fp8_e4m3"``, ``"fp8_e5m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"``, ``"mxfp4_e2m1"``,
+        ``"mxfp6_e2m3"`` or ``"mxfp6_e3m2"``.
     axis : int
         The axis along which elements share a scale. It must be the contraction axis of a product.
     hadamard : bool
@@ -92,8 +105,8 @@ class ScaledArray(AnyArray):
         data_shape = _check_data(checks, data, form)
         along = checks.axis(axis, None if data_shape is None else len(data_shape))
         shape = list(data_shape or ())
-        if along is not None and form is MXFP4_E2M1 and data.dtype == _U8:
-            shape[along] *= 2
+        if along is not None and form is not None and form.is_packed and data.dtype == _U8:
+            shape[along] = shape[along] * 8 // form.bits
         if form is not None:
             scale = _parse_scale(checks, scale, form, None if along is None else tuple(shape), along)
         if is_array(data) and is_array(scale) and array_device(data) != array_device(scale):
@@ -165,7 +178,7 @@ class ScaledArray(AnyArray):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements and scales; two 4-bit elements count as one byte."""
+        """Bytes of the elements and scales; elements of fewer than 8 bits count as packed."""
         count = int(np.prod(self.shape, dtype=np.int64))
         scales = int(np.prod(self.scale.shape, dtype=np.int64))
         return count * QUANTIZED[self.format].bits // 8 + scales * int(self.scale.dtype.itemsize)
@@ -250,11 +263,11 @@ class ScaledArray(AnyArray):
         return self._with(data, scale, amax=amax, group_offsets=offsets)
 
     def get(self) -> ScaledArray:
-        """Copy to the host, where each 4-bit element takes one byte."""
+        """Copy to the host, where each element of fewer than 8 bits takes one byte."""
         form = QUANTIZED[self.format]
         data, scale, amax, offsets = map(_on_host, (self.data, self.scale, self.amax, self.group_offsets))
         if data.dtype == _U8:
-            data = unpack_along(data, self.axis, self.shape[self.axis])
+            data = unpack_along(data, form, self.axis, self.shape[self.axis])
         if offsets is not None:
             # Scales of offsets on a device are allocated for the maximum number of blocks.
             used = slice(int(group_blocks(offsets)[-1]))
@@ -291,7 +304,7 @@ def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     >>> group_blocks(np.array([0, 33, 33, 128]))
     array([0, 2, 2, 5])
     """
-    counts = -(-np.diff(offsets.astype(np.int64)) // MXFP4_E2M1.block)
+    counts = -(-np.diff(offsets.astype(np.int64)) // BLOCK)
     return np.concatenate(([0], np.cumsum(counts)))
 
 
@@ -299,23 +312,32 @@ def group_blocks(offsets: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def pack_along(x: npt.NDArray[Any], axis: int) -> npt.NDArray[np.uint8]:
-    """Pack 4-bit elements along an axis; an odd length is padded with zero."""
+    """Pack elements of fewer than 8 bits along an axis; rows are padded with zero to whole bytes."""
+    four = x.dtype == MXFP4_E2M1.dtype
+    together, bits, pack = (2, 4, pack_fp4) if four else (4, 6, pack_fp6)
     moved = np.ascontiguousarray(np.moveaxis(x, axis, -1))
-    if moved.shape[-1] % 2:
-        pad = np.zeros((*moved.shape[:-1], 1), moved.dtype)
+    length = moved.shape[-1]
+    if length % together:
+        pad = np.zeros((*moved.shape[:-1], -length % together), moved.dtype)
         moved = np.concatenate((moved, pad), axis=-1)
-    return np.moveaxis(pack_fp4(moved), -1, axis)
+    return np.moveaxis(pack(moved)[..., : -(-length * bits // 8)], -1, axis)
 
 
 def packed_data(q: ScaledArray) -> npt.NDArray[Any]:
     """Return the elements of an array on the host, packed as on a device."""
     form = QUANTIZED[q.format]
-    return pack_along(q.data, q.axis) if form.bits == 4 and q.data.dtype == form.dtype else q.data
+    return pack_along(q.data, q.axis) if form.is_packed and q.data.dtype == form.dtype else q.data
 
 
-def unpack_along(x: npt.NDArray[np.uint8], axis: int, length: int) -> npt.NDArray[Any]:
+def unpack_along(x: npt.NDArray[np.uint8], form: Format, axis: int, length: int) -> npt.NDArray[Any]:
     """The inverse of `pack_along`."""
-    return np.moveaxis(unpack_fp4(np.moveaxis(x, axis, -1))[..., :length], -1, axis)
+    moved = np.moveaxis(x, axis, -1)
+    if form is MXFP4_E2M1:
+        elements = unpack_fp4(moved)
+    else:
+        pad = np.zeros((*moved.shape[:-1], -moved.shape[-1] % 3), moved.dtype)
+        elements = unpack_fp6(np.concatenate((moved, pad), axis=-1), form.name)
+    return np.moveaxis(elements[..., :length], -1, axis)
 
 
 # ---- checks ----------------------------------------------------------------------------------------
@@ -336,14 +358,14 @@ def _check_data(checks: Checks, data: Any, form: Format | None) -> tuple[int, ..
     """Check the elements; return their shape if they are an array."""
     if checks.array("data", data) is None:
         return None
-    if form is not None and data.dtype != form.dtype and not (form is MXFP4_E2M1 and data.dtype == _U8):
-        wanted = f"{form.dtype} or packed uint8" if form is MXFP4_E2M1 else str(form.dtype)
+    if form is not None and data.dtype != form.dtype and not (form.is_packed and data.dtype == _U8):
+        wanted = f"{form.dtype} or packed uint8" if form.is_packed else str(form.dtype)
         required = f"data.dtype must be {wanted} for {form.name}"
         hint = fnuz_hint(data.dtype) or (form.bits == 8 and void_hint("data", data.dtype)) or ""
         checks.add(TypeError, "dtype", required, data.dtype, hint)
-    elif isinstance(data, Resident) and form is MXFP4_E2M1 and data.dtype != _U8:
-        required = "data of mxfp4_e2m1 on a device must be packed (uint8)"
-        checks.add(TypeError, "dtype", required, data.dtype, "see hipgemm.pack_fp4")
+    elif form is not None and form.is_packed and isinstance(data, Resident) and data.dtype != _U8:
+        required = f"data of {form.name} on a device must be packed (uint8)"
+        checks.add(TypeError, "dtype", required, data.dtype, f"see hipgemm.pack_fp{form.bits}")
     return tuple(data.shape) if checks.ndim("data", data.shape, 1) else None
 
 

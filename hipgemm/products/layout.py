@@ -45,7 +45,7 @@ def host_copies(p: Problem) -> list[tuple[str, str]]:
 def uploaded(x: Operand, k: int = -1) -> Operand:
     """Describe a host operand (.., rows, K) as it will be on a device: rows or columns padded to 16 bytes.
 
-    `k` is K in elements; it shows whether 4-bit elements are not packed yet.
+    `k` is K in elements; it shows whether elements are not packed yet.
     """
     if x.device is not None:
         return x
@@ -79,10 +79,10 @@ def _uploaded_scales(x: Operand, k: int) -> Axes:
 
 
 def _packed(x: Operand, k: int) -> Operand:
-    """Describe 4-bit elements on the host as they will be packed: in contiguous rows."""
-    if x.format.bits != 4 or x.shape[-1] != k:
+    """Describe elements on the host as they will be packed: in contiguous rows."""
+    if not x.format.is_packed or x.shape[-1] != k:
         return x
-    shape = (*x.shape[:-1], -(-k // 2))
+    shape = (*x.shape[:-1], x.format.packed_bytes(k))
     own = own_axes(x.strides)
     lead = tuple(shape[axis] for axis in own)
     steps = spread(contiguous_strides(lead, shape[-2] * shape[-1]), own, len(shape) - 2)

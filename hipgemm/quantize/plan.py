@@ -109,7 +109,7 @@ class MxArray:
     def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
         """The layout of the quantized `r`."""
         assert form.scale_dtype is not None
-        width = -(-r.length * form.bits // 8)
+        width = form.packed_bytes(r.length)
         blocks = -(-r.length // BLOCK)
         pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
         # For a matrix, or for a batch that a product treats as one matrix.
@@ -121,7 +121,7 @@ class MxArray:
             r.axis,
             r.shape,
             hadamard,
-            r.layout(np.dtype(np.uint8) if form.bits == 4 else form.dtype, width, pitch),
+            r.layout(np.dtype(np.uint8) if form.is_packed else form.dtype, width, pitch),
             r.layout(form.scale_dtype, blocks, 1, r.rows),  # the rows are the contiguous axis
             (pitch, r.rows),
             data_bytes,

@@ -20,7 +20,7 @@ from ..formats.groups import offset_reasons
 from ..formats.scaled import HADAMARD, ScaledArray, scale_shape
 from ..kernels.launch import function as kernel_function
 from ..kernels.launch import launch
-from ..reference import FP8, MXFP8
+from ..reference import FP8, MXFP4, MXFP6, MXFP8
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call
 from .amax import AmaxState
@@ -29,7 +29,6 @@ from .plan import AmaxPlan, DequantizePlan, MxPlan, amax_plan, dequantize_array,
 Input = npt.NDArray[Any] | DeviceArray
 Axes = tuple[int] | tuple[int, int]
 Options = tuple[str, str, tuple[str, ...], bool]  # scale rule, format, allowed formats, Hadamard
-MXFP4 = ("mxfp4_e2m1",)
 
 
 def quantize_fp8(
@@ -182,6 +181,54 @@ def quantize_mxfp8(
     return _mx_groups(x, axis, scaling, format, group_offsets, stream)
 
 
+def quantize_mxfp6(
+    x: Input, *, axis: int = -1, scaling: str = "even", format: str = "mxfp6_e2m3", stream: Any = None
+) -> ScaledArray:
+    """Quantize to mxfp6: 6-bit elements, with one power-of-two scale per 32 elements along an axis.
+
+    Parameters
+    ----------
+    x : numpy.ndarray or DeviceArray
+        bfloat16, float16 or float32, of any shape and layout.
+    axis : int
+        The axis that the product will sum over.
+    scaling : str
+        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/trust/formats.md.
+    format : str
+        ``"mxfp6_e2m3"`` or ``"mxfp6_e3m2"``.
+    stream : int or object with int(), optional
+        The stream to work on.
+
+    Returns
+    -------
+    ScaledArray
+        On the host for NumPy input, else on the device, with four elements in three bytes (`pack_fp6`), and
+        `scale` with the layout of `quantize_mxfp8`.
+
+    Raises
+    ------
+    TypeError
+        If `x` has another type or dtype.
+    ValueError
+        For an unknown format or scaling, or an axis that `x` does not have.
+    UnsupportedError
+        On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
+
+    Notes
+    -----
+    ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
+    rounded to nearest even and saturated. A NaN or Inf makes the scale of its block NaN (byte 255).
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> q = hg.quantize_mxfp6(np.array([7.8, 5.2, -1.0], np.float32))
+    >>> q.data.astype(np.float32), q.scale.view(np.uint8)
+    (array([ 4. ,  2.5, -0.5], dtype=float32), array([128], dtype=uint8))
+    """
+    return _mx("quantize_mxfp6", x, (axis,), (scaling, format, MXFP6, False), stream)[0]
+
+
 def quantize_mxfp4(
     x: Input, *, axis: int = -1, scaling: str = "even", hadamard: bool = True, stream: Any = None
 ) -> ScaledArray:
@@ -232,9 +279,9 @@ def quantize_both(
     x : numpy.ndarray or DeviceArray
         bfloat16, float16 or float32, with two axes, in any layout.
     format : str
-        ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"`` or ``"mxfp4_e2m1"``.
+        ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"``, ``"mxfp6_e2m3"``, ``"mxfp6_e3m2"`` or ``"mxfp4_e2m1"``.
     scaling, hadamard
-        As for `quantize_mxfp8` and `quantize_mxfp4`, with the same defaults.
+        As for `quantize_mxfp8`, `quantize_mxfp6` and `quantize_mxfp4`, with the same defaults.
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -248,7 +295,7 @@ def quantize_both(
     TypeError
         If `x` has another type or dtype.
     ValueError
-        If `x` is not a matrix, and for all errors of `quantize_mxfp8` and `quantize_mxfp4`.
+        If `x` is not a matrix, and for all errors of the quantizer of the format.
 
     Examples
     --------
@@ -258,11 +305,11 @@ def quantize_both(
     ((2, 2), (1, 64))
     """
     function = "quantize_both"
-    fp4 = isinstance(format, str) and format in MXFP4
-    rule = ("even" if fp4 else "unit") if scaling is None else scaling
+    fp8, fp6, fp4 = (isinstance(format, str) and format in known for known in (MXFP8, MXFP6, MXFP4))
+    rule = ("even" if fp4 or fp6 else "unit") if scaling is None else scaling
     transform = hadamard if fp4 and hadamard is not None else fp4
-    options = rule, format, (*MXFP8, *MXFP4), transform
-    if hadamard is not None and isinstance(format, str) and format in MXFP8:
+    options = rule, format, (*MXFP8, *MXFP6, *MXFP4), transform
+    if hadamard is not None and (fp8 or fp6):
         checks, _, _ = _check_mx(function, x, (-1, -2), options, stream)
         checks.add(ValueError, "hadamard", f"hadamard must be omitted for {format}", hadamard)
         checks.raise_all()
@@ -303,6 +350,41 @@ def transpose_quantize_mxfp8(
     function = "transpose_quantize_mxfp8"
     transposed = x.T if is_array(x) else x
     return _mx(function, transposed, (-1,), (scaling, format, MXFP8, False), stream)[0]
+
+
+def transpose_quantize_mxfp6(
+    x: Input, *, scaling: str = "even", format: str = "mxfp6_e2m3", stream: Any = None
+) -> ScaledArray:
+    """Quantize the transpose of a matrix along its last axis: ``quantize_mxfp6(x.T)``, without a copy.
+
+    Parameters
+    ----------
+    x : numpy.ndarray or DeviceArray
+        bfloat16, float16 or float32.
+    scaling, format, stream
+        As for `quantize_mxfp6`.
+
+    Returns
+    -------
+    ScaledArray
+        With the shape of ``x.T``.
+
+    Raises
+    ------
+    TypeError
+        If `x` has another type or dtype.
+    ValueError
+        For an unknown format or scaling.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.transpose_quantize_mxfp6(np.ones((64, 3), np.float32))
+    ScaledArray(shape=(3, 64), format='mxfp6_e2m3', axis=-1, host)
+    """
+    function = "transpose_quantize_mxfp6"
+    transposed = x.T if is_array(x) else x
+    return _mx(function, transposed, (-1,), (scaling, format, MXFP6, False), stream)[0]
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:

@@ -20,8 +20,9 @@
 #define HIPGEMM_BOTH inline
 #endif
 
-// Whether there are instructions for OCP's formats of 8 and 4 bits. gfx942 has fp8 instructions of
-// the same names, for formats of its own. With HIPGEMM_GENERIC_CASTS none are used, for comparison.
+// Whether there are instructions for OCP's formats of 8, 6 and 4 bits. gfx942 has fp8 instructions
+// of the same names, for formats of its own. With HIPGEMM_GENERIC_CASTS none are used, for
+// comparison.
 #if defined(__gfx950__) && !defined(HIPGEMM_GENERIC_CASTS)
 #define HIPGEMM_LOW_PRECISION_CASTS 1
 #else

@@ -6,13 +6,13 @@
 
 namespace hipgemm {
 
-// The reduction over 2, 4, 8 or 16 neighbouring lanes. All get the result, with the same bits if
+// The reduction over 1, 2, 4, 8 or 16 neighbouring lanes. All get the result, with the same bits if
 // combine(a, b) is combine(b, a).
 template <u32 kLanes, class T, class Combine>
 HIPGEMM_DEVICE T reduce_lanes(T x, Combine combine) {
-  static_assert(sizeof(T) == 4 && kLanes >= 2 && kLanes <= 16, "");
+  static_assert(sizeof(T) == 4 && kLanes >= 1 && kLanes <= 16, "");
   const auto of = [](u32 bits) { return __builtin_bit_cast(T, bits); };
-  x = combine(x, of(of_neighbours<1>(__builtin_bit_cast(u32, x))));
+  if constexpr (kLanes > 1) x = combine(x, of(of_neighbours<1>(__builtin_bit_cast(u32, x))));
   if constexpr (kLanes > 2) x = combine(x, of(of_neighbours<2>(__builtin_bit_cast(u32, x))));
   if constexpr (kLanes > 4) x = combine(x, of(of_neighbours<4>(__builtin_bit_cast(u32, x))));
   if constexpr (kLanes > 8) x = combine(x, of(of_neighbours<8>(__builtin_bit_cast(u32, x))));

@@ -1,4 +1,4 @@
-// Quantized values: conversions between float32 and the 8-bit and 4-bit formats, and the rules for
+// Quantized values: conversions between float32 and formats of 8, 6 and 4 bits, and the rules for
 // block scales.
 #pragma once
 
@@ -9,14 +9,19 @@
 
 namespace hipgemm {
 
-// A thread has consecutive values that are 8 bytes when quantized. Neighbouring threads have the
-// other values of a block, which shares a scale.
+// A thread has as few consecutive values as fill pieces of 8 bytes when quantized: three pieces of
+// 6-bit values, a block, and one of others. Neighbouring threads have the other values of a block,
+// which shares a scale.
 inline constexpr u32 kBlockValues = 32;
+inline constexpr u32 kPieceBytes = 8;
 template <class Element>
-inline constexpr u32 kValuesOf = 64 / Element::kBits;
+inline constexpr u32 kPiecesOf = Element::kBits % 3 == 0 ? 3 : 1;
+template <class Element>
+inline constexpr u32 kValuesOf = kPiecesOf<Element> * kPieceBytes * 8 / Element::kBits;
 template <u32 kValues>
 using Values = f32x4[kValues / 4];
-using Packed = u32x2;
+template <class Element>
+using Packed = Vector<u32, kPiecesOf<Element> * kPieceBytes / 4>;
 
 // pack() rounds to nearest even. Where kSaturates is false, values must not exceed kMax.
 struct E4m3 {
@@ -103,15 +108,105 @@ struct E2m1 {
 #endif
 };
 
+// Value i has bits 6i to 6i + 5. The instructions take 32 values, those with even and with odd
+// indices apart, and a scale of which they use the exponent alone; they saturate.
+struct E2m3 {
+  static constexpr u32 kBits = 6, kMantissaBits = 3, kMaxExponent = 2;
+  static constexpr f32 kMax = 7.5f;
+#if HIPGEMM_LOW_PRECISION_CASTS
+  static HIPGEMM_DEVICE Vector<u32, 6> pack(Vector<f32, 16> even, Vector<f32, 16> odd, f32 scale) {
+    return __builtin_amdgcn_cvt_scalef32_2xpk16_fp6_f32(even, odd, scale);
+  }
+  static HIPGEMM_DEVICE Vector<f32, 32> unpack(Vector<u32, 6> x) {
+    return __builtin_amdgcn_cvt_scalef32_pk32_f32_fp6(x, 1.0f);
+  }
+#else
+  using From = FromE2m3;
+  using To = ToE2m3;
+#endif
+};
+
+struct E3m2 {
+  static constexpr u32 kBits = 6, kMantissaBits = 2, kMaxExponent = 4;
+  static constexpr f32 kMax = 28.0f;
+#if HIPGEMM_LOW_PRECISION_CASTS
+  static HIPGEMM_DEVICE Vector<u32, 6> pack(Vector<f32, 16> even, Vector<f32, 16> odd, f32 scale) {
+    return __builtin_amdgcn_cvt_scalef32_2xpk16_bf6_f32(even, odd, scale);
+  }
+  static HIPGEMM_DEVICE Vector<f32, 32> unpack(Vector<u32, 6> x) {
+    return __builtin_amdgcn_cvt_scalef32_pk32_f32_bf6(x, 1.0f);
+  }
+#else
+  using From = FromE3m2;
+  using To = ToE3m2;
+#endif
+};
+
 #define SCALED_FORMAT(name, code, bits, element, block) \
   static_assert(element::kBits == (bits) && ((block) == 0 || (block) == kBlockValues), "");
 #include "common/formats.def"
 
+// f(word, shift) for the word of 6-bit value i with its first bit, and for the next word, with a
+// negative shift, if that has its last bits.
+template <class F>
+HIPGEMM_DEVICE void for_words_of_6bit(u32 i, F f) {
+  const int word = 6 * i / 32, shift = 6 * i % 32;
+  f(word, shift);
+  if (shift > 32 - 6) f(word + 1, shift - 32);
+}
+
+// 32 values of 6 bits, each times the multiplier, a power of two or NaN.
+template <class Element>
+HIPGEMM_DEVICE Packed<Element> pack_6bit(const Values<32>& x, f32 multiplier) {
+#if HIPGEMM_LOW_PRECISION_CASTS
+  Vector<f32, 16> even, odd;
+#pragma unroll
+  for (u32 i = 0; i < 16; i++) {
+    even[i] = x[i / 2][i % 2 * 2];
+    odd[i] = x[i / 2][i % 2 * 2 + 1];
+  }
+  // 2^-127, a subnormal, becomes 2^127 too.
+  constexpr u32 kInverses = (254u << 23) + (1u << 22);
+  const f32 inverse = __builtin_bit_cast(f32, kInverses - __builtin_bit_cast(u32, multiplier));
+  return Element::pack(even, odd, inverse);
+#else
+  Packed<Element> packed(0);
+#pragma unroll
+  for (u32 i = 0; i < 32; i++) {
+    const f32 value = clamped(x[i / 4][i % 4] * multiplier, -Element::kMax, Element::kMax);
+    const u32 code = Element::To::round(value);
+    for_words_of_6bit(i, [&](u32 word, int shift) HIPGEMM_INLINE {
+      packed[word] |= shift < 0 ? code >> -shift : code << shift;
+    });
+  }
+  return packed;
+#endif
+}
+template <class Element>
+HIPGEMM_DEVICE void unpack_6bit(Packed<Element> packed, Values<32>& out) {
+#if HIPGEMM_LOW_PRECISION_CASTS
+  const Vector<f32, 32> x = Element::unpack(packed);
+#pragma unroll
+  for (u32 i = 0; i < 32; i++) out[i / 4][i % 4] = x[i];
+#else
+#pragma unroll
+  for (u32 i = 0; i < 32; i++) {
+    u32 code = 0;
+    for_words_of_6bit(i, [&](u32 word, int shift) HIPGEMM_INLINE {
+      code |= shift < 0 ? packed[word] << -shift : packed[word] >> shift;
+    });
+    out[i / 4][i % 4] = Element::From::widen(code & 63);
+  }
+#endif
+}
+
 // Quantizes values, each times the multiplier.
 template <class Element, u32 kValues>
-HIPGEMM_DEVICE Packed pack(const Values<kValues>& x, f32 multiplier = 1.0f) {
+HIPGEMM_DEVICE Packed<Element> pack(const Values<kValues>& x, f32 multiplier = 1.0f) {
   static_assert(kValues == kValuesOf<Element>, "");
-  if constexpr (Element::kBits == 4 && !HIPGEMM_LOW_PRECISION_CASTS) {
+  if constexpr (Element::kBits == 6) {
+    return pack_6bit<Element>(x, multiplier);
+  } else if constexpr (Element::kBits == 4 && !HIPGEMM_LOW_PRECISION_CASTS) {
     return {pack_e2m1(x[0], x[1], multiplier), pack_e2m1(x[2], x[3], multiplier)};
   } else {
     const auto scaled = [&](u32 i) HIPGEMM_INLINE {
@@ -128,9 +223,11 @@ HIPGEMM_DEVICE Packed pack(const Values<kValues>& x, f32 multiplier = 1.0f) {
 }
 
 template <class Element, u32 kValues>
-HIPGEMM_DEVICE void unpack(Packed packed, Values<kValues>& out) {
+HIPGEMM_DEVICE void unpack(Packed<Element> packed, Values<kValues>& out) {
   static_assert(kValues == kValuesOf<Element>, "");
-  if constexpr (Element::kBits == 4) {
+  if constexpr (Element::kBits == 6) {
+    unpack_6bit<Element>(packed, out);
+  } else if constexpr (Element::kBits == 4) {
     Element::unpack(packed.x, out[0], out[1]);
     Element::unpack(packed.y, out[2], out[3]);
   } else {
@@ -161,7 +258,7 @@ template <class Element>
 HIPGEMM_DEVICE u32 scale_byte(u32 amax, ScaleRule rule) {
   constexpr u32 kFraction = (1u << 23) - 1;
   constexpr u32 kTop = __builtin_bit_cast(u32, Element::kMax) & kFraction;
-  if (amax == 0) return Element::kBits == 4 ? 127 : 0;
+  if (amax == 0) return Element::kBits < 8 ? 127 : 0;
   const u32 rounded = rule == ScaleRule::even ? amax + (1u << (22 - Element::kMantissaBits)) : amax;
   int byte = static_cast<int>(rounded >> 23);
   if (rule != ScaleRule::unit) byte -= Element::kMaxExponent;
@@ -190,9 +287,9 @@ struct BlockScale {
   }
 };
 template <class Element, u32 kValues>
-HIPGEMM_DEVICE Packed quantize_by(f32 multiplier, const Values<kValues>& x) {
-  const Packed packed = pack<Element, kValues>(x, multiplier);
-  return multiplier == multiplier ? packed : Packed(Element::kBits == 4 ? 0 : 0x7f7f7f7f);
+HIPGEMM_DEVICE Packed<Element> quantize_by(f32 multiplier, const Values<kValues>& x) {
+  const auto packed = pack<Element, kValues>(x, multiplier);
+  return multiplier == multiplier ? packed : Packed<Element>(Element::kBits < 8 ? 0 : 0x7f7f7f7f);
 }
 
 // Sylvester's 16-point Walsh-Hadamard transform without its factor, with which it is orthonormal

@@ -1,4 +1,4 @@
-// Conversions between float32 and floats of 8 and 4 bits, by arithmetic that any machine has.
+// Conversions between float32 and floats of 8, 6 and 4 bits, by arithmetic that any machine has.
 #pragma once
 
 #include "common/element_types.hpp"
@@ -38,6 +38,15 @@ struct FromE2m1 {
   static constexpr u32 kBits = 4;
   static HIPGEMM_DEVICE f32 widen(u32 bits) { return widen_fields<1, 1>(bits >> 3, bits & 7); }
 };
+template <u32 kMantissaBits, u32 kBias>
+struct From6Bits {
+  static constexpr u32 kBits = 6;
+  static HIPGEMM_DEVICE f32 widen(u32 bits) {
+    return widen_fields<kMantissaBits, kBias>(bits >> 5, bits & 31);
+  }
+};
+using FromE2m3 = From6Bits<3, 1>;
+using FromE3m2 = From6Bits<2, 3>;
 
 // To nearest even. |x| must not exceed the format's largest value, but x may be NaN, which becomes
 // all ones.
@@ -66,6 +75,8 @@ struct ToSmallFloat {
 };
 using ToE4m3 = ToSmallFloat<8, 3, 7>;
 using ToE5m2 = ToSmallFloat<8, 2, 15>;
+using ToE2m3 = ToSmallFloat<6, 3, 1>;
+using ToE3m2 = ToSmallFloat<6, 2, 3>;
 
 // Four values, the first in the low bits.
 template <class To>

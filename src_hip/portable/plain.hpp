@@ -10,7 +10,7 @@
 #include "common/small_float.hpp"
 #include "common/types.hpp"
 
-// All strides are bytes and may be negative; a_k and b_k are between pairs of packed values.
+// All strides are bytes and may be negative; a_k and b_k are between bytes of packed values.
 // Scales: floats for fp8 formats (null is 1), logical e8m0 bytes for MX formats.
 // clang-format off
 #define HIPGEMM_PlainArgs(X)                                                                      \
@@ -38,7 +38,7 @@ HIPGEMM_BOTH constexpr Scaling scaling_of(Format format) {
                 "codes grow with the scales: formats.def");
 #include "common/formats.def"
 
-// One operand of one product. Strides are bytes; k_stride is between pairs of packed values.
+// One operand of one product. Strides are bytes; k_stride is between bytes of packed values.
 struct PlainOperand {
   Format format;
   u64 data, scale;
@@ -59,20 +59,26 @@ struct PlainTile {
 // Half of the workgroup's threads load one operand, half the other.
 inline constexpr u32 kPlainThreads = 256, kPlainLoaders = kPlainThreads / 2;
 
-// One thread's values of its operand: a few of each step, lanes along the smaller stride.
+// One thread's values of its operand: a few of each step, lanes along the smaller stride. Values of
+// 6 bits come in fours, of three bytes.
 class PlainLoader {
  public:
   HIPGEMM_DEVICE PlainLoader(const PlainOperand& from, u32 tile_row, PlainTile& to)
       : from_(from), to_(to), rows_left_(from.rows - tile_row), k_left_(from.k) {
     along_k_ = magnitude(from.k_stride) <= magnitude(from.row_stride);
     const u32 thread = thread_index() % kPlainLoaders;
-    row_ = along_k_ ? thread / PlainTile::kK : thread % PlainTile::kRows;
-    k_ = along_k_ ? thread % PlainTile::kK : thread / PlainTile::kRows;
-    const u64 row_stride = from.row_stride, k_stride = from.k_stride;
-    const u32 per_unit = from.format == Format::mxfp4_e2m1 ? 2 : 1;
-    address_ = from.data + (tile_row + row_) * row_stride + k_ / per_unit * k_stride;
-    load_stride_ = along_k_ ? kRowStep * row_stride : kKStep / per_unit * k_stride;
-    step_stride_ = PlainTile::kK / per_unit * k_stride;
+    const bool in_pairs = from.format == Format::mxfp4_e2m1;
+    const bool in_fours = from.format == Format::mxfp6_e2m3 || from.format == Format::mxfp6_e3m2;
+    const u32 together = in_fours ? 4 : 1, across = PlainTile::kK / together;
+    row_ = along_k_ ? thread / across : thread % PlainTile::kRows;
+    k_ = (along_k_ ? thread % across : thread / PlainTile::kRows) * together;
+    const u64 row_stride = from.row_stride;
+    const auto bytes = [&](u32 k) HIPGEMM_INLINE {
+      return (in_fours ? k / 4 * 3 : in_pairs ? k / 2 : k) * static_cast<u64>(from.k_stride);
+    };
+    address_ = from.data + (tile_row + row_) * row_stride + bytes(k_);
+    load_stride_ = along_k_ ? together * kRowStep * row_stride : bytes(together * kKStep);
+    step_stride_ = bytes(PlainTile::kK);
     scale_ = from.scale + (tile_row + thread) * static_cast<u64>(from.scale_row_stride);
   }
 
@@ -85,6 +91,10 @@ class PlainLoader {
       case Format::bf16:
       case Format::f16:
         fetch_as<u16>();
+        break;
+      case Format::mxfp6_e2m3:
+      case Format::mxfp6_e3m2:
+        fetch_fours();
         break;
       default:
         fetch_as<u8>();
@@ -121,6 +131,12 @@ class PlainLoader {
         break;
       case Format::mxfp4_e2m1:
         put_as<FromE2m1>();
+        break;
+      case Format::mxfp6_e2m3:
+        put_fours<FromE2m3>();
+        break;
+      case Format::mxfp6_e3m2:
+        put_fours<FromE3m2>();
         break;
     }
     const u32 thread = thread_index() % kPlainLoaders;
@@ -171,6 +187,35 @@ class PlainLoader {
 #pragma unroll
     for (u32 i = 0; i < kLoads; i++) {
       *to = From::widen(bits_[i] >> shift);
+      to += to_stride;
+    }
+  }
+
+  // Bits beyond K may have any value.
+  HIPGEMM_DEVICE void fetch_fours() {
+    u64 at = address_;
+#pragma unroll
+    for (u32 i = 0; i < kLoads / 4; i++) {
+      const u32 row = along_k_ ? row_ + i * 4 * kRowStep : row_;
+      const u32 k = along_k_ ? k_ : k_ + i * 4 * kKStep;
+      const u32 bits = row < rows_left_ && k < k_left_ ? smaller(k_left_ - k, 4) * 6 : 0;
+      bits_[i] = 0;
+#pragma unroll
+      for (u32 byte = 0; byte < 3; byte++)
+        if (byte * 8 < bits)
+          bits_[i] |= *global<u8>(at + byte * static_cast<u64>(from_.k_stride)) << byte * 8;
+      bits_[i] &= (1u << bits) - 1;
+      at += load_stride_;
+    }
+  }
+  template <class From>
+  HIPGEMM_DEVICE void put_fours() const {
+    f32* to = &to_.value[k_][row_];
+    const u32 to_stride = along_k_ ? 4 * kRowStep : 4 * kKStep * PlainTile::kPitch;
+#pragma unroll
+    for (u32 i = 0; i < kLoads / 4; i++) {
+#pragma unroll
+      for (u32 e = 0; e < 4; e++) to[e * PlainTile::kPitch] = From::widen(bits_[i] >> e * 6);
       to += to_stride;
     }
   }

@@ -20,8 +20,12 @@ class PassScales {
   HIPGEMM_DEVICE u32 owned_byte() const { return owned_.byte; }
   template <u32 kIteration>
   HIPGEMM_DEVICE f32 multiplier(Index<kIteration>) const {
-    const u32 bits = __builtin_bit_cast(u32, owned_.multiplier);
-    return __builtin_bit_cast(f32, of_lane<Map::kBlockThreads, kIteration>(bits));
+    if constexpr (Map::kBlockThreads == 1) {
+      return owned_.multiplier;
+    } else {
+      const u32 bits = __builtin_bit_cast(u32, owned_.multiplier);
+      return __builtin_bit_cast(f32, of_lane<Map::kBlockThreads, kIteration>(bits));
+    }
   }
 
  private:

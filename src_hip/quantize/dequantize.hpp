@@ -56,6 +56,7 @@ template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void dequantize(const DequantizeArgs& args) {
   static_assert(QuantizedMap<E4m3>::is(kThreads, kRows, kCols), "");
   static_assert(QuantizedMap<E2m1>::is(kThreads, kRows, kCols), "");
+  static_assert(QuantizedMap<E2m3>::is(kThreads, kRows, kCols), "");
   switch (static_cast<Format>(args.format)) {
 #define SCALED_FORMAT(name, code, bits, element, block) \
   case Format::name:                                    \

@@ -54,7 +54,7 @@ struct AmaxScaling {
     return is_nonfinite() ? __builtin_nanf("") : scale == 0 ? 1.0f : scale;
   }
 
-  HIPGEMM_DEVICE Packed quantize(const Values<8>& x) const {
+  HIPGEMM_DEVICE Packed<Element> quantize(const Values<8>& x) const {
     Values<8> scaled;
     bool no_nan = true;
     for (u32 i = 0; i < 2; i++) {
@@ -67,9 +67,9 @@ struct AmaxScaling {
  private:
   // One by one: this is rare. A NaN keeps its sign, which a product or a conversion keeps on some
   // machines only.
-  HIPGEMM_DEVICE Packed quantize_each(const Values<8>& x) const {
-    if (is_nonfinite()) return Packed(0x7f7f7f7f);
-    Packed packed = 0;
+  HIPGEMM_DEVICE Packed<Element> quantize_each(const Values<8>& x) const {
+    if (is_nonfinite()) return Packed<Element>(0x7f7f7f7f);
+    Packed<Element> packed = 0;
 #pragma unroll 1
     for (u32 at = 0; at < 8; at++) {
       f32 value = x[0][0];
@@ -80,7 +80,7 @@ struct AmaxScaling {
       const u32 sign = value == value ? 0 : __builtin_bit_cast(u32, value) >> 24 & 0x80;
       const u32 bits = pack<Element, 8>({f32x4(scaled), f32x4(scaled)}).x & 0xff;
       const u32 byte = (scaled == scaled ? bits : 0x7f | sign) << at % 4 * 8;
-      packed |= Packed{at < 4 ? byte : 0, at < 4 ? 0 : byte};
+      packed |= Packed<Element>{at < 4 ? byte : 0, at < 4 ? 0 : byte};
     }
     return packed;
   }
@@ -105,9 +105,9 @@ HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const Tile& t
     Values<8> x;
     tile.read_row(i, x);
     const auto of_row = args.amax_step ? scaling.of_iteration(iteration) : scaling;
-    const Packed packed = of_row.quantize(x);
+    const auto packed = of_row.quantize(x);
     constexpr u32 kDown = i * OneWayMap::kRowStep;
-    if (to.exists && row + kDown < args.rows) *global<Packed>(to.address + kDown * pitch) = packed;
+    if (row + kDown < args.rows) to.store(kDown * pitch, packed);
   });
   const u32 scales = args.amax_step ? args.rows : 1;
   if (col < OneWayMap::kIterations * OneWayMap::kValues && tile.at.first_col == 0 &&

@@ -31,7 +31,7 @@ class QuantizedInLds {
   HIPGEMM_DEVICE explicit QuantizedInLds(OneWayMap::Lds& lds) : lds_((LdsByte*)lds) {}
 
   // Eight rows of neighbouring columns.
-  template <u32 kColumns>
+  template <u32 kColumns, class Packed>
   HIPGEMM_DEVICE void write(u32 row, u32 col, const Packed (&packed)[kColumns]) const {
     static_assert(kColumns == 1 || kColumns == 2, "");
 #pragma unroll
@@ -74,7 +74,7 @@ HIPGEMM_DEVICE u32 quantize_col_blocks(Tile& tile, ScaleRule rule, const Quantiz
   for (u32 i = 0; i < OneWayMap::kIterations; i++) scales.take(i, tile.col_amax(i));
   scales.compute(rule);
   sync_workgroup();  // all threads have read the values
-  Packed packed[OneWayMap::kIterations / Tile::kWordValues][Tile::kWordValues];
+  Packed<Element> packed[OneWayMap::kIterations / Tile::kWordValues][Tile::kWordValues];
   unrolled<OneWayMap::kIterations>([&]<u32 i>(Index<i> iteration) HIPGEMM_INLINE {
     Values<8> x;
     tile.read_col(i, x);

@@ -122,9 +122,9 @@ HIPGEMM_DEVICE void quantize_pass(const TileValues& values, const BlockedOutput&
   const u32 first = values.first(), row = values.row(0);
   const u64 pitch = out.pitch;
   const QuantizedRow<Element> to(address_of(out.data) + row * pitch, first, out.k);
-  const auto store = [&](u32 iteration, Packed packed) HIPGEMM_INLINE {
+  const auto store = [&](u32 iteration, Packed<Element> packed) HIPGEMM_INLINE {
     const u32 down = TileValues::rows_from_first(kFirstIteration + iteration);
-    if (to.exists && row + down < out.rows) *global<Packed>(to.address + down * pitch) = packed;
+    if (row + down < out.rows) to.store(down * pitch, packed);
   };
   const auto store_scale = [&](u32 byte) HIPGEMM_INLINE {
     out.store_scale<Element>(values.row(kFirstIteration + OwnedIteration<Map>::index()), first,
@@ -221,6 +221,33 @@ HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
   static_assert(Map::is(kThreads, kRows, kCols), "");
   static __shared__ Map::Lds lds;
   quantize_mxfp8_as<FromF32, Map>(args, lds);
+}
+
+// A thread has whole blocks. Tiles are as for mxfp8; 64 rows would make threads that read down
+// columns use the same banks.
+template <class From, class Map>
+HIPGEMM_DEVICE void quantize_mxfp6_as(const QuantizeMxArgs& args, typename Map::Lds& lds) {
+  with_mx_tile<From, Map, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
+    if (static_cast<Format>(args.element) == Format::mxfp6_e3m2)
+      quantize_mx<E3m2>(args, tile);
+    else
+      quantize_mx<E2m3>(args, tile);
+  });
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp6(const QuantizeMxArgs& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E2m3>, 64>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  with_16bit_type(args.in_type, [&]<class From>(From)
+                                    HIPGEMM_INLINE { quantize_mxfp6_as<From, Map>(args, lds); });
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp6_f32(const QuantizeMxArgs& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E2m3>, 64>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  quantize_mxfp6_as<FromF32, Map>(args, lds);
 }
 
 // Arithmetic takes longer than memory here: small workgroups, and as many values per thread as

@@ -1,7 +1,9 @@
 // Where a thread's quantized values are in memory.
 #pragma once
 
+#include "common/memory.hpp"
 #include "common/quantized_types.hpp"
+#include "common/swizzle.hpp"
 #include "common/types.hpp"
 
 namespace hipgemm {
@@ -9,14 +11,43 @@ namespace hipgemm {
 // Those of a row of `length` from value `first` on. Chunks of 16 bytes exist as a whole if they
 // have any of the row's values.
 template <class Element>
-struct QuantizedRow {
-  static constexpr u32 kPerChunk = 128 / Element::kBits;
-  u64 address;
-  bool exists;
+class QuantizedRow {
+ public:
+  HIPGEMM_DEVICE QuantizedRow(u64 row, u32 first, u32 length) {
+    // length * kBits may exceed 2^32
+    const u32 chunks = length / 64 * (Element::kBits / 2) +
+                       (length % 64 * Element::kBits + kChunkBytes * 8 - 1) / (kChunkBytes * 8);
+    const u32 all = chunks * (kChunkBytes / kPieceBytes);
+    const u32 before = first / kValuesOf<Element> * kPieces;
+    address_ = row + static_cast<u64>(before) * kPieceBytes;
+    pieces_ = all - smaller(all, before);
+  }
 
-  HIPGEMM_DEVICE QuantizedRow(u64 row, u32 first, u32 length)
-      : address(row + first / (8 / Element::kBits)),  // first * kBits may exceed 2^32
-        exists(first / kPerChunk * kPerChunk < length) {}
+  // Those of the row `offset` bytes away.
+  HIPGEMM_DEVICE void store(u64 offset, Packed<Element> packed) const {
+#pragma unroll
+    for (u32 i = 0; i < kPieces; i++)
+      if (i < pieces_) *piece(offset, i) = {packed[2 * i], packed[2 * i + 1]};
+  }
+  HIPGEMM_DEVICE Packed<Element> load(u64 offset) const {
+    Packed<Element> packed(0);
+#pragma unroll
+    for (u32 i = 0; i < kPieces; i++) {
+      const u32x2 loaded = i < pieces_ ? *piece(offset, i) : u32x2(0);
+      packed[2 * i] = loaded.x;
+      packed[2 * i + 1] = loaded.y;
+    }
+    return packed;
+  }
+
+ private:
+  static constexpr u32 kPieces = kPiecesOf<Element>;
+  HIPGEMM_DEVICE auto piece(u64 offset, u32 i) const {
+    return global<u32x2>(address_ + offset + i * kPieceBytes);
+  }
+
+  u64 address_;
+  u32 pieces_;  // of these values and those after them
 };
 
 }  // namespace hipgemm

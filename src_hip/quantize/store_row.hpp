@@ -10,42 +10,48 @@
 namespace hipgemm {
 
 // The first `count` of a thread's values. whole: all values of the tile exist, and rows are
-// aligned. Threads with more than 16 bytes each are then transposed, so that neighbours store
-// contiguous 16 bytes.
+// aligned. Threads with more than 16 bytes each are then transposed, in groups of up to four, so
+// that neighbours store contiguous 16 bytes.
 template <class Out, u32 kValues>
 HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 count, bool aligned,
                                  bool whole) {
-  constexpr u32 kWide = 16 / Out::kBytes, kPieces = kValues / kWide;
-  u32x4 pieces[kPieces];
+  constexpr u32 kWide = 16 / Out::kBytes, kPieces = kValues / kWide, kGroup = smaller(kPieces, 4);
+  u32x4 groups[kPieces / kGroup][kGroup];
 #pragma unroll
   for (u32 v = 0; v < kPieces; v++) {
+    u32x4& piece = groups[v / kGroup][v % kGroup];
     if constexpr (Out::kBytes == 4)
-      pieces[v] = __builtin_bit_cast(u32x4, x[v]);
+      piece = __builtin_bit_cast(u32x4, x[v]);
     else
-      pieces[v] = {Out::pack(x[2 * v].xy), Out::pack(x[2 * v].zw), Out::pack(x[2 * v + 1].xy),
-                   Out::pack(x[2 * v + 1].zw)};
+      piece = {Out::pack(x[2 * v].xy), Out::pack(x[2 * v].zw), Out::pack(x[2 * v + 1].xy),
+               Out::pack(x[2 * v + 1].zw)};
   }
   if (whole) {
-    transpose_lanes(pieces);
-    const u32 lane = thread_index() % kPieces;
+    const u32 lane = thread_index() % kGroup;
     const u64 transposed = address - lane * (kPieces * 16) + lane * 16;
 #pragma unroll
-    for (u32 v = 0; v < kPieces; v++) *global<u32x4>(transposed + v * (kPieces * 16)) = pieces[v];
+    for (u32 group = 0; group < kPieces / kGroup; group++) {
+      transpose_lanes(groups[group]);
+#pragma unroll
+      for (u32 v = 0; v < kGroup; v++)
+        *global<u32x4>(transposed + group * (kGroup * 16) + v * (kPieces * 16)) = groups[group][v];
+    }
     return;
   }
 #pragma unroll
   for (u32 v = 0; v < kPieces; v++) {
+    const u32x4 piece = groups[v / kGroup][v % kGroup];
     if (aligned && (v + 1) * kWide <= count) {
-      *global<u32x4>(address + v * 16) = pieces[v];
+      *global<u32x4>(address + v * 16) = piece;
       continue;
     }
 #pragma unroll
     for (u32 e = 0; e < kWide; e++) {
       if (v * kWide + e >= count) continue;
       if constexpr (Out::kBytes == 4)
-        global<u32>(address)[v * kWide + e] = pieces[v][e];
+        global<u32>(address)[v * kWide + e] = piece[e];
       else
-        global<u16>(address)[v * kWide + e] = static_cast<u16>(pieces[v][e / 2] >> e % 2 * 16);
+        global<u16>(address)[v * kWide + e] = static_cast<u16>(piece[e / 2] >> e % 2 * 16);
     }
   }
 }

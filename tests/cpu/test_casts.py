@@ -8,13 +8,23 @@ import numpy as np
 import pytest
 
 from hipgemm.formats import elements as formats
-from hipgemm.formats.elements import MXFP4_E2M1, MXFP8_E4M3, MXFP8_E5M2, QUANTIZED, SCALE_RULES
+from hipgemm.formats.elements import (
+    MXFP4_E2M1,
+    MXFP6_E2M3,
+    MXFP6_E3M2,
+    MXFP8_E4M3,
+    MXFP8_E5M2,
+    QUANTIZED,
+    SCALE_RULES,
+)
 
-ELEMENTS = [MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1]
+ELEMENTS = [MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1, MXFP6_E2M3, MXFP6_E3M2]
 FIELDS = {
     "mxfp8_e4m3": (4, 3, 7),
     "mxfp8_e5m2": (5, 2, 15),
     "mxfp4_e2m1": (2, 1, 1),
+    "mxfp6_e2m3": (2, 3, 1),
+    "mxfp6_e3m2": (3, 2, 3),
 }  # exponent, mantissa, bias
 
 
@@ -57,7 +67,7 @@ def check_cast(x: np.ndarray, form: formats.Format) -> None:
     got = formats.cast(x, form)
     codes, number = got.view(np.uint8), ~np.isnan(x)
     np.testing.assert_array_equal(codes[number], nearest(x, form)[number])
-    if form is MXFP4_E2M1:
+    if form.is_packed:
         assert not codes[~number].any()
     else:
         assert np.isnan(got[~number].astype(np.float32)).all()
@@ -129,6 +139,15 @@ def test_named_e2m1_casts():
     assert np.signbit(got[-1])
 
 
+def test_named_6bit_casts():
+    x = [0.0625, 0.1875, 7.25, 7.75, 100, -np.inf, -0.0, 0.9375]
+    got = formats.cast(x, MXFP6_E2M3)
+    np.testing.assert_array_equal(got.view(np.uint8), [0, 2, 0x1E, 0x1F, 0x1F, 0x3F, 0x20, 8])
+    x = [0.03125, 0.09375, 26, 30, 100, -np.inf, -0.0, 0.21875]
+    got = formats.cast(x, MXFP6_E3M2)
+    np.testing.assert_array_equal(got.view(np.uint8), [0, 2, 0x1E, 0x1F, 0x1F, 0x3F, 0x20, 4])
+
+
 def test_e5m2_saturates_but_keeps_infinity():
     got = formats.cast([61440, 1e30, -1e30, np.inf, -np.inf], MXFP8_E5M2).astype(np.float32)
     np.testing.assert_array_equal(got, [57344, 57344, -57344, np.inf, -np.inf])
@@ -149,7 +168,7 @@ def test_every_e8m0_byte():
 def ruled(amax: float, rule: str, form: formats.Format) -> int:
     """The scale byte by exact integer arithmetic."""
     if amax == 0:
-        return 127 if form is MXFP4_E2M1 else 0
+        return 127 if form.is_packed else 0
     value = Fraction(amax)
     log2 = math.frexp(amax)[1] - 1
     top = math.frexp(form.maximum)[1] - 1
@@ -219,7 +238,18 @@ def test_fp4_packing_ignores_what_a_byte_holds_besides():
     assert formats.pack_fp4(dirty) == 0x21
 
 
-E2M1 = ml_dtypes.float4_e2m1fn
+@pytest.mark.parametrize("form", [MXFP6_E2M3, MXFP6_E3M2], ids=lambda f: f.name)
+def test_fp6_packing(form, rng):
+    codes = rng.integers(0, 256, (3, 40), dtype=np.uint8)  # the upper two bits mean nothing
+    for x in (codes, codes[:, ::-2], codes[:0]):
+        packed = formats.pack_fp6(x.view(form.dtype))
+        for row, got in zip(x, packed, strict=True):
+            number = sum((int(code) & 63) << 6 * i for i, code in enumerate(row))
+            assert int.from_bytes(got.tobytes(), "little") == number
+        assert packed.shape == (len(x), x.shape[1] * 3 // 4)
+        back = formats.unpack_fp6(packed, form.name)
+        assert back.dtype == form.dtype
+        np.testing.assert_array_equal(back.view(np.uint8), x & 63)
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 3, 4, 5, 13])

@@ -117,7 +117,7 @@ def test_no_fp8_instruction_where_it_means_another_format(assembly):
     """gfx942's formats are FNUZ: the same bits have half the value."""
     assert "cvt_pk_fp8" in assembly["gfx950"]
     for arch in set(ARCHS) - {"gfx950"}:
-        assert not re.search(r"v_cvt\w*_(fp8|bf8|fp4)", assembly[arch]), arch
+        assert not re.search(r"v_cvt\w*_(fp8|bf8|fp6|bf6|fp4)", assembly[arch]), arch
 
 
 @every_kernel
@@ -198,6 +198,8 @@ WAVES = {  # per SIMD: 8 if they fit, 7 with up to 72 registers, 6 with up to 80
     **dict.fromkeys(("pack_mx_scales",), 8),
     **dict.fromkeys(("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows"), 7),
     **dict.fromkeys(("quantize_mxfp8_f32", "quantize_mxfp4_f32", "rescale"), 6),
+    "quantize_mxfp6": 4,  # a thread has 64 values
+    "quantize_mxfp6_f32": 3,
     "quantize_mxfp4": 4.5,  # LDS: 9 workgroups of 2 waves with 16 KiB each
 }
 

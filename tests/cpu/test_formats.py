@@ -11,6 +11,8 @@ from hipgemm.formats.elements import (
     F32,
     FORMATS,
     MXFP4_E2M1,
+    MXFP6_E2M3,
+    MXFP6_E3M2,
     MXFP8_E4M3,
     MXFP8_E5M2,
     as_unsigned,
@@ -96,7 +98,11 @@ def near_ties(dtype: np.dtype, form) -> np.ndarray:
     return np.array([*ties, *more, *(-x for x in more)], dtype)
 
 
-@pytest.mark.parametrize("form", [BF16, F16, F32, MXFP8_E4M3, MXFP8_E5M2, MXFP4_E2M1], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "form",
+    [BF16, F16, F32, MXFP8_E4M3, MXFP8_E5M2, MXFP6_E2M3, MXFP6_E3M2, MXFP4_E2M1],
+    ids=lambda f: f.name,
+)
 @pytest.mark.parametrize("source", ["i4", "i8", "u8", "f4", "f8", np.longdouble, "?"])
 def test_every_cast_rounds_once(source, form):
     dtype = np.dtype(source)

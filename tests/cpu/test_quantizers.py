@@ -12,15 +12,8 @@ from hipgemm.formats.elements import QUANTIZED, SCALE_RULES, cast, e8m0_value, s
 from hipgemm.formats.scaled import ScaledArray
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-MX = ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"]
-
-
-def quantize(x, format, **options):
-    if format == "mxfp4_e2m1":
-        return reference.quantize_mxfp4(x, **{"hadamard": False, **options})
-    if format.startswith("mx"):
-        return reference.quantize_mxfp8(x, format=format, **options)
-    return reference.quantize_fp8(x, format=format, **options)
+MX = ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1", "mxfp6_e2m3", "mxfp6_e3m2"]
+quantize = reference.quantize
 
 
 def codes(q):
@@ -102,8 +95,9 @@ def test_ragged_blocks(format, n, rng):
 @pytest.mark.parametrize("format", MX)
 def test_zero_blocks(format, rule):
     q = quantize(np.array([[0.0, -0.0] * 16], np.float32), format, scaling=rule)
-    assert scales(q) == (127 if format == "mxfp4_e2m1" else 0)
-    minus = 0x8 if format == "mxfp4_e2m1" else 0x80
+    form = QUANTIZED[format]
+    assert scales(q) == (127 if form.is_packed else 0)
+    minus = 1 << (form.bits - 1)
     np.testing.assert_array_equal(codes(q)[0], [0, minus] * 16)
     np.testing.assert_array_equal(reference.dequantize(q), np.zeros((1, 32)))
 
@@ -119,7 +113,7 @@ def test_a_bad_number_spoils_its_block_alone(format, bad, rng):
     nan_block[1, 32:64] = True
     np.testing.assert_array_equal(scales(q) == 255, [[0, 0, 0], [0, 1, 0]])
     np.testing.assert_array_equal(codes(q)[~nan_block], codes(clean)[~nan_block])
-    if format == "mxfp4_e2m1":
+    if QUANTIZED[format].is_packed:
         assert not codes(q)[nan_block].any()
     else:
         assert np.isnan(q.data[nan_block].astype(np.float32)).all()
@@ -326,7 +320,8 @@ def test_both(format, rng):
     np.testing.assert_array_equal(codes(rows), codes(quantize(x, format, **options)))
     np.testing.assert_array_equal(codes(columns), codes(quantize(x.T, format, **options)).T)
     if format != "mxfp4_e2m1":
-        transposed = reference.transpose_quantize_mxfp8(x, format=format)
+        transpose = getattr(reference, f"transpose_quantize_{format.split('_')[0]}")
+        transposed = transpose(x, format=format)
         np.testing.assert_array_equal(codes(transposed), codes(columns).T)
         np.testing.assert_array_equal(scales(transposed), scales(columns).T)
 

@@ -9,9 +9,10 @@ import pytest
 
 from hipgemm import reference
 from hipgemm.errors import shown
+from hipgemm.formats.elements import QUANTIZED
 from hipgemm.formats.scaled import ScaledArray, pack_along, unpack_along
 
-E4M3, E5M2, E2M1 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float4_e2m1fn
+E4M3, E5M2 = ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 E8M0, BF16 = ml_dtypes.float8_e8m0fnu, ml_dtypes.bfloat16
 
 
@@ -41,6 +42,7 @@ def test_pickles(protocol, rng):
         reference.quantize_fp8(x),
         reference.quantize_fp8(x, axis=0).T,
         reference.quantize_mxfp4(x),
+        reference.quantize_mxfp6(x, format="mxfp6_e3m2"),
         reference.quantize_mxfp8(x, axis=0, group_offsets=offsets),
     )
     for q in made:
@@ -93,12 +95,29 @@ def test_packed_data_has_the_shape_of_its_numbers(rng):
     np.testing.assert_array_equal(packed.get().data.view(np.uint8), q.data.view(np.uint8))
 
 
-def test_odd_lengths_pack_with_a_zero(rng):
-    x = rng.integers(0, 16, (3, 7), dtype=np.uint8).view(E2M1)
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 70])
+@pytest.mark.parametrize("format", ["mxfp6_e2m3", "mxfp6_e3m2"])
+def test_packed_6bit_data(format, length, rng):
+    """Rows are whole bytes, from which the length follows unless it is one less than a multiple of 4."""
+    q = reference.quantize_mxfp6(rng.standard_normal((length, 3)).astype(np.float32), axis=0, format=format)
+    data = pack_along(q.data, 0)
+    assert data.shape == (-(-length * 6 // 8), 3)
+    packed = ScaledArray(data, q.scale, format, axis=0)
+    assert packed.shape == (length + (length % 4 == 3), 3)
+    assert packed.T.shape == packed.shape[::-1]
+    np.testing.assert_array_equal(reference.dequantize(packed)[:length], reference.dequantize(q))
+    np.testing.assert_array_equal(packed.T.get().data[:, :length].view(np.uint8), q.data.T.view(np.uint8))
+
+
+@pytest.mark.parametrize("format", ["mxfp4_e2m1", "mxfp6_e2m3"])
+def test_lengths_pack_with_zeros(format, rng):
+    form = QUANTIZED[format]
+    x = rng.integers(0, 2**form.bits, (3, 7), dtype=np.uint8).view(form.dtype)
     for axis in (0, 1):
         packed = pack_along(x, axis)
-        np.testing.assert_array_equal(unpack_along(packed, axis, x.shape[axis]), x)
-        assert (np.moveaxis(packed, axis, -1)[..., -1] < 16).all()
+        np.testing.assert_array_equal(unpack_along(packed, form, axis, x.shape[axis]), x)
+        unused = packed.shape[axis] * 8 - x.shape[axis] * form.bits
+        assert (np.moveaxis(packed, axis, -1)[..., -1] < 2 ** (8 - unused)).all()
 
 
 @pytest.mark.parametrize(
@@ -108,6 +127,7 @@ def test_odd_lengths_pack_with_a_zero(rng):
         ({"dtype": E5M2}, TypeError, "data.dtype must be float8_e4m3fn for mxfp8_e4m3; got float8_e5m2"),
         ({"dtype": np.uint8}, TypeError, "data.dtype must be float8_e4m3fn for mxfp8_e4m3; got uint8"),
         ({"dtype": E5M2, "format": "mxfp4_e2m1"}, TypeError, "must be float4_e2m1fn or packed uint8"),
+        ({"dtype": E5M2, "format": "mxfp6_e3m2"}, TypeError, "must be float6_e3m2fn or packed uint8"),
         ({"axis": 0}, ValueError, r"scale.shape must be \(1, 70\); got \(4, 3\); .* axis=-2"),
         ({"scale": [1]}, TypeError, "scale must be a numpy.ndarray .* got list"),
     ],
@@ -151,6 +171,7 @@ def test_reshape(rng):
     for q in (
         reference.quantize_mxfp8(x),
         reference.quantize_mxfp4(x),
+        reference.quantize_mxfp6(x),
         reference.quantize_fp8(x, axis=-1),
         reference.quantize_fp8(x),
     ):

@@ -32,7 +32,8 @@ BF16, F16, F32, U8 = (
     np.dtype(np.float32),
     np.dtype(np.uint8),
 )
-FP8, MXFP8 = ("fp8_e4m3", "fp8_e5m2"), ("mxfp8_e4m3", "mxfp8_e5m2")
+FP8 = ("fp8_e4m3", "fp8_e5m2")
+MX = tuple(name for name, form in QUANTIZED.items() if form.block)
 EXTENTS = (
     0,
     1,
@@ -112,7 +113,7 @@ def operand(
         codes[~np.isfinite(codes.astype(F32))] = 0
         if form.bits == 8 and codes.size and rng.random() < 0.1:
             codes[tuple(int(rng.integers(n)) for n in shape)] = rng.choice([np.nan, np.inf, -np.inf])
-    if form.bits == 4:
+    if form.is_packed:
         packed = pack_along(codes, axis)
         data = place(rng, packed.shape, U8)
         data.host[...] = packed
@@ -182,7 +183,7 @@ def make(seed: int) -> Case:
     rng = np.random.default_rng(seed)
     kind = rng.choice(["bf16", "f16", "fp8", "mx"], p=[0.35, 0.15, 0.25, 0.25])
     if kind == "mx":
-        formats = [str(rng.choice([*MXFP8, "mxfp4_e2m1"])) for _ in "ab"]
+        formats = [str(rng.choice(MX)) for _ in "ab"]
     else:
         formats = [str(rng.choice(FP8)) if kind == "fp8" else str(kind) for _ in "ab"]
     levels = rng.choice([0, 1, 2, 3], p=[0.55, 0.25, 0.13, 0.07])
@@ -195,6 +196,8 @@ def make(seed: int) -> Case:
     four = [f == "mxfp4_e2m1" for f in formats]
     if any(four):
         k += k % 2  # packed in pairs
+    if any(QUANTIZED[f].bits == 6 for f in formats if f in QUANTIZED):
+        k += k % 4 == 3  # the length that follows from whole bytes
     hadamard = all(four) and k % 16 == 0 and bool(rng.integers(2))
     exact = bool(rng.integers(2))
     leads = [lead, lead]

@@ -14,7 +14,7 @@ from test_quantize import assert_bits, assert_same, wide
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats.elements import SCALE_RULES
+from hipgemm.formats.elements import QUANTIZED, SCALE_RULES
 from hipgemm.testing import assert_gemm_close, gamma, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
@@ -59,7 +59,7 @@ class Quantizing:
 
 def make_quantizing(seed: int) -> Quantizing:
     rng = np.random.default_rng(seed)
-    function = some(rng, "fp8", "fp8", "mxfp8", "mxfp8", "mxfp4", "both", "transpose")
+    function = some(rng, "fp8", "fp8", "mxfp8", "mxfp8", "mxfp6", "mxfp4", "both", "transpose")
     ndim = 2 if function in ("both", "transpose") else int(rng.choice([1, 2, 3, 4], p=[0.1, 0.5, 0.3, 0.1]))
     while True:
         shape = tuple(int(n) for n in rng.choice((*EXTENTS, 0), ndim))
@@ -72,7 +72,7 @@ def make_quantizing(seed: int) -> Quantizing:
             x.host[tuple(int(rng.integers(n)) for n in shape)] = some(rng, np.nan, np.inf, -np.inf)
     options: dict[str, Any] = {}
     axis = int(rng.integers(-ndim, ndim))
-    if function in ("fp8", "mxfp8", "mxfp4"):
+    if function in ("fp8", "mxfp8", "mxfp6", "mxfp4"):
         options["axis"] = axis
     if function == "fp8":
         options |= {"format": some(rng, "fp8_e4m3", "fp8_e5m2"), "eps": some(rng, 0.0, 1e-8, 1e-8)}
@@ -81,8 +81,10 @@ def make_quantizing(seed: int) -> Quantizing:
         options["scaling"] = some(rng, *SCALE_RULES)
     if function in ("mxfp8", "transpose"):
         options["format"] = some(rng, "mxfp8_e4m3", "mxfp8_e5m2")
+    if function == "mxfp6":
+        options["format"] = some(rng, "mxfp6_e2m3", "mxfp6_e3m2")
     if function == "both":
-        options["format"] = some(rng, "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
+        options["format"] = some(rng, *(name for name, form in QUANTIZED.items() if form.block))
     if function == "mxfp4" or options.get("format") == "mxfp4_e2m1":
         along = shape if function == "both" else (shape[axis],)
         options["hadamard"] = not any(n % 16 for n in along) and bool(rng.integers(2))

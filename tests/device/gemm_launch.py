@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 
-from hipgemm.formats.elements import FORMATS, format_of
+from hipgemm.formats.elements import FORMATS, QUANTIZED, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel, code_object
 from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
@@ -18,11 +18,7 @@ TYPES = {
 }
 ELEMENTS = {
     **TYPES,
-    "fp8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "fp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "mxfp8_e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "mxfp8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "mxfp4_e2m1": np.dtype(ml_dtypes.float4_e2m1fn),
+    **{name: form.dtype for name, form in QUANTIZED.items()},
 }
 KERNELS = code_object("gfx950").kernels
 GEMMS = {k.name: k for k in KERNELS.values() if k.op in ("gemm", "scaled_gemm")}

@@ -23,6 +23,7 @@ from hipgemm.runtime import hip as _hip
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 E4M3, E2M1 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float4_e2m1fn)
+E2M3 = np.dtype(ml_dtypes.float6_e2m3fn)
 
 
 # ---- hostile arguments
@@ -437,16 +438,22 @@ ROWS = [
     row(hg.quantize_mxfp8, name_="quantize_mxfp8 by groups", prefix_="quantize_mxfp8", x=array(8, 32),
         axis=just(0), scaling=just("unit"), format=just("mxfp8_e4m3"), group_offsets=offsets, stream=NONE,
         accepts_={"axis": between(-2, 0)}),
+    row(hg.quantize_mxfp6, x=array(4, 32), axis=just(-1), scaling=just("even"), format=just("mxfp6_e2m3"),
+        stream=NONE, oracle_=lambda stream, **given: reference.quantize_mxfp6(**given)),
     row(hg.quantize_mxfp4, x=array(16, 32), axis=just(-1), scaling=just("even"), hadamard=just(True),
         stream=NONE, oracle_=lambda stream, **given: reference.quantize_mxfp4(**given)),
     row(hg.quantize_both, x=array(4, 32), format=just("mxfp8_e4m3"), scaling=NONE, hadamard=NONE, stream=NONE,
         oracle_=lambda x, format, **_: reference.quantize_both(x, format)),
     row(hg.transpose_quantize_mxfp8, x=array(32, 4), scaling=just("unit"), format=just("mxfp8_e4m3"),
         stream=NONE, oracle_=lambda x, **_: reference.transpose_quantize_mxfp8(x)),
+    row(hg.transpose_quantize_mxfp6, x=array(32, 4), scaling=just("even"), format=just("mxfp6_e2m3"),
+        stream=NONE, oracle_=lambda x, **_: reference.transpose_quantize_mxfp6(x)),
     row(hg.dequantize, q=quantized(4, 32), dtype=just(F32), stream=NONE),
     row(hg.pack_mx_scales, scale=array(4, 8, dtype=np.uint8), stream=NONE),
     row(hg.pack_fp4, x=array(4, 32, dtype=E2M1)),
     row(hg.unpack_fp4, x=array(4, 32, dtype=np.uint8)),
+    row(hg.pack_fp6, x=array(4, 32, dtype=E2M3)),
+    row(hg.unpack_fp6, x=array(4, 33, dtype=np.uint8), format=just("mxfp6_e2m3")),
     row(hg.asarray, x=array(4, 32), dtype=NONE, device=NONE, copy=NONE, stream=NONE, oracle_=lambda x, **_: x,
         accepts_={"x": lambda x: an_array(x) or isinstance(x, np.generic), "copy": lambda x: x is True}),
     row(hg.empty, shape=just((4, 32)), dtype=just(F32), device=NONE, stream=NONE),

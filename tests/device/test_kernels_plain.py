@@ -20,6 +20,7 @@ from hipgemm.kernels.launch import Value
 from hipgemm.runtime import hip as _hip
 
 FORMATS = {**elements.FORMATS, **elements.QUANTIZED}
+MX = [name for name, form in elements.QUANTIZED.items() if form.block]
 LAYOUTS = ("row", "column", "reversed", "stepped", "no_tail_padding")
 TILE = KERNELS["plain_gemm"].tile
 
@@ -110,14 +111,20 @@ def put(memory: Memory, x: np.ndarray, layout: str) -> tuple[int, list[int]]:
     return memory.put(base) + offset, strides
 
 
+def packed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Codes of `bits` bits along the last axis, in whole bytes. The bits after the last one are set."""
+    each = codes.view(np.uint8)[..., None] >> np.arange(bits, dtype=np.uint8) & 1
+    each = each.reshape(*codes.shape[:-1], codes.shape[-1] * bits)
+    end = [(0, 0)] * (each.ndim - 1) + [(0, -each.shape[-1] % 8)]
+    return np.packbits(np.pad(each, end, constant_values=1), axis=-1, bitorder="little")
+
+
 def operand(memory: Memory, side: Side, name: str, layout: str) -> dict[str, Value]:
     """The kernel's arguments for one side."""
     row = "row" if name == "a" else "col"
-    codes = side.codes
-    if side.format == "mxfp4_e2m1":
-        nibbles = codes.view(np.uint8) & 15
-        nibbles = np.pad(nibbles, [(0, 0)] * 3 + [(0, codes.shape[-1] % 2)], constant_values=7)
-        codes = nibbles[..., ::2] | nibbles[..., 1::2] << 4
+    codes, bits = side.codes, FORMATS[side.format].bits
+    if bits < 8:
+        codes = packed(codes, bits)
     pointer, strides = put(memory, codes, layout)
     keys = (f"{name}_outer", f"{name}_inner", f"{name}_{row}", f"{name}_k")
     found = {name: pointer, f"{name}_format": FORMATS[side.format], **dict(zip(keys, strides, strict=True))}
@@ -206,7 +213,7 @@ def test_every_pair_of_formats(memory, a, b):
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_code(memory, form):
     """Every value of the format, times one."""
-    bits = {"f32": 16, "mxfp4_e2m1": 4}.get(form, 8 * ELEMENTS[form].itemsize)
+    bits = 16 if form == "f32" else FORMATS[form].bits
     codes = np.arange(2**bits).astype(f"u{min(ELEMENTS[form].itemsize, 2)}")
     if form == "f32":
         codes = codes.astype(np.uint32) << 16 | 1
@@ -222,12 +229,11 @@ def test_every_code(memory, form):
         assert np.array_equal(got[~np.isnan(got)], expected[~np.isnan(expected)])
 
 
-@pytest.mark.parametrize("form", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"])
+@pytest.mark.parametrize("form", MX)
 def test_every_scale_byte(memory, form):
     """All pairs: 2^-127 is a scale, 255 is NaN, and only the product of both must be in range."""
     every = np.arange(256, dtype=np.uint8).reshape(1, 1, 256, 1)
-    largest = {"mxfp8_e4m3": 448, "mxfp8_e5m2": 57344, "mxfp4_e2m1": 6}[form]
-    smallest = {"mxfp8_e4m3": 2.0**-9, "mxfp8_e5m2": 2.0**-16, "mxfp4_e2m1": 0.5}[form]
+    largest, smallest = FORMATS[form].maximum, FORMATS[form].smallest_subnormal
     for x, y in itertools.product((largest, smallest), repeat=2):
         a, b = (Side(form, np.full((1, 1, 256, 1), v).astype(ELEMENTS[form]), every) for v in (x, y))
         got = product(memory, a, b)[0, 0]
@@ -244,7 +250,7 @@ def test_scales_of_their_own_blocks(memory):
     powers = np.random.default_rng(2).permutation(rows * blocks).reshape(1, 1, rows, blocks) + 20
     ones = np.ones((1, 1, rows, 32 * blocks), ELEMENTS["mxfp8_e4m3"])
     a = Side("mxfp8_e4m3", ones, powers.astype(np.uint8))
-    for form in ("f32", "mxfp8_e5m2", "mxfp4_e2m1"):
+    for form in ("f32", "mxfp8_e5m2", "mxfp4_e2m1", "mxfp6_e2m3"):
         pick = np.zeros((1, 1, blocks, 32 * blocks), np.float32)
         pick[..., np.arange(blocks), 32 * np.arange(blocks) + 7] = 1
         scale = None if form == "f32" else np.full((1, 1, blocks, blocks), 127, np.uint8)
@@ -285,8 +291,8 @@ def test_a_scale_that_is_nan_spoils_its_row(memory):
 def test_ragged_shapes(memory, k):
     rng = np.random.default_rng(k)
     for (m, n), form in zip(
-        ((1, 1), (1, 130), (65, 1), (63, 64), (64, 65), (129, 5)),
-        ("bf16", "mxfp4_e2m1", "f16", "mxfp8_e4m3", "fp8_e4m3", "f32"),
+        ((1, 1), (1, 130), (65, 1), (63, 64), (64, 65), (129, 5), (66, 67), (5, 64)),
+        ("bf16", "mxfp4_e2m1", "f16", "mxfp8_e4m3", "fp8_e4m3", "f32", "mxfp6_e2m3", "mxfp6_e3m2"),
         strict=True,
     ):
         bias = rng.integers(-9, 9, n).astype(np.float32)
@@ -323,7 +329,7 @@ def test_rows_and_numbers_repeated_by_a_stride_of_zero(memory, form):
         testing.assert_gemm_close(got, entry, b.entry(0, 0).T, exact=True)
 
 
-@pytest.mark.parametrize("form", ["bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1"])
+@pytest.mark.parametrize("form", ["bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1", "mxfp6_e3m2"])
 @pytest.mark.parametrize(
     ("a_batch", "b_batch"),
     [
@@ -350,7 +356,7 @@ def test_workgroups_after_the_last_tile_do_nothing(memory):
 FAR = 5 * 2**30  # bytes
 
 
-@pytest.mark.parametrize("form", ["bf16", "f32", "mxfp4_e2m1"])
+@pytest.mark.parametrize("form", ["bf16", "f32", "mxfp4_e2m1", "mxfp6_e2m3"])
 @pytest.mark.parametrize("axis", ["row", "k"])
 def test_operands_beyond_4_gib(memory, device_memory, form, axis):
     """Rows or elements so far apart that offsets exceed 32 bits, in bytes or in elements; also backwards."""
@@ -358,9 +364,9 @@ def test_operands_beyond_4_gib(memory, device_memory, form, axis):
     rows, k = (4, 70) if axis == "row" else (70, 140)
     pitch = FAR if axis == "row" else FAR // 32  # of two steps along K
     a, b = draw(form, rng, rows, k), draw("bf16", rng, 5, k)
-    units = a.codes[0, 0]
-    if form == "mxfp4_e2m1":
-        units = (units.view(np.uint8) & 15)[:, ::2] | (units.view(np.uint8) & 15)[:, 1::2] << 4
+    units, bits = a.codes[0, 0], FORMATS[form].bits
+    if bits < 8:
+        units = packed(units, bits)
     lines = np.ascontiguousarray(units if axis == "row" else units.T)
     device_memory(pitch * len(lines))
     space = int(_hip.call("hipMalloc", pitch * len(lines)))  # pages are allocated when touched

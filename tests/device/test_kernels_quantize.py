@@ -13,10 +13,12 @@ from test_kernels_scaled import gemm_order
 import hipgemm
 from hipgemm import reference
 from hipgemm.formats.elements import FORMATS, QUANTIZED, SCALE_RULES, format_of
+from hipgemm.formats.scaled import packed_data
 from hipgemm.kernels import launch as _launch
 from hipgemm.runtime import hip as _hip
 
 ELEMENTS = ("e4m3", "e5m2")
+MX = [name for name, form in QUANTIZED.items() if form.block]
 LAYOUTS = ("row", "column", "reversed", "stepped", "shifted")
 
 
@@ -87,6 +89,13 @@ def workgroups(rows, cols, tile=(64, 128)):
     return -(-rows // tile[0]) * -(-cols // tile[1])
 
 
+def unpacked(data, bits):
+    """One element per byte."""
+    each = np.unpackbits(data, axis=1, bitorder="little")
+    each = each[:, : each.shape[1] // bits * bits].reshape(len(data), -1, bits)
+    return (each << np.arange(bits, dtype=np.uint8)).sum(axis=2, dtype=np.uint8)
+
+
 def same_codes(got, expected):
     """Equal bytes, or NaN both."""
     expected = np.asarray(expected)
@@ -99,19 +108,18 @@ def same_codes(got, expected):
 # ---- MX --------------------------------------------------------------------------------------------
 
 
-def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=False, fp4=False, sides="rc"):
+def quantize_mx(memory, x, layout="row", form="mxfp8_e4m3", rule="unit", transform=False, sides="rc"):
     """Run the kernel; per side its elements (one per byte), logical scales, and scales in GEMM order."""
     rows, cols = x.shape
     src, strides = upload(memory, x, layout)
-    bits = 4 if fp4 else 8
+    bits = QUANTIZED[form].bits
     outputs, pitches, launched = [], [], []
     for side, lines, k in (("r", rows, cols), ("c", cols, rows)):
         if side not in sides:
             outputs += [0, 0, 0]
             pitches += [0, 0]
             continue
-        chunk = 128 // bits
-        used, blocks = -(-k // chunk) * 16, -(-k // 32)
+        used, blocks = -(-k * bits // 128) * 16, -(-k // 32)
         pitch, scale_pitch = used + 16, lines + 3
         step = -(-lines // 16) * 16
         size = max(1, -(-k // 256)) * 8 * step
@@ -124,41 +132,36 @@ def quantize_mx(memory, x, layout="row", element="e4m3", rule="unit", transform=
         covered[0] = -(-rows // 256) * 256
     if "r" in sides:
         covered[1] = -(-cols // 256) * 256
-    name = f"quantize_mxfp{4 if fp4 else 8}" + ("_f32" if x.dtype == np.float32 else "")
+    name = f"quantize_{form.split('_')[0]}" + ("_f32" if x.dtype == np.float32 else "")
     kernel = _launch.function(0, name)
     launch_in_order(
         kernel,
         workgroups(*covered, kernel.tile),
         0,
         *(src, *outputs, *strides, *pitches, rows, cols),
-        *(format_of(x.dtype), QUANTIZED["mxfp4_e2m1" if fp4 else f"mxfp8_{element}"], rule, int(transform)),
+        *(format_of(x.dtype), QUANTIZED[form], rule, int(transform)),
     )
     results = []
     for lines, k, used, pitch, blocks, scale_pitch, size, data, scale, order in launched:
-        codes = taken(memory, data, lines, pitch, used)
-        if fp4:
-            codes = np.stack((codes & 15, codes >> 4), axis=-1).reshape(lines, -1)
+        codes = unpacked(taken(memory, data, lines, pitch, used), bits)
         bytes_ = taken(memory, scale, blocks, scale_pitch, lines).T.copy()
         ordered = taken(memory, order, 1, size + 16, size)[0]
         pointer, _ = gemm_order(memory, bytes_, k, 256 if fp4 else 128)
         # Both conversions to GEMM order agree, padding included.
         assert np.array_equal(ordered, memory.get(pointer, np.empty(size, np.uint8)))
         nan_block = np.repeat(bytes_ == 255, 32, axis=1)[:, k:]
+        nan_block = np.pad(nan_block, [(0, 0), (0, max(0, codes.shape[1] - k - nan_block.shape[1]))])
         assert (codes[:, k:][~nan_block[:, : codes.shape[1] - k]] == 0).all(), "padding is zero"
         results.append((codes[:, :k], bytes_))
     return results
 
 
-def check_mx(memory, x, *, sides="rc", fp4=False, **options):
-    results = quantize_mx(memory, x, sides=sides, fp4=fp4, **options)
+def check_mx(memory, x, *, form="mxfp8_e4m3", sides="rc", **options):
+    results = quantize_mx(memory, x, form=form, sides=sides, **options)
     rule = options.get("rule", "unit")
+    more = {"hadamard": options["transform"]} if "transform" in options else {}
     for side, (codes, scale) in zip(sides, results, strict=True):
-        source = x if side == "r" else x.T
-        if fp4:
-            q = reference.quantize_mxfp4(source, scaling=rule, hadamard=options.get("transform", False))
-        else:
-            form = f"mxfp8_{options.get('element', 'e4m3')}"
-            q = reference.quantize_mxfp8(source, scaling=rule, format=form)
+        q = reference.quantize(x if side == "r" else x.T, form, scaling=rule, **more)
         assert np.array_equal(scale, np.asarray(q.scale).view(np.uint8)), side
         assert same_codes(codes, q.data), side
 
@@ -168,21 +171,17 @@ SHAPES = [(1, 1), (64, 128), (37, 33), (5, 300), (130, 31), (70, 257), (300, 160
 
 @pytest.mark.parametrize("rule", SCALE_RULES)
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("element", [*ELEMENTS, "e2m1"])
-def test_mx_rules(memory, element, dtype, rule):
+@pytest.mark.parametrize("form", MX)
+def test_mx_rules(memory, form, dtype, rule):
     for seed, shape in enumerate(SHAPES):
-        x = wild(shape, TYPES[dtype], seed)
-        if element == "e2m1":
-            check_mx(memory, x, fp4=True, rule=rule)
-        else:
-            check_mx(memory, x, element=element, rule=rule)
+        check_mx(memory, wild(shape, TYPES[dtype], seed), form=form, rule=rule)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_mx_hadamard(memory, dtype):
     for shape in ((16, 16), (48, 144), (80, 272), (304, 64)):
         for rule in SCALE_RULES:
-            check_mx(memory, wild(shape, TYPES[dtype]), fp4=True, transform=True, rule=rule)
+            check_mx(memory, wild(shape, TYPES[dtype]), form="mxfp4_e2m1", transform=True, rule=rule)
 
 
 def test_mx_hadamard_of_subnormal_numbers(memory, rng):
@@ -190,7 +189,7 @@ def test_mx_hadamard_of_subnormal_numbers(memory, rng):
     x = rng.standard_normal((64, 64)).astype(np.float32) * np.exp2(np.arange(-149, -85.0))[:, None]
     for dtype in (np.dtype(np.float32), TYPES["bf16"]):
         for rule in SCALE_RULES:
-            check_mx(memory, x.astype(dtype), fp4=True, transform=True, rule=rule)
+            check_mx(memory, x.astype(dtype), form="mxfp4_e2m1", transform=True, rule=rule)
 
 
 def test_bands_of_tiles(memory, rng):
@@ -212,7 +211,8 @@ def test_mx_of_any_layout(memory, dtype, layout):
         x = wild(shape, TYPES[dtype], 3)
         for sides in ("r", "c", "rc"):
             check_mx(memory, x, layout=layout, sides=sides, rule="rceil")
-        check_mx(memory, x, layout=layout, fp4=True, rule="even")
+        for form in ("mxfp4_e2m1", "mxfp6_e2m3"):
+            check_mx(memory, x, layout=layout, form=form, rule="even")
 
 
 def test_rows_too_far_apart_for_offsets_within_a_tile(memory):
@@ -225,31 +225,26 @@ def test_rows_too_far_apart_for_offsets_within_a_tile(memory):
 
 
 @pytest.mark.parametrize("rule", SCALE_RULES)
-@pytest.mark.parametrize("element", [*ELEMENTS, "e2m1"])
-def test_every_bf16_as_the_maximum_of_a_block_and_near_scale_one(memory, element, rule):
+@pytest.mark.parametrize("form", MX)
+def test_every_bf16_as_the_maximum_of_a_block_and_near_scale_one(memory, form, rule):
     every = np.arange(65536, dtype=np.uint16).view(ml_dtypes.bfloat16)
     alone = np.zeros((256, 32 * 256), ml_dtypes.bfloat16)
     alone[:, ::32] = every.reshape(256, 256)
-    options = {"fp4": True} if element == "e2m1" else {"element": element}
-    check_mx(memory, alone, sides="r", rule=rule, **options)
+    check_mx(memory, alone, sides="r", rule=rule, form=form)
     finite = np.where(np.isfinite(every.astype(np.float32)), every, every.dtype.type(0))
     for scale in (1.0, 2.0**100, 2.0**-120):
         near_scale = np.full((2048, 33), scale, ml_dtypes.bfloat16)[:, :32]
         small = np.abs(finite.astype(np.float32)) < scale
         near_scale[...] = np.where(small, finite, near_scale.dtype.type(scale)).reshape(2048, 32)
         near_scale[:, 0] = scale
-        check_mx(memory, near_scale, sides="r", rule=rule, **options)
+        check_mx(memory, near_scale, sides="r", rule=rule, form=form)
 
 
 def test_every_tie_of_float32(memory):
     """All values of the format, the midpoints between them, and the floats next to those."""
-    for element, fp4 in (("e4m3", False), ("e5m2", False), ("e2m1", True)):
-        dtype = {
-            "e4m3": ml_dtypes.float8_e4m3fn,
-            "e5m2": ml_dtypes.float8_e5m2,
-            "e2m1": ml_dtypes.float4_e2m1fn,
-        }
-        codes = np.arange(16 if fp4 else 256, dtype=np.uint8).view(dtype[element]).astype(np.float64)
+    for form in MX:
+        known = QUANTIZED[form]
+        codes = np.arange(2**known.bits, dtype=np.uint8).view(known.dtype).astype(np.float64)
         grid = np.unique(codes[np.isfinite(codes)])
         points = np.concatenate((grid, (grid[1:] + grid[:-1]) / 2)).astype(np.float32)
         points = np.concatenate(
@@ -260,7 +255,7 @@ def test_every_tie_of_float32(memory):
         x = np.zeros((lines, 32), np.float32)
         x[:, 1:] = np.resize(points, (lines, 31))
         x[:, 0] = grid.max()
-        check_mx(memory, x, sides="r", fp4=fp4, element="e5m2" if element == "e5m2" else "e4m3", rule="floor")
+        check_mx(memory, x, sides="r", form=form, rule="floor")
 
 
 # ---- fp8 -------------------------------------------------------------------------------------------
@@ -402,8 +397,10 @@ def test_bytes_moved_are_near_each_rule_s_floor(memory):
         "mxfp8": (lambda: quantize_mx(memory, x, sides="r"), 3 + 1 / 32),
         "mxfp8 along columns": (lambda: quantize_mx(memory, x, sides="c"), 3 + 1 / 32),
         "mxfp8 both": (lambda: quantize_mx(memory, x), 4 + 2 / 32),
-        "mxfp4": (lambda: quantize_mx(memory, x, sides="r", fp4=True, transform=True), 2.5 + 1 / 32),
-        "mxfp4 both": (lambda: quantize_mx(memory, x, fp4=True, transform=True), 3 + 2 / 32),
+        "mxfp4": (lambda: quantize_mx(memory, x, sides="r", form="mxfp4_e2m1", transform=True), 2.5 + 1 / 32),
+        "mxfp4 both": (lambda: quantize_mx(memory, x, form="mxfp4_e2m1", transform=True), 3 + 2 / 32),
+        "mxfp6": (lambda: quantize_mx(memory, x, sides="r", form="mxfp6_e2m3"), 2.75 + 1 / 32),
+        "mxfp6 both": (lambda: quantize_mx(memory, x, form="mxfp6_e2m3"), 3.5 + 2 / 32),
         "amax": (lambda: amax(memory, x, "row", 0), 2),
         "amax of rows": (lambda: amax(memory, x, "row", 1), 2),
         "fp8": (lambda: quantize_fp8(memory, x, used[0]), 3),
@@ -421,13 +418,9 @@ def test_bytes_moved_are_near_each_rule_s_floor(memory):
 def dequantize(memory, q, out, gap=0):
     """Run the kernel on an array quantized along its last axis."""
     rows, cols = q.shape
-    codes = np.asarray(q.data).view(np.uint8)
-    chunk = 32 if q.format == "mxfp4_e2m1" else 16
-    pitch = -(-cols // chunk) * chunk
-    data = np.zeros((rows, pitch), np.uint8)
-    data[:, :cols] = codes
-    if chunk == 32:
-        data = (data[:, 0::2] & 15) | (data[:, 1::2] << 4)
+    packed = packed_data(q).view(np.uint8)
+    data = np.zeros((rows, -(-packed.shape[1] // 16) * 16), np.uint8)
+    data[:, : packed.shape[1]] = packed
     scale = np.ascontiguousarray(np.asarray(q.scale))
     strides = (scale.shape[1], 1) if q.format.startswith("mx") else (4 * (scale.size > 1), 0)
     item = TYPES[out].itemsize
@@ -457,6 +450,7 @@ def test_dequantize(memory, out):
         ]
         arrays += [reference.quantize_fp8(x, np.float32(10), format=f"fp8_{element}") for element in ELEMENTS]
         arrays += [reference.quantize_fp8(x, axis=-1), reference.quantize_mxfp4(x, hadamard=False)]
+        arrays += [reference.quantize_mxfp6(x, format=f"mxfp6_{element}") for element in ("e2m3", "e3m2")]
         if shape[1] % 16 == 0:
             arrays.append(reference.quantize_mxfp4(x))
         for q in arrays:
@@ -471,10 +465,10 @@ def test_dequantize(memory, out):
 
 
 def test_dequantize_every_code_and_scale(memory):
-    codes = np.arange(256, dtype=np.uint8)
-    for form, dtype in (("mxfp8_e4m3", ml_dtypes.float8_e4m3fn), ("mxfp8_e5m2", ml_dtypes.float8_e5m2)):
-        data = np.tile(codes, (256, 1)).view(dtype)
-        scale = np.tile(codes[:, None], (1, 8)).view(ml_dtypes.float8_e8m0fnu)
+    for form in MX:
+        codes = np.arange(2 ** QUANTIZED[form].bits, dtype=np.uint8).view(QUANTIZED[form].dtype)
+        data = np.tile(codes, (256, 256 // len(codes)))
+        scale = np.tile(np.arange(256, dtype=np.uint8)[:, None], (1, 8)).view(ml_dtypes.float8_e8m0fnu)
         q = hipgemm.ScaledArray(data, scale, form)
         expected = reference.dequantize(q)
         assert np.array_equal(dequantize(memory, q, "f32"), expected, equal_nan=True)

@@ -16,13 +16,14 @@ import hipgemm as hg
 from hipgemm.array import dlpack
 from hipgemm.array.interop import device_kind
 from hipgemm.distributed import sharding
-from hipgemm.formats.elements import pack_fp4, scale_byte, unpack_fp4
+from hipgemm.formats.elements import pack_fp4, pack_fp6, scale_byte, unpack_fp4, unpack_fp6
 
 BF16, E4M3, E2M1 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float4_e2m1fn
+E2M3 = ml_dtypes.float6_e2m3fn
 E8M0, FNUZ = ml_dtypes.float8_e8m0fnu, ml_dtypes.float8_e4m3fnuz
 T, V, B = TypeError, ValueError, hg.InterchangeError
 ARRAY = "must be a numpy.ndarray or a hipgemm.DeviceArray"
-FORMATS = "fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1"
+FORMATS = "fp8_e4m3, fp8_e5m2, mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1, mxfp6_e2m3, mxfp6_e3m2"
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> Any:
@@ -79,6 +80,14 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: pack_fp4(ones(3, dtype=E2M1)), V, "pack_fp4: x.shape[-1] must be even; got x.shape=(3,)"),
     (lambda: pack_fp4([1, 2]), T, "pack_fp4: x must be a numpy.ndarray of float4_e2m1fn; got list"),
     (lambda: unpack_fp4(np.array(1, np.uint8)), V, "unpack_fp4: x.ndim must be at least 1; got 0"),
+    (lambda: pack_fp6(ones(2, 70, dtype=E2M3)), V,
+     "pack_fp6: x.shape[-1] must be a multiple of 4; got x.shape=(2, 70)"),
+    (lambda: pack_fp6(ones(4, dtype=E2M1)), T,
+     "pack_fp6: x must be a numpy.ndarray of float6_e2m3fn or float6_e3m2fn; got float4_e2m1fn"),
+    (lambda: unpack_fp6(np.zeros((2, 53), np.uint8)), V,
+     "unpack_fp6: x.shape[-1] must be a multiple of 3; got x.shape=(2, 53)"),
+    (lambda: unpack_fp6(np.zeros(3, np.uint8), "mxfp4_e2m1"), V,
+     "unpack_fp6: format must be mxfp6_e2m3 or mxfp6_e3m2; got 'mxfp4_e2m1'"),
     (lambda: scale_byte(1, "ceil", None), V,
      "scale_byte: rule must be one of unit, floor, rceil, even; got 'ceil'"),
     (lambda: scaled(format="mxfp6"), V, f"ScaledArray: format must be one of {FORMATS}; got 'mxfp6'"),
@@ -120,7 +129,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      f"matmul: a {ARRAY}; got list; convert it with numpy.asarray"),
     (lambda: hg.matmul(A.astype(np.float32), W), T,
      "matmul: a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), "
-     "or quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4"),
+     "or quantize with hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp6 or quantize_mxfp4"),
     (lambda: hg.matmul(A[0], W), V, "matmul: a.ndim must be at least 2; got 1; a.shape=(64,)"),
     (lambda: hg.matmul(A, W[:32]), V,
      "matmul: a.shape[1] (K) must equal b.shape[0] (K); got 64 and 32; a.shape=(4, 64), b.shape=(32, 8)"),
@@ -233,7 +242,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "asarray: dtype must be omitted for a ScaledArray; got <class 'numpy.float32'>"),
     (lambda: hg.asarray(ones(2), E4M3), T,
      "asarray: x.dtype must be float8_e4m3fn: a conversion needs a scale; got float32; "
-     "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp4"),
+     "see hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp6, quantize_mxfp4"),
     (lambda: hg.asarray(freed()), V, "asarray: x must be in memory; got an array that was freed"),
     (lambda: hg.zeros(2**62, "f4"), V,
      "zeros: shape must be one of fewer than 2**63 bytes; got (4611686018427387904,)"),
@@ -375,7 +384,7 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.sharded_matmul(A.astype("f4"), W[:32], split="x", bias=ones(3), dtype="i1", alpha="1"), T,
      "sharded_matmul: 6 faults:\n  - split must be m, n, k or batch; got 'x'\n"
      "  - a.dtype must be bfloat16 or float16; got float32; convert with a.astype(ml_dtypes.bfloat16), "
-     "or quantize with hipgemm.quantize_fp8, quantize_mxfp8 or quantize_mxfp4\n"
+     "or quantize with hipgemm.quantize_fp8, quantize_mxfp8, quantize_mxfp6 or quantize_mxfp4\n"
      "  - a.shape[1] (K) must equal b.shape[0] (K); got 64 and 32; a.shape=(4, 64), b.shape=(32, 8)\n"
      "  - dtype must be bfloat16, float16 or float32; got int8\n"
      "  - alpha must be a real number or a 0-d float32 DeviceArray; got str\n"

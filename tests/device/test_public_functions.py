@@ -11,6 +11,7 @@ import pytest
 import hipgemm as hg
 from hipgemm import reference, testing
 from hipgemm.array.device_array import DeviceArray
+from hipgemm.formats.elements import QUANTIZED
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
@@ -31,9 +32,11 @@ def hostile(*shape: int, dtype: Any = F32) -> Any:
 def scaled(shape: tuple[int, int], format: str = "fp8_e4m3", given: Given = np.asarray) -> Any:
     """Elements and scales of all kinds; fp8 by rows."""
     data = np.arange(shape[0] * shape[1], dtype=np.uint8).reshape(shape)
-    if format == "mxfp4_e2m1":
-        scale = np.arange(shape[0] * (shape[1] // 16), dtype=np.uint8).reshape(shape[0], -1)
-        return hg.ScaledArray(given(data), given(scale), format, hadamard=True)
+    form = QUANTIZED[format]
+    if form.is_packed:
+        blocks = -(-(shape[1] * 8 // form.bits) // 32)
+        scale = np.arange(shape[0] * blocks, dtype=np.uint8).reshape(shape[0], -1)
+        return hg.ScaledArray(given(data), given(scale), format, hadamard=form.bits == 4)
     return hg.ScaledArray(given(data.view(E4M3)), given(hostile(shape[0], 1)), format)
 
 
@@ -55,7 +58,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "can_use": lambda g: supported(hg.can_use("matmul", g(X.astype(BF16)), g(X.astype(BF16)).T)),
     "dequantize": lambda g: [
         hg.dequantize(scaled(shape, form, given=g), dtype=d)
-        for shape, form in (((M, K), "fp8_e4m3"), ((M, K), "mxfp4_e2m1"))
+        for shape, form in (((M, K), "fp8_e4m3"), ((M, K), "mxfp6_e3m2"), ((M, K), "mxfp4_e2m1"))
         for d in (BF16, np.float16, F32)
     ],
     "empty": lambda g: hg.empty((2, 3), F32).shape,
@@ -84,6 +87,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
         for t in (BF16, np.float16, F32)
     ],
     "pack_fp4": lambda g: hg.pack_fp4(g(np.arange(16, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn))),
+    "pack_fp6": lambda g: hg.pack_fp6(g(np.arange(64, dtype=np.uint8).view(ml_dtypes.float6_e3m2fn))),
     "pack_mx_scales": lambda g: hg.pack_mx_scales(g(np.arange(64, dtype=np.uint8).reshape(8, 8))),
     "quantize_both": lambda g: hg.quantize_both(g(X), "mxfp4_e2m1"),
     "quantize_fp8": lambda g: [
@@ -91,6 +95,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
         hg.quantize_fp8(g(X), g(np.full((M, 1), 1e-44, F32)), eps=0.0, axis=-1),
     ],
     "quantize_mxfp4": lambda g: hg.quantize_mxfp4(g(X)),
+    "quantize_mxfp6": lambda g: hg.quantize_mxfp6(g(X)),
     "quantize_mxfp8": lambda g: [
         hg.quantize_mxfp8(g(X), scaling="rceil"),
         hg.quantize_mxfp8(g(X), axis=0, group_offsets=g(OFFSETS)),
@@ -110,7 +115,9 @@ CALLS: dict[str, Callable[[Given], Any]] = {
         ),
     ],
     "transpose_quantize_mxfp8": lambda g: hg.transpose_quantize_mxfp8(g(X)),
+    "transpose_quantize_mxfp6": lambda g: hg.transpose_quantize_mxfp6(g(X)),
     "unpack_fp4": lambda g: hg.unpack_fp4(g(np.arange(16, dtype=np.uint8))),
+    "unpack_fp6": lambda g: hg.unpack_fp6(g(np.arange(48, dtype=np.uint8))),
     "zeros": lambda g: hg.zeros((2, 3), F32),
     "reference.dequantize": lambda g: [
         reference.dequantize(scaled((M, K), given=g), dtype=np.float16),
@@ -130,10 +137,13 @@ CALLS: dict[str, Callable[[Given], Any]] = {
     "reference.matmul": lambda g: reference.matmul(
         g(X), g(W).T, alpha=1e-44, col_scale=g(hostile(N)), bias=g(hostile(N)), dtype=np.float16
     ),
+    "reference.quantize": lambda g: reference.quantize(g(X), "mxfp6_e3m2"),
     "reference.quantize_both": lambda g: reference.quantize_both(g(X), "mxfp8_e5m2"),
     "reference.quantize_fp8": lambda g: reference.quantize_fp8(g(X), 1e-44, eps=0.0),
     "reference.quantize_mxfp4": lambda g: reference.quantize_mxfp4(g(X)),
+    "reference.quantize_mxfp6": lambda g: reference.quantize_mxfp6(g(X)),
     "reference.quantize_mxfp8": lambda g: reference.quantize_mxfp8(g(X), scaling="even"),
+    "reference.transpose_quantize_mxfp6": lambda g: reference.transpose_quantize_mxfp6(g(X)),
     "reference.transpose_quantize_mxfp8": lambda g: reference.transpose_quantize_mxfp8(g(X)),
     "reference.values": lambda g: [reference.values(g(X)), reference.values(scaled((M, K), given=g))],
     "testing.assert_gemm_close": lambda g: testing.assert_gemm_close(

@@ -16,7 +16,8 @@ from hipgemm.testing import surround
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 INPUTS = [BF16, F16, F32]
 MXFP8 = ["mxfp8_e4m3", "mxfp8_e5m2"]
-MX = [*MXFP8, "mxfp4_e2m1"]
+MXFP6 = ["mxfp6_e2m3", "mxfp6_e3m2"]
+MX = [*MXFP8, *MXFP6, "mxfp4_e2m1"]
 LENGTHS = [0, 1, 31, 32, 33, 96, 128, 160, 1664]
 
 
@@ -33,14 +34,10 @@ def wide(shape, rng, dtype=F32):
 def make(x, format, **options):
     if format == "mxfp4_e2m1":
         return hg.quantize_mxfp4(x, **{"hadamard": False, **options})
-    return (hg.quantize_mxfp8 if format.startswith("mx") else hg.quantize_fp8)(x, format=format, **options)
+    return getattr(hg, f"quantize_{format.split('_')[0]}")(x, format=format, **options)
 
 
-def expect(x, format, **options):
-    if format == "mxfp4_e2m1":
-        return reference.quantize_mxfp4(x, **{"hadamard": False, **options})
-    function = reference.quantize_mxfp8 if format.startswith("mx") else reference.quantize_fp8
-    return function(x, format=format, **options)
+expect = reference.quantize
 
 
 def assert_bits(got, want):
@@ -48,7 +45,7 @@ def assert_bits(got, want):
     assert (got.shape, got.dtype) == (want.shape, want.dtype)
     unsigned = f"u{got.dtype.itemsize}"
     same = got.view(unsigned) == want.view(unsigned) if got.ndim else got == want
-    if got.dtype != ml_dtypes.float4_e2m1fn:
+    if got.dtype.itemsize > 1 or ml_dtypes.finfo(got.dtype).bits == 8:  # others have no NaN
         same |= np.isnan(got.astype(np.float32)) & np.isnan(want.astype(np.float32))
     bad = np.argwhere(~np.asarray(same))
     first = tuple(bad[0]) if len(bad) else None
@@ -89,7 +86,7 @@ def assert_zero_tails(q):
     everything = hg.DeviceArray(data._block, data.ptr, (rows, pitch), (pitch, 1), np.dtype(np.uint8)).get()
     end = max(16, -(-width // 16) * 16)
     clean = everything[:, width:end] == 0
-    if width and q.format != "mxfp4_e2m1":
+    if width and QUANTIZED[q.format].bits == 8:
         clean |= np.isnan(everything[:, width - 1 : width].view(q.dtype).astype(F32))
     assert clean.all()
 
@@ -358,6 +355,22 @@ def test_packed_on_the_device(rng):
     np.testing.assert_array_equal(back.view("u1"), q.get().data.view("u1"))
 
 
+@pytest.mark.parametrize("format", MXFP6)
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 33, 70])
+def test_packed_6bit_on_the_device(format, length, rng):
+    q = hg.quantize_mxfp6(hg.asarray(rng.standard_normal((5, length)).astype(F32)), format=format)
+    width = -(-length * 6 // 8)
+    assert (q.data.dtype, q.data.shape, q.shape) == (np.uint8, (5, width), (5, length))
+    assert (q.T.data.shape, q.T.shape) == ((width, 5), (length, 5))
+    assert q.data.strides[0] % 16 == 0
+    whole = np.pad(q.data.get(), [(0, 0), (0, -width % 3)])
+    back = hg.unpack_fp6(whole, format)[:, :length]
+    np.testing.assert_array_equal(back.view("u1"), q.get().data.view("u1"))
+    # The same bytes in rows that are not aligned.
+    again = hg.ScaledArray(hg.asarray(q.data.get()), q.scale, format)
+    assert_bits(hg.dequantize(again).get()[:, :length], reference.dequantize(q.get()))
+
+
 # ---- several arrays
 
 
@@ -391,15 +404,17 @@ def test_both_with_hadamard(rng):
             assert_same(got, want)
 
 
-@pytest.mark.parametrize("format", MXFP8)
+@pytest.mark.parametrize("format", [*MXFP8, *MXFP6])
 def test_transpose_quantize(format, rng):
+    transpose = getattr(hg, f"transpose_quantize_{format.split('_')[0]}")
     for shape in ((1, 5), (33, 70), (256, 100)):
         x = wide(shape, rng, BF16)
-        want = reference.quantize_mxfp8(x.T, format=format, scaling="floor")
-        got = hg.transpose_quantize_mxfp8(hg.asarray(x), format=format, scaling="floor")
+        want = reference.quantize(x.T, format, scaling="floor")
+        got = transpose(hg.asarray(x), format=format, scaling="floor")
         assert_same(got.get(), want)
         assert_zero_tails(got)
-        assert_same(hg.transpose_quantize_mxfp8(x, format=format, scaling="floor"), want)
+        assert_same(transpose(x, format=format, scaling="floor"), want)
+        assert_same(transpose(x, format=format), reference.quantize(x.T, format))
 
 
 # ---- dequantization
@@ -424,7 +439,8 @@ def test_every_code_and_scale_dequantizes(format):
     codes = np.tile(np.arange(256, dtype=np.uint8) & np.uint8(2**form.bits - 1), (256, 1)).view(form.dtype)
     scale = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 8, axis=1)
     host = hg.ScaledArray(codes, scale, format)
-    data = hg.pack_fp4(codes) if form.bits == 4 else codes
+    pack = {4: hg.pack_fp4, 6: hg.pack_fp6, 8: lambda codes: codes}[form.bits]
+    data = pack(codes)
     q = hg.ScaledArray(hg.asarray(data), hg.asarray(scale), format)
     for dtype in INPUTS:
         assert_bits(hg.dequantize(q, dtype=dtype).get(), reference.dequantize(host, dtype=dtype))
@@ -493,7 +509,14 @@ FNUZ = X.astype(ml_dtypes.float8_e4m3fnuz)
     [
         ("quantize_fp8", [X], {"format": "mxfp8_e4m3"}, "format must be one of fp8_e4m3, fp8_e5m2"),
         ("quantize_mxfp8", [X], {"format": "fp8_e4m3"}, "be one of mxfp8_e4m3, mxfp8_e5m2; got"),
-        ("quantize_both", [X, "fp8_e4m3"], {}, "must be one of mxfp8_e4m3, mxfp8_e5m2, mxfp4_e2m1; got"),
+        (
+            "quantize_both",
+            [X, "fp8_e4m3"],
+            {},
+            "one of mxfp8_e4m3, mxfp8_e5m2, mxfp6_e2m3, mxfp6_e3m2, mxfp4_e2m1; got",
+        ),
+        ("quantize_both", [X, "mxfp6_e2m3"], {"hadamard": True}, "hadamard must be omitted for mxfp6_e2m3"),
+        ("quantize_mxfp6", [X], {"format": "mxfp4_e2m1"}, "be one of mxfp6_e2m3, mxfp6_e3m2; got"),
     ],
 )
 def test_errors(function, args, kwargs, text):
@@ -509,7 +532,9 @@ def test_types_of_other_number_systems_are_refused():
 
 
 @pytest.mark.parametrize(
-    "to", ["float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "float8_e8m0fnu"], ids=lambda name: name
+    "to",
+    ["float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn", "float8_e8m0fnu"],
+    ids=lambda name: name,
 )
 def test_asarray_is_no_quantizer(to):
     """NumPy's conversion makes NaN of 465, and of 0 in e8m0."""
@@ -590,6 +615,8 @@ def test_whole_lines_are_written():
         "mxfp8": (lambda: hg.quantize_mxfp8(x), 1 + scales, 1.42),
         "mxfp8, axis 0": (lambda: hg.quantize_mxfp8(x, axis=0), 1 + scales, 1.42),
         "mxfp8, both": (lambda: hg.quantize_both(x, "mxfp8_e4m3"), 2 + 2 * scales, 1.42),
+        "mxfp6": (lambda: hg.quantize_mxfp6(x), 0.75 + scales, 2),
+        "mxfp6, axis 0": (lambda: hg.quantize_mxfp6(x, axis=0), 0.75 + scales, 2),
         "mxfp4": (lambda: hg.quantize_mxfp4(x), 0.5 + scales, 2.7),
         "mxfp4, axis 0": (lambda: hg.quantize_mxfp4(x, axis=0), 0.5 + scales, 4),
         "fp8": (lambda: hg.quantize_fp8(x), 1, 1.01),  # and the scale
