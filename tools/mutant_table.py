@@ -287,8 +287,8 @@ PYTHON = (
     Mutant(
         "python-strides",
         "hipgemm/formats/strides.py",
-        "runs and stride == runs[-1][0] * runs[-1][1]",
-        "runs and stride >= runs[-1][0] * runs[-1][1]",
+        "all(before == n * step for before",
+        "all(before >= n * step for before",
         ("tests/cpu/test_strides.py::test_restride_is_numpy_s",),
     ),
     Mutant(
