@@ -134,6 +134,25 @@ def test_output_over_an_input_of_a_planned_call(name):
         call(**{name: 8192 + 512})
 
 
+@pytest.mark.parametrize("imported", ["none", "the input", "out"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_output_in_the_memory_of_an_input_of_a_planned_call(name, imported):
+    """The same array, or two that share memory: imported by DLPack, one of them is another block."""
+
+    def foreign(x):
+        capsule = {"__dlpack_device__": x.__dlpack_device__, "__dlpack__": x.__dlpack__}
+        return hg.asarray(type("Foreign", (), {n: staticmethod(f) for n, f in capsule.items()})())
+
+    x = {n: hg.zeros((16, 16), BF16) for n in ("a", "b", "out")}
+    hg.matmul(*x.values())
+    if imported == "the input":
+        x[name] = foreign(x["out"])
+    else:
+        x["out"] = x[name] if imported == "none" else foreign(x[name])
+    with pytest.raises(ValueError, match=f"out must not overlap {name}; got arrays that share memory"):
+        hg.matmul(*x.values())
+
+
 @pytest.mark.matrix
 def test_planned_calls_are_checked_like_new_ones(rng):
     """Similar, but invalid: masked vectors, scales of groups."""

@@ -46,6 +46,18 @@ def test_results_cross_streams(streams, rng):
     np.testing.assert_array_equal(x.get().astype(np.float64), expected)
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_products_wait_for_writers_of_either_operand(side, streams, rng):
+    """Also if their plan is cached."""
+    first, second = streams(), streams()
+    wide, tall = hg.asarray(exact_grid((64, 2048), rng)), hg.asarray(exact_grid((2048, 64), rng))
+    eye = hg.asarray(np.eye(64).astype(BF16))
+    for alpha in (0.5, 0.25, 0.125):
+        x = hg.matmul(wide, tall, alpha=alpha * 2.0**-9, stream=first)
+        y = hg.matmul(*((x, eye), (eye, x))[side], stream=second).get()
+        np.testing.assert_array_equal(y, x.get())
+
+
 def test_overwriting_waits_for_readers(streams, rng):
     first, second, third = streams(), streams(), streams()
     a, b = (hg.asarray(exact_grid((64, 64), rng)) for _ in range(2))
