@@ -190,7 +190,7 @@ KERNELS = (
         "src_hip/common",
         "(1u << (22 - Element::kMantissaBits))",
         "(1u << (22 - Element::kMantissaBits)) - 1",
-        (f"{QUANTIZE_TESTS}test_every_bf16_as_the_maximum_of_a_block_and_near_scale_one[e4m3-even]",),
+        (f"{QUANTIZE_TESTS}test_every_bf16_as_the_maximum_of_a_block_and_near_scale_one[mxfp8_e4m3-even]",),
         ("quantize_mxfp8",),
     ),
     Mutant(
@@ -222,7 +222,7 @@ KERNELS = (
         "src_hip/common",
         "= tile + 1 == tiles ? 0 : tile + 1;",
         "= tile;",
-        (f"{QUANTIZE_TESTS}test_mx_rules[e4m3-bf16-floor]",),
+        (f"{QUANTIZE_TESTS}test_mx_rules[mxfp8_e4m3-bf16-floor]",),
         ("quantize_mxfp8",),
     ),
 )

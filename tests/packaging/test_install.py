@@ -142,4 +142,5 @@ def test_wheel(tree: Path, tmp_path: Path) -> None:
     link_toolchain(python)  # the tests' assembler
     api_tests = sorted((ROOT / "tests" / "emulator").glob("test_api*.py"))
     assert api_tests
-    run(python, "-m", "pytest", "-q", *api_tests, cwd=tmp_path, HIPGEMM_RUNTIME="emulator")
+    less = ("-k", "not too_much_to_keep")  # 64 MiB copied six times, which asks nothing of hip-python
+    run(python, "-m", "pytest", "-q", *api_tests, *less, cwd=tmp_path, HIPGEMM_RUNTIME="emulator")
