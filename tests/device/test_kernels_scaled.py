@@ -247,6 +247,15 @@ def test_product_of_scales_is_formed_first(memory, kernel):
         a_scale, b_scale = (np.array([x], np.float32) for x in scales)
         got = gemm(memory, kernel, one * 448, one * 448, a_scale, b_scale, out="f32")
         assert (got == 16 * 448.0 * 448.0 * scales[0] * scales[1]).all()
+    # And so are the bits, whether the scales are in the usual range or not.
+    rng = np.random.default_rng(9)
+    a_scale, b_scale = (rng.uniform(1, 2, 70).astype(np.float32) for _ in "ab")
+    a, b = (rng.integers(-4, 5, (70, 96)).astype(np.float32) for _ in "ab")
+    wanted = (a @ b.T) * (a_scale[:, None] * b_scale)
+    coded = a.astype(element(KERNELS[kernel].a)), b.astype(element(KERNELS[kernel].b))
+    for exponent in (0, 60):
+        unusual = a_scale * np.float32(2.0**exponent), b_scale * np.float32(2.0**-exponent)
+        assert np.array_equal(gemm(memory, kernel, *coded, *unusual, out="f32"), wanted)
 
 
 @pytest.mark.matrix
