@@ -188,16 +188,10 @@ def quantize_mxfp6(
 
     Parameters
     ----------
-    x : numpy.ndarray or DeviceArray
-        bfloat16, float16 or float32, of any shape and layout.
-    axis : int
-        The axis that the product will sum over.
-    scaling : str
-        The rule of the scales: ``"unit"``, ``"floor"``, ``"rceil"`` or ``"even"``; see docs/trust/formats.md.
+    x, axis, scaling, stream
+        As for `quantize_mxfp8`, with another default of `scaling`.
     format : str
         ``"mxfp6_e2m3"`` or ``"mxfp6_e3m2"``.
-    stream : int or object with int(), optional
-        The stream to work on.
 
     Returns
     -------
@@ -207,17 +201,12 @@ def quantize_mxfp6(
 
     Raises
     ------
-    TypeError
-        If `x` has another type or dtype.
-    ValueError
-        For an unknown format or scaling, or an axis that `x` does not have.
-    UnsupportedError
-        On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
+    TypeError, ValueError, UnsupportedError
+        As `quantize_mxfp8`.
 
     Notes
     -----
-    ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
-    rounded to nearest even and saturated. A NaN or Inf makes the scale of its block NaN (byte 255).
+    Rules and rounding are those of `quantize_mxfp8`.
 
     Examples
     --------
