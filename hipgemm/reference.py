@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .errors import fault, raise_reasons
-from .formats.arrays import on_host
-from .formats.checks import checked
+from .errors import fault, raise_reasons, shown
+from .formats import host_checks as check
+from .formats.arrays import array_hint
+from .formats.checks import Checks, checked
 from .formats.elements import (
     BLOCK,
     FORMATS,
@@ -41,7 +42,14 @@ MXFP4 = ("mxfp4_e2m1",)
 # ---- products --------------------------------------------------------------------------------------
 
 
-@on_host
+@check.checked_arguments(
+    a=check.numbers(2),
+    b=check.numbers(2),
+    dtype=check.optional(check.dtype),
+    alpha=check.alpha,
+    col_scale=check.optional(check.vector),
+    bias=check.optional(check.vector),
+)
 def matmul(
     a: Matrix,
     b: Matrix,
@@ -63,6 +71,7 @@ def matmul(
     array([[3., 4.],
            [7., 8.]])
     """
+    check.require_product("matmul", a, b, col_scale, bias)
     out: Array = values(a) @ values(b)
     out = out * np.float64(_float32(alpha))
     if col_scale is not None:
@@ -72,7 +81,7 @@ def matmul(
     return _rounded(out, dtype)
 
 
-@on_host
+@check.checked_arguments(x=check.numbers(2, 2), w=check.numbers(3, 3), dtype=check.optional(check.dtype))
 def grouped_matmul(
     x: Matrix, w: Matrix, group_offsets: Array, /, *, dtype: npt.DTypeLike | None = None
 ) -> Array:
@@ -86,6 +95,10 @@ def grouped_matmul(
     >>> grouped_matmul(np.ones((4, 1)), w, np.array([0, 1, 3])).ravel()
     array([2., 3., 3., 0.])
     """
+    _require_groups("grouped_matmul", group_offsets, x, w.shape[0])
+    if x.shape[1] != w.shape[1]:
+        got = f"{x.shape[1]} and {w.shape[1]}"
+        raise fault(ValueError, "grouped_matmul", "x.shape[1] (K) must equal w.shape[1] (K)", got)
     rows, weights = values(x), values(w)
     out = np.zeros((rows.shape[0], weights.shape[2]))
     for g, (begin, end) in enumerate(_groups(group_offsets)):
@@ -94,7 +107,12 @@ def grouped_matmul(
     return _rounded(out, dtype)
 
 
-@on_host
+@check.checked_arguments(
+    dy=check.numbers(2, 2),
+    x=check.numbers(2, 2),
+    dtype=check.optional(check.dtype),
+    onto=check.optional(check.numbers(3, 3)),
+)
 def grouped_wgrad(
     dy: Matrix,
     x: Matrix,
@@ -113,14 +131,43 @@ def grouped_wgrad(
     >>> grouped_wgrad(np.ones((3, 1)), np.ones((3, 1)), np.array([0, 2, 2, 3])).ravel()
     array([2., 0., 1.])
     """
+    _require_groups("grouped_wgrad", group_offsets, x, None)
+    if dy.shape[0] != x.shape[0]:
+        got = f"{dy.shape[0]} and {x.shape[0]}"
+        raise fault(ValueError, "grouped_wgrad", "dy.shape[0] (M) must equal x.shape[0] (M)", got)
     left, right = values(dy), values(x)
     groups = _groups(group_offsets)
     shape = (len(groups), left.shape[1], right.shape[1])
+    if onto is not None and onto.shape != shape:
+        raise fault(ValueError, "grouped_wgrad", f"onto.shape must be (G, N, K)={shape}", onto.shape)
     out = np.zeros(shape) if onto is None else onto.astype(np.float64)
     for g, (begin, end) in enumerate(groups):
         if begin < end:
             out[g] += left[begin:end].T @ right[begin:end]
     return _rounded(out, dtype)
+
+
+def _require_groups(function: str, offsets: Any, x: Matrix, groups: int | None) -> None:
+    raise_reasons(function, offset_reasons(offsets, x.shape[0], groups))
+    if not isinstance(offsets, np.ndarray):
+        raise fault(TypeError, function, "group_offsets must be a numpy.ndarray", type(offsets).__qualname__)
+
+
+def _amax_of_each(checks: Checks, name: str, x: Any) -> None:
+    """The amax of x, w and dy."""
+    if not isinstance(x, tuple) or len(x) != 3:
+        checks.wrong_type(name, "a tuple of three", x)
+        return
+    for i, each in enumerate(x):
+        _given_amax(checks, f"{name}[{i}]", each)
+
+
+def _given_amax(checks: Checks, name: str, x: Any) -> None:
+    """A number, an array of float32, or None."""
+    if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
+        checks.dtype(f"{name}.dtype", x.dtype, tuple(FORMATS.values()))
+    elif x is not None:
+        checks.magnitude(name, x, "a number, an array of floats or None", array_hint(x))
 
 
 def _groups(offsets: Array) -> list[tuple[int, int]]:
@@ -137,7 +184,7 @@ def _format(function: str, name: str, dtype: npt.DTypeLike) -> Format:
     return checked(function, lambda checks: checks.dtype(name, dtype, tuple(FORMATS.values())))
 
 
-@on_host
+@check.checked_arguments(x=check.numbers())
 def values(x: Matrix) -> npt.NDArray[np.float64]:
     """Return an operand's values in float64: element times scale. A Hadamard transform is not inverted.
 
@@ -152,7 +199,7 @@ def values(x: Matrix) -> npt.NDArray[np.float64]:
     return np.asarray(elements.astype(np.float64) * scale.astype(np.float64))
 
 
-@on_host
+@check.checked_arguments(q=check.quantized, dtype=check.dtype)
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return element times scale in float32, with the Hadamard transform inverted, rounded to `dtype`.
 
@@ -164,7 +211,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     to = _format("dequantize", "dtype", dtype)
     elements, scale = _decoded(q)
     if q.hadamard:  # of the elements, which is exact
-        elements = np.moveaxis(hadamard(np.moveaxis(elements, q.axis, -1)), -1, q.axis)
+        elements = np.moveaxis(_transformed(np.moveaxis(elements, q.axis, -1)), -1, q.axis)
     return np.asarray((elements * scale).astype(to.dtype))
 
 
@@ -195,7 +242,13 @@ def _spread_groups(q: ScaledArray) -> Floats:
 # ---- quantizers ------------------------------------------------------------------------------------
 
 
-@on_host
+@check.checked_arguments(
+    x=check.floats(0),
+    amax=_given_amax,
+    axis=check.optional(check.axis),
+    eps=check.magnitude,
+    format=check.one_of(*FP8),
+)
 def quantize_fp8(
     x: Array,
     amax: Any = None,
@@ -220,6 +273,8 @@ def quantize_fp8(
     own = np.max(np.abs(x), axis=axis, keepdims=axis is not None, initial=np.float32(0))
     own = np.asarray(own, np.float32)
     used = own if amax is None else _float32(amax)
+    if used.shape not in ((), own.shape):
+        raise fault(ValueError, function, f"amax.shape must be {own.shape} or ()", used.shape)
 
     total = used + _float32(eps)
     scale = total / top
@@ -235,7 +290,9 @@ def quantize_fp8(
     return ScaledArray._make(elements, scale, form, -1 if axis is None else axis, x.shape, amax=own)
 
 
-@on_host
+@check.checked_arguments(
+    x=check.floats(), axis=check.axis, scaling=check.one_of(*SCALE_RULES), format=check.one_of(*MXFP8)
+)
 def quantize_mxfp8(
     x: Array,
     *,
@@ -258,8 +315,12 @@ def quantize_mxfp8(
     form = checked(function, lambda checks: checks.format(format, MXFP8))
     if group_offsets is None:
         return _quantize_mx(function, x, axis, scaling, form)
+    if not isinstance(group_offsets, np.ndarray):
+        raise fault(
+            TypeError, function, "group_offsets must be a numpy.ndarray", type(group_offsets).__name__
+        )
     if x.ndim != 2 or axis not in (0, -2):
-        raise fault(ValueError, function, "group_offsets needs a matrix and axis=0", f"axis={axis}")
+        raise fault(ValueError, function, "group_offsets needs a matrix and axis=0", f"axis={shown(axis)}")
     raise_reasons(function, offset_reasons(group_offsets, x.shape[0]))
     offsets = group_offsets.astype(np.int32)
     assert form.scale_dtype is not None
@@ -272,7 +333,9 @@ def quantize_mxfp8(
     return ScaledArray._make(data, scale, form, -2, x.shape, group_offsets=offsets)
 
 
-@on_host
+@check.checked_arguments(
+    x=check.floats(), axis=check.axis, scaling=check.one_of(*SCALE_RULES), hadamard=check.flag
+)
 def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard: bool = True) -> ScaledArray:
     """Quantize to 4 bits with one power-of-two scale per 32 elements, by default after a Hadamard transform.
 
@@ -285,7 +348,9 @@ def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard:
     return _quantize_mx("quantize_mxfp4", x, axis, scaling, MXFP4_E2M1, hadamard)
 
 
-@on_host
+@check.checked_arguments(
+    x=check.floats(), axis=check.axis, scaling=check.one_of(*SCALE_RULES), format=check.one_of(*MXFP6)
+)
 def quantize_mxfp6(
     x: Array, *, axis: int = -1, scaling: str = "even", format: str = "mxfp6_e2m3"
 ) -> ScaledArray:
@@ -309,8 +374,11 @@ def _quantize_mx(
     shape, axis = x.shape, checked(function, lambda checks: checks.axis(axis, x.ndim))
     checked(function, lambda checks: checks.option("scaling", scaling, SCALE_RULES))
     x = np.moveaxis(x, axis, -1)
+    if transform and x.shape[-1] % HADAMARD:
+        required = f"the length along axis must be a multiple of {HADAMARD} for the Hadamard transform"
+        raise fault(ValueError, function, required, x.shape[-1], "pass hadamard=False")
     if transform:
-        x = hadamard(x)
+        x = _transformed(x)
     count = -(-shape[axis] // BLOCK)
     pad = count * BLOCK - shape[axis]  # zeros never change a block's maximum
     blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]).reshape(*x.shape[:-1], count, BLOCK)
@@ -333,7 +401,7 @@ def _quantize_mx(
     )
 
 
-@on_host
+@check.checked_arguments(x=check.floats(), format=check.one_of(*QUANTIZED))
 def quantize(x: Array, format: str, **options: Any) -> ScaledArray:
     """Quantize by the quantizer of a format; to mxfp4 without the Hadamard transform by default.
 
@@ -351,7 +419,7 @@ def quantize(x: Array, format: str, **options: Any) -> ScaledArray:
     raise AssertionError(format)
 
 
-@on_host
+@check.checked_arguments(x=check.floats(), format=check.one_of(*MXFP8, *MXFP6, *MXFP4))
 def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, ScaledArray]:
     """Return `x` quantized along its last axis, and along its first axis.
 
@@ -366,7 +434,7 @@ def quantize_both(x: Array, format: str, **options: Any) -> tuple[ScaledArray, S
     return quantize(x, format, axis=-1, **options), quantize(x, format, axis=0, **options)
 
 
-@on_host
+@check.checked_arguments(x=check.floats())
 def transpose_quantize_mxfp8(x: Array, **options: Any) -> ScaledArray:
     """Return the transpose of `x`, quantized along its last axis.
 
@@ -378,7 +446,7 @@ def transpose_quantize_mxfp8(x: Array, **options: Any) -> ScaledArray:
     return quantize_mxfp8(x.T, axis=-1, **options)
 
 
-@on_host
+@check.checked_arguments(x=check.floats())
 def transpose_quantize_mxfp6(x: Array, **options: Any) -> ScaledArray:
     """Return the transpose of `x`, quantized along its last axis.
 
@@ -390,7 +458,7 @@ def transpose_quantize_mxfp6(x: Array, **options: Any) -> ScaledArray:
     return quantize_mxfp6(x.T, axis=-1, **options)
 
 
-@on_host
+@check.checked_arguments(x=check.floats(wide=True))
 def hadamard(x: Floats) -> Floats:
     """Multiply each 16 consecutive elements of the last axis by Sylvester's H16 / 4, its own inverse.
 
@@ -402,8 +470,12 @@ def hadamard(x: Floats) -> Floats:
     (array([ 1., -1.,  1., -1.], dtype=float32), True)
     """
     if x.shape[-1] % HADAMARD:
-        required = f"the length along axis must be a multiple of {HADAMARD} for the Hadamard transform"
-        raise fault(ValueError, "quantize_mxfp4", required, x.shape[-1], "pass hadamard=False")
+        required = f"x.shape[-1] must be a multiple of {HADAMARD} for the Hadamard transform"
+        raise fault(ValueError, "hadamard", required, x.shape[-1])
+    return _transformed(x)
+
+
+def _transformed(x: Floats) -> Floats:
     groups = x.reshape(-1, HADAMARD)
     sums = _butterflies(groups)
     # Sums overflow before the result does: not those of smaller numbers.
@@ -435,7 +507,18 @@ def _widened(function: str, x: Array) -> Floats:
 # ---- linear layers ---------------------------------------------------------------------------------
 
 
-@on_host
+@check.checked_arguments(
+    x=check.pair_of(check.operand(2)),
+    w=check.pair_of(check.operand(2)),
+    dy=check.pair_of(check.operand(2)),
+    bias=check.optional(check.vector),
+    w_post_scale=check.optional(check.floats(1, 1)),
+    amax=_amax_of_each,
+    recipe=check.one_of("bf16", "fp8", "mxfp8", "mxfp4"),
+    format=check.optional(check.one_of(*FP8, *MXFP8, "mxfp4_e2m1")),
+    scaling=check.optional(check.one_of(*SCALE_RULES)),
+    hadamard=check.optional(check.flag),
+)
 def linear_products(
     x: Any,
     w: Any,
@@ -462,6 +545,7 @@ def linear_products(
     >>> {name: float(matmul(a, b, **epilogue)[0, 0]) for name, (a, b, epilogue) in products.items()}
     {'y': 32.0, 'dx': 3.0, 'dw.T': 2.0}
     """
+    _require_layer("linear_products", x, w, dy, bias, w_post_scale)
     forward: dict[str, Any] = {"col_scale": w_post_scale, "bias": bias}
     weights: dict[str, Any] = {}
     g = dy
@@ -476,6 +560,16 @@ def linear_products(
         "dx": (rows[2], columns[1], {}),
         "dw.T": (columns[0].T, columns[2], weights),
     }
+
+
+def _require_layer(function: str, x: Any, w: Any, dy: Any, *vectors: Array | None) -> None:
+    """Check that the shapes of a layer match."""
+    x, w, dy = ((q[0] if isinstance(q, tuple) else q).shape for q in (x, w, dy))
+    shapes = f"x.shape={x}, w.shape={w}, dy.shape={dy}"
+    if x[-1] != w[-1] or dy != (x[0], w[-2]):
+        raise fault(ValueError, function, "x, w and dy must be (M, K), (N, K) and (M, N)", shapes)
+    if any(v is not None and v.shape != w[-2:-1] for v in vectors):
+        raise fault(ValueError, function, f"bias and w_post_scale must be (N,)=({w[-2]},)", "other shapes")
 
 
 def _plain_operands(
@@ -547,7 +641,16 @@ def _blocked(x: Any, axis: int, format: str, scaling: str | None, hadamard: bool
     return quantize(x, format, axis=axis, **options)
 
 
-@on_host
+@check.checked_arguments(
+    x=check.operand(2),
+    w=check.operand(3),
+    dy=check.pair_of(check.operand(2)),
+    amax=_amax_of_each,
+    recipe=check.one_of("bf16", "fp8", "mxfp8", "mxfp4"),
+    format=check.optional(check.one_of(*FP8, *MXFP8, "mxfp4_e2m1")),
+    scaling=check.optional(check.one_of(*SCALE_RULES)),
+    hadamard=check.optional(check.flag),
+)
 def grouped_linear_products(
     x: Any,
     w: Any,
@@ -572,6 +675,8 @@ def grouped_linear_products(
     >>> float(grouped_wgrad(*products["dw"], np.array([0, 1, 3]))[1, 0, 0])
     2.0
     """
+    _require_layer("grouped_linear_products", x, w, dy)
+    _require_groups("grouped_linear_products", group_offsets, x, w.shape[0])
     make = _mx_operands if recipe.startswith("mx") else _plain_operands
     rows, columns = make((x, w, dy), recipe, amax, format, scaling, hadamard, group_offsets)
     w = rows[1]

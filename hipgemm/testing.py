@@ -12,18 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from . import reference
-from .formats.arrays import on_host
+from .errors import fault
+from .formats import host_checks as check
 from .formats.elements import QUANTIZED, Format, as_unsigned, format_of
 from .formats.scaled import ScaledArray, scale_shape
 from .reference import Array, Matrix
 
 
+@check.checked_arguments(n=check.count)
 def gamma(n: int) -> float:
     """Bound on the relative error of `n` successive float32 roundings."""
     return n * 2.0**-24 / (1 - n * 2.0**-24)
 
 
-@on_host
+@check.checked_arguments(
+    a=check.numbers(2),
+    b=check.numbers(2),
+    dtype=check.dtype,
+    alpha=check.alpha,
+    col_scale=check.optional(check.vector),
+    bias=check.optional(check.vector),
+)
 def gemm_bound(
     a: Matrix,
     b: Matrix,
@@ -48,10 +57,7 @@ def gemm_bound(
     True
     """
     to = _known(dtype)
-    if a.shape[-1] != b.shape[-2]:
-        raise ValueError(
-            f"gemm_bound: a.shape[-1] (K) must equal b.shape[-2] (K); got {a.shape[-1]} and {b.shape[-2]}"
-        )
+    check.require_product("gemm_bound", a, b, col_scale, bias)
     factors = 1 if alpha != 1.0 else 0
     factors += col_scale is not None
     # The float32 scale of an fp8 operand is one more; MX scales are powers of two.
@@ -70,7 +76,9 @@ def gemm_bound(
     return bound
 
 
-@on_host
+@check.checked_arguments(
+    shape=check.shape, rng=check.instance(np.random.Generator), dtype=check.any_dtype, bits=check.count
+)
 def exact_grid(
     shape: tuple[int, ...],
     rng: np.random.Generator,
@@ -89,10 +97,14 @@ def exact_grid(
     >>> x.dtype.name, bool(np.abs(x.astype(int)).max() < 8)
     ('bfloat16', True)
     """
+    if bits > 24:
+        raise fault(ValueError, "exact_grid", "bits must be at most 24", bits)
     return rng.integers(1 - 2**bits, 2**bits, size=shape).astype(np.float32).astype(dtype)
 
 
-@on_host
+@check.checked_arguments(
+    shape=check.shape, rng=check.instance(np.random.Generator), format=check.one_of(*QUANTIZED)
+)
 def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str = "mxfp8_e4m3") -> ScaledArray:
     """Return a quantized matrix of small integers with power-of-two scales.
 
@@ -111,7 +123,7 @@ def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str =
     return ScaledArray(data, scale, format)
 
 
-@on_host
+@check.checked_arguments(shape=check.shape, rng=check.instance(np.random.Generator), dtype=check.any_dtype)
 def random_matrix(
     shape: tuple[int, ...], rng: np.random.Generator, *, dtype: npt.DTypeLike = ml_dtypes.bfloat16
 ) -> Array:
@@ -128,7 +140,7 @@ def random_matrix(
     return x.astype(dtype)
 
 
-@on_host
+@check.checked_arguments(x=check.floats(0))
 def poison(x: Array) -> Array:
     """Fill an array with NaN in place and return it. For outputs before a launch.
 
@@ -138,11 +150,13 @@ def poison(x: Array) -> Array:
     array([nan, nan], dtype=float32)
     """
     _known(x.dtype)
+    if not x.flags.writeable:
+        raise fault(ValueError, "poison", "x must be writeable", "a read-only array")
     x[...] = np.nan
     return x
 
 
-@on_host
+@check.checked_arguments(x=check.floats(2, 2), rows=check.count, columns=check.count)
 def surround(x: Array, *, rows: int = 2, columns: int = 8) -> Array:
     """Return a copy of a matrix inside a larger matrix of NaN.
 
@@ -160,7 +174,15 @@ def surround(x: Array, *, rows: int = 2, columns: int = 8) -> Array:
     return inner
 
 
-@on_host
+@check.checked_arguments(
+    out=check.floats(2),
+    a=check.numbers(2),
+    b=check.numbers(2),
+    alpha=check.alpha,
+    col_scale=check.optional(check.vector),
+    bias=check.optional(check.vector),
+    exact=check.flag,
+)
 def assert_gemm_close(
     out: Array,
     a: Matrix,
@@ -202,6 +224,7 @@ def assert_gemm_close(
       rows 0..1, columns 0..1; wrong by row: {0: 1, 1: 1}
     """
     epilogue: dict[str, Any] = {"alpha": alpha, "col_scale": col_scale, "bias": bias}
+    check.require_product("assert_gemm_close", a, b, col_scale, bias)
     to = _known(out.dtype)
     bound = None if exact else gemm_bound(a, b, dtype=to.dtype, **epilogue)
     a, b = reference.values(a), reference.values(b)

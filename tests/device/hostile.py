@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 import hipgemm as hg
-from hipgemm import reference
+from hipgemm import reference, testing
 from hipgemm.distributed import sharding
 from hipgemm.runtime import hip as _hip
 
@@ -380,6 +380,31 @@ def _can_use(op: Any, a: Any, b: Any, arch: Any) -> Any:
     return hg.can_use(op, a, b, arch=arch)
 
 
+def _quantize_both(x: Any, format: Any) -> Any:
+    return reference.quantize_both(x, format)
+
+
+def _assert_gemm_close(out: Any, a: Any, b: Any, alpha: Any, col_scale: Any, bias: Any, exact: Any) -> Any:
+    """Whether the result is right; wrong values of hostile arguments make it wrong."""
+    options = {"alpha": alpha, "col_scale": col_scale, "bias": bias, "exact": exact}
+    try:
+        testing.assert_gemm_close(out, a, b, **options)
+    except AssertionError:
+        return False
+    return True
+
+
+def _transpose_quantize(x: Any) -> Any:
+    return reference.transpose_quantize_mxfp8(x)
+
+
+ON_HOST = {"_quantize_both": "reference", "_transpose_quantize": "reference", "_assert_gemm_close": "testing"}
+
+
+def generator() -> Any:
+    return np.random.default_rng(0)
+
+
 ROWS = [
     row(hg.matmul, a=array(4, 32), b=array(32, 8), out=NONE, dtype=just(F32), alpha=just(1.0), stream=NONE,
         col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), oracle_=matmul_oracle,
@@ -503,6 +528,48 @@ ROWS = [
     row(hg.Event.wait, self=recorded, stream=NONE),
     row(hg.Event.elapsed, self=recorded, end=recorded),
 ]  # fmt: skip
+ROWS += [
+    row(reference.matmul, a=array(4, 32), b=array(32, 8), dtype=just(F32), alpha=just(1.0),
+        col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), accepts_={"alpha": real}),
+    row(reference.grouped_matmul, x=array(8, 32), w=array(3, 32, 16), group_offsets=offsets, dtype=NONE),
+    row(reference.grouped_wgrad, dy=array(8, 16), x=array(8, 32), group_offsets=offsets, dtype=NONE,
+        onto=array(3, 16, 32, dtype=F32)),
+    row(reference.values, x=array(4, 32)),
+    row(reference.dequantize, q=quantized(4, 32), dtype=just(F32)),
+    row(reference.quantize_fp8, x=array(4, 32), amax=just(3.0), axis=NONE, eps=just(0.5),
+        format=just("fp8_e4m3"), accepts_={"amax": magnitude, "eps": magnitude, "axis": between(-2, 1)}),
+    row(reference.quantize_mxfp8, x=array(8, 32), axis=just(0), scaling=just("unit"),
+        format=just("mxfp8_e4m3"), group_offsets=offsets, accepts_={"axis": between(-2, 0)}),
+    row(reference.quantize_mxfp4, x=array(16, 32), axis=just(-1), scaling=just("even"), hadamard=just(True)),
+    row(_quantize_both, name_="quantize_both", x=array(4, 32), format=just("mxfp8_e4m3")),
+    row(_transpose_quantize, name_="transpose_quantize_mxfp8", x=array(32, 4)),
+    row(reference.hadamard, x=array(4, 32, dtype=F32)),
+    row(reference.linear_products, x=array(4, 32), w=array(8, 32), dy=array(4, 8), recipe=just("fp8"),
+        bias=array(8, dtype=F32), w_post_scale=array(8, dtype=F32), amax=just((2.0, None, 3.0)), format=NONE,
+        scaling=NONE, hadamard=NONE, accepts_={"hadamard": true_or_false}),
+    row(reference.grouped_linear_products, x=array(8, 32), w=array(3, 16, 32), dy=array(8, 16),
+        group_offsets=offsets, recipe=just("mxfp8"), amax=just((None, None, None)), format=NONE,
+        scaling=NONE, hadamard=NONE, accepts_={"hadamard": true_or_false}),
+    row(testing.gamma, n=just(3), accepts_={"n": between(0, 2**31 - 1)}),
+    row(testing.gemm_bound, a=array(4, 32), b=array(32, 8), dtype=just(F32), alpha=just(1.0),
+        col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), accepts_={"alpha": real}),
+    row(testing.exact_grid, shape=just((4, 32)), rng=generator, dtype=just(F32), bits=just(3),
+        accepts_={"bits": between(0, 24)}),
+    row(testing.exact_scaled, shape=just((4, 32)), rng=generator, format=just("mxfp8_e4m3")),
+    row(testing.random_matrix, shape=just((4, 32)), rng=generator, dtype=just(F32)),
+    row(testing.poison, x=array(4, 32)),
+    row(testing.surround, x=array(4, 32), rows=just(2), columns=just(8),
+        accepts_={"rows": between(0, 99), "columns": between(0, 99)}),
+    row(_assert_gemm_close, name_="assert_gemm_close",
+        out=lambda: reference.matmul(numbers(4, 32), numbers(32, 8), dtype=F32), a=array(4, 32),
+        b=array(32, 8), alpha=just(1.0), col_scale=NONE, bias=NONE, exact=just(False),
+        accepts_={"alpha": real, "out": an_array}),
+]  # fmt: skip
+for each in ROWS:
+    module = each.function.__module__.removeprefix("hipgemm.")
+    module = ON_HOST.get(each.function.__name__, module)
+    if module in ("reference", "testing"):
+        each.name = f"{module}.{each.name}"
 if _hip.runtime().emulator is not None:
     ROWS.append(row(hg.emulator_counters, reset=just(False), addresses=NONE,
                     accepts_={"addresses": true_or_false}))  # fmt: skip
@@ -531,6 +598,10 @@ def public() -> Iterator[str]:
             for method, f in vars(x).items():
                 if isinstance(f, types.FunctionType) and not method.startswith("_"):
                     yield f"{name}.{method}"
+    for module in (reference, testing):
+        for name, f in vars(module).items():
+            if isinstance(f, types.FunctionType) and f.__module__ == module.__name__ and name[0] != "_":
+                yield f"{module.__name__.rpartition('.')[2]}.{name}"
 
 
 def hostile(make: Callable[[], Any]) -> Iterator[tuple[str, str, Any]]:
