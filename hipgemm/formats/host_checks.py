@@ -84,15 +84,16 @@ def pair_of(kind: Kind) -> Kind:
     return check
 
 
-def floats(least: int = 1, most: int | None = None) -> Kind:
-    """An array to quantize."""
+def floats(least: int = 1, most: int | None = None, *, wide: bool = False) -> Kind:
+    """An array to quantize; `wide` ones may also be float64."""
 
     def check(checks: OperandChecks, name: str, x: Any) -> None:
         if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
             checks.wrong_type(name, "a numpy.ndarray", x, array_hint(x))
             return
         hint = fnuz_hint(x.dtype) or void_hint(name, x.dtype)
-        checks.dtype(f"{name}.dtype", x.dtype, tuple(FORMATS.values()), hint)
+        if not (wide and x.dtype == np.float64):
+            checks.dtype(f"{name}.dtype", x.dtype, tuple(FORMATS.values()), hint)
         if checks.ndim(name, x.shape, least) and most is not None and x.ndim > most:
             checks.add(ValueError, "shape", f"{name}.ndim must be {most}", x.ndim)
 

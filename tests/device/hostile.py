@@ -398,7 +398,21 @@ def _transpose_quantize(x: Any) -> Any:
     return reference.transpose_quantize_mxfp8(x)
 
 
-ON_HOST = {"_quantize_both": "reference", "_transpose_quantize": "reference", "_assert_gemm_close": "testing"}
+def _transpose_quantize_6(x: Any) -> Any:
+    return reference.transpose_quantize_mxfp6(x)
+
+
+def _quantize(x: Any, format: Any) -> Any:
+    return reference.quantize(x, format)
+
+
+ON_HOST = {
+    "_quantize_both": "reference",
+    "_quantize": "reference",
+    "_transpose_quantize_6": "reference",
+    "_transpose_quantize": "reference",
+    "_assert_gemm_close": "testing",
+}
 
 
 def generator() -> Any:
@@ -541,6 +555,10 @@ ROWS += [
     row(reference.quantize_mxfp8, x=array(8, 32), axis=just(0), scaling=just("unit"),
         format=just("mxfp8_e4m3"), group_offsets=offsets, accepts_={"axis": between(-2, 0)}),
     row(reference.quantize_mxfp4, x=array(16, 32), axis=just(-1), scaling=just("even"), hadamard=just(True)),
+    row(reference.quantize_mxfp6, x=array(4, 32), axis=just(-1), scaling=just("even"),
+        format=just("mxfp6_e2m3")),
+    row(_quantize, name_="quantize", x=array(4, 32), format=just("mxfp6_e2m3")),
+    row(_transpose_quantize_6, name_="transpose_quantize_mxfp6", x=array(32, 4)),
     row(_quantize_both, name_="quantize_both", x=array(4, 32), format=just("mxfp8_e4m3")),
     row(_transpose_quantize, name_="transpose_quantize_mxfp8", x=array(32, 4)),
     row(reference.hadamard, x=array(4, 32, dtype=F32)),
