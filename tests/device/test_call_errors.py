@@ -275,7 +275,9 @@ def test_functions_that_call_others_name_themselves(run_python: Run) -> None:
     assert in_child(run_python, CALLERS, HIPGEMM_EMULATOR_ARCH="gfx906").split() == ["."] * 4
 
 
-@pytest.mark.parametrize("function", ["linear", "grouped_linear", "sharded_matmul"])
+@pytest.mark.parametrize(
+    "function", ["linear", pytest.param("grouped_linear", marks=pytest.mark.matrix), "sharded_matmul"]
+)
 def test_sizes_that_other_functions_refuse(function):
     base = hg.zeros(64, BF16)
     x = hg.DeviceArray(base._block, base.ptr, (2**31, 64), (0, 0), BF16)
