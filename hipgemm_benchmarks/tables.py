@@ -23,6 +23,7 @@ from hipgemm.quantize.quantizers import (
     quantize_both,
     quantize_fp8,
     quantize_mxfp4,
+    quantize_mxfp6,
     quantize_mxfp8,
     transpose_quantize_mxfp8,
 )
@@ -167,6 +168,8 @@ def _quantizers(size: int, repeat: int) -> None:
         ("quantize_mxfp8, axis=0", 2 + 1 + scale, lambda: quantize_mxfp8(x, axis=0)),
         ("quantize_both, mxfp8", 2 + 2 * (1 + scale), lambda: quantize_both(x, "mxfp8_e4m3")),
         ("transpose_quantize_mxfp8", 2 + 1 + scale, lambda: transpose_quantize_mxfp8(x)),
+        ("quantize_mxfp6", 2 + 0.75 + scale, lambda: quantize_mxfp6(x)),
+        ("quantize_mxfp6, axis=0", 2 + 0.75 + scale, lambda: quantize_mxfp6(x, axis=0)),
         ("quantize_mxfp4, Hadamard", 2 + 0.5 + scale, lambda: quantize_mxfp4(x)),
         ("quantize_mxfp4, axis=0", 2 + 0.5 + scale, lambda: quantize_mxfp4(x, axis=0)),
         ("dequantize, mxfp8 to bf16", 1 + scale + 2, lambda: dequantize(q, dtype=ml_dtypes.bfloat16)),

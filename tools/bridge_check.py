@@ -129,10 +129,13 @@ def bandwidth(args: argparse.Namespace) -> Result:
         "quantize_mxfp8, axis=0": (2 + 1 + scale, lambda: hg.quantize_mxfp8(x, axis=0)),
         "quantize_both, mxfp8": (2 + 2 * (1 + scale), lambda: hg.quantize_both(x, "mxfp8_e4m3")),
         "transpose_quantize_mxfp8": (2 + 1 + scale, lambda: hg.transpose_quantize_mxfp8(x)),
+        "quantize_mxfp6": (2 + 0.75 + scale, lambda: hg.quantize_mxfp6(x)),
+        "quantize_mxfp6, axis=0": (2 + 0.75 + scale, lambda: hg.quantize_mxfp6(x, axis=0)),
         "quantize_mxfp4, Hadamard": (2 + 0.5 + scale, lambda: hg.quantize_mxfp4(x)),
         "quantize_mxfp4": (2 + 0.5 + scale, lambda: hg.quantize_mxfp4(x, hadamard=False)),
         "dequantize, fp8": (1 + 2, on(hg.quantize_fp8(x))),
         "dequantize, mxfp8": (1 + scale + 2, on(hg.quantize_mxfp8(x))),
+        "dequantize, mxfp6": (0.75 + scale + 2, on(hg.quantize_mxfp6(x))),
         "dequantize, mxfp4": (0.5 + scale + 2, on(hg.quantize_mxfp4(x, hadamard=False))),
     }
 

@@ -14,7 +14,7 @@ import hipgemm as hg
 from hipgemm.formats.elements import QUANTIZED, SCALE_RULES
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
-ELEMENTS = ("fp8_e4m3", "fp8_e5m2", "mxfp4_e2m1")
+ELEMENTS = ("fp8_e4m3", "fp8_e5m2", "mxfp4_e2m1", "mxfp6_e2m3", "mxfp6_e3m2")
 Array = Any
 
 
@@ -75,15 +75,19 @@ def quantizers() -> Iterator[tuple[str, Quantizer]]:
             for form in ("mxfp8_e4m3", "mxfp8_e5m2"):
                 made = partial(hg.quantize_mxfp8, format=form, axis=axis, scaling=rule)
                 yield f"{form} {rule} axis {axis}", made
+            for form in ("mxfp6_e2m3", "mxfp6_e3m2"):
+                made = partial(hg.quantize_mxfp6, format=form, axis=axis, scaling=rule)
+                yield f"{form} {rule} axis {axis}", made
             four = partial(hg.quantize_mxfp4, axis=axis, scaling=rule, hadamard=False)
             yield f"mxfp4 {rule} axis {axis}", four
     for axis in (-1, 0):
         yield f"mxfp4 hadamard axis {axis}", partial(hg.quantize_mxfp4, hadamard=True, axis=axis)
-    for form in ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1"):
+    for form in ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4_e2m1"):
         for side, name in enumerate(("rows", "columns")):
             yield f"both {form} {name}", partial(_both, form=form, side=side)
     for form in ("mxfp8_e4m3", "mxfp8_e5m2"):
         yield f"transpose {form}", partial(hg.transpose_quantize_mxfp8, format=form)
+    yield "transpose mxfp6_e2m3", partial(hg.transpose_quantize_mxfp6, format="mxfp6_e2m3")
     for form in ("fp8_e4m3", "fp8_e5m2"):
         yield f"{form} AmaxState", partial(_delayed, form=form)
 

@@ -43,6 +43,7 @@ def quantizers(rng: np.random.Generator) -> None:
     made = [
         *(hg.quantize_fp8(x), hg.quantize_fp8(x, axis=-1), hg.quantize_fp8(x, state)),
         *(hg.quantize_mxfp8(x), hg.quantize_mxfp8(x, format="mxfp8_e5m2", scaling="even")),
+        *(hg.quantize_mxfp6(x), hg.quantize_mxfp6(x, format="mxfp6_e3m2")),
         *(hg.quantize_mxfp4(x), hg.quantize_mxfp4(x, hadamard=False)),
     ]
     for q in made:

@@ -36,6 +36,9 @@ def recipes() -> Iterator[tuple[str, str, Any]]:
     for mx in ("mxfp8_e4m3", "mxfp8_e5m2"):
         for rule in SCALE_RULES:
             yield mx, rule, lambda x, f=mx, r=rule: reference.quantize_mxfp8(x, format=f, scaling=r)
+    for mx in ("mxfp6_e2m3", "mxfp6_e3m2"):
+        for rule in SCALE_RULES:
+            yield mx, rule, lambda x, f=mx, r=rule: reference.quantize_mxfp6(x, format=f, scaling=r)
     for rule in SCALE_RULES:
         yield "mxfp4_e2m1", rule, lambda x, r=rule: reference.quantize_mxfp4(x, scaling=r, hadamard=False)
     yield "mxfp4_e2m1", "even, Hadamard", reference.quantize_mxfp4

@@ -25,23 +25,33 @@ class QuantizedRow {
 
   // Those of the row `offset` bytes away.
   HIPGEMM_DEVICE void store(u64 offset, Packed<Element> packed) const {
-#pragma unroll
-    for (u32 i = 0; i < kPieces; i++)
-      if (i < pieces_) *piece(offset, i) = {packed[2 * i], packed[2 * i + 1]};
+    for_each_piece([&](u32 i)
+                       HIPGEMM_INLINE { *piece(offset, i) = {packed[2 * i], packed[2 * i + 1]}; });
   }
   HIPGEMM_DEVICE Packed<Element> load(u64 offset) const {
     Packed<Element> packed(0);
-#pragma unroll
-    for (u32 i = 0; i < kPieces; i++) {
-      const u32x2 loaded = i < pieces_ ? *piece(offset, i) : u32x2(0);
+    for_each_piece([&](u32 i) HIPGEMM_INLINE {
+      const u32x2 loaded = *piece(offset, i);
       packed[2 * i] = loaded.x;
       packed[2 * i + 1] = loaded.y;
-    }
+    });
     return packed;
   }
 
  private:
   static constexpr u32 kPieces = kPiecesOf<Element>;
+  // Those that exist. Usually all do: then the compiler joins the accesses.
+  template <class F>
+  HIPGEMM_DEVICE void for_each_piece(F f) const {
+    if (pieces_ >= kPieces) {
+#pragma unroll
+      for (u32 i = 0; i < kPieces; i++) f(i);
+    } else {
+#pragma unroll
+      for (u32 i = 0; i + 1 < kPieces; i++)
+        if (i < pieces_) f(i);
+    }
+  }
   HIPGEMM_DEVICE auto piece(u64 offset, u32 i) const {
     return global<u32x2>(address_ + offset + i * kPieceBytes);
   }

@@ -55,6 +55,48 @@ def test_mx_blocks_by_exact_arithmetic(format, rule, rng):
             )
 
 
+def by_rule(amax, rule, form):
+    """Scale bytes in float64, where all of this is exact."""
+    fraction, exponent = np.frexp(amax)  # in [1/2, 1)
+    if rule == "even":
+        rounded = np.floor(fraction * 2.0 ** (form.mantissa_bits + 1) + 0.5) / 2.0 ** (form.mantissa_bits + 1)
+        exponent = exponent + (rounded == 1)
+    top = {"unit": 0}.get(rule, form.max_exponent)
+    e = exponent - 1 - top
+    if rule == "rceil":
+        e = e + (amax > form.maximum * np.exp2(e.astype(np.float64)))
+    zero = 127 if form.bits < 8 else 0
+    return np.where(amax == 0, zero, np.clip(e + 127, 0, 254)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("dtype", [BF16, np.dtype(np.float16)], ids=str)
+@pytest.mark.parametrize("rule", SCALE_RULES)
+@pytest.mark.parametrize("format", MX)
+def test_every_16_bit_input(format, rule, dtype):
+    """By float64 and the casts of ml_dtypes: as the maximum of a block, among others, and next to 1."""
+    form = QUANTIZED[format]
+    every = np.arange(2**16, dtype=np.uint16).view(dtype)
+    alone = np.zeros((2**16, 32), dtype)
+    alone[:, 5] = every
+    with_one = every.reshape(-1, 16).repeat(2, axis=1)
+    with_one[:, ::2] = 1
+    for x in (alone, every.reshape(-1, 32), every.reshape(32, -1).T, with_one):
+        with np.errstate(invalid="ignore"):  # some are signalling NaNs
+            wide = x.astype(np.float32).astype(np.float64)
+        amax = np.max(np.abs(wide), axis=1)
+        bad = ~np.isfinite(amax)
+        byte = np.where(bad, 255, by_rule(np.where(bad, 1, amax), rule, form))
+        q = quantize(np.ascontiguousarray(x), format, scaling=rule)
+        np.testing.assert_array_equal(scales(q)[:, 0], byte)
+        scaled = wide[~bad] / np.exp2(byte[~bad].astype(np.float64) - 127)[:, None]
+        want = np.clip(scaled, -form.maximum, form.maximum).astype(form.dtype)
+        np.testing.assert_array_equal(codes(q)[~bad], want.view(np.uint8))
+        if form.is_packed:
+            assert not codes(q)[bad].any()
+        else:
+            assert np.isnan(q.data[bad].astype(np.float32)).all()
+
+
 @pytest.mark.parametrize("dtype", [BF16, np.float16])
 @pytest.mark.parametrize("format", QUANTIZED)
 def test_narrow_inputs_count_as_their_values(format, dtype, rng):

@@ -296,7 +296,7 @@ def test_sizes_that_other_functions_refuse(function):
 
 
 QUANTIZERS = """
-for function in (hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp4, hg.quantize_both):
+for function in (hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp6, hg.quantize_mxfp4, hg.quantize_both):
     for y in (np.ones((32, 32), np.float32), hg.zeros((32, 32), np.float32)):
         try:
             function(y, *(["mxfp8_e4m3"] if function is hg.quantize_both else []))

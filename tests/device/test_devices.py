@@ -75,7 +75,8 @@ def calls(device):
     state = hg.AmaxState(device=device)
     for q in (
         hg.quantize_fp8(x), hg.quantize_fp8(x, axis=-1), hg.quantize_fp8(x, state), hg.quantize_mxfp4(x),
-        hg.quantize_mxfp8(x), hg.quantize_mxfp8(x, axis=0, stream=stream), hg.transpose_quantize_mxfp8(x),
+        hg.quantize_mxfp6(x), hg.quantize_mxfp8(x), hg.quantize_mxfp8(x, axis=0, stream=stream),
+        hg.transpose_quantize_mxfp8(x),
         *hg.quantize_both(x, "mxfp8_e4m3"),
     ):
         yield q.data.get()

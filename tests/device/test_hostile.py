@@ -40,7 +40,9 @@ def test_copies_of_arrays(rng, free_bytes):
     np.testing.assert_array_equal(ours.get(), x[:, ::2])
 
 
-@pytest.mark.parametrize("quantize", [hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp4])
+@pytest.mark.parametrize(
+    "quantize", [hg.quantize_fp8, hg.quantize_mxfp8, hg.quantize_mxfp6, hg.quantize_mxfp4]
+)
 def test_copies_of_quantized_arrays(quantize, rng):
     x = rng.standard_normal((24, 64)).astype(BF16)
     for q in (quantize(x), quantize(hg.asarray(x))):
@@ -318,6 +320,7 @@ def test_more_than_a_launch_can_count(shape):
     calls = {
         "quantize_fp8": lambda: hg.quantize_fp8(x, 1.0, axis=-1),
         "quantize_mxfp8": lambda: hg.quantize_mxfp8(x),
+        "quantize_mxfp6": lambda: hg.quantize_mxfp6(x),
         "quantize_mxfp4": lambda: hg.quantize_mxfp4(x, hadamard=False),
     }
     for function, call in calls.items():

@@ -161,6 +161,7 @@ CALLS: dict[str, Call | tuple[Call, Callable[[], object]]] = {
     "wgrad": lambda x: hg.grouped_wgrad(x.rows, x.rows, OFFSETS).get(),
     "groups found wrong": found_wrong,
     "quantize_mxfp8": lambda x: scaled(hg.quantize_mxfp8(x.rows)),
+    "quantize_mxfp6": lambda x: scaled(hg.quantize_mxfp6(x.rows)),
     "quantize_mxfp4": lambda x: scaled(hg.quantize_mxfp4(x.rows)),
     "quantize_both": lambda x: [part for q in hg.quantize_both(x.rows, "mxfp8_e4m3") for part in scaled(q)],
     "quantize_fp8": lambda x: scaled(hg.quantize_fp8(x.rows)),

@@ -23,7 +23,8 @@ bias = rng.standard_normal(45).astype(np.float32)
 on_device = [hg.asarray(y) for y in (x, w)]
 assert_gemm_close(hg.matmul(on_device[0], on_device[1].T, bias=bias).get(), x, w.T, bias=bias)
 for quantize in (
-    hg.quantize_fp8, lambda y: hg.quantize_fp8(y, axis=-1), hg.quantize_mxfp8, hg.quantize_mxfp4,
+    hg.quantize_fp8, lambda y: hg.quantize_fp8(y, axis=-1), hg.quantize_mxfp8, hg.quantize_mxfp6,
+    hg.quantize_mxfp4,
     lambda y: hg.quantize_mxfp8(y, format="mxfp8_e5m2", scaling="rceil"),
 ):
     a, b = map(quantize, on_device)

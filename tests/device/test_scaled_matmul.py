@@ -8,7 +8,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm.formats.elements import QUANTIZED
-from hipgemm.formats.scaled import scale_shape
+from hipgemm.formats.scaled import packed_data, scale_shape
 from hipgemm.kernels import manifest
 from hipgemm.testing import assert_gemm_close, exact_scaled, poison
 
@@ -49,8 +49,7 @@ def matrix(rows, k, format, rng, exact=False):
 
 def by_parts(q):
     """The same on the device, uploaded in parts: rows without padding."""
-    data = hg.pack_fp4(q.data) if q.format == "mxfp4_e2m1" else q.data
-    return hg.ScaledArray(hg.asarray(data), hg.asarray(q.scale), q.format, hadamard=q.hadamard)
+    return hg.ScaledArray(hg.asarray(packed_data(q)), hg.asarray(q.scale), q.format, hadamard=q.hadamard)
 
 
 def check(a, b, out_dtype=F32, exact=False, **epilogue):
@@ -150,6 +149,32 @@ def test_4_bits_beside_8_in_place(formats, rng):
     used = hg.usage()
     assert used.kernels["mx_gemm_scale"] == 3
     assert not used.copies
+
+
+SIX = [
+    (a, b)
+    for a, b in itertools.product(QUANTIZED, repeat=2)
+    if "mxfp6" in {a[:5], b[:5]} and QUANTIZED[a].block and QUANTIZED[b].block
+]
+
+
+@named(SIX)
+def test_6_bits(formats, rng):
+    for m, n, k in ((1, 37, 1), (37, 70, 33), (16, 16, 128), (2, 5, 71), (33, 20, 160)):
+        check(matrix(m, k, formats[0], rng, True), matrix(n, k, formats[1], rng, True), exact=True)
+        check(matrix(m, k, formats[0], rng), matrix(n, k, formats[1], rng), BF16)
+    a, b = matrix(20, 96, formats[0], rng), matrix(33, 96, formats[1], rng)
+    assert_gemm_close(hg.matmul(by_parts(a), by_parts(b).T, dtype=F32).get(), a, b.T)
+    columns = hg.quantize_both(
+        rng.standard_normal((96, 33)).astype(F32), formats[1], **no_hadamard(formats[1])
+    )[1]
+    for q, p in ((a, columns), (hg.asarray(a), hg.asarray(columns))):
+        got = hg.matmul(q, p, dtype=F32)
+        assert_gemm_close(got if q is a else got.get(), a, columns)
+
+
+def no_hadamard(format):
+    return {"hadamard": False} if format == "mxfp4_e2m1" else {}
 
 
 # ---- scales

@@ -74,11 +74,15 @@ for source in (x, odd, odd.T):
     for part in hg.quantize_both(source, "mxfp8_e4m3"):
         hg.dequantize(part).get()
     hg.transpose_quantize_mxfp8(source).get()
+    hg.quantize_mxfp6(source).get()
+    for part in hg.quantize_both(source, "mxfp6_e3m2"):
+        hg.dequantize(part).get()
     hg.quantize_mxfp4(source, hadamard=False).get()
     source.T[::2].get()
 narrow = hg.quantize_mxfp4(x, hadamard=False)
 hg.dequantize(hg.quantize_mxfp4(x)).get()
 hg.matmul(hg.quantize_mxfp8(x), narrow.T).get()
+hg.matmul(hg.quantize_mxfp6(x), narrow.T).get()
 hg.matmul(x.T, x).get()
 hg.matmul(x.T, x[:, :70], out=hg.zeros((96, 140), np.float32)[:, ::2])
 hg.matmul(x[:, ::-1], x.T).get()

@@ -204,7 +204,7 @@ for kernel in GEMMS.values():
 
 y = hipgemm.asarray(rng.standard_normal((96, 80), np.float32).astype(ml_dtypes.bfloat16))
 CALLS["copies"] = lambda: hipgemm.matmul(y[:, ::-1].T, y).get().tobytes()
-for format in ("mxfp8_e4m3", "mxfp4_e2m1"):
+for format in ("mxfp8_e4m3", "mxfp6_e2m3", "mxfp4_e2m1"):
     def call(format=format):
         both = hipgemm.quantize_both(y, format)
         return b"".join(np.asarray(part.get()).tobytes() for q in both for part in (q.data, q.scale))
