@@ -34,8 +34,8 @@ KERNELS = (
     Mutant(
         "kernel-swizzle",
         "src_hip/gemm",
-        "swizzled_chunk<kRowChunks>(row, slot)",
-        "swizzled_chunk<kRowChunks>(row + 1, slot)",
+        "Operand::swizzled(row, slot)",
+        "Operand::swizzled(row + 1, slot)",
         (f"{KERNEL_TESTS}.py::test_ragged_shapes[15-17-72-gemm_bf16_nt_64x64x64]",),
         ("gemm_bf16_nt_64x64x64",),
     ),

@@ -33,6 +33,17 @@ struct Accumulators {
                                const typename Reader<T, OperandA<T>>::Fragments& a,
                                const typename Reader<T, OperandB<T>>::Fragments& b,
                                const Scales& scales) {
+    if constexpr (!T::Mfma::kScalesA) {
+      // B outside: the compiler widens a fragment once.
+      unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
+        constexpr u32 kB = kPartB * T::B::kFragments + j;
+        constexpr auto kByte = kIndex<Scales::byte(kB, kFirstStep)>;
+        for (u32 i = 0; i < T::A::kFragments; i++) {
+          auto& c = at[kPartA][kPartB][i][j];
+          c = T::Mfma::multiply(b[j][0], a[i][0], c, kByte, scales.b.word(kB));
+        }
+      });
+    } else {
     unrolled<T::kSteps>([&]<u32 kStep>(Index<kStep>) {
       unrolled<T::A::kFragments>([&]<u32 i>(Index<i>) {
         unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
@@ -45,6 +56,7 @@ struct Accumulators {
         });
       });
     });
+    }
   }
 
   // Lane groups exchange quads (see OperandB): afterwards quads 2v and 2v + 1 of a lane are

@@ -73,7 +73,7 @@ class Epilogue {
     asm volatile("" : "+v"(rare));
     if (uniform(rare)) return;
     if constexpr (T::kScaling == Scaling::floats)
-      if (tile_.a_scale) scale_operands(acc);
+      if (has_scales()) scale_operands(acc);
     for_each_row(acc, [&](u32, auto at) {
       for (u32 q = 0; q < kQuads; q++)
         at(q) = __builtin_elementwise_fma(at(q) * f32x4(alpha), scale[q], bias[q]);
@@ -90,13 +90,20 @@ class Epilogue {
     });
   }
 
+  // A split of K has none.
+  HIPGEMM_DEVICE bool has_scales() const {
+    return T::Mfma::kScalesA ? tile_.a_scale != 0 : tile_.b_scale != 0;
+  }
+
   // Whether no product but the last can overflow or underflow in float32. Sums of fp8 elements are
   // 0 or in [2^-32, 2^63), so limits for the factors suffice. Other sums may be anything: then only
   // one factor will do. A split of K has no factors.
   HIPGEMM_DEVICE bool in_range(Accumulators<T>& acc, f32 alpha) const {
     const bool one_factor = !args_.col_scale || alpha == 1.0f;
-    if constexpr (T::kScaling == Scaling::floats) {
-      if (!tile_.a_scale) return true;
+    if constexpr (T::kScaling == Scaling::floats && !T::Mfma::kScalesA) {
+      return has_scales() ? !args_.col_scale && alpha == 1.0f : one_factor;
+    } else if constexpr (T::kScaling == Scaling::floats) {
+      if (!has_scales()) return true;
       constexpr int kLeast = -35, kGreatest = 20;
       int least = 0, greatest = 0;
       const auto take = [&](f32 x) {
@@ -139,6 +146,7 @@ class Epilogue {
 
   // Float scales of a row of A, and of a quad's columns of B.
   HIPGEMM_DEVICE f32 row_scale(u32 row) const {
+    if constexpr (!T::Mfma::kScalesA) return 1.0f;
     return load_scale(scales_from(tile_.a_scale, args_.a_scale_step, area_.row, area_.rows),
                       row * args_.a_scale_step);
   }

@@ -15,8 +15,10 @@ inline constexpr u32 kFragmentRows = 16;
 template <class Element>
 struct Mfma16x16x32 {
   static constexpr u32 kLaneGroups = 4;  // lanes l / 16 share a row and split K between them
+  static constexpr bool kHasRuns = false;  // whether a lane's elements of a row are consecutive
   static constexpr u32 kK = 32, kBitsA = 16, kBitsB = 16;
   static constexpr Scaling kScaling = Scaling::none;
+  static constexpr bool kScalesA = true;  // unless it has no scaling
   using FragmentA = Vector<Element, 8>;
   using FragmentB = FragmentA;
   using Accumulator = f32x4;
@@ -38,6 +40,7 @@ struct Mfma16x16x32 {
 template <MfmaFormat kA, MfmaFormat kB, Scaling kScaling_>
 struct Mfma16x16x128 {
   static constexpr u32 kLaneGroups = 4;
+  static constexpr bool kHasRuns = false, kScalesA = true;
   static constexpr u32 kK = 128, kBitsA = bits_of(kA), kBitsB = bits_of(kB);
   static constexpr Scaling kScaling = kScaling_;
   using FragmentA = Vector<int, kBitsA>;  // 32 elements
@@ -68,6 +71,68 @@ struct Mfma16x16x128 {
   }
 };
 
+// bfloat16 A and quantized B. D(16,16) += A(16,128) * B(128,16) by four instructions of 32 along K;
+// elements of B are widened to bfloat16 in registers, exactly.
+//   A, B: lane l holds row (column) l % 16, k = 32 * (l / 16) + element, and the scale of these 32.
+//   C, D: as above.
+template <MfmaFormat kB, Scaling kScaling_>
+struct WeightMfma {
+  static constexpr u32 kLaneGroups = 4;
+  static constexpr bool kHasRuns = true, kScalesA = false;
+  static constexpr u32 kK = 128, kBitsA = 16, kBitsB = bits_of(kB);
+  static constexpr Scaling kScaling = kScaling_;
+  struct FragmentA {
+    bf16x8 step[4];
+  };
+  using FragmentB = Vector<int, kBitsB>;
+  using Accumulator = f32x4;
+
+  static HIPGEMM_DEVICE Accumulator multiply(FragmentB b, const FragmentA& a, Accumulator c) {
+    return multiply(b, a, c, 1.0f);
+  }
+  // The scale is a byte of a word.
+  template <u32 kByte>
+  static HIPGEMM_DEVICE Accumulator multiply(FragmentB b, const FragmentA& a, Accumulator c,
+                                             Index<kByte>, u32 word) {
+    return multiply(b, a, c, __builtin_bit_cast(f32, (word >> kByte * 8 & 255) << 23));
+  }
+
+ private:
+  // The exponent of `scale` counts.
+  static HIPGEMM_DEVICE Accumulator multiply(FragmentB b, const FragmentA& a, Accumulator c,
+                                             f32 scale) {
+    const Widened wide = widen(b, scale);
+    for (u32 s = 0; s < 4; s++)
+      c = __builtin_amdgcn_mfma_f32_16x16x32_bf16(wide.step[s], a.step[s], c, 0, 0, 0);
+    return c;
+  }
+
+  using Widened = FragmentA;
+  static HIPGEMM_DEVICE Widened widen(FragmentB b, f32 scale) {
+    if constexpr (kBitsB == 6) {
+      using Codes = Vector<u32, 6>;
+      const auto wide = kB == MfmaFormat::E2m3
+                            ? __builtin_amdgcn_cvt_scalef32_pk32_bf16_fp6(Codes(b), scale)
+                            : __builtin_amdgcn_cvt_scalef32_pk32_bf16_bf6(Codes(b), scale);
+      return __builtin_bit_cast(Widened, wide);
+    } else {
+      struct {
+        bf16x2 pair[16];
+      } wide;
+      unrolled<16>([&]<u32 i>(Index<i>) {
+        const u32 word = b[i * kBitsB / 16];
+        if constexpr (kB == MfmaFormat::E2m1)
+          wide.pair[i] = __builtin_amdgcn_cvt_scalef32_pk_bf16_fp4(word, scale, i % 4);
+        else if constexpr (kB == MfmaFormat::E4m3)
+          wide.pair[i] = __builtin_amdgcn_cvt_scalef32_pk_bf16_fp8(word, scale, i % 2);
+        else
+          wide.pair[i] = __builtin_amdgcn_cvt_scalef32_pk_bf16_bf8(word, scale, i % 2);
+      });
+      return __builtin_bit_cast(Widened, wide);
+    }
+  }
+};
+
 // The matrix instruction for two formats: without scales both are the same, with scales any pair.
 template <Format>
 struct ScaledFormat;
@@ -85,6 +150,11 @@ struct MfmaFor {
   using B = ScaledFormat<kB>;
   static_assert(A::kScaling == B::kScaling, "scales of both are applied at the same time");
   using Type = Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
+};
+template <Format kB>
+struct MfmaFor<Format::bf16, kB> {
+  using B = ScaledFormat<kB>;
+  using Type = WeightMfma<B::kMfmaFormat, B::kScaling>;
 };
 template <>
 struct MfmaFor<Format::bf16, Format::bf16> {

@@ -27,7 +27,7 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
     for (u32 d = 0; d < Operand::kDmas; d++) {
       const u32 row = position.wave * Operand::kBlockRows + d * Operand::kRowsPerDma +
                       position.lane / kRowChunks;
-      chunk_[d] = swizzled_chunk<kRowChunks>(row, slot);
+      chunk_[d] = Operand::swizzled(row, slot);
       for (u32 part = 0; part < T::kParts; part++) {
         lane_offset_[part][d] = Operand::tile_row(part, row) * static_cast<u32>(pitch) +
                                 chunk_[d] * kChunkBytes + kBias - instruction_offset(d);

@@ -92,10 +92,30 @@ class ScaleReader {
   u32 unit_bytes_, bytes_, offset_;
 };
 
-// The scales of both operands.
+// An operand without scales.
+template <class T>
+struct NoScaleReader {
+  static constexpr u32 kLoads = 0;
+  struct Words {
+  } current, next;
+  HIPGEMM_DEVICE NoScaleReader(u64, u32, u32, u32, u32, u32, const ThreadPosition<T>&) {}
+  HIPGEMM_DEVICE void load(Words&) const {}
+  HIPGEMM_DEVICE void advance_if(bool) {}
+};
+
+template <bool kScales, class T, class Operand>
+struct ScaleReaderOf {
+  using Type = ScaleReader<T, Operand>;
+};
+template <class T, class Operand>
+struct ScaleReaderOf<false, T, Operand> {
+  using Type = NoScaleReader<T>;
+};
+
+// The scales of both operands, or of B.
 template <class T>
 struct BlockScales {
-  ScaleReader<T, OperandA<T>> a;
+  typename ScaleReaderOf<T::Mfma::kScalesA, T, OperandA<T>>::Type a;
   ScaleReader<T, OperandB<T>> b;
 
   static constexpr u32 kLoads = decltype(a)::kLoads + decltype(b)::kLoads;  // per unit

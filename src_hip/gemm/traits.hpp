@@ -22,7 +22,7 @@ using Layout_tn = Layout<Major::mn, Major::mn>;
 using Layout_tt = Layout<Major::mn, Major::k>;
 
 // A row of a K tile of one operand: in memory, and in LDS, where a lane reads its share of it.
-template <u32 kElementBits_, u32 kK, u32 kLaneGroups, u32 kSteps>
+template <u32 kElementBits_, u32 kK, u32 kLaneGroups, u32 kSteps, bool kHasRuns>
 struct RowTraits {
   static constexpr u32 kElementBits = kElementBits_;
   static constexpr u32 kRowBytes = kK * kElementBits / 8;
@@ -31,23 +31,26 @@ struct RowTraits {
   // 6-bit rows have 6 chunks, and LDS keeps 8 for them: then a DMA fills whole rows, and as many
   // DMAs as for 8 bits fill a tile. (DMAs of 12 bytes per lane would leave gaps of 4 bytes; and
   // ds_read_b96 takes 16 clocks, while three ds_read_b64 take 12 for twice as many bytes.)
-  static constexpr u32 kRowChunks = kDataChunks <= 4 ? 4 : 8;
+  static constexpr u32 kRowChunks = kDataChunks <= 4 ? 4 : kDataChunks <= 8 ? 8 : 16;
   static constexpr u32 kLdsRowBytes = kRowChunks * kChunkBytes;
 
-  // The lane groups of a fragment split a row. Their reads of 16 bytes take four consecutive
-  // chunks; with 6 bits a lane's share is one run of 24 bytes, in three reads.
+  // The lane groups of a fragment split a row: a lane's share is one run of bytes (kIsRun), or one
+  // chunk in each read, of which the lane groups take four consecutive ones. 6-bit elements are
+  // always a run, of 24 bytes in three reads.
+  static constexpr bool kIsRun = kHasRuns || kElementBits == 6;
   static constexpr u32 kReadBytes = kElementBits == 6 ? 8 : kChunkBytes;
   static constexpr u32 kReads = kRowBytes / (kLaneGroups * kReadBytes);
   static constexpr u32 kFragmentReads = kReads / kSteps;
   static constexpr u32 kFragmentBytes = kFragmentReads * kReadBytes;
   static_assert(kFragmentReads * kSteps * kLaneGroups * kReadBytes == kRowBytes, "whole reads");
   static constexpr HIPGEMM_BOTH u32 read_offset(u32 group, u32 read) {
-    return kElementBits == 6 ? group * kFragmentBytes + read * kReadBytes
-                             : (read * kLaneGroups + group) * kReadBytes;
+    return (kIsRun ? group * kReads + read : read * kLaneGroups + group) * kReadBytes;
+  }
+  static constexpr HIPGEMM_BOTH u32 swizzled(u32 row, u32 chunk) {
+    return swizzled_chunk<kRowChunks, kHasRuns ? kReads : 1>(row, chunk);
   }
   static constexpr HIPGEMM_BOTH u32 lds_offset(u32 row, u32 byte) {
-    return row * kLdsRowBytes + swizzled_chunk<kRowChunks>(row, byte / kChunkBytes) * kChunkBytes +
-           byte % kChunkBytes;
+    return row * kLdsRowBytes + swizzled(row, byte / kChunkBytes) * kChunkBytes + byte % kChunkBytes;
   }
   // The first element of a chunk, or the one that ends in it.
   static constexpr HIPGEMM_BOTH u32 chunk_element(u32 chunk) {
@@ -123,7 +126,7 @@ struct GemmTraits {
 
   static constexpr u32 kParts = Schedule::kParts;
   template <u32 kElementBits>
-  using Row = RowTraits<kElementBits, kK, Mfma::kLaneGroups, kSteps>;
+  using Row = RowTraits<kElementBits, kK, Mfma::kLaneGroups, kSteps, Mfma::kHasRuns>;
   using A = OperandTraits<Row<Mfma::kBitsA>, typename Mfma::FragmentA, kM, kParts, kWavesM, kWaves,
                           Layout_::kA>;
   using B = OperandTraits<Row<Mfma::kBitsB>, typename Mfma::FragmentB, kN, kParts, kWavesN, kWaves,
@@ -138,7 +141,8 @@ struct GemmTraits {
   static constexpr u32 kPartBytes = kBlockBytes * kWaves;
   static constexpr u32 kStageBytes = kPartBytes * kParts;
   static constexpr u32 kLdsBytes = kStageBytes * kStages;
-  static_assert(kStageBytes <= 65536, "ds_read offsets have 16 bits: one address per stage");
+  static_assert((kParts - 1) * kPartBytes + kPartBytes / smaller(kWavesM, kWavesN) <= 65536,
+                "ds_read offsets have 16 bits: one address per stage, from a wave's rows of part 0");
   static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
 
   // Columns of C that a lane holds in one row, at least 8 consecutive ones: see OperandB in

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -388,8 +389,10 @@ def headers(tmp_path_factory):
         extern "C" u64 offset(u32 row, u32 iteration, u32 block, u32 step_rows) {
           return scale_offset(row, iteration, block, step_rows);
         }
-        extern "C" u32 swizzle(u32 chunks, u32 row, u32 chunk) {
-          return chunks == 8 ? swizzled_chunk<8>(row, chunk) : swizzled_chunk<4>(row, chunk);
+        extern "C" u32 swizzle(u32 chunks, u32 distance, u32 row, u32 chunk) {
+          if (chunks == 4) return swizzled_chunk<4, 1>(row, chunk);
+          if (chunks == 16) return swizzled_chunk<16, 4>(row, chunk);
+          return distance == 1 ? swizzled_chunk<8, 1>(row, chunk) : swizzled_chunk<8, 2>(row, chunk);
         }
         """
     )
@@ -466,15 +469,19 @@ def test_splits_of_k_take_every_tile_once(headers, k_tiles):
         assert found == in_order
 
 
-@pytest.mark.parametrize("chunks", [4, 8])
-def test_swizzle_is_a_permutation_of_each_row(headers, chunks):
+@pytest.mark.parametrize(("chunks", "distance"), [(4, 1), (8, 1), (8, 2), (16, 4)])
+def test_swizzle_is_a_permutation_of_each_row(headers, chunks, distance):
+    swizzle = partial(headers.swizzle, chunks, distance)
     for row in range(64):
-        assert sorted(headers.swizzle(chunks, row, c) for c in range(chunks)) == list(range(chunks))
-        assert all(headers.swizzle(chunks, row, headers.swizzle(chunks, row, c)) == c for c in range(chunks))
+        assert sorted(swizzle(row, c) for c in range(chunks)) == list(range(chunks))
+        assert all(swizzle(row, swizzle(row, c)) == c for c in range(chunks))
 
 
-@pytest.mark.parametrize(("chunks", "reads", "size"), [(8, 2, 16), (4, 1, 16), (8, 3, 8)])
-def test_fragment_reads_have_no_bank_conflict(headers, chunks, reads, size):
+@pytest.mark.parametrize(
+    ("chunks", "distance", "reads", "size"),
+    [(8, 1, 2, 16), (4, 1, 1, 16), (8, 1, 3, 8), (8, 2, 2, 16), (16, 4, 4, 16)],
+)
+def test_fragment_reads_have_no_bank_conflict(headers, chunks, distance, reads, size):
     """What ds_read_b128 (16 lanes) and ds_read_b64 (32 lanes) serve at a time must touch all 64 banks once.
 
     Reads of 8 bytes: 6-bit elements, of which a lane has 24 bytes in one run.
@@ -485,8 +492,8 @@ def test_fragment_reads_have_no_bank_conflict(headers, chunks, reads, size):
 
     def address(lane, read):
         row, group = lane % 16, lane // 16
-        byte = (read * 4 + group) * 16 if size == 16 else (group * reads + read) * size
-        return (row * chunks + headers.swizzle(chunks, row, byte // 16)) * 16 + byte % 16
+        byte = (group * reads + read if size == 8 or distance > 1 else read * 4 + group) * size
+        return (row * chunks + headers.swizzle(chunks, distance, row, byte // 16)) * 16 + byte % 16
 
     for read in range(reads):
         for lanes in phases:
