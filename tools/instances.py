@@ -38,7 +38,7 @@ class Instance:
     header: str  # with its function
     unit: str  # the unit that it is compiled in
     portable: bool  # for any architecture
-    matrix_operands: str  # at the end of its matrix instructions, in assembly
+    named: tuple[str, str]  # in assembly: how instructions that name its formats begin, and the names
     like: Instance | None  # the kernel whose assembly it takes, but for these
     demo: bool  # whether the examples use it
 
@@ -73,7 +73,7 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
     for product in listed.products:
         for pair in listed.pairs:
             serves = listed.serving(product.operation, pair.name)
-            for size in product.tiles.split():
+            for size in listed.tiles:
                 for row, layout in serves:
                     if size in (row.tiles or product.tiles).split():
                         yield made(product, pair, listed.tiles[size], row, layout)
@@ -95,7 +95,7 @@ def _product(
     demo: Demo,
     like: Instance | None,
 ) -> Instance:
-    form = formats.formats[pair.a]
+    form = formats.formats[pair.b]
     block = int(form.block) if isinstance(form, ScaledFormat) else None
     operation, scaled = product.operation, block is not None
     listed = product.scaled_args if scaled else product.args
@@ -128,20 +128,27 @@ def _product(
         unit=unit,
         portable=False,
         demo=small and pair.name in demo.pairs.split(),
-        matrix_operands=_matrix_operands(pair, formats),
+        named=_named_formats(pair, formats),
         like=like,
     )
 
 
-def _matrix_operands(pair: Pair, formats: FormatTables) -> str:
-    """What names the formats of a pair in a matrix instruction: b comes first (src_hip/gemm/mfma.hpp)."""
-    found = [formats.formats[name] for name in (pair.b, pair.a)]
-    codes = [formats.elements[f.element].code for f in found if isinstance(f, ScaledFormat)]
-    if not codes:
-        return f"x32_{found[0].name} "
-    return "".join(
-        f" {field}:{code}" for field, code in zip(("cbsz", "blgp"), codes, strict=True) if code != "0"
-    )
+WIDENED = {"E4m3": "fp8", "E5m2": "bf8", "E2m3": "fp6", "E3m2": "bf6", "E2m1": "fp4"}  # in assembly
+
+
+def _named_formats(pair: Pair, formats: FormatTables) -> tuple[str, str]:
+    """How instructions begin that name the formats of a pair, and how they name these.
+
+    Matrix instructions of scaled formats, in which b comes first (src_hip/gemm/mfma.hpp), or of others; if
+    only b is scaled, the instructions that widen it.
+    """
+    a, b = (formats.formats[name] for name in (pair.a, pair.b))
+    if not isinstance(b, ScaledFormat):
+        return "v_mfma_", f"x32_{b.name} "
+    if not isinstance(a, ScaledFormat):
+        return "v_cvt_scalef32_pk", f"_bf16_{WIDENED[b.element]} "
+    codes = zip(("cbsz", "blgp"), (formats.elements[f.element].code for f in (b, a)), strict=True)
+    return "v_mfma_", "".join(f" {field}:{code}" for field, code in codes if code != "0")
 
 
 def _pass(row: Pass, args: Arguments) -> Instance:
@@ -165,7 +172,7 @@ def _pass(row: Pass, args: Arguments) -> Instance:
         unit=row.operation,
         portable=row.architectures == "any",
         demo=True,
-        matrix_operands="",
+        named=("", ""),
         like=None,
     )
 

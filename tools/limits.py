@@ -7,7 +7,7 @@ from typing import Any
 from archs import Arch
 from instances import is_gemm
 
-MAX_BYTES = 8 * 2**20  # of a code object
+MAX_BYTES = 10 * 2**20  # of a code object
 
 
 def faults(kernel: dict[str, Any], arch: Arch) -> list[str]:

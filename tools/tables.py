@@ -277,8 +277,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
     for row in found.serves:
         table.refers(row, [row.operation], [p.operation for p in found.products], "operation")
         table.refers(row, row.families.split(), families, "family of pairs")
-        (product,) = [p for p in found.products if p.operation == row.operation]
-        table.refers(row, row.tiles.split(), product.tiles.split(), "tile of the operation")
+        table.refers(row, row.tiles.split(), found.tiles, "tile")
         if row.operation in rings and not row.ring_limit:
             raise table.refused(row, "must have a limit for the tiles that are rings")
     for kernel in found.kernels:

@@ -134,7 +134,7 @@ class Compiler:
         how = (*hip_flags(unit.arch), *unit.flags, *assembler_flags(unit.arch))
         parts = (LAYOUT, self._version, *how, unit_source(unit.instances))
         if unit.like is not None:
-            parts += (unit_source(unit.like.instances), *(i.matrix_operands for i in unit.instances))
+            parts += (unit_source(unit.like.instances), *(part for i in unit.instances for part in i.named))
         parts += tuple(part for file in files for part in (file, self._content(file)))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
         return self._cache / f"{key}.s.gz", self._cache / f"{key}.o"
@@ -191,15 +191,13 @@ class Compiler:
 
 def renamed(assembly: str, unit: Unit, into: Unit) -> str:
     """The assembly of a unit as that of one with other formats of the same bits."""
-    (old,) = {instance.matrix_operands for instance in unit.instances}
-    (new,) = {instance.matrix_operands for instance in into.instances}
+    ((start, old),) = {instance.named for instance in unit.instances}
+    ((_, new),) = {instance.named for instance in into.instances}
     lines = assembly.splitlines(keepends=True)
     for i, line in enumerate(lines):
-        if line.startswith("\tv_mfma_"):
+        if line.startswith(f"\t{start}"):
             if line.count(old) != 1:
-                raise BuildError(
-                    f"{unit.name}: a matrix instruction does not name its formats by {old}: {line}"
-                )
+                raise BuildError(f"{unit.name}: an instruction does not name the formats by {old}: {line}")
             lines[i] = line.replace(old, new)
     text = re.sub(r"\b__hip_cuid_\w+", f"__hip_cuid_{into.cuid}", "".join(lines))
     for before, after in zip(unit.instances, into.instances, strict=True):

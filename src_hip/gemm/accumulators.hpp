@@ -44,18 +44,18 @@ struct Accumulators {
         }
       });
     } else {
-    unrolled<T::kSteps>([&]<u32 kStep>(Index<kStep>) {
-      unrolled<T::A::kFragments>([&]<u32 i>(Index<i>) {
-        unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
-          constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
-          auto& c = at[kPartA][kPartB][i][j];
-          constexpr auto kByteA = kIndex<Scales::byte(kA, kFirstStep + kStep)>;
-          constexpr auto kByteB = kIndex<Scales::byte(kB, kFirstStep + kStep)>;
-          c = T::Mfma::multiply(b[j][kStep], a[i][kStep], c, kByteB, scales.b.word(kB), kByteA,
-                                scales.a.word(kA));
+      unrolled<T::kSteps>([&]<u32 kStep>(Index<kStep>) {
+        unrolled<T::A::kFragments>([&]<u32 i>(Index<i>) {
+          unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
+            constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
+            auto& c = at[kPartA][kPartB][i][j];
+            constexpr auto kByteA = kIndex<Scales::byte(kA, kFirstStep + kStep)>;
+            constexpr auto kByteB = kIndex<Scales::byte(kB, kFirstStep + kStep)>;
+            c = T::Mfma::multiply(b[j][kStep], a[i][kStep], c, kByteB, scales.b.word(kB), kByteA,
+                                  scales.a.word(kA));
+          });
         });
       });
-    });
     }
   }
 

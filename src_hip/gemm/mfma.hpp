@@ -14,7 +14,7 @@ inline constexpr u32 kFragmentRows = 16;
 //   C, D: lane l, register r holds row 4 * (l / 16) + r, column l % 16.
 template <class Element>
 struct Mfma16x16x32 {
-  static constexpr u32 kLaneGroups = 4;  // lanes l / 16 share a row and split K between them
+  static constexpr u32 kLaneGroups = 4;    // lanes l / 16 share a row and split K between them
   static constexpr bool kHasRuns = false;  // whether a lane's elements of a row are consecutive
   static constexpr u32 kK = 32, kBitsA = 16, kBitsB = 16;
   static constexpr Scaling kScaling = Scaling::none;

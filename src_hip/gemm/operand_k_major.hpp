@@ -28,11 +28,12 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
       const u32 row = position.wave * Operand::kBlockRows + d * Operand::kRowsPerDma +
                       position.lane / kRowChunks;
       chunk_[d] = Operand::swizzled(row, slot);
+      const bool none = kDataChunks < kRowChunks && chunk_[d] >= kDataChunks;
+      if (none) chunk_[d] = kNoChunk;
       for (u32 part = 0; part < T::kParts; part++) {
         lane_offset_[part][d] = Operand::tile_row(part, row) * static_cast<u32>(pitch) +
                                 chunk_[d] * kChunkBytes + kBias - instruction_offset(d);
-        if (kDataChunks < kRowChunks && chunk_[d] >= kDataChunks)
-          lane_offset_[part][d] = kDmaOutOfRange;
+        if (none) lane_offset_[part][d] = kDmaOutOfRange;
       }
     }
   }
@@ -77,6 +78,7 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
   using Block::kBias;
   static constexpr u32 kRowBytes = Operand::kRowBytes, kRowChunks = Operand::kRowChunks,
                        kDataChunks = Operand::kDataChunks;
+  static constexpr u32 kNoChunk = 1u << 20;  // past any K tile
 
   // The chunks that hold so many elements of a row.
   static HIPGEMM_DEVICE u32 chunks_of(u32 elements) {
@@ -117,9 +119,9 @@ class Reader<T, Operand, Major::k> {
           Read read[Operand::kFragmentReads];
         } bits;
         for (u32 r = 0; r < Operand::kFragmentReads; r++)
-          bits.read[r] = *reinterpret_cast<const Lds*>(
-              address_[kStage][step * Operand::kFragmentReads + r] + kPart * T::kPartBytes +
-              (row_offset(f * kFragmentRows) - row_offset(0)));
+          bits.read[r] =
+              load(address_[kStage][step * Operand::kFragmentReads + r] + kPart * T::kPartBytes +
+                   (row_offset(f * kFragmentRows) - row_offset(0)));
         if constexpr (Operand::kElementBits == 6) {
           const auto& r = bits.read;  // a vector of 6 is larger than its elements
           out[f][step] = {r[0].x, r[0].y, r[1].x, r[1].y, r[2].x, r[2].y};
@@ -142,6 +144,15 @@ class Reader<T, Operand, Major::k> {
   static constexpr u32 kReads = Operand::kReads;
   using Read = Vector<int, Operand::kReadBytes / 4>;
   using Lds = __attribute__((address_space(3))) Read;
+
+  // Volatile: the compiler would join reads of 8 bytes of two fragments into one instruction, whose
+  // results it would have to move.
+  static HIPGEMM_DEVICE Read load(const LdsByte* at) {
+    if constexpr (Operand::kReadBytes == 8)
+      return *reinterpret_cast<const volatile Lds*>(at);
+    else
+      return *reinterpret_cast<const Lds*>(at);
+  }
 
   static constexpr HIPGEMM_DEVICE u32 row_offset(u32 row) {
     return DmaBlock<T, Operand>::lds_offset(row * Operand::kLdsRowBytes);

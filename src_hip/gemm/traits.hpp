@@ -50,7 +50,8 @@ struct RowTraits {
     return swizzled_chunk<kRowChunks, kHasRuns ? kReads : 1>(row, chunk);
   }
   static constexpr HIPGEMM_BOTH u32 lds_offset(u32 row, u32 byte) {
-    return row * kLdsRowBytes + swizzled(row, byte / kChunkBytes) * kChunkBytes + byte % kChunkBytes;
+    return row * kLdsRowBytes + swizzled(row, byte / kChunkBytes) * kChunkBytes +
+           byte % kChunkBytes;
   }
   // The first element of a chunk, or the one that ends in it.
   static constexpr HIPGEMM_BOTH u32 chunk_element(u32 chunk) {
@@ -141,8 +142,9 @@ struct GemmTraits {
   static constexpr u32 kPartBytes = kBlockBytes * kWaves;
   static constexpr u32 kStageBytes = kPartBytes * kParts;
   static constexpr u32 kLdsBytes = kStageBytes * kStages;
-  static_assert((kParts - 1) * kPartBytes + kPartBytes / smaller(kWavesM, kWavesN) <= 65536,
-                "ds_read offsets have 16 bits: one address per stage, from a wave's rows of part 0");
+  static_assert(
+      (kParts - 1) * kPartBytes + kPartBytes / smaller(kWavesM, kWavesN) <= 65536,
+      "ds_read offsets have 16 bits: one address per stage, from a wave's rows of part 0");
   static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
 
   // Columns of C that a lane holds in one row, at least 8 consecutive ones: see OperandB in
