@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..errors import UnsupportedError
 from .arrays import Resident, device_name
 from .checks import Checks, python_number
 from .elements import BF16, F16, F32, QUANTIZED, Format, fnuz_hint, void_hint
@@ -62,19 +63,30 @@ class OperandChecks(Checks):
         a_operand: Operand,
         b_operand: Operand,
         named: tuple[str, str] = ("a", "b"),
+        weights: bool = True,
     ) -> None:
-        """Check that the operands can be multiplied."""
+        """Check that the operands can be multiplied; `weights`: also if `b` alone is quantized."""
         first, second = named
         kinds = [_kind(x.format) for x in (a_operand, b_operand)]
-        if kinds[0] != kinds[1]:
+        if weights and not isinstance(a, ScaledArray) and isinstance(b, ScaledArray):
+            if a_operand.format != BF16:
+                required = f"{first}.dtype must be bfloat16 if {second} alone is quantized"
+                advice = f"convert it: {first}.astype(ml_dtypes.bfloat16)"
+                self.add(UnsupportedError, "dtype", required, a_operand.format.dtype, advice)
+            if b.hadamard:
+                required = f"{second} must not have the Hadamard transform if {first} is not quantized"
+                got, advice = f"{second}.hadamard=True", "quantize_mxfp4 has hadamard=False"
+                self.add(ValueError, "hadamard", required, got, advice)
+        elif kinds[0] != kinds[1]:
             if not (isinstance(a, ScaledArray) or isinstance(b, ScaledArray)):
                 names = [str(x.format.dtype) for x in (a_operand, b_operand)]
                 required = f"{first}.dtype and {second}.dtype must be the same"
             else:
                 names = [x.format.name for x in (a_operand, b_operand)]
-                required = (
-                    f"{first} and {second} must have the same kind of format (both fp8, both MX, or neither)"
-                )
+                allowed = "both fp8, both MX, or neither"
+                if weights:
+                    allowed += f"; {second} alone may be quantized"
+                required = f"{first} and {second} must have the same kind of format ({allowed})"
             self.add(TypeError, "dtype", required, " and ".join(names))
         if isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.hadamard != b.hadamard:
             required = (

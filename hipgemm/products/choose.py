@@ -56,7 +56,7 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
     if strided and x.no_tail_padding and length * item % 4:
         return "ends inside a word"  # the kernel reads whole 4-byte words
     if not strided and length * item % CHUNK_BYTES and not x.padded:
-        return f"K not a multiple of {8 * CHUNK_BYTES // x.format.bits}"
+        return f"K not a multiple of {kernel.chunk(side)}"
     if vectors > 1 and pitch * tile_vectors >= REACH:
         return "row pitch too large"
     return None

@@ -100,6 +100,7 @@ class Plan:
     second: OperandPlan = OperandPlan("b")
     swapped: bool = False  # the kernel computes the transpose, from swapped operands
     in_place: bool = True  # operands are read in place, and have no scales
+    scaled: bool = False  # the kernel takes scales, 0 for an operand that has none
     one_launch: bool = True
     direct: tuple[BoundLaunch, Call] | None = None  # the launch if there is nothing else to do
     starts: tuple[Axes, ...] = ()  # offsets of a, b, out and scales for each launch; empty for one launch
@@ -201,7 +202,7 @@ def _plan_operand(
 def _sides(a: _KernelOperand, b: _KernelOperand, scaled: bool, out_copy: Copy | None) -> dict[str, Any]:
     """How a kernel with matrix instructions reads both operands, and stores the result."""
     in_place = not (scaled or a.plan.copy or b.plan.copy)
-    return {"first": a.plan, "second": b.plan, "in_place": in_place, "out_copy": out_copy}
+    return {"first": a.plan, "second": b.plan, "in_place": in_place, "scaled": scaled, "out_copy": out_copy}
 
 
 def _scales(x: Operand, k: int, k_tile: int, device: int) -> tuple[ScalePlan, Axes]:
@@ -264,8 +265,8 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
     out_steps, ldc = p.out.strides[:-2], p.out.pitch
     if out_copy is not None:
         out_steps, ldc = out_copy.source[:-2], p.n
-    scaled = a.plan.scales is not None
-    blocked = a.plan.scales is not None and a.plan.scales.blocked
+    scaled = b.plan.scales is not None
+    blocked = b.plan.scales is not None and b.plan.scales.blocked
     layout: Values = {
         "lda": a.ld,
         "ldb": b.ld,
@@ -355,7 +356,7 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
     fixed |= {"m": p.m, "n": p.n, "k": p.k, "batch_inner": batch.inner, "batches": batch.count}
     fixed |= {"a_format": p.a.format, "b_format": p.b.format}
     fixed |= {"out_type": p.out_format, "bias_type": p.bias or F32}
-    scaled = bool(p.a.scale_strides)
+    scaled = bool(p.a.scale_strides or p.b.scale_strides)
     if not scaled:
         fixed |= dict.fromkeys(SCALES, 0)
     tile_m, tile_n = loaded.tile[:2]
@@ -366,6 +367,7 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
         "first": plans[0],
         "second": plans[1],
         "in_place": not scaled,
+        "scaled": scaled,
         "one_launch": not starts,
         "starts": starts,
     }
@@ -380,7 +382,7 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
     out_copy = _out_copy(p, kernel)
     out = p.out.strides if out_copy is None else out_copy.source
     ldc = p.out.pitch if out_copy is None else p.n
-    scaled = p.a.format.scale_dtype is not None
+    scaled = p.b.format.scale_dtype is not None
     groups = 0 if forward and not reads else p.groups
     fixed: Values = {
         "status": device_errors.slot(p.op.name),

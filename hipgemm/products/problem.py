@@ -113,7 +113,7 @@ def describe(op: Operation, call: Arguments) -> Described:
     out_format = faults.out_format(call.dtype, out_operand, operands[0])
     x, y = operands
     if x and y:
-        faults.pair(a, b, x, y, op.operands)
+        faults.pair(a, b, x, y, op.operands, weights=op.ragged != "k")
     shapes = faults.extents(op, a, b, call.offsets, out_operand)
     columns = shapes.n if shapes else None
     if columns is None and not op.ragged and isinstance(b, Shaped) and len(b.shape) >= 2:

@@ -383,7 +383,7 @@ def _launch_parts(
     bound, reduce = plan.launch, plan.reduce
     assert bound is not None
     workspace = hip.allocate(plan.workspace, plan.device, stream) if reduce else None
-    blocked = plan.first.scales is not None and plan.first.scales.blocked
+    blocked = plan.second.scales is not None and plan.second.scales.blocked
     a, b, c = pointers
     for starts in plan.starts or ((0, 0, 0, 0, 0),):
         a, b, c = (pointer + start for pointer, start in zip(pointers, starts, strict=False))
@@ -402,7 +402,7 @@ def _read(
 ) -> tuple[int, tuple[int, ...]]:
     """Return the addresses of an operand, copied if needed, and of its scales."""
     if plan.op.ragged and not plan.reads:
-        return 0, (0,) if isinstance(x, ScaledArray) else ()
+        return 0, (0,) if plan.scaled else ()
     stored: DeviceArray = x.data if isinstance(x, ScaledArray) else x
     stored._block.begin_read(stream)
     ptr = stored.ptr
@@ -410,7 +410,7 @@ def _read(
         tally.count_copy(plan.op.name, side.name, side.copy.reason, side.copy.nbytes)
         ptr = _copied(side.copy, stored, stream, temporaries)
     if not isinstance(x, ScaledArray):
-        return ptr, ()
+        return ptr, (0,) if plan.scaled else ()
     if side.group_scales:
         return ptr, (_group_scales(plan, x, offsets, stream, temporaries),)
     return ptr, (_read_scales(plan, side, x, stream, temporaries),)

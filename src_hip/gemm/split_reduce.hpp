@@ -51,9 +51,11 @@ HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
   Factor scales = kNoScales;
   if (args.a_scale) {
     const u64 rows = entry(args.a_scale, args.a_scale_outer, args.a_scale_inner);
+    scales = scales * Factor::of(factor(rows, row * args.a_scale_step));
+  }
+  if (args.b_scale) {
     const u64 columns = entry(args.b_scale, args.b_scale_outer, args.b_scale_inner);
-    scales = Factor::of(factor(rows, row * args.a_scale_step)) *
-             Factor::of(factor(columns, column * args.b_scale_step));
+    scales = scales * Factor::of(factor(columns, column * args.b_scale_step));
   }
   const f32 alpha = args.alpha_ptr ? factor(reinterpret_cast<u64>(args.alpha_ptr), 0) : args.alpha;
   f32 scale = 1.0f, bias = -0.0f;  // x + -0.0 is x, even for -0.0
