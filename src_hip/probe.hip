@@ -59,6 +59,19 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   sum.zw += __builtin_amdgcn_cvt_pk_f32_bf8(code, true);
   code = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(code, sum.x, sum.y, 1.0f, 1);
   sum.xy += __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(code, 1.0f, 2);
+  using F32x16 = Vector<f32, 16>;
+  const auto sixes =
+      __builtin_amdgcn_cvt_scalef32_2xpk16_fp6_f32(F32x16(sum.x), F32x16(sum.y), 1.0f);
+  const auto others =
+      __builtin_amdgcn_cvt_scalef32_2xpk16_bf6_f32(F32x16(sum.z), F32x16(sum.w), 1.0f);
+  sum.x += __builtin_amdgcn_cvt_scalef32_pk32_f32_fp6(sixes, 1.0f)[3];
+  sum.y += __builtin_amdgcn_cvt_scalef32_pk32_f32_bf6(others, 1.0f)[3];
+  bf16x2 pair = __builtin_amdgcn_cvt_scalef32_pk_bf16_fp4(code, 1.0f, 1);
+  pair += __builtin_amdgcn_cvt_scalef32_pk_bf16_fp8(code, 1.0f, true);
+  pair += __builtin_amdgcn_cvt_scalef32_pk_bf16_bf8(code, 1.0f, true);
+  pair.x += __builtin_amdgcn_cvt_scalef32_pk32_bf16_fp6(sixes, 1.0f)[5];
+  pair.y += __builtin_amdgcn_cvt_scalef32_pk32_bf16_bf6(others, 1.0f)[5];
+  x.z += __builtin_bit_cast(u32, pair);
   x.x += __builtin_bit_cast(u32, __builtin_convertvector(sum.xy, bf16x2));
   x.y += __builtin_bit_cast(u32, __builtin_convertvector(sum.zw, f16x2));
 

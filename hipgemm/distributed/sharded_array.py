@@ -495,8 +495,8 @@ def cut(x: Any, axis: int, start: int, stop: int) -> Any:
     shape = list(x.shape)
     shape[axis] = stop - start
     along = axis == x.axis
-    halves = 2 if along and x.data.dtype == np.uint8 else 1  # two elements per byte
-    data = sliced(x.data, axis, start // halves, -(-stop // halves))
+    bits = form.bits if along and x.data.dtype == np.uint8 else 8  # packed, or one element per byte
+    data = sliced(x.data, axis, start * bits // 8, -(-stop * bits // 8))
     scale = x.scale
     if along and form.block:
         scale = sliced(scale, axis, start // form.block, -(-stop // form.block))

@@ -194,7 +194,9 @@ class Load:
         cache_lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
         self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * cache_lines
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
-        self.dma_bytes = (tm + tn) * 4 * tk if self.plain else (tm * a_item + tn * b_item) * tk
+        self.dma_bytes = (
+            (tm + tn) * 4 * tk if self.plain else tm * _lds_row(tk * a_item) + tn * _lds_row(tk * b_item)
+        )
         reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
         self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
         if self.plain:  # each thread computes a square of the tile, from float32 in LDS
@@ -371,6 +373,15 @@ def _bytes(name: str, bits: int, scales: bool = True) -> float:
     if made is None:
         return bits / 8
     return made.bits / 8 + (1 / made.block if scales and made.block else 0)
+
+
+def _lds_row(size: float) -> float:
+    """Bytes that a row of a K tile has in LDS: 6-bit elements take as much as those of 8 bits.
+
+    >>> _lds_row(96), _lds_row(64)
+    (128.0, 64.0)
+    """
+    return float(2 ** math.ceil(math.log2(size)))
 
 
 def _touched(row: float, width: float) -> float:

@@ -227,7 +227,7 @@ def test_build_reports_every_broken_limit():
     assert all(f.startswith(kernel["name"]) for f in found)
     assert any("VGPR spills 3" in f for f in found)
     (fault,) = file_faults("x.co", bytes(MAX_BYTES + 1))
-    assert fault == "x.co: 8388609 bytes, must be at most 8388608"
+    assert fault == "x.co: 10485761 bytes, must be at most 10485760"
     assert not file_faults("x.co", bytes(MAX_BYTES))
 
 
@@ -345,7 +345,9 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
     assert waits == [fetches + more for tile in split for more in (tile, tile, tile, 0)]
 
 
-@pytest.mark.parametrize(("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k.get("block")], ids=name_of)
+@pytest.mark.parametrize(
+    ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k.get("block") and k["a"] != "bf16"], ids=name_of
+)
 def test_scales_are_never_scalars(assembly, arch, kernel):
     """The instruction would read an exponent from bits that a scalar operand does not have."""
     text = assembly[arch]

@@ -325,7 +325,10 @@ def test_quantized_products(a, b, text):
 
 
 RAW = np.zeros((64, 3), ml_dtypes.float8_e4m3fn)
-ALIKE = "a and b must have the same kind of format (both fp8, both MX, or neither); got "
+ALIKE = (
+    "a and b must have the same kind of format (both fp8, both MX, or neither; b alone may be quantized); "
+    "got "
+)
 
 
 @pytest.mark.parametrize(

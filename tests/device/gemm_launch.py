@@ -16,20 +16,16 @@ from hipgemm.runtime import hip as _hip
 TYPES = {
     name: np.dtype(x) for name, x in (("bf16", ml_dtypes.bfloat16), ("f16", np.float16), ("f32", np.float32))
 }
-ELEMENTS = {
-    **TYPES,
-    **{name: form.dtype for name, form in QUANTIZED.items()},
-}
+ELEMENTS = {**TYPES, **{name: form.dtype for name, form in QUANTIZED.items()}}
 KERNELS = code_object("gfx950").kernels
 GEMMS = {k.name: k for k in KERNELS.values() if k.op in ("gemm", "scaled_gemm")}
 SCHEDULES = dict.fromkeys(k.schedule for k in GEMMS.values())
 
 
-def example(formats: str, schedule: str, layout: str = "nt") -> str:
+def example(formats: str | tuple[str, str], schedule: str, layout: str = "nt") -> str:
     """The kernel with the largest tile of the schedule in steps, or the smallest of another schedule."""
-    found = [
-        k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (formats, formats, layout, schedule)
-    ]
+    pair = (formats, formats) if isinstance(formats, str) else formats
+    found = [k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (*pair, layout, schedule)]
     return (max if schedule == "PingPong" else min)(found, key=lambda k: k.tile).name
 
 
@@ -97,22 +93,31 @@ def place(memory: Memory, entries: np.ndarray, gap: int) -> tuple[int, int, int]
     return memory.put(full.reshape(-1)[:end]), line if outer > 1 else 0, step if inner > 1 else 0
 
 
+def stored(codes: np.ndarray, chunk: int, ld: int) -> np.ndarray:
+    """The bytes of rows of `ld` elements: packed, zeros to whole chunks of 16 bytes, then UNWRITTEN."""
+    length = codes.shape[-1]
+    bits = next(f.bits for f in (*FORMATS.values(), *QUANTIZED.values()) if f.dtype == codes.dtype)
+    used = -(-length // chunk) * chunk * bits // 8
+    full = np.full((*codes.shape[:-1], ld * bits // 8), UNWRITTEN, np.uint8)
+    full[..., :used] = 0
+    plain = np.ascontiguousarray(codes).view(np.uint8).reshape(*codes.shape[:-1], -1)
+    if bits < 8:
+        digits = plain[..., None] >> np.arange(bits, dtype=np.uint8) & 1
+        plain = np.packbits(digits.reshape(*codes.shape[:-1], -1), axis=-1, bitorder="little")
+    full[..., : plain.shape[-1]] = plain
+    return full
+
+
 def put_operand(memory: Memory, codes: np.ndarray, strided: bool, chunk: int, gap: int) -> Placed:
     """Operands (outer, inner, rows, K): packed, padded with zeros to chunks of 16 bytes, or K-strided."""
     x = np.swapaxes(codes, -1, -2) if strided else codes
     rows, length = x.shape[-2:]
-    padded = length if strided else -(-length // chunk) * chunk
     ld = max(1, -(-length // chunk)) * chunk + gap * chunk
-    full = np.full((*x.shape[:-1], ld * x.itemsize), UNWRITTEN, np.uint8)
-    full[..., : padded * x.itemsize] = 0
-    full[..., : length * x.itemsize] = (
-        np.ascontiguousarray(x).view(np.uint8).reshape(*x.shape[:-1], length * x.itemsize)
-    )
+    full = stored(x, 1 if strided else chunk, ld)
+    pitch = full.shape[-1]
+    row = length * x.itemsize if strided else -(-length // chunk) * chunk * pitch // ld
     # K-strided operands are read by dwords.
-    end = -(-((rows - 1) * ld + padded) * x.itemsize // 4) * 4
-    if codes.dtype == ELEMENTS["mxfp4_e2m1"]:
-        full = (full[..., 0::2] & 15) | (full[..., 1::2] << 4)
-        end //= 2
+    end = -(-((rows - 1) * pitch + row) // 4) * 4
     entries = full.reshape(*x.shape[:2], -1)[..., : max(4, end)]
     return Placed(*place(memory, entries, gap), ld)
 

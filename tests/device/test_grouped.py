@@ -59,6 +59,8 @@ def quantized(x, format, axis, o=None, *, exact=False, each=False):
         return hg.quantize_fp8(x, format=format)
     if format == "mxfp4_e2m1":
         return hg.quantize_mxfp4(x, axis=axis, scaling="rceil", hadamard=False)
+    if format.startswith("mxfp6"):
+        return hg.quantize_mxfp6(x, axis=axis, scaling="rceil", format=format)
     options = {} if o is None else {"group_offsets": o}
     return hg.quantize_mxfp8(x, axis=axis, scaling="rceil", format=format, **options)
 
@@ -66,7 +68,7 @@ def quantized(x, format, axis, o=None, *, exact=False, each=False):
 def forward(formats, layout, lengths, tail, n, k, rng, *, exact=False, each=False):
     """Operands of grouped_matmul: x, w, offsets."""
     x, w = draw_values((sum(lengths) + tail, k), rng, exact), draw_values((len(lengths), n, k), rng, exact)
-    if exact and formats[0] == "mxfp4_e2m1":
+    if exact and "mxfp4_e2m1" in formats:
         x, w = np.clip(x, -4, 4), np.clip(w, -4, 4)
     x, w = quantized(x, formats[0], -1, exact=exact), quantized(w, formats[1], -1, exact=exact, each=each)
     w = w.mT if isinstance(w, hg.ScaledArray) else w.swapaxes(1, 2)

@@ -240,7 +240,7 @@ def test_nothing_past_the_edges_is_fetched(memory, name):
     expected = 0
     for side, rows in enumerate((m, n)):
         if kernel.layout[side] == "nt"[side]:
-            expected += rows * (-(-k // kernel.chunk) * 16)
+            expected += rows * (-(-k // kernel.chunk(side)) * 16)
         else:
-            expected += (k - 1) * (-(-rows // kernel.chunk) * 16) + -(-rows // 2) * 4
+            expected += (k - 1) * (-(-rows // kernel.chunk(side)) * 16) + -(-rows // 2) * 4
     assert counted.global_read_bytes == expected

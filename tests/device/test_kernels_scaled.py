@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 
-import ml_dtypes
 import numpy as np
 import pytest
-from gemm_launch import example, launch_in_order
+from gemm_launch import ELEMENTS, example, launch_in_order, stored
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
-from hipgemm.formats.elements import FORMATS, format_of
+from hipgemm.formats.elements import FORMATS, QUANTIZED, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels import manifest
 
@@ -22,40 +21,48 @@ KERNELS = {
     for k in manifest.code_object("gfx950").kernels.values()
     if k.op == "scaled_gemm" and k.layout == "nt"
 }
-DTYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "e2m1": ml_dtypes.float4_e2m1fn}
+PAIRS = dict.fromkeys((k.a, k.b) for k in KERNELS.values())
+OTHERS = (  # pairs of other bits than these, which stand for all of their bits
+    ("mxfp8_e4m3", "mxfp6_e2m3"),
+    ("mxfp4_e2m1", "mxfp8_e5m2"),
+    ("mxfp6_e3m2", "mxfp6_e2m3"),
+    ("mxfp6_e2m3", "mxfp4_e2m1"),
+    ("bf16", "fp8_e4m3"),
+    ("bf16", "mxfp8_e5m2"),
+    ("bf16", "mxfp6_e2m3"),
+    ("bf16", "mxfp4_e2m1"),
+)
 EXAMPLES = [
     example(formats, schedule)
     for schedule in ("PingPong", "DoubleBuffer")
-    for formats in ("fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
+    for formats in ("fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1", *OTHERS)
+]
+# The largest and the smallest tile of each pair of MX formats, and of those with bfloat16.
+MX_KERNELS = [
+    tile(found, key=lambda k: k.tile[:2]).name
+    for tile in (max, min)
+    for pair in PAIRS
+    if QUANTIZED[pair[1]].block
+    for found in [[k for k in KERNELS.values() if (k.a, k.b) == pair]]
 ]
 
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
-each_mx = pytest.mark.parametrize("kernel", [name for name in EXAMPLES if "_mx" in name])
-each_fp8 = pytest.mark.parametrize("kernel", [name for name in EXAMPLES if "_fp8" in name])
-
-
-def element(form):
-    return np.dtype(DTYPES[form.rsplit("_", 1)[1]])
+each_mx = pytest.mark.parametrize("kernel", MX_KERNELS)
+each_fp8 = pytest.mark.parametrize("kernel", [name for name in EXAMPLES if name.startswith("gemm_fp8")])
 
 
 def draw(form, rows, k, rng, exact):
     """Elements of a format: small integers, or any finite values of moderate size."""
     x = rng.integers(-3, 4, (rows, k)) if exact else rng.standard_normal((rows, k))
-    return x.astype(np.float32).astype(element(form))
+    return x.astype(np.float32).astype(ELEMENTS[form])
 
 
 def storage(codes, chunk, ld):
     """Rows in device memory: zeros to 16 bytes, NaN (or 6) to ld, nothing after the last row."""
-    rows, k = codes.shape
-    padded = -(-k // chunk) * chunk
-    full = np.full((rows, ld), 0x7F, np.uint8)
-    full[:, :padded] = 0
-    full[:, :k] = codes.view(np.uint8)
-    if codes.dtype == DTYPES["e2m1"]:
-        full = (full[:, 0::2] & 15) | (full[:, 1::2] << 4)
-        ld, padded = ld // 2, padded // 2
-    return full.reshape(-1)[: max(1, (rows - 1) * ld + padded)]
+    full = stored(codes, chunk, ld)
+    row = -(-codes.shape[1] // chunk) * chunk * full.shape[1] // ld
+    return full.reshape(-1)[: max(1, (len(full) - 1) * full.shape[1] + row)]
 
 
 def gemm_order(memory, scale, k, k_tile):
@@ -102,10 +109,14 @@ def gemm(
     start, end = 8, 8 + (m - 1) * ldc + n
     before = np.full(end + 8, np.nan, dtype=TYPES[out])
     c = memory.put(before)
-    if "_mx" in kernel:
-        scales = [gemm_order(memory, s, k, about.tile[2]) for s in (a_scale, b_scale)]
-    else:
-        scales = [(memory.put(s), int(s.size > 1)) for s in (a_scale, b_scale)]
+    scales = []
+    for s in (a_scale, b_scale):
+        if s is None:
+            scales.append((0, 0))
+        elif s.dtype == np.uint8:
+            scales.append(gemm_order(memory, s, k, about.tile[2]))
+        else:
+            scales.append((memory.put(s), int(s.size > 1)))
     function = _launch.function(0, kernel)
     launch_in_order(
         function,
@@ -133,6 +144,8 @@ def gemm(
 
 def values(codes, scale):
     """The values of elements and scales, in float64."""
+    if scale is None:
+        return codes.astype(np.float64)
     if scale.dtype == np.uint8:
         scale = np.where(scale == 255, np.nan, np.exp2(scale.astype(np.float64) - 127))
         scale = np.repeat(scale, 32, axis=1)[:, : codes.shape[1]]
@@ -141,8 +154,10 @@ def values(codes, scale):
     return codes.astype(np.float64) * scale
 
 
-def draw_scale(kernel, rows, k, rng, exact, per_row=False):
-    if "_mx" in kernel:
+def draw_scale(form, rows, k, rng, exact, per_row=False):
+    if form not in QUANTIZED:
+        return None
+    if QUANTIZED[form].block:
         low, high = (126, 130) if exact else (100, 150)
         return rng.integers(low, high, (rows, -(-k // 32))).astype(np.uint8)
     count = rows if per_row else 1
@@ -153,8 +168,8 @@ def check(memory, kernel, m, n, k, *, exact=False, out="bf16", rows=(False, Fals
     rng = np.random.default_rng([m, n, k])
     about = KERNELS[kernel]
     a, b = draw(about.a, m, k, rng, exact), draw(about.b, n, k, rng, exact)
-    a_scale = draw_scale(kernel, m, k, rng, exact, rows[0])
-    b_scale = draw_scale(kernel, n, k, rng, exact, rows[1])
+    a_scale = draw_scale(about.a, m, k, rng, exact, rows[0])
+    b_scale = draw_scale(about.b, n, k, rng, exact, rows[1])
     got = gemm(memory, kernel, a, b, a_scale, b_scale, out=out, **options).astype(np.float64)
     left, right = values(a, a_scale), values(b, b_scale).T
     factor = options.get("device_alpha")
@@ -242,7 +257,7 @@ def test_scales_of_rows_and_columns(memory, kernel):
 @each_fp8
 def test_product_of_scales_is_formed_first(memory, kernel):
     """With one scale alone the sum would leave float32's range."""
-    one = np.ones((4, 16), DTYPES["e4m3"])
+    one = np.ones((4, 16), ELEMENTS["fp8_e4m3"])
     for scales in ((2.0**-140, 2.0**120), (2.0**126, 2.0**-130)):
         a_scale, b_scale = (np.array([x], np.float32) for x in scales)
         got = gemm(memory, kernel, one * 448, one * 448, a_scale, b_scale, out="f32")
@@ -252,7 +267,7 @@ def test_product_of_scales_is_formed_first(memory, kernel):
     a_scale, b_scale = (rng.uniform(1, 2, 70).astype(np.float32) for _ in "ab")
     a, b = (rng.integers(-4, 5, (70, 96)).astype(np.float32) for _ in "ab")
     wanted = (a @ b.T) * (a_scale[:, None] * b_scale)
-    coded = a.astype(element(KERNELS[kernel].a)), b.astype(element(KERNELS[kernel].b))
+    coded = a.astype(ELEMENTS[KERNELS[kernel].a]), b.astype(ELEMENTS[KERNELS[kernel].b])
     for exponent in (0, 60):
         unusual = a_scale * np.float32(2.0**exponent), b_scale * np.float32(2.0**-exponent)
         assert np.array_equal(gemm(memory, kernel, *coded, *unusual, out="f32"), wanted)
@@ -272,8 +287,10 @@ def test_every_scale_byte_serves_its_own_block(memory, kernel):
         b = np.ones((rows, k), np.float32)
         a_scale = rng.integers(107, 147, (rows, blocks)).astype(np.uint8)
         b_scale = rng.integers(107, 147, (rows, blocks)).astype(np.uint8)
-        a, b = a.astype(element(about.a)), b.astype(element(about.b))
-        got = gemm(memory, kernel, a, b, a_scale, b_scale, out="f32")
+        if about.a == "bf16":
+            a_scale[:] = 127
+        a, b = a.astype(ELEMENTS[about.a]), b.astype(ELEMENTS[about.b])
+        got = gemm(memory, kernel, a, b, None if about.a == "bf16" else a_scale, b_scale, out="f32")
         exponent = a_scale[np.arange(rows), pick].astype(int)[:, None] + b_scale[:, pick].T - 254
         assert np.array_equal(got, np.exp2(exponent.astype(np.float64)))
 
@@ -285,8 +302,14 @@ def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
     rng = np.random.default_rng(9)
     a, b = draw(about.a, 130, 288, rng, True), draw(about.b, 70, 288, rng, True)
     a_scale, b_scale = np.full((130, 9), 127, np.uint8), np.full((70, 9), 127, np.uint8)
+    if about.a == "bf16":
+        a_scale = None
     clean = gemm(memory, kernel, a, b, a_scale, b_scale, out="f32")
-    a_scale[129, 8] = b_scale[3, 0] = 255
+    if a_scale is None:
+        a[129, 287] = np.nan
+    else:
+        a_scale[129, 8] = 255
+    b_scale[3, 0] = 255
     got = gemm(memory, kernel, a, b, a_scale, b_scale, out="f32")
     assert np.isnan(got[129]).all()
     assert np.isnan(got[:, 3]).all()

@@ -141,8 +141,14 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.matmul(A, W.astype(np.float16)), T,
      "matmul: a.dtype and b.dtype must be the same; got bfloat16 and float16"),
     (lambda: hg.matmul(q(4, 64), W), T,
-     "matmul: a and b must have the same kind of format (both fp8, both MX, or neither); got mxfp8_e4m3 "
-     "and bf16"),
+     "matmul: a and b must have the same kind of format (both fp8, both MX, or neither; b alone may be "
+     "quantized); got mxfp8_e4m3 and bf16"),
+    (lambda: hg.matmul(A.astype(np.float16), q(8, 64).T), hg.UnsupportedError,
+     "matmul: a.dtype must be bfloat16 if b alone is quantized; got float16; "
+     "convert it: a.astype(ml_dtypes.bfloat16)"),
+    (lambda: hg.matmul(A, hg.quantize_mxfp4(ones(8, 64)).T), V,
+     "matmul: b must not have the Hadamard transform if a is not quantized; got b.hadamard=True; "
+     "quantize_mxfp4 has hadamard=False"),
     (lambda: hg.matmul(q(4, 64), q(64, 32)), V,
      "matmul: b must be blocked along K, its axis -2; got axis=-1; "
      "quantize with quantize_mxfp8(x, axis=-2), or quantize_mxfp8(x.T).T"),
@@ -414,6 +420,7 @@ def test_message(call: Any, kind: type[Exception], text: str) -> None:
 
 # Texts of other tables, or that need more devices, libraries or ranks.
 ELSEWHERE = {
+    "scales of parts of K must differ": ("test_scale_range.py", "scales of parts of K must differ"),
     "group_offsets[0] must be 0": ("../cpu/test_groups.py", "group_offsets[0] must be 0; got"),
     "group_offsets must not decrease": ("../cpu/test_groups.py", "must not decrease; got group_offsets[3]=7"),
     "group_offsets must be at most {}": (
