@@ -24,9 +24,11 @@ from .formats.elements import (
     e8m0_value,
     nearest_float,
     round_once,
+    round_stochastic,
     scale_byte,
 )
 from .formats.groups import offset_reasons
+from .formats.philox import Words, random_signs, random_words
 from .formats.scaled import HADAMARD, ScaledArray, group_blocks, unpack_along
 
 Array = npt.NDArray[Any]
@@ -211,7 +213,10 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     to = _format("dequantize", "dtype", dtype)
     elements, scale = _decoded(q)
     if q.hadamard:  # of the elements, which is exact
-        elements = np.moveaxis(_transformed(np.moveaxis(elements, q.axis, -1)), -1, q.axis)
+        elements = _transformed(np.moveaxis(elements, q.axis, -1))
+        if q.signs is not None:
+            elements = elements * random_signs(q.shape[q.axis], q.signs)
+        elements = np.moveaxis(elements, -1, q.axis)
     return np.asarray((elements * scale).astype(to.dtype))
 
 
@@ -256,6 +261,8 @@ def quantize_fp8(
     axis: int | None = None,
     eps: float = 1e-8,
     format: str = "fp8_e4m3",
+    rounding: str = "nearest",
+    seed: int | None = None,
 ) -> ScaledArray:
     """Quantize with one float32 scale for the tensor, or one per row along `axis`.
 
@@ -268,7 +275,7 @@ def quantize_fp8(
     function = "quantize_fp8"
     form = checked(function, lambda checks: checks.format(format, FP8))
     top = np.float32(form.maximum)
-    x = _widened(function, x)
+    x, words = _widened(function, x), _words(function, x.shape, rounding, seed)
     axis = None if axis is None else checked(function, lambda checks: checks.axis(axis, x.ndim))
     own = np.max(np.abs(x), axis=axis, keepdims=axis is not None, initial=np.float32(0))
     own = np.asarray(own, np.float32)
@@ -285,7 +292,7 @@ def quantize_fp8(
     scale = np.where(vanished, np.float32(1), scale)
     not_finite = ~np.isfinite(total)
     scaled, scale = (np.where(not_finite, np.float32(np.nan), z) for z in (scaled, scale))
-    elements = cast(np.clip(scaled, -top, top), form)
+    elements = _elements(scaled, form, words)
     scale = np.broadcast_to(scale, own.shape).copy()
     return ScaledArray._make(elements, scale, form, -1 if axis is None else axis, x.shape, amax=own)
 
@@ -300,6 +307,8 @@ def quantize_mxfp8(
     scaling: str = "unit",
     format: str = "mxfp8_e4m3",
     group_offsets: Array | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
 ) -> ScaledArray:
     """Quantize with one power-of-two scale per 32 elements along `axis`.
 
@@ -314,7 +323,7 @@ def quantize_mxfp8(
     function = "quantize_mxfp8"
     form = checked(function, lambda checks: checks.format(format, MXFP8))
     if group_offsets is None:
-        return _quantize_mx(function, x, axis, scaling, form)
+        return _quantize_mx(function, x, axis, scaling, form, rounding, seed)
     if not isinstance(group_offsets, np.ndarray):
         raise fault(
             TypeError, function, "group_offsets must be a numpy.ndarray", type(group_offsets).__name__
@@ -325,10 +334,11 @@ def quantize_mxfp8(
     offsets = group_offsets.astype(np.int32)
     assert form.scale_dtype is not None
     data = np.zeros(x.shape, form.dtype)
-    blocks = group_blocks(offsets)
+    blocks, words = group_blocks(offsets), _words(function, x.shape, rounding, seed)
     scale = np.zeros((int(blocks[-1]), x.shape[1]), form.scale_dtype)
     for g, (begin, end) in enumerate(_groups(offsets)):
-        part = _quantize_mx(function, x[begin:end], 0, scaling, form)
+        own = None if words is None else words[begin:end]
+        part = _quantize_mx(function, x[begin:end], 0, scaling, form, words=own)
         data[begin:end], scale[blocks[g] : blocks[g + 1]] = part.data, part.scale
     return ScaledArray._make(data, scale, form, -2, x.shape, group_offsets=offsets)
 
@@ -336,7 +346,16 @@ def quantize_mxfp8(
 @check.checked_arguments(
     x=check.floats(), axis=check.axis, scaling=check.one_of(*SCALE_RULES), hadamard=check.flag
 )
-def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard: bool = True) -> ScaledArray:
+def quantize_mxfp4(
+    x: Array,
+    *,
+    axis: int = -1,
+    scaling: str = "even",
+    hadamard: bool = True,
+    signs: int | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
+) -> ScaledArray:
     """Quantize to 4 bits with one power-of-two scale per 32 elements, by default after a Hadamard transform.
 
     Examples
@@ -345,14 +364,23 @@ def quantize_mxfp4(x: Array, *, axis: int = -1, scaling: str = "even", hadamard:
     >>> q.data.astype(np.float32), q.scale.view(np.uint8)
     (array([ 6. ,  2. , -0.5], dtype=float32), array([128], dtype=uint8))
     """
-    return _quantize_mx("quantize_mxfp4", x, axis, scaling, MXFP4_E2M1, hadamard)
+    function = "quantize_mxfp4"
+    if signs is not None:
+        checked(function, lambda checks: checks.signs(signs, hadamard))
+    return _quantize_mx(function, x, axis, scaling, MXFP4_E2M1, rounding, seed, hadamard, signs)
 
 
 @check.checked_arguments(
     x=check.floats(), axis=check.axis, scaling=check.one_of(*SCALE_RULES), format=check.one_of(*MXFP6)
 )
 def quantize_mxfp6(
-    x: Array, *, axis: int = -1, scaling: str = "even", format: str = "mxfp6_e2m3"
+    x: Array,
+    *,
+    axis: int = -1,
+    scaling: str = "even",
+    format: str = "mxfp6_e2m3",
+    rounding: str = "nearest",
+    seed: int | None = None,
 ) -> ScaledArray:
     """Quantize to 6 bits with one power-of-two scale per 32 elements along `axis`.
 
@@ -364,32 +392,43 @@ def quantize_mxfp6(
     """
     function = "quantize_mxfp6"
     form = checked(function, lambda checks: checks.format(format, MXFP6))
-    return _quantize_mx(function, x, axis, scaling, form)
+    return _quantize_mx(function, x, axis, scaling, form, rounding, seed)
 
 
 def _quantize_mx(
-    function: str, x: Array, axis: int, scaling: str, form: Format, transform: bool = False
+    function: str,
+    x: Array,
+    axis: int,
+    scaling: str,
+    form: Format,
+    rounding: str = "nearest",
+    seed: int | None = None,
+    transform: bool = False,
+    signs: int | None = None,
+    words: Words | None = None,
 ) -> ScaledArray:
     x = _widened(function, x)
+    words = _words(function, x.shape, rounding, seed) if words is None else words
     shape, axis = x.shape, checked(function, lambda checks: checks.axis(axis, x.ndim))
     checked(function, lambda checks: checks.option("scaling", scaling, SCALE_RULES))
     x = np.moveaxis(x, axis, -1)
     if transform and x.shape[-1] % HADAMARD:
         required = f"the length along axis must be a multiple of {HADAMARD} for the Hadamard transform"
         raise fault(ValueError, function, required, x.shape[-1], "pass hadamard=False")
+    if signs is not None:
+        x = x * random_signs(shape[axis], signs)
     if transform:
         x = _transformed(x)
-    count = -(-shape[axis] // BLOCK)
-    pad = count * BLOCK - shape[axis]  # zeros never change a block's maximum
-    blocks = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]).reshape(*x.shape[:-1], count, BLOCK)
+    blocks = _in_blocks(x)  # padded with zeros, which never change a block's maximum
     amax = np.max(np.abs(blocks), axis=-1, initial=np.float32(0))
     not_finite = ~np.isfinite(amax)
     byte = scale_byte(np.where(not_finite, np.float32(0), amax), scaling, form)
     byte = np.where(not_finite, np.uint8(255), byte)
     # 2^-e has the byte 254 - byte; 255 (NaN) stays 255.
     up = e8m0_value(np.where(not_finite, byte, 254 - byte))[..., None]
-    elements = cast(np.clip(blocks * up, -form.maximum, form.maximum), form)
-    elements = elements.reshape(*x.shape[:-1], count * BLOCK)[..., : shape[axis]]
+    scaled = np.where(np.isnan(up), up, blocks * up)
+    elements = _elements(scaled, form, None if words is None else _in_blocks(np.moveaxis(words, axis, -1)))
+    elements = elements.reshape(*x.shape[:-1], byte.shape[-1] * BLOCK)[..., : shape[axis]]
     assert form.scale_dtype is not None
     return ScaledArray._make(
         np.moveaxis(elements, -1, axis),
@@ -398,7 +437,30 @@ def _quantize_mx(
         axis,
         shape,
         hadamard=transform,
+        signs=signs,
     )
+
+
+def _words(function: str, shape: tuple[int, ...], rounding: str, seed: int | None) -> Words | None:
+    """Return the random words of an array's elements; None for rounding to nearest."""
+    checks = Checks(function)
+    checks.rounding(rounding, seed)
+    checks.raise_all()
+    return None if seed is None else random_words(shape, seed)
+
+
+def _elements(x: Floats, form: Format, words: Words | None) -> Array:
+    """Round to nearest, or by random words; overflow saturates."""
+    if words is not None:
+        return round_stochastic(x, form, words)
+    return cast(np.clip(x, -form.maximum, form.maximum), form)
+
+
+def _in_blocks(x: Array) -> Array:
+    """Split the last axis into blocks, and pad it with zeros."""
+    count = -(-x.shape[-1] // BLOCK)
+    pad = count * BLOCK - x.shape[-1]
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]).reshape(*x.shape[:-1], count, BLOCK)
 
 
 @check.checked_arguments(x=check.floats(), format=check.one_of(*QUANTIZED))
@@ -531,12 +593,14 @@ def linear_products(
     format: str | None = None,
     scaling: str | None = None,
     hadamard: bool | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
 ) -> dict[str, tuple[Matrix, Matrix, dict[str, Any]]]:
     """Return the three products of a linear layer, each as ``a, b, epilogue`` for `matmul`.
 
     They are ``y`` (M, N), ``dx`` (M, K), and ``dw.T`` (K, N), whose columns are divided by w_post_scale. x
     (M, K), w (N, K) and dy (M, N) may be quantized, or pairs that are quantized along both axes. `amax` gives
-    their amax for fp8. A quantized dy is used as ``dy * w_post_scale``.
+    their amax for fp8; `rounding` and `seed` are of dy. A quantized dy is used as ``dy * w_post_scale``.
 
     Examples
     --------
@@ -554,7 +618,8 @@ def linear_products(
         if isinstance(dy, np.ndarray):
             g = dy.astype(np.float32) * w_post_scale
     make = _mx_operands if recipe.startswith("mx") else _plain_operands
-    rows, columns = make((x, w, g), recipe, amax, format, scaling, hadamard)
+    options = {"rounding": rounding, "seed": seed}
+    rows, columns = make((x, w, g), recipe, amax, format, scaling, hadamard, options)
     return {
         "y": (rows[0], rows[1].T, forward),
         "dx": (rows[2], columns[1], {}),
@@ -573,17 +638,24 @@ def _require_layer(function: str, x: Any, w: Any, dy: Any, *vectors: Array | Non
 
 
 def _plain_operands(
-    operands: tuple[Any, Any, Any], recipe: str, amax: Any, format: str | None, *_: Any
+    operands: tuple[Any, Any, Any],
+    recipe: str,
+    amax: Any,
+    format: str | None,
+    _scaling: str | None,
+    _hadamard: bool | None,
+    of_dy: dict[str, Any],
+    _offsets: Array | None = None,
 ) -> tuple[list[Any], list[Any]]:
     """Return x, w and g in bfloat16 or fp8, twice, since they can be summed over either axis."""
     made: list[Any] = []
-    for x, given, form in zip(operands, amax, (None, None, format), strict=True):
+    for x, given, form, options in zip(operands, amax, (None, None, format), ({}, {}, of_dy), strict=True):
         if isinstance(x, ScaledArray):
             made.append(x)
         elif recipe == "bf16":
             made.append(round_once(x.astype(np.float64), FORMATS["bf16"]))
         else:
-            made.append(quantize_fp8(x, given, format=form or "fp8_e4m3"))
+            made.append(quantize_fp8(x, given, format=form or "fp8_e4m3", **options))
     return made, made
 
 
@@ -594,6 +666,7 @@ def _mx_operands(
     format: str | None,
     scaling: str | None,
     hadamard: bool | None,
+    of_dy: dict[str, Any],
     offsets: Array | None = None,
 ) -> tuple[list[Any], list[Any]]:
     """Return x, w and g blocked along their rows, and along their columns, of x and g within each group."""
@@ -608,14 +681,16 @@ def _mx_operands(
     usual = "mxfp4_e2m1" if recipe == "mxfp4" else "mxfp8_e4m3"
     rows, columns = [], []
     for operand, along, across, form in ((x, "k", "m", None), (w, "k", "n", None), (g, "n", "m", format)):
-        one = _blocked(operand, -1, form or usual, scaling, transform[along])
+        options = of_dy if operand is g and isinstance(g, np.ndarray) else {}
+        one = _blocked(operand, -1, form or usual, scaling, transform[along], options)
         rows.append(one)
         if offsets is not None and operand is not w:
-            columns.append(_in_groups(one if operand is x else g, offsets, form, scaling))
+            columns.append(_in_groups(one if operand is x else g, offsets, form, scaling, options))
             continue
         # mxfp8 requantizes the operands of the forward pass; mxfp4 and dy are quantized along both axes.
         again = recipe == "mxfp8" and operand is not g and isinstance(operand, np.ndarray)
-        columns.append(_blocked(one if again else operand, -2, form or usual, scaling, transform[across]))
+        source = one if again else operand
+        columns.append(_blocked(source, -2, form or usual, scaling, transform[across], options))
     return rows, columns
 
 
@@ -628,16 +703,18 @@ def _transform(length: int, wanted: bool | None, *operands: tuple[Any, int]) -> 
     return length % HADAMARD == 0 if wanted is None else wanted
 
 
-def _blocked(x: Any, axis: int, format: str, scaling: str | None, hadamard: bool) -> ScaledArray:
+def _blocked(
+    x: Any, axis: int, format: str, scaling: str | None, hadamard: bool, options: dict[str, Any]
+) -> ScaledArray:
     """Return x blocked along an axis; quantized or requantized if needed."""
     for part in x if isinstance(x, tuple) else (x,):
         if isinstance(part, ScaledArray):
             if part.axis == axis:
                 return part
             x, format = dequantize(part, dtype=FORMATS["bf16"].dtype), part.format
-    options: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
+    options = options if scaling is None else {**options, "scaling": scaling}
     if format == "mxfp4_e2m1":
-        options["hadamard"] = hadamard
+        options = {**options, "hadamard": hadamard}
     return quantize(x, format, axis=axis, **options)
 
 
@@ -662,6 +739,8 @@ def grouped_linear_products(
     format: str | None = None,
     scaling: str | None = None,
     hadamard: bool | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
 ) -> dict[str, tuple[Matrix, Matrix]]:
     """Return the three products of grouped linear layers as operands of the functions above.
 
@@ -678,13 +757,16 @@ def grouped_linear_products(
     _require_layer("grouped_linear_products", x, w, dy)
     _require_groups("grouped_linear_products", group_offsets, x, w.shape[0])
     make = _mx_operands if recipe.startswith("mx") else _plain_operands
-    rows, columns = make((x, w, dy), recipe, amax, format, scaling, hadamard, group_offsets)
+    options = {"rounding": rounding, "seed": seed}
+    rows, columns = make((x, w, dy), recipe, amax, format, scaling, hadamard, options, group_offsets)
     w = rows[1]
     transposed = np.swapaxes(w, 1, 2) if isinstance(w, np.ndarray) else w.mT
     return {"y": (rows[0], transposed), "dx": (rows[2], columns[1]), "dw": (columns[2], columns[0])}
 
 
-def _in_groups(x: Any, offsets: Array, format: str | None, scaling: str | None) -> ScaledArray:
+def _in_groups(
+    x: Any, offsets: Array, format: str | None, scaling: str | None, options: dict[str, Any]
+) -> ScaledArray:
     """Return x in mxfp8, blocked along the columns of each group; quantized or requantized if needed."""
     if isinstance(x, tuple):
         columns: ScaledArray = x[1]
@@ -693,5 +775,5 @@ def _in_groups(x: Any, offsets: Array, format: str | None, scaling: str | None) 
     if isinstance(x, ScaledArray):
         form = x.format if x.format in MXFP8 else "mxfp8_e4m3"
         x = dequantize(x, dtype=FORMATS["bf16"].dtype)
-    options: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
+    options = options if scaling is None else {**options, "scaling": scaling}
     return quantize_mxfp8(x, axis=0, format=form, group_offsets=offsets, **options)

@@ -375,6 +375,7 @@ def _kind(x: Any, axis: int | None) -> str:
     words = f"{x.format if isinstance(x, ScaledArray) else x.dtype} ({', '.join(shape)})"
     if isinstance(x, ScaledArray):
         words += f" blocked along {x.axis}" + (" with Hadamard transform" if x.hadamard else "")
+        words += "" if x.signs is None else f" and signs {x.signs}"
     return words
 
 

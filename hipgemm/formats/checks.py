@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from ..errors import Reason, fault, raise_reasons, requirement, shown
 from .arrays import Array, Resident, array_hint, device_name, is_array
-from .elements import F32, QUANTIZED, Format, dtype_name, dtype_names, format_of, nearest_float
+from .elements import F32, QUANTIZED, ROUNDINGS, Format, dtype_name, dtype_names, format_of, nearest_float
+from .philox import MAX_SEED
 
 ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
 T = TypeVar("T")
@@ -134,7 +135,34 @@ class Checks:
         self.add(TypeError, "type", f"{name} must be True or False", shown(x))
         return False
 
+    def rounding(self, rounding: object, seed: object) -> int | None:
+        """Parse a rounding and its seed; return the seed, or None for rounding to nearest."""
+        if self.option("rounding", rounding, ROUNDINGS) is None:
+            return None
+        if (seed is None) == (rounding == "nearest"):
+            return None if seed is None else self.seed("seed", seed)
+        required = "None with rounding='nearest'" if seed is not None else "given with rounding='stochastic'"
+        self.add(ValueError, "seed", f"seed must be {required}", shown(seed))
+        return None
+
+    def signs(self, x: object, hadamard: bool) -> int | None:
+        """Parse the seed of random signs, which need a Hadamard transform."""
+        found = None if x is None else self.seed("signs", x)
+        if x is not None and not hadamard:
+            self.add(ValueError, "signs", "signs must be None without the Hadamard transform", shown(x))
+        return found
+
     # ---- numbers ----
+
+    def seed(self, name: str, x: object) -> int | None:
+        """Parse a seed of random numbers."""
+        if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
+            self.wrong_type(name, "an int", x)
+        elif not 0 <= x <= MAX_SEED:
+            self.add(ValueError, "range", f"{name} must be from 0 to 2**64 - 1", shown(x))
+        else:
+            return int(x)
+        return None
 
     def axis(self, x: object, ndim: int | None) -> int | None:
         """Parse an axis and return it counted from the end; without `ndim`, only the type is checked."""

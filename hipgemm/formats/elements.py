@@ -250,6 +250,36 @@ def cast(x: npt.ArrayLike, to: Format) -> Array:
     return np.asarray(clipped.astype(to.dtype))
 
 
+ROUNDINGS = ("nearest", "stochastic")
+
+
+@on_host
+def round_stochastic(
+    x: npt.NDArray[np.float32], to: Format, words: npt.NDArray[np.uint32]
+) -> npt.NDArray[Any]:
+    """Round to a narrow format by a random word for each number; overflow saturates.
+
+    A number between two neighbours becomes the larger one with the probability of its distance from the
+    smaller one, relative to theirs. That is resolved to the bits of float32, and for subnormals to as many.
+    NaN becomes NaN, or 0 if the format has no NaN.
+
+    >>> x, words = np.full(4, 2.25, np.float32), np.array([0, 2**31, 3 * 2**30, 2**32 - 1], np.uint32)
+    >>> round_stochastic(x, MXFP4_E2M1, words).astype(np.float32)
+    array([2., 2., 3., 3.], dtype=float32)
+    """
+    dropped = np.uint32(23 - to.mantissa_bits)
+    magnitude = np.minimum(np.abs(x), np.float32(to.maximum))
+    least = np.asarray(2.0**to.min_exponent, np.float32)  # normal number
+    binade = np.uint32(1 << 23)
+    # In steps of the last bit of float32: below the least normal number of those that it has itself.
+    steps = np.maximum(as_unsigned(magnitude) + binade, as_unsigned(magnitude + least)) - as_unsigned(least)
+    codes = (steps + (words >> (np.uint32(32) - dropped))) >> dropped
+    codes = np.where(np.isnan(x), np.uint32(0 if to.is_packed else 0x7F), codes)
+    negative = np.signbit(x) & ~(np.isnan(x) & to.is_packed)
+    codes = codes | negative.astype(np.uint32) << np.uint32(to.bits - 1)
+    return np.asarray(codes.astype(np.uint8).view(to.dtype))
+
+
 SCALE_RULES = ("unit", "floor", "rceil", "even")
 
 

@@ -95,6 +95,9 @@ class OperandChecks(Checks):
             )
             got = f"{first}.hadamard={a.hadamard}, {second}.hadamard={b.hadamard}"
             self.add(ValueError, "hadamard", required, got, "quantize_mxfp4 has hadamard=False")
+        elif isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.signs != b.signs:
+            required = f"{first} and {second} must have the same random signs: otherwise they do not cancel"
+            self.add(ValueError, "signs", required, f"{first}.signs={a.signs}, {second}.signs={b.signs}")
 
     def contraction(
         self,

@@ -63,6 +63,8 @@ class ScaledArray(AnyArray):
         The axis along which elements share a scale. It must be the contraction axis of a product.
     hadamard : bool
         Whether a 16-point Hadamard transform was applied along `axis` before quantization (mxfp4 only).
+    signs : int, optional
+        The seed of the random signs that the elements along `axis` got before the Hadamard transform.
 
     Attributes
     ----------
@@ -84,7 +86,7 @@ class ScaledArray(AnyArray):
 
     __slots__ = (
         "_kernel_scales", "_layout", "amax", "axis", "data", "format", "group_offsets", "hadamard", "scale",
-        "shape",
+        "shape", "signs",
     )  # fmt: skip
     _plural, _instead = "quantized arrays", "see hipgemm.dequantize"
     data: Any
@@ -92,13 +94,23 @@ class ScaledArray(AnyArray):
     format: str
     axis: int
     hadamard: bool
+    signs: int | None
     shape: tuple[int, ...]
     amax: Any
     group_offsets: Any
     _kernel_scales: dict[str, Any]
     _layout: int  # `_key`, once that was asked for
 
-    def __init__(self, data: Any, scale: Any, format: str, *, axis: int = -1, hadamard: bool = False):
+    def __init__(
+        self,
+        data: Any,
+        scale: Any,
+        format: str,
+        *,
+        axis: int = -1,
+        hadamard: bool = False,
+        signs: int | None = None,
+    ):
         checks = Checks("ScaledArray")
         data, scale = as_plain(data), as_plain(scale)
         form = checks.format(format)
@@ -124,10 +136,11 @@ class ScaledArray(AnyArray):
         elif hadamard and along is not None and shape[along] % HADAMARD:
             required = f"the length along axis {along} must be a multiple of {HADAMARD} with hadamard=True"
             checks.add(ValueError, "hadamard", required, shape[along])
+        signs = checks.signs(signs, hadamard)
         checks.raise_all()
         assert form is not None
         assert along is not None
-        self._make(data, scale, form, along, tuple(shape), hadamard=bool(hadamard), made=self)
+        self._make(data, scale, form, along, tuple(shape), hadamard=hadamard, signs=signs, made=self)
 
     @classmethod
     def _make(
@@ -139,6 +152,7 @@ class ScaledArray(AnyArray):
         shape: tuple[int, ...],
         *,
         hadamard: bool = False,
+        signs: int | None = None,
         amax: Any = None,
         kernel_scales: dict[str, Any] | None = None,
         group_offsets: Any = None,
@@ -147,7 +161,7 @@ class ScaledArray(AnyArray):
         """Make a ScaledArray of valid parts, with `axis` counted from the end."""
         q = cls.__new__(cls) if made is None else made
         q.data, q.scale, q.format, q.axis, q.shape = data, scale, form.name, axis, shape
-        q.hadamard, q.amax, q.group_offsets, q._layout = hadamard, amax, group_offsets, 0
+        q.hadamard, q.signs, q.amax, q.group_offsets, q._layout = hadamard, signs, amax, group_offsets, 0
         # The cache of scales in kernel layouts; shared by views.
         q._kernel_scales = {} if kernel_scales is None else kernel_scales
         return q
@@ -172,7 +186,7 @@ class ScaledArray(AnyArray):
         """The array in a cache key, as for a DeviceArray; only for arrays on a device."""
         if not self._layout:
             in_groups = self.group_offsets is not None  # then scales have another layout
-            own = self.shape, self.format, self.axis, self.hadamard, in_groups
+            own = self.shape, self.format, self.axis, self.hadamard, self.signs, in_groups
             self._layout = layout_number((self.data._key, self.scale._key, *own))
         return self._layout
 
@@ -245,7 +259,7 @@ class ScaledArray(AnyArray):
     ) -> ScaledArray:
         """Return a copy with other elements and scales, and the given changes."""
         q = ScaledArray.__new__(ScaledArray)
-        q.data, q.scale, q.format, q.hadamard = data, scale, self.format, self.hadamard
+        q.data, q.scale, q.format, q.hadamard, q.signs = data, scale, self.format, self.hadamard, self.signs
         q.axis, q.shape = self.axis if axis is None else axis, self.shape if shape is None else shape
         q.amax, q.group_offsets, q._kernel_scales, q._layout = self.amax, self.group_offsets, {}, 0
         for name, value in changes.items():
@@ -253,7 +267,8 @@ class ScaledArray(AnyArray):
         return q
 
     def __reduce__(self) -> Any:
-        options = {"hadamard": self.hadamard, "amax": self.amax, "group_offsets": self.group_offsets}
+        names = "hadamard", "signs", "amax", "group_offsets"
+        options = {name: getattr(self, name) for name in names}
         parts = self.data, self.scale, QUANTIZED[self.format], self.axis, self.shape
         return partial(ScaledArray._make, **options), parts
 
@@ -278,6 +293,7 @@ class ScaledArray(AnyArray):
 
     def __repr__(self) -> str:
         more = ", hadamard=True" if self.hadamard else ""
+        more += "" if self.signs is None else f", signs={self.signs}"
         if self.group_offsets is not None:
             more += f", {self.group_offsets.shape[0] - 1} groups"
         where = "host" if self.device is None else f"device={self.device}"

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from ..array.device_array import DeviceArray
 from ..array.placement import Placement
 from ..array.transfer import download
-from ..formats.elements import QUANTIZED
 from ..formats.operand import Operand
 from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import swap_last_axes
@@ -128,9 +127,7 @@ def _joined(x: Any, data: Any, scale: Any) -> Any:
     """The operand `x` with its arrays on the device."""
     if type(x) is not ScaledArray:
         return data
-    form = QUANTIZED[x.format]
-    offsets = x.group_offsets
-    return ScaledArray._make(data, scale, form, x.axis, x.shape, hadamard=x.hadamard, group_offsets=offsets)
+    return x._with(data, scale, amax=None)
 
 
 def plan(p: Problem, call: Arguments) -> HostPlan:
