@@ -90,7 +90,7 @@ for split in "mnk":
         product(a, b, split)
     a, b = random_matrix((40, 90), rng, dtype=bf16), random_matrix((44, 30), rng, dtype=bf16).T
     product(a[::2, ::3], b[:, ::-2], split)
-    for quantize in (hg.quantize_mxfp8, mxfp4, hg.quantize_fp8):
+    for quantize in (hg.quantize_mxfp8, hg.quantize_mxfp6, mxfp4, hg.quantize_fp8):
         for k in (32, 70):  # fewer blocks than ranks
             x, y = (quantize(random_matrix((n, k), rng, dtype=np.float32)) for n in (9, 7))
             product(x, y.T, split)

@@ -9,6 +9,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm.distributed import sharding
+from hipgemm.formats.scaled import packed_data
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime import staging as _staging
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
@@ -96,17 +97,21 @@ def test_batch(shared: bool, rng: Any, devices: list[int]) -> None:
 
 
 @pytest.mark.parametrize("split", ["m", "n", "k"])
-@pytest.mark.parametrize("form", ["fp8", "fp8 rows", "mxfp8", "mxfp4"])
+@pytest.mark.parametrize("form", ["fp8", "fp8 rows", "mxfp8", "mxfp6", "mxfp4"])
 def test_quantized(split: Any, form: str, rng: Any, devices: list[int]) -> None:
     x, w = random_matrix((70, 160), rng, dtype=np.float32), random_matrix((50, 160), rng, dtype=np.float32)
     if form.startswith("fp8"):
         axis = -1 if form == "fp8 rows" else None
         a, b = hg.quantize_fp8(x, axis=axis), hg.quantize_fp8(w, axis=axis)
     else:
-        quantize: Any = hg.quantize_mxfp8 if form == "mxfp8" else hg.quantize_mxfp4
+        quantize: Any = getattr(hg, f"quantize_{form}")
         a, b = quantize(x), quantize(w)
     out = hg.sharded_matmul(a, b.T, split=split, devices=devices, dtype=np.float32)
     assert_gemm_close(out, a, b.T)
+    if form in ("mxfp6", "mxfp4"):
+        p, q = (hg.ScaledArray(packed_data(y), y.scale, y.format, hadamard=y.hadamard) for y in (a, b))
+        again = hg.sharded_matmul(p, q.T, split=split, devices=devices, dtype=np.float32)
+        np.testing.assert_array_equal(again, out)
 
 
 @pytest.mark.parametrize("split", ["m", "n", "batch"])
