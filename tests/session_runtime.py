@@ -81,8 +81,8 @@ class SessionRuntime:
             (here if wanted else left_out).append(item)
         if left_out:
             self.config.hook.pytest_deselected(items=left_out)
-        # The longest tests first: so that one process does not wait for them when the others have ended.
-        items[:] = sorted(here, key=lambda item: item.get_closest_marker("install") is None)
+        # The longest tests first, or one process would wait for them when the others have ended.
+        items[:] = sorted(here, key=lambda item: item.path.parent.name not in ("packaging", "multi"))
         if self.listing:
             items[:] = []
 
