@@ -83,12 +83,14 @@ class Checks:
         self.add(TypeError, "dtype", f"{name} must be {dtype_names(formats)}", dtype_name(dtype), hint)
         return None
 
-    def ndim(self, name: str, shape: tuple[int, ...], least: int) -> bool:
-        """Check that an array has at least `least` axes."""
-        if len(shape) < least:
+    def ndim(self, name: str, shape: tuple[int, ...], least: int, most: int | None = None) -> bool:
+        """Check that an array has at least `least` axes, and at most `most`."""
+        valid = least <= len(shape) and (most is None or len(shape) <= most)
+        if not valid:
+            wanted = least if least == most else f"at least {least}" if most is None else f"{least} to {most}"
             context = f"{name}.shape={shape}" if least > 1 else ""
-            self.add(ValueError, "shape", f"{name}.ndim must be at least {least}", len(shape), context)
-        return len(shape) >= least
+            self.add(ValueError, "shape", f"{name}.ndim must be {wanted}", len(shape), context)
+        return valid
 
     def same_device(self, name: str, device: int | None, expected: int | None, like: str) -> None:
         """Check that an array is on the same device as another one."""

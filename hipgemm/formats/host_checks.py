@@ -55,17 +55,29 @@ def numbers(least: int = 0, most: int | None = None) -> Kind:
         if isinstance(x, ScaledArray):
             checks.in_memory(name, x)
             checks.same_device(name, x.device, None, "all arrays here")
-        elif not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-            checks.wrong_type(name, MATRIX, x, array_hint(x))
+        elif is_plain(checks, name, x, MATRIX):
+            has_real_numbers(checks, name, x)
+        else:
             return
-        elif not real(x.dtype):
-            hint = void_hint(name, x.dtype)
-            checks.add(TypeError, "dtype", f"{name}.dtype must be of real numbers", str(x.dtype), hint)
-        if len(x.shape) < least or (most is not None and len(x.shape) > most):
-            wanted = least if least == most else f"at least {least}"
-            checks.add(ValueError, "shape", f"{name}.ndim must be {wanted}", len(x.shape))
+        checks.ndim(name, x.shape, least, most)
 
     return check
+
+
+def is_plain(checks: OperandChecks, name: str, x: Any, what: str = "a numpy.ndarray") -> bool:
+    """Check that an argument is a NumPy array without a mask."""
+    plain = isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)
+    if not plain:
+        checks.wrong_type(name, what, x, array_hint(x))
+    return plain
+
+
+def has_real_numbers(checks: OperandChecks, name: str, x: np.ndarray[Any, Any]) -> bool:
+    """Check the type of an array's elements."""
+    if not real(x.dtype):
+        hint = void_hint(name, x.dtype)
+        checks.add(TypeError, "dtype", f"{name}.dtype must be of real numbers", str(x.dtype), hint)
+    return real(x.dtype)
 
 
 def real(dtype: np.dtype[Any]) -> bool:
@@ -88,14 +100,12 @@ def floats(least: int = 1, most: int | None = None, *, wide: bool = False) -> Ki
     """An array to quantize; `wide` ones may also be float64."""
 
     def check(checks: OperandChecks, name: str, x: Any) -> None:
-        if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-            checks.wrong_type(name, "a numpy.ndarray", x, array_hint(x))
+        if not is_plain(checks, name, x):
             return
         hint = fnuz_hint(x.dtype) or void_hint(name, x.dtype)
         if not (wide and x.dtype == np.float64):
             checks.dtype(f"{name}.dtype", x.dtype, tuple(FORMATS.values()), hint)
-        if checks.ndim(name, x.shape, least) and most is not None and x.ndim > most:
-            checks.add(ValueError, "shape", f"{name}.ndim must be {most}", x.ndim)
+        checks.ndim(name, x.shape, least, most)
 
     return check
 
@@ -108,12 +118,8 @@ def operand(ndim: int) -> Kind:
 
 def vector(checks: OperandChecks, name: str, x: Any) -> None:
     """A number for each column."""
-    if not isinstance(x, np.ndarray) or isinstance(x, np.ma.MaskedArray):
-        checks.wrong_type(name, "a numpy.ndarray", x, array_hint(x))
-    elif not real(x.dtype):
-        checks.add(TypeError, "dtype", f"{name}.dtype must be of real numbers", str(x.dtype))
-    elif x.ndim != 1:
-        checks.add(ValueError, "shape", f"{name}.shape must be (N,)", x.shape)
+    if is_plain(checks, name, x) and has_real_numbers(checks, name, x):
+        checks.ndim(name, x.shape, 1, 1)
 
 
 def quantized(checks: OperandChecks, name: str, x: Any) -> None:

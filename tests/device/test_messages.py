@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import hipgemm as hg
+from hipgemm import reference, testing
 from hipgemm.array import dlpack
 from hipgemm.array.interop import device_kind
 from hipgemm.distributed import sharding
@@ -42,6 +43,10 @@ def freed() -> Any:
 
 def q(*shape: int) -> Any:
     return hg.quantize_mxfp8(ones(*shape))
+
+
+def signed(*shape: int, signs: int) -> Any:
+    return reference.quantize_mxfp4(ones(*shape), signs=signs)
 
 
 def scaled(data: Any = None, scale: Any = None, format: Any = "mxfp8_e4m3", **options: Any) -> Any:
@@ -155,6 +160,9 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.matmul(hg.quantize_mxfp4(ones(4, 64)), hg.quantize_mxfp4(ones(8, 64), hadamard=False).T), V,
      "matmul: a and b must both have the Hadamard transform, or neither: otherwise it does not cancel; "
      "got a.hadamard=True, b.hadamard=False; quantize_mxfp4 has hadamard=False"),
+    (lambda: hg.matmul(signed(4, 64, signs=1), signed(8, 64, signs=2).T), V,
+     "matmul: a and b must have the same random signs: otherwise they do not cancel; "
+     "got a.signs=1, b.signs=2"),
     (lambda: hg.matmul(groups(np.array([0, 64])).T, q(8, 64).T), V,
      "matmul: a must be quantized without group_offsets; got 1 groups"),
     (lambda: hg.matmul(A, W, bias=ones(3)), V, "matmul: bias.shape must be (N,)=(8,); got (3,)"),
@@ -217,6 +225,23 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "pack_mx_scales: scale.dtype must be float8_e8m0fnu or uint8; got float32"),
     (lambda: hg.pack_mx_scales(ones(4, dtype=E8M0)), V,
      "pack_mx_scales: scale.ndim must be 2; got scale.shape=(4,)"),
+    # functions that compute on the host
+    (lambda: reference.matmul(ones(4, 64, dtype="U1"), W[0]), T,
+     "matmul: 2 faults:\n  - a.dtype must be of real numbers; got <U1\n"
+     "  - b.ndim must be at least 2; got 1; b.shape=(8,)"),
+    (lambda: reference.matmul(A, W, bias=ones(1, 8)), V, "matmul: bias.ndim must be 1; got 2"),
+    (lambda: reference.quantize_mxfp8(ones(4, 64), rounding="stochastic"), V,
+     "quantize_mxfp8: seed must be given with rounding='stochastic'; got None"),
+    (lambda: reference.quantize_mxfp8(ones(4, 64), rounding="stochastic", seed=2**64), V,
+     "quantize_mxfp8: seed must be from 0 to 2**64 - 1; got 18446744073709551616"),
+    (lambda: reference.quantize_mxfp4(ones(4, 64), hadamard=False, signs=3), V,
+     "quantize_mxfp4: signs must be None without the Hadamard transform; got 3"),
+    (lambda: testing.gamma(-1), V, "gamma: n must be 0 or more, and below 2**31; got -1"),
+    (lambda: testing.exact_grid((), np.random.default_rng(0), dtype="U1"), T,
+     "exact_grid: 2 faults:\n  - shape must have an axis or more; got ()\n"
+     "  - dtype must be a dtype of real numbers; got 'U1'"),
+    (lambda: testing.random_matrix((4, -1), np.random.default_rng(0)), V,
+     "random_matrix: shape must have lengths of 0 or more, and below 2**31 elements; got (4, -1)"),
     # arrays
     (lambda: hg.empty("ab", np.int8), T, "empty: shape must be an int or a sequence of ints; got 'ab'"),
     (lambda: hg.empty(-1, np.int8), V, "empty: shape must not be negative; got (-1,)"),
