@@ -34,8 +34,9 @@ def grouped_matmul(
     x : numpy.ndarray, DeviceArray or ScaledArray
         Rows (M, K) of bfloat16 or float16, or quantized along K.
     w : numpy.ndarray, DeviceArray or ScaledArray
-        Matrices (G, K, N) of the same format as `x` (fp8 with one scale, one per matrix, or one per column).
-        ``w.mT`` of an array (G, N, K) is read in place, and an array (G, K, N) too except in MX formats.
+        Matrices (G, K, N), in a format that `matmul` multiplies with that of `x` (fp8 with one scale, one per
+        matrix, or one per column). ``w.mT`` of an array (G, N, K) is read in place; an array (G, K, N) too,
+        except in MX formats and in a weight-only product.
     group_offsets : int32 array (G+1,)
         The first row of each group, and the end of the last one: from 0, not decreasing, at most M; on the
         host or the device. The rows from the last offset on become 0.

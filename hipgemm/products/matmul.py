@@ -31,10 +31,16 @@ class _Options(TypedDict, total=False):
 
 
 @overload
-def matmul(a: Host, b: Host, /, out: Host | None = None, **options: Unpack[_Options]) -> Host: ...
+def matmul(
+    a: Host, b: Host | ScaledArray, /, out: Host | None = None, **options: Unpack[_Options]
+) -> Host: ...
 @overload
 def matmul(
-    a: DeviceArray, b: DeviceArray, /, out: DeviceArray | None = None, **options: Unpack[_Options]
+    a: DeviceArray,
+    b: DeviceArray | ScaledArray,
+    /,
+    out: DeviceArray | None = None,
+    **options: Unpack[_Options],
 ) -> DeviceArray: ...
 @overload
 def matmul(
@@ -70,9 +76,10 @@ def matmul(
     Parameters
     ----------
     a, b : numpy.ndarray, DeviceArray or ScaledArray
-        Matrices (.., M, K) and (.., K, N), both bfloat16, both float16, or both quantized; both on the host
-        or both on the same device. Leading axes broadcast as in `numpy.matmul`. MX operands must be blocked
-        along K; their scales are applied before the sum is rounded.
+        Matrices (.., M, K) and (.., K, N); both on the host or both on the same device. Both are bfloat16,
+        both float16, both in an fp8 format, or both in an MX format, which may be another one; or `a` is
+        bfloat16 and `b` quantized in any format (weight-only). Leading axes broadcast as in `numpy.matmul`.
+        MX operands must be blocked along K; their scales are applied before the sum is rounded.
     out : array, optional
         The destination (.., M, N), with any strides, on the device of `a`. It must not overlap an input.
     dtype : dtype, optional
@@ -97,16 +104,19 @@ def matmul(
     TypeError, ValueError
         For invalid arguments, such as one-dimensional operands. The message lists all faults.
     UnsupportedError
-        For valid arguments that no kernel supports: an extent of 2**31 or more, or a result with too many
-        tiles for a grid. Its `reasons` give every reason.
+        For valid arguments that no kernel supports: an extent of 2**31 or more, a result with too many
+        tiles for a grid, or a float16 `a` with a quantized `b`. Its `reasons` give every reason.
 
     Notes
     -----
     bfloat16, float16 and fp8 operands are read in place in all four layouts (nn, nt, tn, tt), so ``x @ w.T``
-    and ``a.T @ b`` need no copy. Neither does an output with contiguous rows or columns. MX operands must be
-    contiguous along K. An operand that a kernel cannot read in place, for example with a pitch that is not a
-    multiple of 16 bytes, is copied on the device first. `can_use` reports such a copy in advance, and `usage`
-    counts it.
+    and ``a.T @ b`` need no copy. Neither does an output with contiguous rows or columns. MX operands, and
+    both operands of a weight-only product, must be contiguous along K. An operand that a kernel cannot read
+    in place, for example with a pitch that is not a multiple of 16 bytes, is copied on the device first.
+    `can_use` reports such a copy in advance, and `usage` counts it.
+
+    Elements of two MX formats are multiplied as they are, whatever their bits. In a weight-only product the
+    elements of `b` are widened to bfloat16 in registers: memory holds and moves their few bits only.
 
     One launch serves all leading axes that can be merged into two strides; each entry of other axes needs its
     own launch. If all products share `b` and the rows of `a` are equally spaced, they run as one product with
@@ -130,6 +140,9 @@ def matmul(
     array([[6., 7., 8., 9.],
            [6., 7., 8., 9.]], dtype=float32)
     >>> hg.matmul(hg.quantize_mxfp8(x), hg.quantize_mxfp8(w).T, dtype=np.float32)
+    array([[6., 6., 6., 6.],
+           [6., 6., 6., 6.]], dtype=float32)
+    >>> hg.matmul(x, hg.quantize_mxfp6(w).T, dtype=np.float32)
     array([[6., 6., 6., 6.],
            [6., 6., 6., 6.]], dtype=float32)
     >>> hg.matmul(hg.zeros((5, 2, 3), np.float16), hg.zeros((3, 4), np.float16))

@@ -16,10 +16,15 @@ import hipgemm as hg
 
 Host = npt.NDArray[Any]
 
-def products(host: Host, resident: hg.DeviceArray, either: Host | hg.DeviceArray) -> None:
+def products(
+    host: Host, resident: hg.DeviceArray, either: Host | hg.DeviceArray, quantized: hg.ScaledArray
+) -> None:
     assert_type(hg.matmul(host, host, alpha=np.float32(2)), Host)
     assert_type(hg.matmul(resident, resident, alpha=resident), hg.DeviceArray)
     assert_type(hg.matmul(either, either, alpha=0.5), Host | hg.DeviceArray)
+    assert_type(hg.matmul(host, quantized), Host)
+    assert_type(hg.matmul(resident, quantized), hg.DeviceArray)
+    assert_type(hg.matmul(either, quantized), Host | hg.DeviceArray)
 """
 
 
