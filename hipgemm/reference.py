@@ -165,7 +165,7 @@ def _amax_of_each(checks: Checks, name: str, x: Any) -> None:
 
 
 def _given_amax(checks: Checks, name: str, x: Any) -> None:
-    """A number, an array of float32, or None."""
+    """A number, None, or an array of floats: of any values, as these may be on a device."""
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
         checks.dtype(f"{name}.dtype", x.dtype, tuple(FORMATS.values()))
     elif x is not None:

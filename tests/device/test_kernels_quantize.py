@@ -338,7 +338,7 @@ def test_fp8_with_a_given_amax(memory, element):
     x = wild((40, 140), np.dtype(np.float32), 5)
     for given in (0.0, 1e-44, 1e-38, 2.0**-100, 2.0**-99, 0.3, 448.0, 3e38, np.inf, np.nan):
         for eps in (0.0, 1e-8):
-            check_fp8(memory, x, given=np.float32(given), element=element, eps=eps)
+            check_fp8(memory, x, given=np.array(given, np.float32), element=element, eps=eps)
 
 
 def test_tiny_tensors_without_eps(memory):

@@ -21,16 +21,13 @@ def test_quantize_then_multiply(format, k, rng, matrix_kernels):
     """The quantizers' output is read in place, and every column of the product is correct."""
     x, w = rng.standard_normal((37, k)).astype(BF16), rng.standard_normal((70, k)).astype(F32)
     options = {"hadamard": k % 16 == 0} if format == "mxfp4_e2m1" else {"format": format}
-    function = {"f": hg.quantize_fp8, "m": hg.quantize_mxfp8}[format[0]]
-    if format == "mxfp4_e2m1":
-        function = hg.quantize_mxfp4
+    function = getattr(hg, f"quantize_{format.split('_')[0]}")
     a, b = function(hg.asarray(x), **options), function(hg.asarray(w), **options)
     hg.reset_usage()
     got = hg.matmul(a, b.T, dtype=F32)
     used = hg.usage()
     assert not used.copies
-    fast = matrix_kernels and format != "fp8_e5m2"  # no fast kernel for e5m2 by e5m2
-    main = "gemm_" if fast else "plain_gemm"
+    main = "gemm_" if matrix_kernels else "plain_gemm"
     assert [name for name in used.kernels if not name.startswith(main)] in ([], ["split_reduce"])
     assert_gemm_close(got.get(), a.get(), b.get().T)
     np.testing.assert_array_equal(hg.matmul(a.get(), b.get().T, dtype=F32), got.get())
