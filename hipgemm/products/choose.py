@@ -337,9 +337,11 @@ def _served(
         served = [(k, q, swapped) for q, swapped in ways for k in fast if (k.a, k.b) == _formats(q)]
         if served:
             return served, []
-    kind = p.a.format.name.split("_")[0]
-    known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.a.startswith(kind) and not p.op.ragged)
-    known = known or dict.fromkeys(f"{k.a} and {k.b}" for k in fast)
+    name = p.a.format.name
+    for alike in (name, name.split("_")[0], name[:2], ""):  # not all: an operation may have 40 pairs
+        known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.a.startswith(alike))
+        if known:
+            break
     if known:
         required = f"{' and '.join(p.op.operands)} must be {' or '.join(known)}"
         got = " and ".join(_formats(p))

@@ -297,6 +297,23 @@ def test_formats_without_a_kernel():
     assert (choice.kernel, [str(r) for r in choice.why]) == (PLAIN, [text])
 
 
+def test_of_many_pairs_those_alike_are_named():
+    """The pairs of grouped_matmul with the same first operand, or with the most similar one."""
+    offsets = np.array([0, 0, 32], np.int32)
+    w = hg.quantize_mxfp8(np.ones((2, 8, 64), np.float32)).mT
+    answer = hg.can_use("grouped_matmul", np.ones((32, 64), np.float16), w, offsets, arch="gfx950")
+    assert [str(r) for r in answer.reasons] == [
+        "x.dtype must be bfloat16 if w alone is quantized; got float16; "
+        "convert it: x.astype(ml_dtypes.bfloat16)",
+        "x and w must be f16 and f16; got f16 and mxfp8_e4m3",
+    ]
+    q = hg.quantize_mxfp6(np.ones((32, 64), np.float32), axis=0)
+    (reason,) = hg.can_use("grouped_wgrad", q, q, offsets, arch="gfx950").reasons
+    assert re.fullmatch(
+        r"dy and x must be (mxfp8_\w+ and mxfp8_\w+( or |; )){4}got mxfp6_e2m3 and mxfp6_e2m3", str(reason)
+    )
+
+
 def test_no_gemm_kernel_at_all():
     choice, reasons = select(problem(8, 8, 8), [COPY])
     assert choice is None
