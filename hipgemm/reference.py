@@ -225,12 +225,30 @@ def _decoded(q: ScaledArray) -> tuple[Floats, Floats]:
     data, scale = q.data, q.scale
     if data.dtype == np.uint8:
         data = unpack_along(data, QUANTIZED[q.format], q.axis, q.shape[q.axis])
-    if QUANTIZED[q.format].block and q.group_offsets is not None:
+    if q.block is not None:
+        scale = scale if scale.dtype == np.float32 else e8m0_value(scale.view(np.uint8))
+        scale = _spread_blocks(scale, q.block, q.shape)
+    elif QUANTIZED[q.format].block and q.group_offsets is not None:
         scale = _spread_groups(q)
     elif QUANTIZED[q.format].block:
         scale = np.repeat(e8m0_value(scale.view(np.uint8)), BLOCK, axis=q.axis)
         scale = np.moveaxis(np.moveaxis(scale, q.axis, -1)[..., : q.shape[q.axis]], -1, q.axis)
     return data.astype(np.float32), scale
+
+
+def _block_amax(x: Floats, block: tuple[int, int]) -> Floats:
+    """The maxima of blocks of the last two axes; no element is negative."""
+    short = [-n % side for n, side in zip(x.shape[-2:], block, strict=True)]
+    x = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, n) for n in short])
+    rows, columns = (n // side for n, side in zip(x.shape[-2:], block, strict=True))
+    x = x.reshape(*x.shape[:-2], rows, block[0], columns, block[1])
+    return np.asarray(x.max(axis=(-3, -1), initial=np.float32(0)))
+
+
+def _spread_blocks(x: Floats, block: tuple[int, int], shape: tuple[int, ...]) -> Floats:
+    """Values of blocks of the last two axes, repeated over the elements of an array with this shape."""
+    rows, columns = shape[-2:]
+    return x.repeat(block[0], axis=-2)[..., :rows, :].repeat(block[1], axis=-1)[..., :columns]
 
 
 def _spread_groups(q: ScaledArray) -> Floats:
@@ -259,12 +277,13 @@ def quantize_fp8(
     amax: Any = None,
     *,
     axis: int | None = None,
+    block: tuple[int, int] | None = None,
     eps: float = 1e-8,
     format: str = "fp8_e4m3",
     rounding: str = "nearest",
     seed: int | None = None,
 ) -> ScaledArray:
-    """Quantize with one float32 scale for the tensor, or one per row along `axis`.
+    """Quantize with one float32 scale for the tensor, per row along `axis`, or per block.
 
     Examples
     --------
@@ -277,24 +296,32 @@ def quantize_fp8(
     top = np.float32(form.maximum)
     x, words = _widened(function, x), _words(function, x.shape, rounding, seed)
     axis = None if axis is None else checked(function, lambda checks: checks.axis(axis, x.ndim))
-    own = np.max(np.abs(x), axis=axis, keepdims=axis is not None, initial=np.float32(0))
-    own = np.asarray(own, np.float32)
+    if block is None:
+        own = np.max(np.abs(x), axis=axis, keepdims=axis is not None, initial=np.float32(0))
+        own = np.asarray(own, np.float32)
+    else:
+        block = checked(function, lambda checks: checks.fp8_block(block, x.shape, axis, amax))
+        own = _block_amax(np.abs(x), block)
+
+    def spread(y: Floats) -> Floats:
+        return y if block is None else _spread_blocks(y, block, x.shape)
+
     used = own if amax is None else _float32(amax)
     if used.shape not in ((), own.shape):
         raise fault(ValueError, function, f"amax.shape must be {own.shape} or ()", used.shape)
-
     total = used + _float32(eps)
     scale = total / top
-    # If total is so small that top / total would overflow, divide by it first.
-    scaled = np.where(total < np.float32(2.0**-100), (x / total) * top, x * (top / total))
-    vanished = scale == 0  # underflow: zeros with the signs of x
-    scaled = np.where(vanished, x * np.float32(0), scaled)
-    scale = np.where(vanished, np.float32(1), scale)
-    not_finite = ~np.isfinite(total)
-    scaled, scale = (np.where(not_finite, np.float32(np.nan), z) for z in (scaled, scale))
+    divisor = spread(total)
+    # If it is so small that top / divisor would overflow, divide by it first.
+    scaled = np.where(divisor < np.float32(2.0**-100), (x / divisor) * top, x * (top / divisor))
+    scaled = np.where(spread(scale) == 0, x * np.float32(0), scaled)  # underflow: zeros with the signs of x
+    scaled = np.where(np.isfinite(divisor), scaled, np.float32(np.nan))
+    scale = np.where(scale == 0, np.float32(1), scale)
+    scale = np.where(np.isfinite(total), scale, np.float32(np.nan))
     elements = _elements(scaled, form, words)
     scale = np.broadcast_to(scale, own.shape).copy()
-    return ScaledArray._make(elements, scale, form, -1 if axis is None else axis, x.shape, amax=own)
+    along = -1 if axis is None else axis
+    return ScaledArray._make(elements, scale, form, along, x.shape, block=block, amax=own)
 
 
 @check.checked_arguments(

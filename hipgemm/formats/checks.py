@@ -13,10 +13,21 @@ import numpy.typing as npt
 
 from ..errors import Reason, fault, raise_reasons, requirement, shown
 from .arrays import Array, Resident, array_hint, device_name, is_array
-from .elements import F32, QUANTIZED, ROUNDINGS, Format, dtype_name, dtype_names, format_of, nearest_float
+from .elements import (
+    BLOCK_SIDE,
+    F32,
+    QUANTIZED,
+    ROUNDINGS,
+    Format,
+    dtype_name,
+    dtype_names,
+    format_of,
+    nearest_float,
+)
 from .philox import MAX_SEED
 
 ARRAYS = "a numpy.ndarray or a hipgemm.DeviceArray"
+FP8_BLOCKS = ((1, BLOCK_SIDE), (BLOCK_SIDE, BLOCK_SIDE))
 T = TypeVar("T")
 
 
@@ -152,6 +163,29 @@ class Checks:
         found = None if x is None else self.seed("signs", x)
         if x is not None and not hadamard:
             self.add(ValueError, "signs", "signs must be None without the Hadamard transform", shown(x))
+        return found
+
+    def block(self, x: object, among: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """Parse the shape of blocks that share a scale."""
+        found = None if isinstance(x, (str, Resident)) or not isinstance(x, Sequence) else tuple(x)
+        for sides in among:
+            if found == sides and not any(isinstance(n, bool) for n in found):
+                return sides
+        kind = TypeError if found is None else ValueError
+        self.add(kind, "block", f"block must be {' or '.join(map(str, among))}", shown(x))
+        return None
+
+    def fp8_block(
+        self, x: object, shape: tuple[int, ...] | None, axis: object, amax: object
+    ) -> tuple[int, int] | None:
+        """Parse the `block` of `quantize_fp8` for an array with this shape, if that is known."""
+        found = self.block(x, FP8_BLOCKS)
+        if shape is not None:
+            self.ndim("x", shape, 2)
+        for name, value in (("axis", axis), ("amax", amax)):
+            if value is not None:
+                got = type(value).__qualname__ if is_array(value) else shown(value)
+                self.add(ValueError, name, f"{name} must be omitted with block", got)
         return found
 
     # ---- numbers ----

@@ -61,8 +61,9 @@ class Format:
 
 
 BLOCK = 32  # elements per MX scale
+BLOCK_SIDE = 128  # elements along each side of fp8 blocks, if not 1
 
-_F32, _E8M0 = np.dtype(np.float32), np.dtype(ml_dtypes.float8_e8m0fnu)
+_F32, E8M0 = np.dtype(np.float32), np.dtype(ml_dtypes.float8_e8m0fnu)
 _E4M3, _E5M2 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 _E2M1 = np.dtype(ml_dtypes.float4_e2m1fn)
 _E2M3, _E3M2 = np.dtype(ml_dtypes.float6_e2m3fn), np.dtype(ml_dtypes.float6_e3m2fn)
@@ -72,11 +73,11 @@ F16 = Format("f16", np.dtype(np.float16), 10, -14, 65504.0, 16)
 F32 = Format("f32", _F32, 23, -126, (2 - 2.0**-23) * 2.0**127, 32)
 FP8_E4M3 = Format("fp8_e4m3", _E4M3, 3, -6, 448.0, 8, _F32)
 FP8_E5M2 = Format("fp8_e5m2", _E5M2, 2, -14, 57344.0, 8, _F32)
-MXFP8_E4M3 = Format("mxfp8_e4m3", _E4M3, 3, -6, 448.0, 8, _E8M0, BLOCK)
-MXFP8_E5M2 = Format("mxfp8_e5m2", _E5M2, 2, -14, 57344.0, 8, _E8M0, BLOCK)
-MXFP4_E2M1 = Format("mxfp4_e2m1", _E2M1, 1, 0, 6.0, 4, _E8M0, BLOCK)
-MXFP6_E2M3 = Format("mxfp6_e2m3", _E2M3, 3, 0, 7.5, 6, _E8M0, BLOCK)
-MXFP6_E3M2 = Format("mxfp6_e3m2", _E3M2, 2, -2, 28.0, 6, _E8M0, BLOCK)
+MXFP8_E4M3 = Format("mxfp8_e4m3", _E4M3, 3, -6, 448.0, 8, E8M0, BLOCK)
+MXFP8_E5M2 = Format("mxfp8_e5m2", _E5M2, 2, -14, 57344.0, 8, E8M0, BLOCK)
+MXFP4_E2M1 = Format("mxfp4_e2m1", _E2M1, 1, 0, 6.0, 4, E8M0, BLOCK)
+MXFP6_E2M3 = Format("mxfp6_e2m3", _E2M3, 3, 0, 7.5, 6, E8M0, BLOCK)
+MXFP6_E3M2 = Format("mxfp6_e3m2", _E3M2, 2, -2, 28.0, 6, E8M0, BLOCK)
 
 # Formats that are defined by the dtype alone, and formats that need a scale.
 FORMATS: dict[str, Format] = {f.name: f for f in (BF16, F16, F32)}

@@ -21,9 +21,11 @@ from .arrays import (
     is_array,
     layout_number,
 )
-from .checks import Checks, python_number, read_shape, require_axes
+from .checks import FP8_BLOCKS, Checks, python_number, read_shape, require_axes
 from .elements import (
     BLOCK,
+    BLOCK_SIDE,
+    E8M0,
     F32,
     MXFP4_E2M1,
     QUANTIZED,
@@ -54,8 +56,9 @@ class ScaledArray(AnyArray):
         by `pack_fp4` and `pack_fp6`; on a device it must be packed so.
     scale : array or float
         The factors. For fp8 float32: one for all elements, one per row along `axis`, or one per matrix of a
-        batch (length 1 along both of the last axes). For MX formats float8_e8m0fnu (or its bytes as
-        uint8): one per 32 elements along `axis`.
+        batch (length 1 along both of the last axes). With `block` one per block, float32 or
+        float8_e8m0fnu (or its bytes as uint8). For MX formats float8_e8m0fnu (or its bytes as uint8): one
+        per 32 elements along `axis`.
     format : str
         ``"fp8_e4m3"``, ``"fp8_e5m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"``, ``"mxfp4_e2m1"``,
         ``"mxfp6_e2m3"`` or ``"mxfp6_e3m2"``.
@@ -65,6 +68,9 @@ class ScaledArray(AnyArray):
         Whether a 16-point Hadamard transform was applied along `axis` before quantization (mxfp4 only).
     signs : int, optional
         The seed of the random signs that the elements along `axis` got before the Hadamard transform.
+    block : (int, int), optional
+        For fp8: ``(1, 128)``, ``(128, 1)`` or ``(128, 128)`` elements of the last two axes share a scale;
+        the last blocks may be smaller. `axis` must be omitted.
 
     Attributes
     ----------
@@ -85,8 +91,8 @@ class ScaledArray(AnyArray):
     """
 
     __slots__ = (
-        "_kernel_scales", "_layout", "amax", "axis", "data", "format", "group_offsets", "hadamard", "scale",
-        "shape", "signs",
+        "_kernel_scales", "_layout", "amax", "axis", "block", "data", "format", "group_offsets", "hadamard",
+        "scale", "shape", "signs",
     )  # fmt: skip
     _plural, _instead = "quantized arrays", "see hipgemm.dequantize"
     data: Any
@@ -95,6 +101,7 @@ class ScaledArray(AnyArray):
     axis: int
     hadamard: bool
     signs: int | None
+    block: tuple[int, int] | None
     shape: tuple[int, ...]
     amax: Any
     group_offsets: Any
@@ -110,17 +117,22 @@ class ScaledArray(AnyArray):
         axis: int = -1,
         hadamard: bool = False,
         signs: int | None = None,
+        block: tuple[int, int] | None = None,
     ):
         checks = Checks("ScaledArray")
         data, scale = as_plain(data), as_plain(scale)
         form = checks.format(format)
         data_shape = _check_data(checks, data, form)
+        sides = None if block is None else _parse_block(checks, block, form, axis, data_shape)
+        if sides is not None:
+            axis = block_axis(sides)
         along = checks.axis(axis, None if data_shape is None else len(data_shape))
         shape = list(data_shape or ())
         if along is not None and form is not None and form.is_packed and data.dtype == _U8:
             shape[along] = shape[along] * 8 // form.bits
         if form is not None:
-            scale = _parse_scale(checks, scale, form, None if along is None else tuple(shape), along)
+            known = None if along is None or (block is not None and sides is None) else tuple(shape)
+            scale = _parse_scale(checks, scale, form, known, along, block is not None, sides)
         if is_array(data) and is_array(scale) and array_device(data) != array_device(scale):
             got = f"data on {device_name(array_device(data))}, scale on {device_name(array_device(scale))}"
             checks.add(
@@ -140,7 +152,8 @@ class ScaledArray(AnyArray):
         checks.raise_all()
         assert form is not None
         assert along is not None
-        self._make(data, scale, form, along, tuple(shape), hadamard=hadamard, signs=signs, made=self)
+        options: dict[str, Any] = {"hadamard": hadamard, "signs": signs, "block": sides}
+        self._make(data, scale, form, along, tuple(shape), **options, made=self)
 
     @classmethod
     def _make(
@@ -153,6 +166,7 @@ class ScaledArray(AnyArray):
         *,
         hadamard: bool = False,
         signs: int | None = None,
+        block: tuple[int, int] | None = None,
         amax: Any = None,
         kernel_scales: dict[str, Any] | None = None,
         group_offsets: Any = None,
@@ -161,7 +175,8 @@ class ScaledArray(AnyArray):
         """Make a ScaledArray of valid parts, with `axis` counted from the end."""
         q = cls.__new__(cls) if made is None else made
         q.data, q.scale, q.format, q.axis, q.shape = data, scale, form.name, axis, shape
-        q.hadamard, q.signs, q.amax, q.group_offsets, q._layout = hadamard, signs, amax, group_offsets, 0
+        q.hadamard, q.signs, q.block, q.amax, q.group_offsets = hadamard, signs, block, amax, group_offsets
+        q._layout = 0
         # The cache of scales in kernel layouts; shared by views.
         q._kernel_scales = {} if kernel_scales is None else kernel_scales
         return q
@@ -186,7 +201,7 @@ class ScaledArray(AnyArray):
         """The array in a cache key, as for a DeviceArray; only for arrays on a device."""
         if not self._layout:
             in_groups = self.group_offsets is not None  # then scales have another layout
-            own = self.shape, self.format, self.axis, self.hadamard, self.signs, in_groups
+            own = self.shape, self.format, self.axis, self.hadamard, self.signs, self.block, in_groups
             self._layout = layout_number((self.data._key, self.scale._key, *own))
         return self._layout
 
@@ -200,6 +215,11 @@ class ScaledArray(AnyArray):
     @property
     def T(self) -> ScaledArray:
         """The array with its axes reversed; no copy."""
+        if self.block is not None:
+            if self.ndim != 2:
+                required = "ndim must be 2 with block"
+                raise fault(ValueError, "ScaledArray.T", required, self.ndim, "see ScaledArray.mT")
+            return self.mT
         kept = self._kernel_scales if self.ndim <= 2 else {}  # a batch has other matrices then
         axis = -1 - self.axis - self.ndim
         return self._with(self.data.T, self.scale.T, axis, self.shape[::-1], _kernel_scales=kept)
@@ -210,7 +230,9 @@ class ScaledArray(AnyArray):
         require_axes("ScaledArray.mT", self.ndim)
         axis = {-1: -2, -2: -1}.get(self.axis, self.axis)
         data, scale, shape = _mt(self.data), _mt(self.scale), swap_last_axes(self.shape)
-        return self._with(data, scale, axis, shape, _kernel_scales=self._kernel_scales)
+        block = None if self.block is None else self.block[::-1]
+        axis = axis if block is None else block_axis(block)
+        return self._with(data, scale, axis, shape, block=block, _kernel_scales=self._kernel_scales)
 
     def reshape(self, *shape: Any) -> ScaledArray:
         """Return the same elements in another shape, for example to merge batch and rows. No copy.
@@ -241,6 +263,7 @@ class ScaledArray(AnyArray):
             scale, data_shape = self.scale, extents
         else:
             rows_apart = self.axis == -1 and self.scale.shape[:-1] == self.shape[:-1]
+            rows_apart &= self.block in (None, (1, BLOCK_SIDE))
             if not rows_apart or extents[-1:] != self.shape[-1:] or self.group_offsets is not None:
                 required = f"the last axis must be that of the scales, and keep its length {self.shape[-1]}"
                 got = f"{extents} from {self.shape}, axis={self.axis}, scale.shape={self.scale.shape}"
@@ -262,12 +285,13 @@ class ScaledArray(AnyArray):
         q.data, q.scale, q.format, q.hadamard, q.signs = data, scale, self.format, self.hadamard, self.signs
         q.axis, q.shape = self.axis if axis is None else axis, self.shape if shape is None else shape
         q.amax, q.group_offsets, q._kernel_scales, q._layout = self.amax, self.group_offsets, {}, 0
+        q.block = self.block
         for name, value in changes.items():
             setattr(q, name, value)
         return q
 
     def __reduce__(self) -> Any:
-        names = "hadamard", "signs", "amax", "group_offsets"
+        names = "hadamard", "signs", "block", "amax", "group_offsets"
         options = {name: getattr(self, name) for name in names}
         parts = self.data, self.scale, QUANTIZED[self.format], self.axis, self.shape
         return partial(ScaledArray._make, **options), parts
@@ -287,8 +311,8 @@ class ScaledArray(AnyArray):
             # Scales of offsets on a device are allocated for the maximum number of blocks.
             used = slice(int(group_blocks(offsets)[-1]))
             scale = scale[used] if self.axis == -2 else scale[:, used]
-        if form.block:
-            scale = scale.view(form.scale_dtype)
+        if scale.dtype == _U8:
+            scale = scale.view(E8M0)
         return self._with(data, scale, amax=amax, group_offsets=offsets)
 
     def __repr__(self) -> str:
@@ -297,7 +321,8 @@ class ScaledArray(AnyArray):
         if self.group_offsets is not None:
             more += f", {self.group_offsets.shape[0] - 1} groups"
         where = "host" if self.device is None else f"device={self.device}"
-        return f"ScaledArray(shape={self.shape}, format={self.format!r}, axis={self.axis}{more}, {where})"
+        shared = f"axis={self.axis}" if self.block is None else f"block={self.block}"
+        return f"ScaledArray(shape={self.shape}, format={self.format!r}, {shared}{more}, {where})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
         raise TypeError("ScaledArray: implicit conversion is not supported; use hipgemm.dequantize")
@@ -370,6 +395,36 @@ def scale_shape(shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...
     return tuple(found)
 
 
+def block_scale_shape(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, ...]:
+    """Shape of the scales of blocks of the last two axes.
+
+    >>> block_scale_shape((2, 130, 256), (128, 128)), block_scale_shape((4, 70), (1, 128))
+    ((2, 2, 2), (4, 1))
+    """
+    return *shape[:-2], *(-(-n // side) for n, side in zip(shape[-2:], block, strict=True))
+
+
+def block_axis(block: tuple[int, int]) -> int:
+    """The axis along which elements share a scale; the last one if along both."""
+    return -2 if block[1] == 1 else -1
+
+
+def _parse_block(
+    checks: Checks, block: Any, form: Format | None, axis: Any, shape: tuple[int, ...] | None
+) -> tuple[int, int] | None:
+    """Parse the shape of blocks, for elements of a format and a shape, if these are known."""
+    found = checks.block(block, (*FP8_BLOCKS, (BLOCK_SIDE, 1)))
+    if form is not None and form.block:
+        required = "block is only for fp8_e4m3 and fp8_e5m2"
+        checks.add(ValueError, "block", required, form.name, f"{form.name} has blocks of {form.block}")
+        return None
+    if axis != -1:
+        checks.add(ValueError, "axis", "axis must be omitted with block", axis)
+    if shape is not None and not checks.ndim("data", shape, 2):
+        return None
+    return found
+
+
 def _check_data(checks: Checks, data: Any, form: Format | None) -> tuple[int, ...] | None:
     """Check the elements; return their shape if they are an array."""
     if checks.array("data", data) is None:
@@ -386,15 +441,25 @@ def _check_data(checks: Checks, data: Any, form: Format | None) -> tuple[int, ..
 
 
 def _parse_scale(
-    checks: Checks, scale: Any, form: Format, shape: tuple[int, ...] | None, axis: int | None
+    checks: Checks,
+    scale: Any,
+    form: Format,
+    shape: tuple[int, ...] | None,
+    axis: int | None,
+    in_blocks: bool,
+    block: tuple[int, int] | None,
 ) -> Any:
     """Check scales for elements of a shape, if that is known; return them as an array."""
     want = None if shape is None or axis is None else scale_shape(shape, axis, form.block)
+    if block is not None and shape is not None:
+        want = block_scale_shape(shape, block)
+    dtypes = (F32.dtype, E8M0) if in_blocks else (form.scale_dtype,)
+    names = " or ".join(map(str, dtypes))
     if scale is None:
-        required = f"scale must be {form.scale_dtype}" + ("" if want is None else f" of shape {want}")
+        required = f"scale must be {names}" + ("" if want is None else f" of shape {want}")
         checks.add(TypeError, "type", required, None, f"{form.name} needs a scale")
         return None
-    if not form.block and not is_array(scale):
+    if not form.block and not in_blocks and not is_array(scale):
         number = checks.number("scale", scale, "a real number or a float32 array", array_hint(scale))
         if number is None:
             return None
@@ -406,16 +471,17 @@ def _parse_scale(
         scale = found
     if checks.array("scale", scale) is None:
         return scale
-    if scale.dtype != form.scale_dtype and not (form.block and scale.dtype == _U8):
-        required = f"scale.dtype must be {form.scale_dtype} for {form.name}"
+    if scale.dtype not in dtypes and not (E8M0 in dtypes and scale.dtype == _U8):
+        required = f"scale.dtype must be {names} for {form.name}" + (" with block" if in_blocks else "")
         checks.add(TypeError, "dtype", required, scale.dtype)
-    elif isinstance(scale, np.ndarray) and form.scale_dtype != F32.dtype:
-        scale = scale.view(form.scale_dtype)
-    others: list[tuple[int, ...]] = [] if form.block else [()]
-    if shape is not None and not form.block and len(shape) == 3:
+    elif isinstance(scale, np.ndarray) and scale.dtype == _U8:
+        scale = scale.view(E8M0)
+    one_or_rows = not form.block and not in_blocks
+    others: list[tuple[int, ...]] = [()] if one_or_rows else []
+    if shape is not None and one_or_rows and len(shape) == 3:
         others.append((shape[0], 1, 1))  # one per matrix
     if want is not None and tuple(scale.shape) not in (want, *others):
         required = f"scale.shape must be {want}" + "".join(f" or {x}" for x in others)
-        context = f"data has shape {shape} in elements, axis={axis}"
+        context = f"data has shape {shape} in elements, " + (f"block={block}" if block else f"axis={axis}")
         checks.add(ValueError, "shape", required, tuple(scale.shape), context)
     return scale

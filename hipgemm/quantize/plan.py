@@ -13,7 +13,8 @@ from ..array.device_array import DeviceArray, new, upload_async
 from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
 from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
-from ..formats.scaled import ScaledArray, group_blocks
+from ..formats.scaled import ScaledArray, block_scale_shape, group_blocks
+from ..formats.strides import contiguous_strides
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch
 from ..kernels.manifest import CHUNK_BYTES, code_object
 from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes, own_k_tile, scale_order
@@ -314,6 +315,78 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
     )
     served = Call("quantize_fp8", "quantize_fp8", 0, x.nbytes + _bytes(data) + _bytes(small))
     return AmaxPlan(form, axis, x.shape, data, small, count, r.rows * width, spare, amax, quantize, served)
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """The plan to quantize an array to fp8 with a scale for each block of its last two axes.
+
+    One allocation: elements, amax values, scales.
+    """
+
+    form: Format
+    block: tuple[int, int]
+    shape: Axes
+    data: Layout
+    small: Layout  # of the amax values and of the scales
+    data_bytes: int
+    launch: BoundLaunch | None  # None if the array is empty
+    served: Call
+
+    def run(self, x: DeviceArray, stream: int, eps: float) -> ScaledArray:
+        """Quantize an array on the current device."""
+        small_bytes = _bytes(self.small)
+        block = _hip.allocate(self.data_bytes + 2 * small_bytes, x.device, stream)
+        data, own = block.ptr, block.ptr + self.data_bytes
+        scale = own + small_bytes
+        x._block.begin_read(stream)
+        if self.launch is None:
+            count_call(self.served)
+        else:
+            self.launch.launch(stream, (x.ptr, data, own, scale, eps), self.served)
+        return ScaledArray._make(
+            DeviceArray(block, data, *self.data, padded=True),
+            DeviceArray(block, scale, *self.small),
+            self.form,
+            -1,
+            self.shape,
+            block=self.block,
+            amax=DeviceArray(block, own, *self.small),
+        )
+
+
+def block_plan(r: Rows, form: Format, block: tuple[int, int]) -> BlockPlan:
+    """Plan the quantization of an array whose rows are `r`."""
+    x, item, (block_rows, block_columns) = r.array, F32.itemsize, block
+    matrix_rows = r.rows if block_rows == 1 else max(1, r.lead[-1])
+    shape = block_scale_shape(r.shape, block)
+    if block_rows == 1:
+        small = r.layout(F32.dtype, shape[-1], item, r.rows * item)  # the rows are the contiguous axis
+    else:
+        small = shape, contiguous_strides(shape, item), F32.dtype
+    width = round_up(max(1, r.length), CHUNK_BYTES)
+    data = r.layout(form.dtype, r.length, width)
+    launch = bind_tiles(
+        x.device,
+        "quantize_fp8_blocks",
+        matrix_rows if r.rows else 0,
+        r.length,
+        ("src", "dst", "amax", "scale", "eps"),
+        matrices=r.rows // max(1, matrix_rows),
+        src_row_stride=r.row_stride,
+        src_col_stride=r.stride,
+        dst_pitch=width,
+        scale_row_stride=small[1][-2],
+        scale_col_stride=small[1][-1],
+        rows=r.rows,
+        cols=r.length,
+        matrix_rows=matrix_rows,
+        block_rows=block_rows,
+        in_type=known_format(x.dtype),
+        element=form,
+    )
+    served = Call("quantize_fp8", "quantize_fp8_blocks", 0, x.nbytes + _bytes(data) + _bytes(small))
+    return BlockPlan(form, block, r.shape, data, small, r.rows * width, launch, served)
 
 
 def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:

@@ -24,7 +24,17 @@ from ..reference import FP8, MXFP4, MXFP6, MXFP8
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call
 from .amax import AmaxState
-from .plan import AmaxPlan, DequantizePlan, MxPlan, amax_plan, dequantize_array, mx_plan, quantize_groups
+from .plan import (
+    AmaxPlan,
+    BlockPlan,
+    DequantizePlan,
+    MxPlan,
+    amax_plan,
+    block_plan,
+    dequantize_array,
+    mx_plan,
+    quantize_groups,
+)
 
 Input = npt.NDArray[Any] | DeviceArray
 Axes = tuple[int] | tuple[int, int]
@@ -36,11 +46,12 @@ def quantize_fp8(
     amax: float | Input | AmaxState | None = None,
     *,
     axis: int | None = None,
+    block: tuple[int, int] | None = None,
     eps: float = 1e-8,
     format: str = "fp8_e4m3",
     stream: Any = None,
 ) -> ScaledArray:
-    """Quantize to fp8 with one float32 scale for the tensor, or one per row.
+    """Quantize to fp8 with one float32 scale for the tensor, one per row, or one per block.
 
     Parameters
     ----------
@@ -51,6 +62,9 @@ def quantize_fp8(
         gives the current value, and is updated with that of `x` for the next step.
     axis : int, optional
         Use one scale per row along this axis.
+    block : (int, int), optional
+        ``(1, 128)`` or ``(128, 128)``: use one scale per block of so many elements of the last two axes, by
+        its own amax. The last blocks may be smaller. `axis` and `amax` must be omitted.
     eps : float
         Added to amax. Pass 0 for tensors of very small numbers.
     format : str
@@ -68,8 +82,8 @@ def quantize_fp8(
     TypeError
         If `x` or `amax` has another type or dtype.
     ValueError
-        For an unknown format, an axis that `x` does not have, or an amax or eps that is negative or not
-        finite in float32. The values of an amax on a device are not checked.
+        For an unknown format or block, an axis that `x` does not have, `block` with `axis` or `amax` or for an
+        array of one axis, or an amax or eps that is negative or not finite in float32. The values of an amax on a device are not checked.
     UnsupportedError
         On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
@@ -91,6 +105,8 @@ def quantize_fp8(
     key = None
     if type(x) is DeviceArray and not x.freed:
         key = (function, x._key, type(axis), axis, format)
+    if block is not None:
+        return _fp8_blocks(x, amax, axis, block, eps, format, stream)
     plan: AmaxPlan | None = _cached(key)
     if plan is not None and isinstance(x, DeviceArray) and _plain_values(eps, amax, x, axis):
         return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, amax)
@@ -612,6 +628,37 @@ def _on_device(
     with error_context(function), _hip.on_device(resident.device):
         made = work(resident, handle)
         return tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
+
+
+def _fp8_blocks(
+    x: Input, amax: Any, axis: Any, block: Any, eps: Any, format: Any, stream: Any
+) -> ScaledArray:
+    """Check the arguments, and quantize to fp8 with a scale for each block."""
+    function, key = "quantize_fp8", None
+    if type(x) is DeviceArray and not x.freed and axis is amax is None and type(block) is tuple:
+        key = (function, x._key, block, *map(type, block), format)
+        plan: BlockPlan | None = _cached(key)
+        if plan is not None and _plain_values(eps, None, x, None):
+            return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps)
+    checks = Checks(function)
+    form = checks.format(format, FP8)
+    _check_input(checks, x)
+    sides = checks.fp8_block(block, x.shape if is_array(x) else None, axis, amax)
+    number = checks.magnitude("eps", eps)
+    checks.value_or(_hip.existing_stream(function, stream), 0)
+    checks.raise_all()
+    assert form is not None
+    assert sides is not None
+    assert number is not None
+
+    def work(d: DeviceArray, handle: int) -> ScaledArray:
+        rows = as_rows(d, -1, handle)
+        made = block_plan(rows, form, sides)
+        if rows.array is x:
+            _cache(key, made)
+        return made.run(rows.array, handle, number)
+
+    return _on_device(function, x, stream, work)
 
 
 def _mx(function: str, x: Input, axes: Axes, options: Options, stream: Any) -> tuple[ScaledArray, ...]:

@@ -1,4 +1,4 @@
-// The fp8 quantizer: one scale for a tensor or for each row.
+// The fp8 quantizers: one scale for a tensor, for each row or for each block.
 #pragma once
 
 #include "common/kargs.hpp"
@@ -16,13 +16,20 @@
   X(ptr, src) X(ptr, dst) X(ptr, amax) X(ptr, scale) X(ptr, next) X(i64, src_row_stride)          \
   X(i64, src_col_stride) X(i64, dst_pitch) X(u32, rows) X(u32, cols) X(u32, amax_step)            \
   X(f32, eps) X(u32, in_type) X(u32, element)
+// Blocks have block_rows rows (1 or all of a tile) and a tile's columns. Matrices of matrix_rows
+// rows follow each other; blocks end with each. Strides of scale and amax are bytes.
+#define HIPGEMM_QuantizeFp8BlocksArgs(X)                                                          \
+  X(ptr, src) X(ptr, dst) X(ptr, amax) X(ptr, scale) X(i64, src_row_stride) X(i64, src_col_stride)\
+  X(i64, dst_pitch) X(i64, scale_row_stride) X(i64, scale_col_stride) X(u32, rows) X(u32, cols)   \
+  X(u32, matrix_rows) X(u32, block_rows) X(f32, eps) X(u32, in_type) X(u32, element)
 // clang-format on
 
 namespace hipgemm {
 
 HIPGEMM_STRUCT(QuantizeFp8Args);
+HIPGEMM_STRUCT(QuantizeFp8BlocksArgs);
 
-// How the values of a tensor or a row are quantized.
+// How the values of a tensor, a row or a block are quantized.
 template <class Element>
 struct AmaxScaling {
   f32 amax;        // plus eps
@@ -86,6 +93,24 @@ struct AmaxScaling {
   }
 };
 
+// Quantizes a tile. by_row: of each iteration's row, as the thread that owns the iteration says.
+template <class Element, class Tile, class Args>
+HIPGEMM_DEVICE void store_fp8_tile(const Args& args, const Tile& tile, u32 rows,
+                                   const AmaxScaling<Element>& scaling, bool by_row) {
+  using Map = typename Tile::Map;
+  const u32 row = tile.at.row(0);
+  const u64 pitch = args.dst_pitch;
+  const QuantizedRow<Element> to(address_of(args.dst) + row * pitch, tile.at.col(), args.cols);
+  unrolled<Map::kIterations>([&]<u32 i>(Index<i> iteration) HIPGEMM_INLINE {
+    Values<8> x;
+    tile.read_row(i, x);
+    const auto of_row = by_row ? scaling.of_iteration(iteration) : scaling;
+    const auto packed = of_row.quantize(x);
+    constexpr u32 kDown = i * Map::kRowStep;
+    if (row + kDown < rows) to.store(kDown * pitch, packed);
+  });
+}
+
 template <class Element, class Tile>
 HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const Tile& tile) {
   // Of the 16 threads of a row in each iteration, the first four own the amax of one iteration
@@ -98,19 +123,9 @@ HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const Tile& t
            owned_row < args.rows)
     amax = global<f32>(address_of(args.amax))[owned_row];
   const auto scaling = AmaxScaling<Element>::of(amax, args.eps);
-  const u32 col = tile.at.col(), row = tile.at.row(0);
-  const u64 pitch = args.dst_pitch;
-  const QuantizedRow<Element> to(address_of(args.dst) + row * pitch, col, args.cols);
-  unrolled<OneWayMap::kIterations>([&]<u32 i>(Index<i> iteration) HIPGEMM_INLINE {
-    Values<8> x;
-    tile.read_row(i, x);
-    const auto of_row = args.amax_step ? scaling.of_iteration(iteration) : scaling;
-    const auto packed = of_row.quantize(x);
-    constexpr u32 kDown = i * OneWayMap::kRowStep;
-    if (row + kDown < args.rows) to.store(kDown * pitch, packed);
-  });
+  store_fp8_tile(args, tile, args.rows, scaling, args.amax_step != 0);
   const u32 scales = args.amax_step ? args.rows : 1;
-  if (col < OneWayMap::kIterations * OneWayMap::kValues && tile.at.first_col == 0 &&
+  if (tile.at.col() < OneWayMap::kIterations * OneWayMap::kValues && tile.at.first_col == 0 &&
       owned_row < scales)
     global<f32>(address_of(args.scale))[owned_row] = scaling.scale();
 }
@@ -119,15 +134,58 @@ template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
   static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayMap::Lds lds;
-  static __shared__ TileAmax::Lds amax_lds;
+  static __shared__ TileAmax<OneWayMap>::Lds amax_lds;
   with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
     LoadedTile<From, OneWayMap> tile(lds, OneWayMap::of(workgroup_index(), args.rows, args.cols));
     tile.load(source_of(args));
-    if (args.next) TileAmax(tile).store(args.next, args.amax_step, tile.at, args.rows, amax_lds);
+    if (args.next)
+      TileAmax<OneWayMap>(tile).store(args.next, args.amax_step, tile.at, args.rows, amax_lds);
     if (static_cast<Format>(args.element) == Format::fp8_e5m2)
       quantize_fp8_tile<E5m2>(args, tile);
     else
       quantize_fp8_tile<E4m3>(args, tile);
+  });
+}
+
+using BlockMap = ThreadMap<128, 128, 8>;  // a tile is one block, or as many as it has rows
+
+template <class Element, class Tile>
+HIPGEMM_DEVICE void quantize_fp8_block_tile(const QuantizeFp8BlocksArgs& args, const Tile& tile,
+                                            u32 rows, u32 block_row, u32 amax, bool by_row) {
+  const auto scaling = AmaxScaling<Element>::of(__builtin_bit_cast(f32, amax), args.eps);
+  store_fp8_tile(args, tile, rows, scaling, by_row);
+  const u32 thread = BlockMap::thread(), owned = thread % BlockMap::kRowThreads;
+  if (by_row ? owned >= BlockMap::kIterations || block_row >= rows : thread != 0) return;
+  const u64 at = block_row * static_cast<u64>(args.scale_row_stride) +
+                 tile.at.first_col / BlockMap::kCols * static_cast<u64>(args.scale_col_stride);
+  *global<f32>(address_of(args.scale) + at) = scaling.scale();
+  *global<u32>(address_of(args.amax) + at) = amax;
+}
+
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args) {
+  static_assert(BlockMap::is(kThreads, kRows, kCols), "");
+  static __shared__ BlockMap::Lds lds;
+  static __shared__ TileAmax<BlockMap>::Lds amax_lds;
+  const u32 down = (args.matrix_rows + kRows - 1) / kRows, across = (args.cols + kCols - 1) / kCols;
+  const u32 matrix = workgroup_index() / (down * across);
+  BlockMap at = BlockMap::of(workgroup_index() % (down * across), args.matrix_rows, args.cols);
+  const bool by_row = args.block_rows == 1;
+  const u32 block_row =
+      by_row ? matrix * args.matrix_rows + at.row(BlockMap::thread() % BlockMap::kIterations)
+             : matrix * down + at.first_row / kRows;
+  at.first_row += matrix * args.matrix_rows;
+  Matrix from = source_of(args);
+  from.rows = smaller(from.rows, (matrix + 1) * args.matrix_rows);
+  with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
+    LoadedTile<From, BlockMap> tile(lds, at);
+    tile.load(from);
+    const TileAmax<BlockMap> tile_amax(tile);
+    const u32 amax = by_row ? tile_amax.of_owned_row() : tile_amax.of_tile(amax_lds);
+    if (static_cast<Format>(args.element) == Format::fp8_e5m2)
+      quantize_fp8_block_tile<E5m2>(args, tile, from.rows, block_row, amax, by_row);
+    else
+      quantize_fp8_block_tile<E4m3>(args, tile, from.rows, block_row, amax, by_row);
   });
 }
 
