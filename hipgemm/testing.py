@@ -14,8 +14,8 @@ import numpy.typing as npt
 from . import reference
 from .errors import fault
 from .formats import host_checks as check
-from .formats.elements import QUANTIZED, Format, as_unsigned, format_of
-from .formats.scaled import ScaledArray, scale_shape
+from .formats.elements import BLOCK_SIDE, QUANTIZED, Format, as_unsigned, format_of
+from .formats.scaled import ScaledArray, block_scale_shape, scale_shape
 from .reference import Array, Matrix
 
 
@@ -47,8 +47,8 @@ def gemm_bound(
 
     Operands may be quantized, and have leading axes. The bound is
     ``g (P + |bias|) + u (|ref| + g (P + |bias|)) + eta``. P is the product of absolute values, u the unit
-    roundoff of the output, g the factor for K products and each epilogue factor in float32, and eta half the
-    smallest subnormal.
+    roundoff of the output, g the factor for K products, each epilogue factor in float32 and two for each
+    block of 128 along K that has its own float32 scales, and eta half the smallest subnormal.
 
     Examples
     --------
@@ -62,6 +62,8 @@ def gemm_bound(
     factors += col_scale is not None
     # The float32 scale of an fp8 operand is one more; MX scales are powers of two.
     factors += sum(isinstance(x, ScaledArray) and not QUANTIZED[x.format].block for x in (a, b))
+    if any(isinstance(x, ScaledArray) and x.block for x in (a, b)):
+        factors += 2 * -(-a.shape[-1] // BLOCK_SIDE)
     a, b = reference.values(a), reference.values(b)
     magnitude = reference.matmul(
         np.abs(a),
@@ -105,7 +107,13 @@ def exact_grid(
 @check.checked_arguments(
     shape=check.shape, rng=check.instance(np.random.Generator), format=check.one_of(*QUANTIZED)
 )
-def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str = "mxfp8_e4m3") -> ScaledArray:
+def exact_scaled(
+    shape: tuple[int, int],
+    rng: np.random.Generator,
+    format: str = "mxfp8_e4m3",
+    *,
+    block: tuple[int, int] | None = None,
+) -> ScaledArray:
     """Return a quantized matrix of small integers with power-of-two scales.
 
     The product of two, blocked along K, is exact in float32 in any order up to K = 2**14.
@@ -117,10 +125,11 @@ def exact_scaled(shape: tuple[int, int], rng: np.random.Generator, format: str =
     """
     form = QUANTIZED[format]
     data = exact_grid(shape, rng, dtype=form.dtype, bits=min(3, form.mantissa_bits + 1))
-    scale = np.exp2(rng.integers(-1, 2, scale_shape(shape, -1, form.block))).astype(np.float32)
+    scales = scale_shape(shape, -1, form.block) if block is None else block_scale_shape(shape, block)
+    scale = np.exp2(rng.integers(-1, 2, scales)).astype(np.float32)
     if form.block:
         scale = (127 + np.log2(scale)).astype(np.uint8)
-    return ScaledArray(data, scale, format)
+    return ScaledArray(data, scale, format, block=block)
 
 
 @check.checked_arguments(shape=check.shape, rng=check.instance(np.random.Generator), dtype=check.any_dtype)

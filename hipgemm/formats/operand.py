@@ -35,6 +35,8 @@ class Operand:
     padded: bool = False
     row_scales: bool = False  # fp8 with one scale per row, or per column of the second operand
     scale_strides: tuple[int, ...] = ()  # of the scales in bytes along the same axes; 0: one scale for all
+    block: tuple[int, int] | None = None  # elements of the last two axes that share a scale, for fp8
+    e8m0: bool = False  # the scales of such blocks
     no_tail_padding: bool = False  # the allocation may end inside a 4-byte word
 
     @property
@@ -45,7 +47,13 @@ class Operand:
             shape=swap_last_axes(self.shape),
             strides=swap_last_axes(self.strides),
             scale_strides=swap_last_axes(self.scale_strides),
+            block=None if self.block is None else self.block[::-1],
         )
+
+    @property
+    def kind(self) -> str:
+        """The name of the format; fp8 with a scale for each block is another kind."""
+        return self.format.name + ("" if self.block is None else "_block")
 
     @property
     def rows_contiguous(self) -> bool:

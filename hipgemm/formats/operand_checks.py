@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import UnsupportedError
 from .arrays import Resident, device_name
-from .checks import Checks, python_number
-from .elements import BF16, F16, F32, QUANTIZED, Format, fnuz_hint, void_hint
+from .checks import FP8_BLOCKS, Checks, python_number
+from .elements import BF16, BLOCK_SIDE, F16, F32, QUANTIZED, Format, fnuz_hint, void_hint
 from .operand import Operand, bytes_of, operand_of, overlap, overlaps_itself
 from .scaled import ScaledArray
 
@@ -42,19 +42,31 @@ class OperandChecks(Checks):
         self.ndim(name, q.shape, 2)
         if not in_groups:
             self.no_groups(name, q)
-        row_scales = not form.block and q.scale.shape[-2:] not in ((), (1, 1))
+        row_scales = not (form.block or q.block) and q.scale.shape[-2:] not in ((), (1, 1))
+        transposed = "T" if len(q.shape) == 2 else "mT"
+        if q.block is not None and q.block[k_axis] == 1:
+            turned = "" if k_axis == -1 else f".{transposed}"
+            required = f"{name} must have blocks of {BLOCK_SIDE} along K, its axis {k_axis}"
+            advice = f"quantize with quantize_fp8(x{turned}, block={FP8_BLOCKS[0]}){turned}"
+            self.add(ValueError, "block", required, f"block={q.block}", advice)
         if len(q.shape) >= 2 and q.axis != k_axis and (form.block or row_scales):
             function = "quantize_" + form.name.split("_")[0]
             advice = f"quantize with {function}(x, axis={k_axis})"
             if k_axis == -2:
-                transposed = "T" if len(q.shape) == 2 else "mT"
                 advice += f", or {function}(x.{transposed}).{transposed}"
             what = "blocked" if form.block else "scaled by rows"
             required = f"{name} must be {what} along K, its axis {k_axis}"
             self.add(ValueError, "axis", required, f"axis={q.axis}", advice)
         steps = [0 if n == 1 else s for n, s in zip(q.scale.shape, q.scale.strides, strict=True)]
         steps = [0] * (len(q.shape) - len(steps)) + steps
-        return replace(bytes_of(q.data), format=form, row_scales=row_scales, scale_strides=tuple(steps))
+        return replace(
+            bytes_of(q.data),
+            format=form,
+            row_scales=row_scales,
+            scale_strides=tuple(steps),
+            block=q.block,
+            e8m0=q.block is not None and q.scale.dtype != F32.dtype,
+        )
 
     def pair(
         self,

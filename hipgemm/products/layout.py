@@ -74,7 +74,9 @@ def _uploaded_scales(x: Operand, k: int) -> Axes:
     block = x.format.block
     extents = [n if step else 1 for n, step in zip(x.shape, x.scale_strides, strict=True)]
     extents[-1] = -(-k // block) if block else 1
-    strides = contiguous_strides(tuple(extents), 1 if block else 4)
+    if x.block is not None:
+        extents[-2:] = [-(-n // side) for n, side in zip(x.shape[-2:], x.block, strict=True)]
+    strides = contiguous_strides(tuple(extents), 1 if block or x.e8m0 else 4)
     return tuple(step if n > 1 else 0 for n, step in zip(extents, strides, strict=True))
 
 
@@ -109,6 +111,8 @@ def on_device(p: Problem) -> Problem:
     while batch and m * batch[-1] < 2**31 and not (steps[1][-1] or steps[4][-1]):
         if a.format.block and len(batch) > 1:
             break  # blocked scales are reordered for all rows at once, or for each product
+        if a.block is not None and a.block[0] != 1:
+            break  # blocks end with each product
         if steps[0][-1] == 0 or (m != 1 and any(steps[i][-1] != m * rows[i] for i in moving)):
             break
         for i in moving:

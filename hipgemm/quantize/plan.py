@@ -357,7 +357,7 @@ class BlockPlan:
 
 def block_plan(r: Rows, form: Format, block: tuple[int, int]) -> BlockPlan:
     """Plan the quantization of an array whose rows are `r`."""
-    x, item, (block_rows, block_columns) = r.array, F32.itemsize, block
+    x, item, block_rows = r.array, F32.itemsize, block[0]
     matrix_rows = r.rows if block_rows == 1 else max(1, r.lead[-1])
     shape = block_scale_shape(r.shape, block)
     if block_rows == 1:
@@ -432,7 +432,8 @@ def dequantize_array(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
     if q.group_offsets is not None:
         return dequantize_groups(q, stream, to), None
     form, device = QUANTIZED[q.format], q.data.device
-    axis = q.axis if form.block or q.scale.shape else storage_axis(q.data)
+    square = q.block is not None and 1 not in q.block
+    axis = storage_axis(q.data) if square or not q.scale.shape else q.axis
     data = as_rows(q.data, axis, stream)
     length = q.shape[axis]
     item = to.itemsize
@@ -444,8 +445,9 @@ def dequantize_array(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
         return result, None
     data.array._block.begin_read(stream)
     temporaries, ptr, pitch = _aligned_rows("dequantize", data, stream)
-    if form.block:
-        scale = as_rows(q.scale, q.axis, stream)
+    block_rows = 1 if q.block is None else q.block[-3 - axis]
+    if form.block or q.block is not None:
+        scale = as_rows(q.scale, axis, stream)
         scale.array._block.begin_read(stream)
         scales = scale.matrix
     elif q.scale.shape == ():
@@ -474,6 +476,9 @@ def dequantize_array(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
         format=form,
         out_type=to,
         hadamard=q.hadamard,
+        matrix_rows=data.lead[-1] if block_rows > 1 else data.rows,
+        block_rows=block_rows,
+        e8m0=q.scale.dtype != F32.dtype,
     )
     assert bound is not None
     bound.launch(stream, (ptr, scales[0], out.ptr))

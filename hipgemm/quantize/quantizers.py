@@ -82,8 +82,9 @@ def quantize_fp8(
     TypeError
         If `x` or `amax` has another type or dtype.
     ValueError
-        For an unknown format or block, an axis that `x` does not have, `block` with `axis` or `amax` or for an
-        array of one axis, or an amax or eps that is negative or not finite in float32. The values of an amax on a device are not checked.
+        For an unknown format or block, an axis that `x` does not have, `block` with `axis`, `amax` or an
+        array of one axis, or an amax or eps that is negative or not finite in float32. The values of an amax
+        on a device are not checked.
     UnsupportedError
         On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 

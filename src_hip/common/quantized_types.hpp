@@ -13,6 +13,7 @@ namespace hipgemm {
 // 6-bit values, a block, and one of others. Neighbouring threads have the other values of a block,
 // which shares a scale.
 inline constexpr u32 kBlockValues = 32;
+inline constexpr u32 kFp8Block = 128;  // elements along K of a block of fp8, if it has blocks
 inline constexpr u32 kPieceBytes = 8;
 template <class Element>
 inline constexpr u32 kPiecesOf = Element::kBits % 3 == 0 ? 3 : 1;

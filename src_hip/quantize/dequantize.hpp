@@ -7,12 +7,14 @@
 #include "quantize/quantized_tile.hpp"
 #include "quantize/store_row.hpp"
 
-// Rows of data and dst are contiguous along the blocks. format, out_type: Format.
+// Rows of data and dst are contiguous along the blocks. format, out_type: Format. Scales of fp8:
+// one for each block_rows rows of matrices of matrix_rows rows, and kFp8Block columns; of one byte
+// if e8m0.
 // clang-format off
 #define HIPGEMM_DequantizeArgs(X)                                                                 \
   X(ptr, data) X(ptr, scale) X(ptr, dst) X(i64, data_pitch) X(i64, scale_row_stride)              \
   X(i64, scale_col_stride) X(i64, dst_pitch) X(u32, rows) X(u32, cols) X(u32, format)             \
-  X(u32, out_type) X(u32, hadamard)
+  X(u32, out_type) X(u32, hadamard) X(u32, matrix_rows) X(u32, block_rows) X(u32, e8m0)
 // clang-format on
 
 namespace hipgemm {
@@ -24,18 +26,25 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
   using Map = QuantizedMap<Element>;
   const Map at = Map::of(workgroup_index(), args.rows, args.cols);
   const QuantizedTile<Element> from(args.data, args.data_pitch, at, args.rows, args.cols);
+  const auto blocks_of = [&](u32 rows) HIPGEMM_INLINE {
+    return (rows + args.block_rows - 1) / args.block_rows;
+  };
   f32 scales[Map::kIterations];
 #pragma unroll
   for (u32 i = 0; i < Map::kIterations; i++) {
-    const u32 row = smaller(at.row(i), args.rows - 1);
-    const u64 row_scales =
-        reinterpret_cast<u64>(args.scale) + row * static_cast<u64>(args.scale_row_stride);
-    if constexpr (kBlocks) {
-      const u32 block = smaller(at.col(), args.cols - 1) / kBlockValues;
-      const u32 byte = *global<u8>(row_scales + block * static_cast<u64>(args.scale_col_stride));
+    u32 row = smaller(at.row(i), args.rows - 1);
+    if (!kBlocks && args.block_rows != 1)
+      row = row / args.matrix_rows * blocks_of(args.matrix_rows) +
+            row % args.matrix_rows / args.block_rows;
+    const u32 block = smaller(at.col(), args.cols - 1) / (kBlocks ? kBlockValues : kFp8Block);
+    const u64 scale = reinterpret_cast<u64>(args.scale) +
+                      row * static_cast<u64>(args.scale_row_stride) +
+                      block * static_cast<u64>(args.scale_col_stride);
+    if (kBlocks || args.e8m0) {
+      const u32 byte = *global<u8>(scale);
       scales[i] = byte == kNanScale ? __builtin_nanf("") : power_of_two(byte);
     } else {
-      scales[i] = *global<f32>(row_scales);
+      scales[i] = *global<f32>(scale);
     }
   }
 #pragma unroll

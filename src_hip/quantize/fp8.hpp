@@ -147,7 +147,8 @@ HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
   });
 }
 
-using BlockMap = ThreadMap<128, 128, 8>;  // a tile is one block, or as many as it has rows
+using BlockMap =
+    ThreadMap<kFp8Block, kFp8Block, 8>;  // a tile is one block, or as many as it has rows
 
 template <class Element, class Tile>
 HIPGEMM_DEVICE void quantize_fp8_block_tile(const QuantizeFp8BlocksArgs& args, const Tile& tile,
