@@ -269,7 +269,7 @@ class Product:
             splits, pitch = -(-self.turns // split_tiles), n + 3
             sums = np.full((outer, inner, splits, m, pitch), np.nan, np.float32)
             work, (outer_bytes, inner_bytes, split_stride) = memory.put(sums), sums.strides[:3]
-            by_block = kernel.a.startswith("mx")
+            by_block = kernel.b.startswith("mx")
             launch(
                 kernel.name,
                 groups * splits,

@@ -49,6 +49,10 @@ def signed(*shape: int, signs: int) -> Any:
     return reference.quantize_mxfp4(ones(*shape), signs=signs)
 
 
+def in_blocks(*shape: int) -> Any:
+    return reference.quantize_fp8(ones(*shape), block=(1, 128))
+
+
 def scaled(data: Any = None, scale: Any = None, format: Any = "mxfp8_e4m3", **options: Any) -> Any:
     data = ones(4, 64, dtype=E4M3) if data is None else data
     return hg.ScaledArray(data, ones(4, 2, dtype=E8M0) if scale is None else scale, format, **options)
@@ -123,6 +127,8 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: scaled(ones(4, 40, dtype=E2M1), format="mxfp4_e2m1", hadamard=True), V,
      "ScaledArray: the length along axis -1 must be a multiple of 16 with hadamard=True; got 40"),
     (lambda: q(64).mT, V, "ScaledArray.mT: ndim must be at least 2; got 1"),
+    (lambda: in_blocks(2, 4, 128).T, V,
+     "ScaledArray.T: ndim must be 2 with block; got 3; see ScaledArray.mT"),
     (lambda: q(4, 64).reshape(5, 64), V, "ScaledArray.reshape: shape must hold 256 elements; got (5, 64)"),
     (lambda: q(4, 64).reshape(2, 128), V,
      "ScaledArray.reshape: the last axis must be that of the scales, and keep its length 64; got (2, 128) "
@@ -163,6 +169,11 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.matmul(signed(4, 64, signs=1), signed(8, 64, signs=2).T), V,
      "matmul: a and b must have the same random signs: otherwise they do not cancel; "
      "got a.signs=1, b.signs=2"),
+    (lambda: hg.matmul(in_blocks(4, 128).T, in_blocks(4, 128)), V,
+     "matmul: 2 faults:\n  - a must have blocks of 128 along K, its axis -1; got block=(128, 1); "
+     "quantize with quantize_fp8(x, block=(1, 128))\n"
+     "  - b must have blocks of 128 along K, its axis -2; got block=(1, 128); "
+     "quantize with quantize_fp8(x.T, block=(1, 128)).T"),
     (lambda: hg.matmul(groups(np.array([0, 64])).T, q(8, 64).T), V,
      "matmul: a must be quantized without group_offsets; got 1 groups"),
     (lambda: hg.matmul(A, W, bias=ones(3)), V, "matmul: bias.shape must be (N,)=(8,); got (3,)"),
@@ -208,6 +219,11 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.quantize_fp8(ones(2), eps=10**400), V,
      f"quantize_fp8: eps must be finite and not negative; got {str(10**400)[:197]}..."),
     (lambda: hg.quantize_fp8(ones(2), eps="0"), T, "quantize_fp8: eps must be a real number; got str"),
+    (lambda: hg.quantize_fp8(ones(4, 128), block=(2, 2)), V,
+     "quantize_fp8: block must be (1, 128) or (128, 128); got (2, 2)"),
+    (lambda: hg.quantize_fp8(ones(4, 128), 2.0, axis=0, block=(1, 128)), V,
+     "quantize_fp8: 2 faults:\n  - axis must be omitted with block; got 0\n"
+     "  - amax must be omitted with block; got 2.0"),
     (lambda: hg.AmaxState("1"), T, "AmaxState: value must be a number or None; got str"),
     (lambda: hg.quantize_mxfp8(ones(64), scaling="ceil"), V,
      "quantize_mxfp8: scaling must be one of unit, floor, rceil, even; got 'ceil'"),

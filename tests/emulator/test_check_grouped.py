@@ -17,11 +17,12 @@ there = hg.asarray(o)
 
 def operand(shape, format, axis, **options):
     x = hg.asarray(rng.standard_normal(shape).astype(np.float16 if format == "f16" else ml_dtypes.bfloat16))
+    if format in ("bf16", "f16"):
+        return x
     if format.startswith("fp8"):
         return hg.quantize_fp8(x, format=format)
-    if format.startswith("mxfp8"):
-        return hg.quantize_mxfp8(x, axis=axis, format=format, **options)
-    return hg.quantize_mxfp4(x, axis=axis, hadamard=False) if format.startswith("mxfp4") else x
+    options |= {"hadamard": False} if format == "mxfp4_e2m1" else {"format": format}
+    return getattr(hg, "quantize_" + format.split("_")[0])(x, axis=axis, **options)
 
 kernels = [k for k in load_manifest()["gfx950"].kernels.values() if "grouped" in k.op]
 for kernel in kernels:

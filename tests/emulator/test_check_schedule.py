@@ -25,11 +25,13 @@ LARGE, SMALL, RING = (
     for pick, schedule in ((max, "PingPong"), (min, "DoubleBuffer"), (min, "Ring4"))
 )
 
-FETCH_B0 = "      if constexpr (kNextButOne) p.fetch_b.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset);\n"
+FETCH_B0 = """\
+      if constexpr (kNextButOne) p.fetch_b.fetch(kIndex<0>, p.block(kStage, 0), p.k_offset.b());
+"""
 READ_B1 = "      p.read_b.read(stage, kIndex<1>, b1);\n"
 FETCH_NEXT = """      if constexpr (kRemaining != Remaining::none) {
-        p.fetch_a.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
-        p.fetch_b.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset);
+        p.fetch_a.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset.a);
+        p.fetch_b.fetch(kIndex<0>, p.block(1 - kStage, 0), p.k_offset.b());
         if constexpr (kRemaining == Remaining::two_or_more) {
           p.fetch_a.next();
           p.fetch_b.next();
