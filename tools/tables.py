@@ -36,6 +36,10 @@ class ScaledFormat(NamedTuple):
     block: str
 
 
+class BlockFormat(ScaledFormat):
+    """A format of matrix kernels, with float scales of blocks."""
+
+
 class ScaleRule(NamedTuple):
     """How the scale of a block follows from its amax."""
 
@@ -202,9 +206,9 @@ class FormatTables:
 def read_formats() -> FormatTables:
     """Read formats.def."""
     path = SOURCE / "common" / "formats.def"
-    table = Table(path.name, path.read_text(), (Element, Format, ScaledFormat, ScaleRule))
+    table = Table(path.name, path.read_text(), (Element, Format, ScaledFormat, BlockFormat, ScaleRule))
     elements = {row.name: row for row in table.rows(Element)}
-    scaled = table.rows(ScaledFormat)
+    scaled = [*table.rows(ScaledFormat), *table.rows(BlockFormat)]
     for row in scaled:
         table.refers(row, [row.element], elements, "element")
         if row.bits != elements[row.element].bits:

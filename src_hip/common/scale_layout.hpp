@@ -77,4 +77,11 @@ HIPGEMM_BOTH constexpr u64 scale_offset(u32 row, u32 iteration, u32 block, u32 s
   return (block_row * step_rows + scale_position(row)) * kUnitSteps + iteration % kUnitSteps;
 }
 
+// Float scales of blocks of 128 along K, as exponents and multipliers: scale = 2^(byte - 127) *
+// multiplier. The bytes, of a step's blocks all alike, are in the order above. The multipliers
+// follow them: f32 M[tile in the order of the loop][row], with `step_rows` rows.
+HIPGEMM_BOTH constexpr u64 multipliers_offset(u32 k, u32 step_rows) {
+  return static_cast<u64>(count_k_tiles(k, kUnitElements)) * kUnitRowBytes * step_rows;
+}
+
 }  // namespace hipgemm

@@ -59,6 +59,7 @@ HIPGEMM_BOTH void unrolled(F f) {
 enum class Format : u32 {
 #define FORMAT(name, code, ...) name = code,
 #define SCALED_FORMAT(name, code, ...) name = code,
+#define BLOCK_FORMAT(name, code, ...) name = code,
 #include "common/formats.def"
 };
 

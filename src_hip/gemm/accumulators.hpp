@@ -28,11 +28,11 @@ struct Accumulators {
   }
 
   // With block scales: this tile's are those of the unit's steps from kFirstStep on.
-  template <u32 kPartA, u32 kPartB, u32 kFirstStep, class Scales>
+  template <u32 kPartA, u32 kPartB, u32 kFirstStep, class Scales, class Multipliers>
   HIPGEMM_DEVICE void multiply(Index<kPartA>, Index<kPartB>, Index<kFirstStep>,
                                const typename Reader<T, OperandA<T>>::Fragments& a,
                                const typename Reader<T, OperandB<T>>::Fragments& b,
-                               const Scales& scales) {
+                               const Scales& scales, const Multipliers& multipliers) {
     if constexpr (!T::Mfma::kScalesA) {
       // B outside: the compiler widens a fragment once.
       unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
@@ -51,8 +51,15 @@ struct Accumulators {
             auto& c = at[kPartA][kPartB][i][j];
             constexpr auto kByteA = kIndex<Scales::byte(kA, kFirstStep + kStep)>;
             constexpr auto kByteB = kIndex<Scales::byte(kB, kFirstStep + kStep)>;
-            c = T::Mfma::multiply(b[j][kStep], a[i][kStep], c, kByteB, scales.b.word(kB), kByteA,
-                                  scales.a.word(kA));
+            const auto onto = [&](typename T::Accumulator sum) HIPGEMM_INLINE {
+              return T::Mfma::multiply(b[j][kStep], a[i][kStep], sum, kByteB, scales.b.word(kB),
+                                       kByteA, scales.a.word(kA));
+            };
+            if constexpr (T::Mfma::kHasMultipliers)
+              c = __builtin_elementwise_fma(onto({}), f32x4(multipliers.a[kA]) * multipliers.b[kB],
+                                            c);
+            else
+              c = onto(c);
           });
         });
       });

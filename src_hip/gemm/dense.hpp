@@ -51,6 +51,19 @@ HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const TileDescriptor<T>& 
 }
 
 template <class T, class Args>
+HIPGEMM_DEVICE MultipliersOf<T> multipliers_of(const Args& args, const TileDescriptor<T>& tile,
+                                               const ThreadPosition<T>& position) {
+  if constexpr (T::Mfma::kHasMultipliers) {
+    const u32 index = tile.range.first_index;
+    const TileArea<T>& at = tile.area;
+    return {{tile.a_scale, args.a_scale_step, at.row, tile.k, index, position},
+            {tile.b_scale, args.b_scale_step, at.column, tile.k, index, position}};
+  } else {
+    return {};
+  }
+}
+
+template <class T, class Args>
 HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& tile,
                             const ThreadPosition<T>& position) {
   static __shared__ __attribute__((aligned(1024))) u8 lds[T::kLdsBytes];
@@ -64,6 +77,7 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& tile,
       .read_a = {stages, position},
       .read_b = {stages, position},
       .scales = scales_of(args, tile, position),
+      .multipliers = multipliers_of(args, tile, position),
       .blocks = stages + position.wave * T::kBlockBytes,
       .wave = position.wave,
       .tiles = range.tiles,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/hip_device.hpp"
+#include "common/scale_layout.hpp"
 #include "common/types.hpp"
 
 namespace hipgemm {
@@ -19,6 +20,7 @@ struct Mfma16x16x32 {
   static constexpr u32 kK = 32, kBitsA = 16, kBitsB = 16;
   static constexpr Scaling kScaling = Scaling::none;
   static constexpr bool kScalesA = true;  // unless it has no scaling
+  static constexpr bool kHasMultipliers = false;
   using FragmentA = Vector<Element, 8>;
   using FragmentB = FragmentA;
   using Accumulator = f32x4;
@@ -40,7 +42,7 @@ struct Mfma16x16x32 {
 template <MfmaFormat kA, MfmaFormat kB, Scaling kScaling_>
 struct Mfma16x16x128 {
   static constexpr u32 kLaneGroups = 4;
-  static constexpr bool kHasRuns = false, kScalesA = true;
+  static constexpr bool kHasRuns = false, kScalesA = true, kHasMultipliers = false;
   static constexpr u32 kK = 128, kBitsA = bits_of(kA), kBitsB = bits_of(kB);
   static constexpr Scaling kScaling = kScaling_;
   using FragmentA = Vector<int, kBitsA>;  // 32 elements
@@ -78,7 +80,7 @@ struct Mfma16x16x128 {
 template <MfmaFormat kB, Scaling kScaling_>
 struct WeightMfma {
   static constexpr u32 kLaneGroups = 4;
-  static constexpr bool kHasRuns = true, kScalesA = false;
+  static constexpr bool kHasRuns = true, kScalesA = false, kHasMultipliers = false;
   static constexpr u32 kK = 128, kBitsA = 16, kBitsB = bits_of(kB);
   static constexpr Scaling kScaling = kScaling_;
   struct FragmentA {
@@ -133,6 +135,14 @@ struct WeightMfma {
   }
 };
 
+// Float scales of blocks of 128 along K: the instruction applies their exponents, like MX scales,
+// so no product of two scales leaves float32's range if that with the sum does not. Its result, the
+// sum over one block, is then multiplied by the rest (multipliers, in scales.hpp).
+template <MfmaFormat kA, MfmaFormat kB>
+struct BlockMfma : Mfma16x16x128<kA, kB, Scaling::blocks> {
+  static constexpr bool kHasMultipliers = true;
+};
+
 // The matrix instruction for two formats: without scales both are the same, with scales any pair.
 template <Format>
 struct ScaledFormat;
@@ -141,15 +151,27 @@ struct ScaledFormat;
   struct ScaledFormat<Format::name> {                                                \
     static constexpr MfmaFormat kMfmaFormat = MfmaFormat::element;                   \
     static constexpr Scaling kScaling = (block) ? Scaling::blocks : Scaling::floats; \
+    static constexpr u32 kBlock = block;                                             \
   };
+#define BLOCK_FORMAT SCALED_FORMAT
 #include "common/formats.def"
 
+template <class Float, class Power, bool kIsFloat>
+struct Either {
+  using Type = Power;
+};
+template <class Float, class Power>
+struct Either<Float, Power, true> {
+  using Type = Float;
+};
 template <Format kA, Format kB>
 struct MfmaFor {
   using A = ScaledFormat<kA>;
   using B = ScaledFormat<kB>;
-  static_assert(A::kScaling == B::kScaling, "scales of both are applied at the same time");
-  using Type = Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
+  static_assert(A::kBlock == B::kBlock, "scales of both are applied at the same time");
+  using Type = typename Either<BlockMfma<A::kMfmaFormat, B::kMfmaFormat>,
+                               Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>,
+                               A::kBlock == kStepElements>::Type;
 };
 template <Format kB>
 struct MfmaFor<Format::bf16, kB> {

@@ -80,6 +80,7 @@ class ScaleReader {
     }
   }
   HIPGEMM_DEVICE void advance_if(bool on) { base_ += on ? unit_bytes_ : 0; }
+  HIPGEMM_DEVICE u32 unit_bytes() const { return unit_bytes_; }
 
   // The current word that holds a fragment's bytes.
   HIPGEMM_DEVICE u32 word(u32 fragment) const {
@@ -111,6 +112,116 @@ template <class T, class Operand>
 struct ScaleReaderOf<false, T, Operand> {
   using Type = NoScaleReader<T>;
 };
+
+template <class T, class Operand>
+struct MultiplierRows;
+
+// What is left of float scales without their exponents: a float for each row and K tile, behind the
+// exponents. They come in the order of the K loop's tiles; those of the current tile, and those of
+// the next one in flight.
+template <class T, class Operand>
+class MultiplierReader {
+ public:
+  using Rows = MultiplierRows<T, Operand>;
+  static constexpr u32 kLoads = Rows::kLoads;
+
+  // index: of the first tile, in the order of the loop.
+  HIPGEMM_DEVICE MultiplierReader(u64 scales, u32 step_rows, u32 first_row, u32 k, u32 index,
+                                  const ThreadPosition<T>& position) {
+    base_ = scales + multipliers_offset(k, step_rows) + first_row * sizeof(f32) +
+            static_cast<u64>(index) * step_rows * sizeof(f32);
+    offset_ = Rows::first(position) * sizeof(f32);
+  }
+  // Past the operand's end it reads others' multipliers, or the padding behind all of them; such
+  // products are not stored. of: the exponents, which have the same rows.
+  HIPGEMM_DEVICE void load(const ScaleReader<T, Operand>& of) {
+    const Buffer from = make_buffer(base_, kAnyBytes);
+    base_ += of.unit_bytes() / kUnitRowBytes * sizeof(f32);
+    for (u32 i = 0; i < kLoads; i++) next_[i] = Rows::load(from, offset_, i);
+  }
+  HIPGEMM_DEVICE void advance() {
+    for (u32 i = 0; i < kLoads; i++) current_[i] = next_[i];
+  }
+  HIPGEMM_DEVICE const auto& operator[](u32 i) const { return current_[i]; }
+
+ private:
+  static constexpr u32 kAnyBytes = 1u << 30;
+  u64 base_;
+  u32 offset_;
+  typename Rows::Load current_[kLoads], next_[kLoads];
+};
+
+// Which rows of A a lane multiplies, and which columns of B: those of C that it holds.
+template <class T>
+struct MultiplierRows<T, OperandA<T>> {
+  using Load = f32;
+  static constexpr u32 kLoads = T::A::kFragments * T::kParts;
+  static HIPGEMM_DEVICE u32 first(const ThreadPosition<T>& position) {
+    return row(position.wave_m * (T::A::kFragments * kFragmentRows) + position.lane % kFragmentRows,
+               0);
+  }
+  static HIPGEMM_DEVICE f32 load(Buffer from, u32 offset, u32 i) {
+    const u32 at = row(i % T::A::kFragments * kFragmentRows, i / T::A::kFragments) * sizeof(f32);
+    return __builtin_bit_cast(f32, __builtin_amdgcn_raw_buffer_load_b32(from, offset + at, 0, 0));
+  }
+
+ private:
+  static constexpr HIPGEMM_DEVICE u32 row(u32 row, u32 part) {
+    return OperandA<T>::tile_row(part, row);
+  }
+};
+template <class T>
+struct MultiplierRows<T, OperandB<T>> {
+  using Load = f32x4;
+  static constexpr u32 kLoads = T::kLaneColumns / 4;
+  static HIPGEMM_DEVICE u32 first(const ThreadPosition<T>& position) {
+    return OperandB<T>::lane_column(position);
+  }
+  static HIPGEMM_DEVICE f32x4 load(Buffer from, u32 offset, u32 i) {
+    const u32 at = OperandB<T>::quad_column(i) * sizeof(f32);
+    return __builtin_bit_cast(f32x4,
+                              __builtin_amdgcn_raw_buffer_load_b128(from, offset + at, 0, 0));
+  }
+};
+
+template <class T>
+struct Multipliers {
+  MultiplierReader<T, OperandA<T>> a;
+  MultiplierReader<T, OperandB<T>> b;
+  static constexpr u32 kLoads = decltype(a)::kLoads + decltype(b)::kLoads;  // per K tile
+
+  template <class Scales>
+  HIPGEMM_DEVICE void begin(const Scales& of) {
+    a.load(of.a);
+    b.load(of.b);
+    sched_barrier();
+  }
+  // At the start of a tile.
+  template <bool kLoadNext, class Scales>
+  HIPGEMM_DEVICE void advance(Static<kLoadNext>, const Scales& of) {
+    a.advance();
+    b.advance();
+    if constexpr (kLoadNext) {
+      a.load(of.a);
+      b.load(of.b);
+    }
+    sched_barrier();
+  }
+};
+struct NoMultipliers {
+  static constexpr u32 kLoads = 0;
+};
+
+template <class T, bool = T::Mfma::kHasMultipliers>
+struct MultipliersByFormat {
+  using Type = NoMultipliers;
+};
+template <class T>
+struct MultipliersByFormat<T, true> {
+  using Type = Multipliers<T>;
+};
+template <class T>
+using MultipliersOf = typename MultipliersByFormat<T>::Type;
 
 // The scales of both operands, or of B.
 template <class T>

@@ -39,6 +39,7 @@ struct Pipeline {
   A read_a;
   B read_b;
   ScalesOf<T> scales;
+  MultipliersOf<T> multipliers;
   LdsByte* blocks;  // this wave's block of stage 0, part 0
   u32 wave;
   u32 tiles;
@@ -51,16 +52,22 @@ struct Pipeline {
 
   HIPGEMM_DEVICE void begin_scales() {
     if constexpr (T::kScaling == Scaling::blocks) scales.begin(tiles);
+    if constexpr (T::Mfma::kHasMultipliers) multipliers.begin(scales);
   }
   // At the start of a tile. A unit of scales is one tile or two, and the last tile ends one.
   template <Remaining kRemaining, u32 kStage>
   HIPGEMM_DEVICE void advance_scales(Static<kRemaining>, Index<kStage>) {
     if constexpr (T::kScaling == Scaling::blocks)
       if constexpr (T::kSteps == kUnitSteps || kStage == 0)
-        scales.advance(kStatic<scale_loads(kRemaining, kStage) != 0>);
+        scales.advance(kStatic<unit_loads(kRemaining, kStage) != 0>);
+    if constexpr (T::Mfma::kHasMultipliers)
+      multipliers.advance(kStatic<kRemaining != Remaining::none>, scales);
   }
-  // Loads of scales in a tile: each unit begins with the loads of the next.
+  // Loads of scales in a tile: each unit, and each tile, begins with the loads of the next.
   static constexpr u32 scale_loads(Remaining after, u32 stage) {
+    return unit_loads(after, stage) + (after != Remaining::none ? MultipliersOf<T>::kLoads : 0);
+  }
+  static constexpr u32 unit_loads(Remaining after, u32 stage) {
     if constexpr (T::kScaling == Scaling::blocks) {
       const bool next = T::kSteps == kUnitSteps ? after != Remaining::none
                                                 : stage == 0 && after == Remaining::two_or_more;
@@ -73,7 +80,8 @@ struct Pipeline {
                                Accumulators<T>& acc, const typename A::Fragments& a,
                                const typename B::Fragments& b) const {
     if constexpr (T::kScaling == Scaling::blocks)
-      acc.multiply(part_a, part_b, kIndex < T::kSteps == kUnitSteps ? 0 : kStage >, a, b, scales);
+      acc.multiply(part_a, part_b, kIndex < T::kSteps == kUnitSteps ? 0 : kStage >, a, b, scales,
+                   multipliers);
     else
       acc.multiply(part_a, part_b, a, b);
   }

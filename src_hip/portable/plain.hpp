@@ -138,6 +138,8 @@ class PlainLoader {
       case Format::mxfp6_e3m2:
         put_fours<FromE3m2>();
         break;
+      default:
+        break;
     }
     const u32 thread = thread_index() % kPlainLoaders;
     if (thread >= PlainTile::kRows) return;

@@ -1,0 +1,53 @@
+// Float scales of blocks of 128 along K to GEMM order: exponents and multipliers.
+#pragma once
+
+#include "common/kargs.hpp"
+#include "common/scale_layout.hpp"
+#include "common/scaled_sum.hpp"
+#include "common/types.hpp"
+#include "quantize/logical_scales.hpp"
+
+// From floats src[row / row_block][K tile] to the order of scale_layout.hpp. step: rows padded
+// to 16.
+// clang-format off
+#define HIPGEMM_FloatScaleArgs(X)                                                                 \
+  X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \
+  X(u32, step) X(u32, row_block)
+// clang-format on
+
+namespace hipgemm {
+
+HIPGEMM_STRUCT(FloatScaleArgs);
+
+// Each thread takes one row in one step. The rest of a scale is in [3/4, 3/2), so that with those
+// of both operands the sum of a block is at most about twice as large or small as with its scales.
+template <u32 kThreads, u32 kScales>
+HIPGEMM_DEVICE void gemm_float_scale(const FloatScaleArgs& args) {
+  static_assert(kThreads == kScales, "");
+  const u32 thread = global_thread(kThreads);
+  const u32 iteration = thread / args.step, row = thread % args.step;
+  const u32 tiles = count_k_tiles(args.k, kStepElements), unused = tiles % kUnitSteps;
+  if (iteration >= tiles + unused) return;
+  const u64 dst = reinterpret_cast<u64>(args.dst);
+  const u32 step = step_of_iteration(iteration, args.k, 1);
+  u32 byte = kNeutralScale;
+  if (step != kNoStep) {
+    f32 rest = 1.0f;
+    if (row < args.rows)
+      rest = *global<f32>(reinterpret_cast<u64>(args.src) +
+                          row / args.row_block * static_cast<u64>(args.src_row_stride) +
+                          step * static_cast<u64>(args.src_col_stride));
+    const u32 bits = __builtin_bit_cast(u32, rest) & 0x7fffffffu;
+    if (bits != 0 && bits < 0x7f800000u) {
+      byte = smaller((bits + (1u << 22)) >> 23, 254);
+      rest = times_power_of_two(rest, static_cast<int>(kNeutralScale) - static_cast<int>(byte));
+    }
+    const u64 index = iteration - unused;
+    *global<f32>(dst + multipliers_offset(args.k, args.step) +
+                 (index * args.step + row) * sizeof(f32)) = rest;
+  }
+  for (u32 block = 0; block < kStepBlocks; block++)
+    *global<u8>(dst + scale_offset(row, iteration, block, args.step)) = static_cast<u8>(byte);
+}
+
+}  // namespace hipgemm
