@@ -87,12 +87,22 @@ SHAPES = (
     Shape("cube", 2048, 2048, 2048, "fp8_e4m3"),
     Shape("cube", 4096, 4096, 4096),
     Shape("cube", 8192, 8192, 8192, "fp8_e4m3"),
+    Shape("decode, gate up, gpt-oss", 1, 5760, 2880, "bf16@mxfp4_e2m1"),
+    Shape("decode, gate up, gpt-oss", 16, 5760, 2880, "mxfp8_e4m3@mxfp4_e2m1"),
+    Shape("decode, out, 8B", 32, 4096, 4096, "bf16@mxfp6_e2m3"),
+    Shape("decode, down, 70B", 64, 8192, 28672, "bf16@fp8_e4m3"),
+    Shape("prefill 512, gate up, gpt-oss", 512, 5760, 2880, "bf16@mxfp4_e2m1"),
+    Shape("prefill 2048, gate up, 8B", 2048, 28672, 4096, "bf16@mxfp8_e4m3"),
+    Shape("prefill 2048, gate up, gpt-oss", 2048, 5760, 2880, "mxfp8_e4m3@mxfp4_e2m1"),
+    Shape("prefill 4096, down, 8B", 4096, 4096, 14336, "mxfp6_e2m3@mxfp4_e2m1"),
+    Shape("cube", 4096, 4096, 4096, "mxfp6_e2m3"),
+    Shape("cube", 8192, 8192, 8192, "mxfp6_e2m3"),
 )
 
 # Experts of gpt-oss, Mixtral and DeepSeek V3, from a few rows of decoding to many rows of a long prompt.
 GROUPED = tuple(
     Shape("experts", rows, n, k, form, groups=groups)
-    for form in ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
+    for form in ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1", "bf16@mxfp4_e2m1", "mxfp8_e4m3@mxfp4_e2m1")
     for n, k in ((5760, 2880), (4096, 14336), (2048, 7168))
     for groups in (8, 32, 128)
     for rows in (4, 64, 512, 4096)
@@ -151,8 +161,9 @@ def counted_launch(
         ld = _up(length, kernel.chunk(side))
         bits = named_format((kernel.a, kernel.b)[side]).bits
         values[name], values[f"ld{name}"] = memory(vectors * ld * bits // 8), ld
-        if kernel.op.startswith("scaled") and (QUANTIZED[kernel.a].block or not single):
-            blocked = bool(QUANTIZED[kernel.a].block)
+        scaled = (kernel.a, kernel.b)[side] in QUANTIZED
+        if scaled and (QUANTIZED[kernel.b].block or not single):
+            blocked = bool(QUANTIZED[kernel.b].block)
             values[f"{name}_scale"] = memory(gemm_scale_bytes(whole_rows, k) if blocked else 4)
             values[f"{name}_scale_step"] = gemm_scale_step(whole_rows) if blocked else 0
     iterations = max(1, -(-k // kernel.tile[2]))

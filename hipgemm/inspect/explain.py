@@ -36,13 +36,25 @@ def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
         "--format",
         *aliases,
         default="bf16",
-        type=full_name,
-        choices=[*FORMATS, *QUANTIZED],
-        help="of both operands (default: bf16)",
+        type=_formats,
+        help="of both operands, or of each, such as bf16@mxfp4 (default: bf16)",
     )
     parser.add_argument("--groups", type=_positive, default=None, help="how many (default: w's, or 8)")
     parser.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
     parser.add_argument("--arch", default=None, help="such as gfx950 (default: the current device's)")
+
+
+def _formats(text: str) -> str:
+    """Complete the names of formats on the command line.
+
+    >>> _formats("bf16@mxfp4")
+    'bf16@mxfp4_e2m1'
+    """
+    names = [full_name(name) for name in text.split("@")]
+    if len(names) > 2 or any(name not in (*FORMATS, *QUANTIZED) for name in names):
+        known = ", ".join((*FORMATS, *QUANTIZED))
+        raise argparse.ArgumentTypeError(requirement(f"a format must be one of {known}", repr(text)))
+    return "@".join(names)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +131,10 @@ def ask_shapes(
     dtype: str | None,
     arch: str | None,
 ) -> Support:
-    """Call `can_use` for operands of these shapes, each stored transposed or not."""
+    """Call `can_use` for operands of these shapes, each stored transposed or not.
+
+    `form` may be a pair, a@b.
+    """
     given: dict[str, Any] = {"dtype": None if dtype is None else FORMATS[dtype].dtype, "arch": arch}
     axes = OPERATIONS[op].k_axes
     offsets = None
@@ -127,7 +142,10 @@ def ask_shapes(
         groups = groups or (b[0][0] if len(b[0]) == 3 else 8)
         offsets = np.linspace(0, a[0][0], groups + 1).astype(np.int32)
     by_groups = offsets if OPERATIONS[op].ragged == "k" else None
-    operands = [untouched(form, *x, axis, by_groups) for x, axis in zip((a, b), axes, strict=True)]
+    forms = form.split("@") * (1 if "@" in form else 2)
+    operands = [
+        untouched(name, *x, axis, by_groups) for name, x, axis in zip(forms, (a, b), axes, strict=True)
+    ]
     return can_use(op, *operands, *([] if offsets is None else [offsets]), **given)
 
 
