@@ -88,8 +88,8 @@ _BY_DTYPE: dict[np.dtype[Any], Format] = {f.dtype: f for f in FORMATS.values()}
 
 
 def named_format(name: str) -> Format:
-    """Return the format with this name."""
-    return FORMATS.get(name) or QUANTIZED[name]
+    """Return the format with this name; of fp8 with a scale for each block, that of its elements."""
+    return FORMATS.get(name) or QUANTIZED[name.removesuffix("_block")]
 
 
 # FNUZ types encode other values than the OCP types: no Inf, no -0, and a different exponent bias.

@@ -323,8 +323,19 @@ def copy_strided(
     )
 
 
-def bind_scale_order(device: int, strides: tuple[int, int], rows: int, k: int, k_tile: int) -> BoundLaunch:
-    """Bind the copy of e8m0 scales (rows, K/32) with these strides to the order that a K tile needs."""
+def bind_scale_order(
+    device: int,
+    strides: tuple[int, int],
+    rows: int,
+    k: int,
+    k_tile: int,
+    row_block: int = 1,
+    col_block: int = 1,
+) -> BoundLaunch:
+    """Bind the copy of e8m0 scales (rows, K/32) with these strides to the order that a K tile needs.
+
+    `row_block` rows and `col_block` blocks of 32 share a scale.
+    """
     kernel = function(device, "mx_gemm_scale")
     fixed: dict[str, Value] = {
         "src_row_stride": strides[0],
@@ -333,6 +344,26 @@ def bind_scale_order(device: int, strides: tuple[int, int], rows: int, k: int, k
         "k": k,
         "step": gemm_scale_step(rows),
         "k_tile": k_tile,
+        "row_block": row_block,
+        "col_block": col_block,
     }
     words = gemm_scale_bytes(rows, k) // 4
     return BoundLaunch(kernel, -(-words // kernel.tile[0]), ("src", "dst"), fixed)
+
+
+def bind_float_scale_order(
+    device: int, strides: tuple[int, int], rows: int, k: int, row_block: int, e8m0: bool
+) -> BoundLaunch:
+    """Bind the copy of float scales (rows / row_block, K/128) with these strides to the order of products."""
+    kernel = function(device, "gemm_float_scale")
+    fixed: dict[str, Value] = {
+        "src_row_stride": strides[0],
+        "src_col_stride": strides[1],
+        "rows": rows,
+        "k": k,
+        "step": gemm_scale_step(rows),
+        "row_block": row_block,
+        "e8m0": e8m0,
+    }
+    threads = gemm_scale_bytes(rows, k) // 4
+    return BoundLaunch(kernel, -(-threads // kernel.tile[0]), ("src", "dst"), fixed)

@@ -32,6 +32,14 @@ def gemm_scale_bytes(rows: int, k: int) -> int:
     return max(1, -(-k // 256)) * 8 * gemm_scale_step(rows)
 
 
+def float_scale_bytes(rows: int, k: int) -> int:
+    """Bytes of the float scales of a K-major operand with blocks of 128: exponents, then multipliers.
+
+    A tile reads the multipliers of 256 rows, which may be past the last ones.
+    """
+    return gemm_scale_bytes(rows, k) + 4 * max(1, -(-k // 128)) * gemm_scale_step(rows) + 4 * 256
+
+
 def group_scale_step(rows: int) -> int:
     """Rows of scales from block to block, for a grouped operand that is MN-major."""
     return -(-rows // 64) * 64

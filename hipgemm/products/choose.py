@@ -326,7 +326,14 @@ def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
 
 
 def _formats(p: Problem) -> tuple[str, str]:
-    return p.a.kind, p.b.kind
+    """The kernels' names of the operands' formats."""
+    a, b = p.a.kind, p.b.kind
+    blocks = a.endswith("_block"), b.endswith("_block")
+    if all(blocks) and p.a.e8m0 and p.b.e8m0:  # powers of two: the matrix instruction applies them
+        return f"mx{p.a.format.name}", f"mx{p.b.format.name}"
+    if any(blocks) and p.a.format.scale_dtype == p.b.format.scale_dtype:
+        return f"{p.a.format.name}_block", f"{p.b.format.name}_block"
+    return a, b
 
 
 def _served(

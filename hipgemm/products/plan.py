@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray
-from ..formats.elements import F32
+from ..array.rows import round_up
+from ..formats.elements import BLOCK, F32
 from ..formats.operand import Operand
 from ..formats.strides import byte_range, contiguous_strides, merge
 from ..kernels.launch import (
@@ -19,6 +20,7 @@ from ..kernels.launch import (
     BoundLaunch,
     Function,
     Value,
+    bind_float_scale_order,
     bind_scale_order,
     bind_tiles,
     function,
@@ -27,6 +29,7 @@ from ..kernels.manifest import Kernel
 from ..kernels.scale_layout import (
     SCALE_ROW_BYTES,
     SCALE_ROWS,
+    float_scale_bytes,
     gemm_scale_bytes,
     gemm_scale_step,
     group_scale_step,
@@ -195,7 +198,7 @@ def _plan_operand(
     scales, scale_steps = None, lead
     in_groups = bool(p.op.ragged == "k" and x.format.block)
     if x.scale_strides and reads and not in_groups:
-        scales, scale_steps = _scales(x, p.k, kernel.tile[2], device)
+        scales, scale_steps = _scales(x, p.k, kernel, side, device)
     return _KernelOperand(OperandPlan(name, copy, scales, in_groups), ld, steps, scale_steps)
 
 
@@ -205,11 +208,13 @@ def _sides(a: _KernelOperand, b: _KernelOperand, scaled: bool, out_copy: Copy | 
     return {"first": a.plan, "second": b.plan, "in_place": in_place, "scaled": scaled, "out_copy": out_copy}
 
 
-def _scales(x: Operand, k: int, k_tile: int, device: int) -> tuple[ScalePlan, Axes]:
+def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple[ScalePlan, Axes]:
     """Plan the scales of an operand (.., rows, K); return also their batch strides in bytes."""
-    strides = x.scale_strides
+    strides, k_tile = x.scale_strides, kernel.tile[2]
     rows, row = x.shape[-2], strides[-2]
-    if not x.format.block:
+    if (kernel.a, kernel.b)[side].endswith("_block"):
+        return _float_scales(x, k, device)
+    if not (x.format.block or x.block):
         reason = scales_reason(x)
         if reason is None:
             return ScalePlan(int(rows > 1 and row == 4)), strides[:-2]
@@ -219,7 +224,8 @@ def _scales(x: Operand, k: int, k_tile: int, device: int) -> tuple[ScalePlan, Ax
     lead, steps = tuple(x.shape[axis] for axis in own), tuple(strides[axis] for axis in own)
     count = math.prod(lead)
     merged, _ = merge((*lead, rows), (*steps, row))
-    together = not lead or (len(merged) <= 1 and rows % SCALE_ROWS == 0)
+    row_block, col_block = (x.block[0], x.block[1] // BLOCK) if x.block else (1, 1)
+    together = not lead or (len(merged) <= 1 and rows % SCALE_ROWS == 0 and row_block == 1)
     ordered = rows * count if together else rows  # as one matrix
     each = gemm_scale_bytes(ordered, k)
     matrix = rows * SCALE_ROW_BYTES if together else each
@@ -235,9 +241,33 @@ def _scales(x: Operand, k: int, k_tile: int, device: int) -> tuple[ScalePlan, Ax
         nbytes=each * len(starts),
         # A kernel reads whole rows of scales from the start of a matrix, so it may read past the last matrix.
         padding=(ordered - rows) * SCALE_ROW_BYTES if together else 0,
-        order=bind_scale_order(device, (row, strides[-1]), ordered, k, k_tile) if rows and k else None,
+        order=bind_scale_order(device, (row, strides[-1]), ordered, k, k_tile, row_block, col_block)
+        if rows and k
+        else None,
     )
     return plan, spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
+
+
+def _float_scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
+    """Plan the float scales of an operand of a kernel for blocks of 128 along K; it may have other scales."""
+    strides, rows = x.scale_strides, x.shape[-2]
+    own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
+    lead, steps = tuple(x.shape[axis] for axis in own), tuple(strides[axis] for axis in own)
+    each = round_up(float_scale_bytes(rows, k), 16)
+    starts = tuple(
+        (sum(n * step for n, step in zip(index, steps, strict=False)), i * each)
+        for i, index in enumerate(np.ndindex(*lead))
+    )
+    row_block = x.block[0] if x.block else 1
+    plan = ScalePlan(
+        gemm_scale_step(rows),
+        blocked=True,
+        cache_key=f"gemm float{' each' if lead else ''}",
+        starts=starts,
+        nbytes=each * len(starts),
+        order=bind_float_scale_order(device, strides[-2:], rows, k, row_block, x.e8m0) if rows else None,
+    )
+    return plan, spread(contiguous_strides(lead, each), own, len(x.shape) - 2)
 
 
 def _out_copy(p: Problem, kernel: Kernel) -> Copy | None:

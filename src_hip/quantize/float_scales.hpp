@@ -2,17 +2,18 @@
 #pragma once
 
 #include "common/kargs.hpp"
+#include "common/quantized_types.hpp"
 #include "common/scale_layout.hpp"
 #include "common/scaled_sum.hpp"
 #include "common/types.hpp"
 #include "quantize/logical_scales.hpp"
 
-// From floats src[row / row_block][K tile] to the order of scale_layout.hpp. step: rows padded
-// to 16.
+// From floats, or e8m0 bytes, src[row / row_block][K tile] to the order of scale_layout.hpp. step: rows
+// padded to 16.
 // clang-format off
 #define HIPGEMM_FloatScaleArgs(X)                                                                 \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \
-  X(u32, step) X(u32, row_block)
+  X(u32, step) X(u32, row_block) X(u32, e8m0)
 // clang-format on
 
 namespace hipgemm {
@@ -33,10 +34,15 @@ HIPGEMM_DEVICE void gemm_float_scale(const FloatScaleArgs& args) {
   u32 byte = kNeutralScale;
   if (step != kNoStep) {
     f32 rest = 1.0f;
-    if (row < args.rows)
-      rest = *global<f32>(reinterpret_cast<u64>(args.src) +
-                          row / args.row_block * static_cast<u64>(args.src_row_stride) +
-                          step * static_cast<u64>(args.src_col_stride));
+    if (row < args.rows && args.k != 0) {
+      const u64 src = reinterpret_cast<u64>(args.src) +
+                      row / args.row_block * static_cast<u64>(args.src_row_stride) +
+                      step * static_cast<u64>(args.src_col_stride);
+      if (args.e8m0)
+        rest = *global<u8>(src) == kNanScale ? __builtin_nanf("") : power_of_two(*global<u8>(src));
+      else
+        rest = *global<f32>(src);
+    }
     const u32 bits = __builtin_bit_cast(u32, rest) & 0x7fffffffu;
     if (bits != 0 && bits < 0x7f800000u) {
       byte = smaller((bits + (1u << 22)) >> 23, 254);

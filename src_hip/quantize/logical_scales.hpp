@@ -1,4 +1,4 @@
-// Logical MX scales: a byte for each row and block.
+// Logical MX scales: a byte for each row and block, or for several of them.
 #pragma once
 
 #include "common/memory.hpp"
@@ -11,12 +11,13 @@ struct LogicalScales {
   const void* src;
   i64 row_stride, col_stride;
   u32 rows, blocks;
+  u32 row_block = 1, col_block = 1;
 
   HIPGEMM_DEVICE u32 at(u32 row, u32 block) const {
     if (row >= rows || block >= blocks) return kNeutralScale;
     return *reinterpret_cast<const __attribute__((address_space(1))) u8*>(
-        reinterpret_cast<u64>(src) + row * static_cast<u64>(row_stride) +
-        block * static_cast<u64>(col_stride));
+        reinterpret_cast<u64>(src) + row / row_block * static_cast<u64>(row_stride) +
+        block / col_block * static_cast<u64>(col_stride));
   }
 };
 

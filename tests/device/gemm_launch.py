@@ -10,13 +10,14 @@ import numpy as np
 from hipgemm.formats.elements import FORMATS, QUANTIZED, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel, code_object
-from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
+from hipgemm.kernels.scale_layout import float_scale_bytes, gemm_scale_bytes, gemm_scale_step
 from hipgemm.runtime import hip as _hip
 
 TYPES = {
     name: np.dtype(x) for name, x in (("bf16", ml_dtypes.bfloat16), ("f16", np.float16), ("f32", np.float32))
 }
 ELEMENTS = {**TYPES, **{name: form.dtype for name, form in QUANTIZED.items()}}
+ELEMENTS |= {f"{name}_block": ELEMENTS[name] for name in ("fp8_e4m3", "fp8_e5m2")}
 KERNELS = code_object("gfx950").kernels
 GEMMS = {k.name: k for k in KERNELS.values() if k.op in ("gemm", "scaled_gemm")}
 SCHEDULES = dict.fromkeys(k.schedule for k in GEMMS.values())
@@ -124,26 +125,30 @@ def put_operand(memory: Memory, codes: np.ndarray, strided: bool, chunk: int, ga
 
 def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: int) -> tuple[Placed, int]:
     """Scales of operands, and their step; scales of blocks are converted to GEMM order."""
-    if scale.dtype != np.uint8:
+    if scale.ndim == 3:
         entries = np.ascontiguousarray(scale).view(np.uint8).reshape(*scale.shape[:2], -1)
         return Placed(*place(memory, entries, gap)), int(scale.shape[-1] > 1)
     outer, inner, rows, blocks = scale.shape
     step = gemm_scale_step(rows)
+    floats = scale.dtype == np.float32
     size = gemm_scale_bytes(rows, k)
-    placed = Placed(*place(memory, np.full((outer, inner, size), 255, np.uint8), gap))
+    name = "gemm_float_scale" if floats else "mx_gemm_scale"
+    more = {"row_block": 1} if floats else {"k_tile": kernel.tile[2]}
+    full = float_scale_bytes(rows, k) if floats else size
+    placed = Placed(*place(memory, np.full((outer, inner, full), 255, np.uint8), gap))
     for o in range(outer):
         for i in range(inner):
             launch(
-                "mx_gemm_scale",
-                -(-size // 4 // KERNELS["mx_gemm_scale"].tile[0]),
+                name,
+                -(-size // 4 // KERNELS[name].tile[0]),
                 src=memory.put(scale[o, i]) if blocks else 0,
                 dst=placed.pointer + o * placed.outer + i * placed.inner,
-                src_row_stride=blocks,
-                src_col_stride=1,
+                src_row_stride=blocks * scale.itemsize,
+                src_col_stride=scale.itemsize,
                 rows=rows,
                 k=k,
                 step=step,
-                k_tile=kernel.tile[2],
+                **more,
             )
     return placed, step
 
@@ -182,6 +187,9 @@ class Product:
             if form.startswith("mx"):
                 low, high = (126, 130) if exact else (117, 138)
                 return rng.integers(low, high, (*batch, rows, -(-k // 32))).astype(np.uint8)
+            if form.endswith("_block"):
+                factor = rng.choice([0.25, 0.5, 1.0, 1.25, 1.5, 3.0], (*batch, rows, -(-k // 128)))
+                return (factor * (1 if exact else 1.1)).astype(np.float32)
             if not form.startswith("fp8"):
                 return np.ones((1, 1, 1), np.float32)
             power = np.exp2(rng.integers(-3, 4, (*batch, rows if row_scales else 1))).astype(np.float32)
@@ -269,7 +277,7 @@ class Product:
             splits, pitch = -(-self.turns // split_tiles), n + 3
             sums = np.full((outer, inner, splits, m, pitch), np.nan, np.float32)
             work, (outer_bytes, inner_bytes, split_stride) = memory.put(sums), sums.strides[:3]
-            by_block = kernel.b.startswith("mx")
+            by_block = kernel.b.startswith("mx") or kernel.b.endswith("_block")
             launch(
                 kernel.name,
                 groups * splits,
@@ -313,6 +321,8 @@ class Product:
 def _values(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """The values of elements and scales."""
     values = codes.astype(np.float64)
+    if scale.ndim == 4 and scale.dtype != np.uint8:
+        return values * np.repeat(scale.astype(np.float64), 128, axis=-1)[..., : codes.shape[-1]]
     if scale.dtype != np.uint8:
         return values * scale.astype(np.float64)[..., None]
     factor = np.where(scale == 255, np.nan, np.exp2(scale.astype(np.float64) - 127))
