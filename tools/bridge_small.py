@@ -100,7 +100,7 @@ def alone(rng: np.random.Generator) -> None:
     ordered = hg.empty(size, np.uint8)
     kernel = _launch.function(0, "mx_gemm_scale")
     values = {"src": scale.ptr, "dst": ordered.ptr, "src_row_stride": 5, "src_col_stride": 1}
-    values |= {"rows": 37, "k": 160, "step": step, "k_tile": 128}
+    values |= {"rows": 37, "k": 160, "step": step, "k_tile": 128, "row_block": 1, "col_block": 1}
     _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, **values)
     ordered.get()
 

@@ -40,6 +40,42 @@ KERNELS = (
         ("gemm_bf16_nt_64x64x64",),
     ),
     Mutant(
+        "kernel-scale-of-weights",
+        "src_hip/gemm",
+        "(word >> kByte * 8 & 255) << 23",
+        "(word >> kByte * 4 & 255) << 23",
+        (
+            f"{KERNEL_TESTS}_scaled.py::test_every_scale_byte_serves_its_own_block[gemm_bf16_mxfp4_e2m1_nt_32x64x128]",
+        ),
+        ("gemm_bf16_mxfp4_e2m1_nt_32x64x128",),
+    ),
+    Mutant(
+        "kernel-reads-of-6-bits",
+        "src_hip/gemm",
+        "group * kReads + read : read * kLaneGroups + group",
+        "group * kReads + kReads - 1 - read : read * kLaneGroups + group",
+        (f"{KERNEL_TESTS}_scaled.py::test_every_format_pair[gemm_mxfp6_e3m2_mxfp4_e2m1_nt_32x64x128]",),
+        ("gemm_mxfp6_e3m2_mxfp4_e2m1_nt_32x64x128",),
+    ),
+    Mutant(
+        "kernel-multipliers-of-rows",
+        "src_hip/gemm",
+        "row(i % T::A::kFragments * kFragmentRows, i / T::A::kFragments)",
+        "row(i / T::A::kFragments * kFragmentRows, i % T::A::kFragments)",
+        (
+            f"{KERNEL_TESTS}_blocks.py::test_every_scale_serves_its_own_block[gemm_fp8_e5m2_block_nt_128x256x128]",
+        ),
+        ("gemm_fp8_e5m2_block_nt_128x256x128",),
+    ),
+    Mutant(
+        "kernel-multiplier-of-scale",
+        "src_hip/quantize",
+        "static_cast<int>(kNeutralScale) - static_cast<int>(byte)",
+        "static_cast<int>(byte) - static_cast<int>(kNeutralScale)",
+        (f"{KERNEL_TESTS}_blocks.py::test_shapes[shape0-gemm_fp8_e5m2_block_nt_128x256x128]",),
+        ("gemm_fp8_e5m2_block_nt_128x256x128", "gemm_float_scale"),
+    ),
+    Mutant(
         "kernel-order-of-k",
         "src_hip/gemm",
         "run / 2 * 2 + i / kGroupSlices",

@@ -133,7 +133,7 @@ def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: i
     floats = scale.dtype == np.float32
     size = gemm_scale_bytes(rows, k)
     name = "gemm_float_scale" if floats else "mx_gemm_scale"
-    more = {"row_block": 1} if floats else {"k_tile": kernel.tile[2]}
+    more = {} if floats else {"k_tile": kernel.tile[2], "col_block": 1}
     full = float_scale_bytes(rows, k) if floats else size
     placed = Placed(*place(memory, np.full((outer, inner, full), 255, np.uint8), gap))
     for o in range(outer):
@@ -148,6 +148,7 @@ def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: i
                 rows=rows,
                 k=k,
                 step=step,
+                row_block=1,
                 **more,
             )
     return placed, step

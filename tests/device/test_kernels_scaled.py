@@ -80,7 +80,7 @@ def gemm_order(memory, scale, k, k_tile):
         0,
         memory.put(source) + 1,
         target,
-        *(blocks + 2, 1, rows, k, step, k_tile),
+        *(blocks + 2, 1, rows, k, step, k_tile, 1, 1),
     )
     return target, step
 
