@@ -158,7 +158,9 @@ def _operand(
     if form.endswith("_block"):
         form, block = form.removesuffix("_block"), (1, 128)
         if not exact:
-            return reference.quantize_fp8(random_matrix(shape, rng, dtype=np.float32), form, block=block)
+            return reference.quantize_fp8(
+                random_matrix(shape, rng, dtype=np.float32), format=form, block=block
+            )
         powers = rng.integers(-2, 3, (shape[0], -(-shape[1] // block[1])))
         scale = np.exp2(powers.astype(np.float32))
         return ScaledArray(exact_scaled(shape, rng, form).data, scale, form, block=block)

@@ -302,8 +302,8 @@ PYTHON = (
     Mutant(
         "python-reference-of-tiny-tensors",
         "hipgemm/reference.py",
-        "total < np.float32(2.0**-100)",
-        "total < np.float32(2.0**-126)",
+        "divisor < np.float32(2.0**-100)",
+        "divisor < np.float32(2.0**-126)",
         ("tests/cpu/test_quantizers.py::test_fp8_of_tiny_tensors",),
     ),
     Mutant(

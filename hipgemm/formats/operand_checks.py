@@ -45,9 +45,9 @@ class OperandChecks(Checks):
         row_scales = not (form.block or q.block) and q.scale.shape[-2:] not in ((), (1, 1))
         transposed = "T" if len(q.shape) == 2 else "mT"
         if q.block is not None and q.block[k_axis] == 1:
-            turned = "" if k_axis == -1 else f".{transposed}"
+            view = "" if k_axis == -1 else f".{transposed}"
             required = f"{name} must have blocks of {BLOCK_SIDE} along K, its axis {k_axis}"
-            advice = f"quantize with quantize_fp8(x{turned}, block={FP8_BLOCKS[0]}){turned}"
+            advice = f"quantize with quantize_fp8(x{view}, block={FP8_BLOCKS[0]}){view}"
             self.add(ValueError, "block", required, f"block={q.block}", advice)
         if len(q.shape) >= 2 and q.axis != k_axis and (form.block or row_scales):
             function = "quantize_" + form.name.split("_")[0]

@@ -64,7 +64,7 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
 
 def scales_reason(x: Operand) -> str | None:
     """The reason why a kernel cannot read row scales in place; None if it can, or if they are blocked."""
-    if not x.scale_strides or x.format.block or x.shape[-2] <= 1 or x.scale_strides[-2] in (0, 4):
+    if not x.scale_strides or x.format.block or x.block or x.shape[-2] <= 1 or x.scale_strides[-2] in (0, 4):
         return None
     return "not contiguous"
 

@@ -369,7 +369,7 @@ class Load:
 
 def _bytes(name: str, bits: int, scales: bool = True) -> float:
     """Bytes of an element of a format, with its share of the scales; by `bits` for the plain kernel."""
-    made = FORMATS.get(name) or QUANTIZED.get(name)
+    made = FORMATS.get(name) or QUANTIZED.get(name.removesuffix("_block"))
     if made is None:
         return bits / 8
     return made.bits / 8 + (1 / made.block if scales and made.block else 0)

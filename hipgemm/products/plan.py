@@ -265,7 +265,9 @@ def _float_scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
         cache_key=f"gemm float{' each' if lead else ''}",
         starts=starts,
         nbytes=each * len(starts),
-        order=bind_float_scale_order(device, strides[-2:], rows, k, row_block, x.e8m0) if rows else None,
+        order=bind_float_scale_order(device, (strides[-2], strides[-1]), rows, k, row_block, x.e8m0)
+        if rows
+        else None,
     )
     return plan, spread(contiguous_strides(lead, each), own, len(x.shape) - 2)
 

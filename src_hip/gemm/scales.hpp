@@ -116,7 +116,7 @@ struct ScaleReaderOf<false, T, Operand> {
 template <class T, class Operand>
 struct MultiplierRows;
 
-// What is left of float scales without their exponents: a float for each row and K tile, behind the
+// What is left of float scales without their exponents: a float for each row and K tile, after the
 // exponents. They come in the order of the K loop's tiles; those of the current tile, and those of
 // the next one in flight.
 template <class T, class Operand>
@@ -132,7 +132,7 @@ class MultiplierReader {
             static_cast<u64>(index) * step_rows * sizeof(f32);
     offset_ = Rows::first(position) * sizeof(f32);
   }
-  // Past the operand's end it reads others' multipliers, or the padding behind all of them; such
+  // Past the operand's end it reads others' multipliers, or the padding after all of them; such
   // products are not stored. of: the exponents, which have the same rows.
   HIPGEMM_DEVICE void load(const ScaleReader<T, Operand>& of) {
     const Buffer from = make_buffer(base_, kAnyBytes);

@@ -35,10 +35,12 @@ def test_formats_are_those_of_the_package():
     """Names, bits and blocks; which formats need scales; the scale rules."""
     read = tables.read_formats()
     unscaled = {name: row for name, row in read.formats.items() if isinstance(row, tables.Format)}
-    scaled = {name: row for name, row in read.formats.items() if isinstance(row, tables.ScaledFormat)}
+    scaled = {name: row for name, row in read.formats.items() if type(row) is tables.ScaledFormat}
+    blocks = [name for name, row in read.formats.items() if isinstance(row, tables.BlockFormat)]
+    assert blocks == ["fp8_e4m3_block", "fp8_e5m2_block"]
     assert list(unscaled) == list(FORMATS)
     assert list(scaled) == list(QUANTIZED)
-    assert {name: int(row.bits) for name, row in read.formats.items()} == {
+    assert {name: int(row.bits) for name, row in {**unscaled, **scaled}.items()} == {
         name: form.bits for name, form in {**FORMATS, **QUANTIZED}.items()
     }
     assert {name: int(row.block) for name, row in scaled.items()} == {

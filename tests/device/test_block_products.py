@@ -1,0 +1,99 @@
+"""Products of fp8 with a scale for each block of the last two axes."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import hipgemm as hg
+from hipgemm import reference
+from hipgemm.testing import assert_gemm_close
+
+F32 = np.dtype(np.float32)
+ROWS, SQUARES = (1, 128), (128, 128)
+PAIRS = [
+    (ROWS, SQUARES),
+    (ROWS, ROWS),
+    (SQUARES, ROWS),
+    (SQUARES, SQUARES),
+    ("tensor", SQUARES),
+    (ROWS, "tensor"),
+    ("row", SQUARES),
+    (ROWS, "row"),
+]
+
+pytestmark = pytest.mark.matrix
+
+
+def operand(shape, shared, rng, format="fp8_e4m3", powers=False):
+    """A quantized matrix (rows, K), with scales that differ widely from row to row."""
+    x = (rng.standard_normal(shape) * np.exp2(rng.integers(-8, 8, (*shape[:-1], 1)))).astype(F32)
+    if shared == "tensor":
+        return reference.quantize_fp8(x, format=format)
+    if shared == "row":
+        return reference.quantize_fp8(x, format=format, axis=-1)
+    q = reference.quantize_fp8(x, format=format, block=shared)
+    if not powers:
+        return q
+    scale = np.exp2(np.round(np.log2(q.scale))).astype(ml_dtypes.float8_e8m0fnu)
+    return hg.ScaledArray(q.data, scale, format, block=shared)
+
+
+def check(a, b):
+    assert_gemm_close(hg.matmul(a, b.T, dtype=F32), a, b.T)
+    assert_gemm_close(hg.matmul(hg.asarray(a), hg.asarray(b).T, dtype=F32).get(), a, b.T)
+
+
+@pytest.mark.parametrize("blocks", PAIRS)
+@pytest.mark.parametrize(("m", "n", "k"), [(37, 70, 200), (300, 270, 520), (5, 130, 128), (3, 4, 0)])
+def test_pairs(blocks, m, n, k, rng):
+    for formats in itertools.product(("fp8_e4m3", "fp8_e5m2"), repeat=2):
+        a, b = (operand((x, k), shared, rng, f) for x, shared, f in zip((m, n), blocks, formats, strict=True))
+        check(a, b)
+    kernels = [name for name in hg.usage().kernels if name.startswith("gemm_fp8")]
+    assert kernels
+    assert all("_block_" in name for name in kernels)
+    assert not hg.usage().slower
+
+
+@pytest.mark.parametrize("blocks", PAIRS[:4])
+def test_powers_of_two_take_the_matrix_instruction(blocks, rng):
+    a, b = (operand((x, 520), shared, rng, powers=True) for x, shared in zip((150, 270), blocks, strict=True))
+    check(a, b)
+    kernels = [name for name in hg.usage().kernels if name.startswith("gemm_") and "scale" not in name]
+    assert kernels
+    assert all(name.startswith("gemm_mxfp8_e4m3_nt_") for name in kernels)
+    check(a, operand((270, 520), blocks[1], rng))
+
+
+def test_batches(rng):
+    a, b = operand((3, 40, 256), ROWS, rng), operand((3, 150, 256), SQUARES, rng)
+    assert_gemm_close(hg.matmul(a, b.mT, dtype=F32), a, b.mT)
+    assert_gemm_close(hg.matmul(hg.asarray(a), hg.asarray(b).mT, dtype=F32).get(), a, b.mT)
+    one = operand((150, 256), SQUARES, rng)
+    assert_gemm_close(hg.matmul(a, one.T, dtype=F32), a, one.T)
+
+
+@pytest.mark.parametrize("blocks", PAIRS[:2])
+def test_experts(blocks, rng):
+    x, w = operand((70, 256), blocks[0], rng), operand((3, 150, 256), blocks[1], rng)
+    offsets = np.array([0, 7, 7, 60], np.int32)
+    got = hg.grouped_matmul(hg.asarray(x), hg.asarray(w).mT, offsets, dtype=F32).get()
+    assert got.tobytes() == hg.grouped_matmul(x, w.mT, offsets, dtype=F32).tobytes()
+    rows, experts = reference.values(x), reference.values(w)
+    for g, (first, last) in enumerate(itertools.pairwise(offsets)):
+        part, wanted = slice(first, last), rows[first:last] @ experts[g].T
+        magnitudes = np.abs(rows[part]) @ np.abs(experts[g].T)
+        assert (np.abs(got[part] - wanted) <= magnitudes * (256 + 6) * 2.0**-24).all()
+    assert not got[60:].any()
+
+
+def test_scales_of_any_size(rng):
+    a, b = operand((20, 300), ROWS, rng), operand((30, 300), SQUARES, rng)
+    large = hg.ScaledArray(a.data, np.ldexp(a.scale, 110), a.format, block=ROWS)
+    small = hg.ScaledArray(b.data, np.ldexp(b.scale, -110), b.format, block=SQUARES)
+    wanted = hg.matmul(a, b.T, dtype=F32)
+    np.testing.assert_allclose(hg.matmul(large, small.T, dtype=F32), wanted, rtol=1e-6)
