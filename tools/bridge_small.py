@@ -14,7 +14,7 @@ import hipgemm as hg
 from hipgemm.formats.elements import FORMATS
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import code_object
-from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
+from hipgemm.kernels.scale_layout import float_scale_bytes, gemm_scale_bytes, gemm_scale_step
 from hipgemm.layers import passes as elementwise
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, random_matrix
@@ -42,6 +42,7 @@ def quantizers(rng: np.random.Generator) -> None:
     state.step()
     made = [
         *(hg.quantize_fp8(x), hg.quantize_fp8(x, axis=-1), hg.quantize_fp8(x, state)),
+        hg.quantize_fp8(x, block=(1, 128)),
         *(hg.quantize_mxfp8(x), hg.quantize_mxfp8(x, format="mxfp8_e5m2", scaling="even")),
         *(hg.quantize_mxfp6(x), hg.quantize_mxfp6(x, format="mxfp6_e3m2")),
         *(hg.quantize_mxfp4(x), hg.quantize_mxfp4(x, hadamard=False)),
@@ -98,6 +99,14 @@ def alone(rng: np.random.Generator) -> None:
     scale = hg.asarray(rng.integers(100, 140, (37, 5)).astype(np.uint8))
     size, step = gemm_scale_bytes(37, 160), gemm_scale_step(37)
     ordered = hg.empty(size, np.uint8)
+    floats = hg.asarray(rng.standard_normal((37, 2)).astype(F32))
+    kernel = _launch.function(0, "gemm_float_scale")
+    for_floats = hg.empty(float_scale_bytes(37, 160), np.uint8)
+    values = {"src": floats.ptr, "dst": for_floats.ptr, "src_row_stride": 8, "src_col_stride": 4}
+    values |= {"rows": 37, "k": 160, "step": step, "row_block": 1, "e8m0": 0}
+    _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, **values)
+    for_floats.get()
+
     kernel = _launch.function(0, "mx_gemm_scale")
     values = {"src": scale.ptr, "dst": ordered.ptr, "src_row_stride": 5, "src_col_stride": 1}
     values |= {"rows": 37, "k": 160, "step": step, "k_tile": 128, "row_block": 1, "col_block": 1}

@@ -40,7 +40,13 @@ struct Accumulators {
         constexpr auto kByte = kIndex<Scales::byte(kB, kFirstStep)>;
         for (u32 i = 0; i < T::A::kFragments; i++) {
           auto& c = at[kPartA][kPartB][i][j];
-          c = T::Mfma::multiply(b[j][0], a[i][0], c, kByte, scales.b.word(kB));
+          const auto onto = [&](typename T::Accumulator sum) HIPGEMM_INLINE {
+            return T::Mfma::multiply(b[j][0], a[i][0], sum, kByte, scales.b.word(kB));
+          };
+          if constexpr (T::Mfma::kHasMultipliers)
+            c = __builtin_elementwise_fma(onto({}), multipliers.b[kB], c);
+          else
+            c = onto(c);
         }
       });
     } else {

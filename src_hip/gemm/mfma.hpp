@@ -138,8 +138,8 @@ struct WeightMfma {
 // Float scales of blocks of 128 along K: the instruction applies their exponents, like MX scales,
 // so no product of two scales leaves float32's range if that with the sum does not. Its result, the
 // sum over one block, is then multiplied by the rest (multipliers, in scales.hpp).
-template <MfmaFormat kA, MfmaFormat kB>
-struct BlockMfma : Mfma16x16x128<kA, kB, Scaling::blocks> {
+template <class Mfma>
+struct BlockMfma : Mfma {
   static constexpr bool kHasMultipliers = true;
 };
 
@@ -169,14 +169,14 @@ struct MfmaFor {
   using A = ScaledFormat<kA>;
   using B = ScaledFormat<kB>;
   static_assert(A::kBlock == B::kBlock, "scales of both are applied at the same time");
-  using Type = typename Either<BlockMfma<A::kMfmaFormat, B::kMfmaFormat>,
-                               Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>,
-                               A::kBlock == kStepElements>::Type;
+  using Mfma = Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
+  using Type = typename Either<BlockMfma<Mfma>, Mfma, A::kBlock == kStepElements>::Type;
 };
 template <Format kB>
 struct MfmaFor<Format::bf16, kB> {
   using B = ScaledFormat<kB>;
-  using Type = WeightMfma<B::kMfmaFormat, B::kScaling>;
+  using Mfma = WeightMfma<B::kMfmaFormat, B::kScaling>;
+  using Type = typename Either<BlockMfma<Mfma>, Mfma, B::kBlock == kStepElements>::Type;
 };
 template <>
 struct MfmaFor<Format::bf16, Format::bf16> {

@@ -185,8 +185,24 @@ struct MultiplierRows<T, OperandB<T>> {
 };
 
 template <class T>
+struct NoMultiplierReader {
+  static constexpr u32 kLoads = 0;
+  HIPGEMM_DEVICE NoMultiplierReader(u64, u32, u32, u32, u32, const ThreadPosition<T>&) {}
+  HIPGEMM_DEVICE void load(const NoScaleReader<T>&) const {}
+  HIPGEMM_DEVICE void advance() const {}
+};
+template <bool kScales, class T, class Operand>
+struct MultiplierReaderOf {
+  using Type = MultiplierReader<T, Operand>;
+};
+template <class T, class Operand>
+struct MultiplierReaderOf<false, T, Operand> {
+  using Type = NoMultiplierReader<T>;
+};
+
+template <class T>
 struct Multipliers {
-  MultiplierReader<T, OperandA<T>> a;
+  typename MultiplierReaderOf<T::Mfma::kScalesA, T, OperandA<T>>::Type a;
   MultiplierReader<T, OperandB<T>> b;
   static constexpr u32 kLoads = decltype(a)::kLoads + decltype(b)::kLoads;  // per K tile
 

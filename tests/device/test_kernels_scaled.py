@@ -19,7 +19,7 @@ from hipgemm.kernels import manifest
 KERNELS = {
     k.name: k
     for k in manifest.code_object("gfx950").kernels.values()
-    if k.op == "scaled_gemm" and k.layout == "nt" and not k.a.endswith("_block")
+    if k.op == "scaled_gemm" and k.layout == "nt" and not k.b.endswith("_block")
 }
 PAIRS = dict.fromkeys((k.a, k.b) for k in KERNELS.values())
 OTHERS = (  # pairs of other bits than these, which stand for all of their bits

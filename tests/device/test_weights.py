@@ -17,11 +17,15 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 F32 = np.dtype(np.float32)
 
 pytestmark = pytest.mark.matrix
-each_format = pytest.mark.parametrize("format", QUANTIZED)
+BLOCKS = {"fp8_e4m3_block": ("fp8_e4m3", (128, 128)), "fp8_e5m2_block": ("fp8_e5m2", (1, 128))}
+each_format = pytest.mark.parametrize("format", [*QUANTIZED, *BLOCKS])
 
 
 def weights(shape, format, rng, scale=1.0):
     w = (rng.standard_normal(shape) * scale).astype(F32)
+    if format in BLOCKS:
+        form, block = BLOCKS[format]
+        return reference.quantize_fp8(w, format=form, block=block)
     options = {"hadamard": False} if format == "mxfp4_e2m1" else {}
     return reference.quantize(w, format, **options)
 
@@ -42,7 +46,9 @@ def test_products(format, m, n, k, rng):
     assert_gemm_close(got.get(), x, w.T, alpha=-0.7, col_scale=bias, bias=bias)
     used = hg.usage()
     assert all(
-        name.startswith((f"gemm_bf16_{format}_nt_", "split_reduce", "mx_gemm_scale", "copy_strided"))
+        name.startswith(
+            (f"gemm_bf16_{format}_nt_", "split_reduce", "mx_gemm_scale", "gemm_float_scale", "copy_strided")
+        )
         for name in used.kernels
     )
     assert not used.copies or k % 8
@@ -60,7 +66,7 @@ def test_experts(format, rng):
     offsets = np.array([0, 7, 7, 60], np.int32)
     x = activations((70, 96), rng)
     w = weights((3, 40, 96), format, rng)
-    if not QUANTIZED[format].block:
+    if format.startswith("fp8") and format not in BLOCKS:
         w = hg.ScaledArray(w.data, np.array([0.5, 2, 3], F32).reshape(3, 1, 1), format)
     got = hg.grouped_matmul(hg.asarray(x), hg.asarray(w).mT, offsets, dtype=F32).get()
     values = reference.values(w)
@@ -128,4 +134,6 @@ def test_few_rows_read_the_weights_own_bytes(format, m, rng):
         counted = hg.emulator_counters(addresses=False)
     (gemm,) = [launch.counters for launch in counted.each if launch.kernel.startswith("gemm_")]
     assert gemm.lds_conflict_clocks == 0
-    assert gemm.unique_read_bytes <= 1.03 * (w.nbytes + x.nbytes + 2 * m * n)
+    # Float scales of blocks are read as exponents, 4 bytes, and multipliers for each row and K tile.
+    scales = 8 * -(-n // 16) * 16 * -(-k // 128) if format in BLOCKS else 0
+    assert gemm.unique_read_bytes <= 1.03 * (w.nbytes + x.nbytes + 2 * m * n) + scales
