@@ -470,10 +470,14 @@ def _quantize_mx(
 
 def _words(function: str, shape: tuple[int, ...], rounding: str, seed: int | None) -> Words | None:
     """Return the random words of an array's elements; None for rounding to nearest."""
+    _require_rounding(function, rounding, seed)
+    return None if seed is None else random_words(shape, seed)
+
+
+def _require_rounding(function: str, rounding: str, seed: int | None) -> None:
     checks = Checks(function)
     checks.rounding(rounding, seed)
     checks.raise_all()
-    return None if seed is None else random_words(shape, seed)
 
 
 def _elements(x: Floats, form: Format, words: Words | None) -> Array:
@@ -637,6 +641,7 @@ def linear_products(
     {'y': 32.0, 'dx': 3.0, 'dw.T': 2.0}
     """
     _require_layer("linear_products", x, w, dy, bias, w_post_scale)
+    _require_rounding("linear_products", rounding, seed)
     forward: dict[str, Any] = {"col_scale": w_post_scale, "bias": bias}
     weights: dict[str, Any] = {}
     g = dy
@@ -783,6 +788,7 @@ def grouped_linear_products(
     """
     _require_layer("grouped_linear_products", x, w, dy)
     _require_groups("grouped_linear_products", group_offsets, x, w.shape[0])
+    _require_rounding("grouped_linear_products", rounding, seed)
     make = _mx_operands if recipe.startswith("mx") else _plain_operands
     options = {"rounding": rounding, "seed": seed}
     rows, columns = make((x, w, dy), recipe, amax, format, scaling, hadamard, options, group_offsets)

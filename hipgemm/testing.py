@@ -105,7 +105,10 @@ def exact_grid(
 
 
 @check.checked_arguments(
-    shape=check.shape, rng=check.instance(np.random.Generator), format=check.one_of(*QUANTIZED)
+    shape=check.shape,
+    rng=check.instance(np.random.Generator),
+    format=check.one_of(*QUANTIZED),
+    block=check.optional(check.fp8_block),
 )
 def exact_scaled(
     shape: tuple[int, int],

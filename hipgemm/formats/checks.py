@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Callable, Collection, Sequence
 from numbers import Real
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -192,7 +192,7 @@ class Checks:
 
     def seed(self, name: str, x: object) -> int | None:
         """Parse a seed of random numbers."""
-        if isinstance(x, (bool, np.bool_)) or not isinstance(x, (int, np.integer)):
+        if not is_int(x):
             self.wrong_type(name, "an int", x)
         elif not 0 <= x <= MAX_SEED:
             self.add(ValueError, "range", f"{name} must be from 0 to 2**64 - 1", shown(x))
@@ -202,7 +202,7 @@ class Checks:
 
     def axis(self, x: object, ndim: int | None) -> int | None:
         """Parse an axis and return it counted from the end; without `ndim`, only the type is checked."""
-        if isinstance(x, bool) or not isinstance(x, (int, np.integer)):
+        if not is_int(x):
             self.wrong_type("axis", "an int", x)
         elif ndim is not None and not -ndim <= x < ndim:
             self.add(ValueError, "axis", f"axis must be from {-ndim} to {ndim - 1}", x)
@@ -259,6 +259,11 @@ class Checks:
     def shape(self, x: Any) -> tuple[int, ...] | None:
         """Parse a shape."""
         return self.ints("shape", x if isinstance(x, Sequence) else (x,), "an int or a sequence of ints")
+
+
+def is_int(x: object) -> TypeGuard[int]:
+    """Whether a value is an int, of Python or of NumPy. Truth values and NumPy's durations are none."""
+    return isinstance(x, (int, np.integer)) and not isinstance(x, (bool, np.timedelta64))
 
 
 def python_number(x: Any) -> Any:

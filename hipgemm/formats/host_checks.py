@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import shown
 from .arrays import Resident, array_hint, on_host
-from .checks import Checks
+from .checks import FP8_BLOCKS, Checks, is_int
 from .elements import FORMATS, fnuz_hint, void_hint
 from .operand_checks import OperandChecks
 from .scaled import ScaledArray
@@ -168,6 +168,11 @@ def one_of(*among: str) -> Kind:
     return lambda checks, name, x: checks.option(name, x, among)
 
 
+def fp8_block(checks: OperandChecks, name: str, x: Any) -> None:
+    """A shape of blocks of fp8, whose rows may be along either axis."""
+    checks.block(x, (*FP8_BLOCKS, FP8_BLOCKS[0][::-1]))
+
+
 def axis(checks: OperandChecks, name: str, x: Any) -> None:
     """An axis; whether the array has it is checked where it is used."""
     checks.axis(x, None)
@@ -175,7 +180,7 @@ def axis(checks: OperandChecks, name: str, x: Any) -> None:
 
 def count(checks: OperandChecks, name: str, x: Any) -> None:
     """A number of things."""
-    if isinstance(x, (bool, np.timedelta64)) or not isinstance(x, (int, np.integer)):
+    if not is_int(x):
         checks.wrong_type(name, "an int", x)
     elif not 0 <= x < 2**31:
         checks.add(ValueError, "range", f"{name} must be 0 or more, and below 2**31", x)
