@@ -22,7 +22,8 @@ import numpy as np
 from hipgemm import reference, testing
 from hipgemm.array.device_array import asarray, empty
 from hipgemm.errors import UnsupportedError, requirement
-from hipgemm.formats.elements import FORMATS, QUANTIZED, full_name, named_format
+from hipgemm.formats.elements import FORMATS, QUANTIZED, named_format
+from hipgemm.inspect.explain import pair_of, read_formats
 from hipgemm.inspect.info import info
 from hipgemm.inspect.usage import reset_usage, usage
 from hipgemm.products.grouped import grouped_matmul, grouped_wgrad
@@ -78,7 +79,7 @@ _MXFP6 = ("mxfp6_e2m3", "mxfp6_e3m2")
 # Formats of each operation, the first one by default.
 FORMATS_OF: dict[str, tuple[str, ...]] = {
     "matmul": ("bf16", "f16", *QUANTIZED),
-    "grouped_matmul": ("bf16", "f16", "fp8_e4m3", *_MX),
+    "grouped_matmul": ("bf16", "f16", "fp8_e4m3", *_MX, *_MXFP6),
     "grouped_wgrad": ("bf16", "f16", "fp8_e4m3", *_MX[:2]),
     "quantize_fp8": ("fp8_e4m3", "fp8_e5m2"),
     "quantize_mxfp8": _MX[:2],
@@ -131,9 +132,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--op", choices=OPS, help="what to time; without it, the tables of the whole library")
     group.add_argument(
         "--format",
-        type=full_name,
-        choices=["bf16", "f16", *QUANTIZED],
-        help="of the operands; of what a quantizer makes; default: the first that the operation takes",
+        type=read_formats,
+        help="of the operands, or of each, such as bf16@mxfp4; of what a quantizer makes; default: the first "
+        "that the operation takes",
     )
     sets = ", ".join(SHAPE_SETS)
     group.add_argument(
@@ -165,7 +166,8 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit("bench: --plot needs matplotlib; run: pip install matplotlib")
     formats = FORMATS_OF[args.op]
     args.format = args.format or formats[0]
-    if args.format not in formats:
+    pair = args.op in ("matmul", "grouped_matmul") and "@" in args.format
+    if args.format not in formats and not pair:
         required = f"--format of {args.op} must be {', '.join(formats)}"
         raise SystemExit(f"bench: {requirement(required, args.format)}")
     cases = list(_cases(args))
@@ -282,6 +284,11 @@ def _operand(x: Any, form: str, axis: int = -1) -> Any:
     return reference.quantize(x, form, **({"axis": axis} if QUANTIZED[form].block else {}))
 
 
+def _bits(form: str) -> int:
+    """Bits that determine the speed of the matrix instruction: those of the wider operand."""
+    return max(named_format(name).bits for name in pair_of(form))
+
+
 def _nbytes(*arrays: Any) -> float:
     return float(sum(x.nbytes for x in arrays))
 
@@ -297,14 +304,14 @@ def _prepare(case: Case) -> Work:
     m, n, k, form = case.m, case.n, case.k, case.format
     flop = 2.0 * m * n * k
     if case.op == "matmul":
-        a, w = _operand(_random((m, k), rng), form), _operand(_random((n, k), rng), form)
+        a, w = (_operand(_random((x, k), rng), name) for x, name in zip((m, n), pair_of(form), strict=True))
         x, y = asarray(a), asarray(w)
         out = empty((m, n), ml_dtypes.bfloat16)
         return Work(
             lambda s: matmul(x, y.T, out, stream=s),
             flop,
             _nbytes(a, w, out),
-            named_format(form).bits,
+            _bits(form),
             lambda z: testing.assert_gemm_close(z.get(), a, w.T),
         )
     if case.op.startswith("grouped"):
@@ -342,7 +349,8 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
     offsets = _offsets(m, groups, rng)
     blocked = form in QUANTIZED and bool(QUANTIZED[form].block)
     if case.op == "grouped_matmul":
-        a, w = _operand(_random((m, k), rng), form), _operand(_random((groups, n, k), rng), form)
+        first, second = pair_of(form)
+        a, w = _operand(_random((m, k), rng), first), _operand(_random((groups, n, k), rng), second)
         x, y = asarray(a), asarray(w)
 
         def check(out: Any) -> None:
@@ -354,7 +362,7 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
             lambda s: grouped_matmul(x, y.mT, offsets, stream=s),
             flop,
             _nbytes(a, w) + 2.0 * m * n,
-            named_format(form).bits,
+            _bits(form),
             check,
         )
     pair = [_random((m, columns), rng).astype(ml_dtypes.bfloat16) for columns in (n, k)]

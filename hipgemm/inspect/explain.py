@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
         "--format",
         *aliases,
         default="bf16",
-        type=_formats,
+        type=read_formats,
         help="of both operands, or of each, such as bf16@mxfp4 (default: bf16)",
     )
     parser.add_argument("--groups", type=_positive, default=None, help="how many (default: w's, or 8)")
@@ -44,10 +44,10 @@ def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
     parser.add_argument("--arch", default=None, help="such as gfx950 (default: the current device's)")
 
 
-def _formats(text: str) -> str:
+def read_formats(text: str) -> str:
     """Complete the names of formats on the command line.
 
-    >>> _formats("bf16@mxfp4")
+    >>> read_formats("bf16@mxfp4")
     'bf16@mxfp4_e2m1'
     """
     names = [full_name(name) for name in text.split("@")]
@@ -55,6 +55,12 @@ def _formats(text: str) -> str:
         known = ", ".join((*FORMATS, *QUANTIZED))
         raise argparse.ArgumentTypeError(requirement(f"a format must be one of {known}", repr(text)))
     return "@".join(names)
+
+
+def pair_of(form: str) -> tuple[str, str]:
+    """Return the formats of both operands, given that of both, or a@b."""
+    first, _, second = form.partition("@")
+    return first, second or first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -142,10 +148,8 @@ def ask_shapes(
         groups = groups or (b[0][0] if len(b[0]) == 3 else 8)
         offsets = np.linspace(0, a[0][0], groups + 1).astype(np.int32)
     by_groups = offsets if OPERATIONS[op].ragged == "k" else None
-    forms = form.split("@") * (1 if "@" in form else 2)
-    operands = [
-        untouched(name, *x, axis, by_groups) for name, x, axis in zip(forms, (a, b), axes, strict=True)
-    ]
+    sides = zip(pair_of(form), (a, b), axes, strict=True)
+    operands = [untouched(name, *x, axis, by_groups) for name, x, axis in sides]
     return can_use(op, *operands, *([] if offsets is None else [offsets]), **given)
 
 
