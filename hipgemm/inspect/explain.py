@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="no M, N, K: compare the estimates of 174 products with the emulator's counters",
+        help="no M, N, K: compare the estimates of 256 products with the emulator's counters",
     )
 
 

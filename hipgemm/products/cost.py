@@ -385,14 +385,15 @@ def _lds_row(size: float) -> float:
 
 
 def _touched(row: float, width: float) -> float:
-    """Bytes of the cache lines that rows of `width` bytes touch, relative to `width`; `row` is the pitch.
+    """Bytes of the cache lines that rows of K tiles touch, relative to their `width`; `row` is the pitch.
 
-    >>> _touched(4096, 128), _touched(2880, 128)
-    (1.0, 1.5)
+    >>> _touched(4096, 128), _touched(2880, 128), _touched(3072, 96)
+    (1.0, 1.5, 2.0)
     """
-    pitch = -(-int(row) // 16) * 16
-    cache_lines = [-(-(i * pitch % 128 + int(width)) // 128) for i in range(8)]
-    return sum(cache_lines) * 128 / 8 / width
+    pitch, size = -(-int(row) // 16) * 16, int(width)
+    starts = [i * pitch + tile * size for i in range(8) for tile in range(4)]
+    cache_lines = [-(-(start % 128 + size) // 128) for start in starts]
+    return sum(cache_lines) * 128 / len(starts) / width
 
 
 def _size(count: float) -> str:

@@ -8,8 +8,8 @@
 #include "common/types.hpp"
 #include "quantize/logical_scales.hpp"
 
-// From floats, or e8m0 bytes, src[row / row_block][K tile] to the order of scale_layout.hpp. step: rows
-// padded to 16.
+// From floats, or e8m0 bytes, src[row / row_block][K tile] to the order of scale_layout.hpp. step:
+// rows padded to 16.
 // clang-format off
 #define HIPGEMM_FloatScaleArgs(X)                                                                 \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \

@@ -6,8 +6,8 @@
 #include "common/types.hpp"
 #include "quantize/logical_scales.hpp"
 
-// To GEMM order (scale_layout.hpp). step: rows padded to 16; k_tile: elements of a K tile. row_block,
-// col_block: rows, and blocks of 32, that share a byte.
+// To GEMM order (scale_layout.hpp). step: rows padded to 16; k_tile: elements of a K tile.
+// row_block, col_block: rows, and blocks of 32, that share a byte.
 // clang-format off
 #define HIPGEMM_ScaleOrderArgs(X)                                                                 \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \
