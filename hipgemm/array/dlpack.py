@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import InterchangeError, fault
 from ..formats.arrays import memory_as_array
@@ -149,15 +150,19 @@ class Imported:
         else:
             self.strides = contiguous_strides(self.shape, dtype.itemsize)
         self.ptr = (tensor.data or 0) + tensor.byte_offset
+        # What `_Import` refers to. It is in no cycle, whose collection would call the callback, but keep it,
+        # and with it the capsule.
+        self.last: npt.NDArray[Any] = np.empty(0, np.uint8)
 
 
-class _Import(weakref.ref[Imported]):
+class _Import(weakref.ref["npt.NDArray[Any]"]):
     """Keeps a capsule until what was imported from it is gone, and then marks it as unused.
 
     Its destructor calls the deleter. All of this is C code, which no signal handler interrupts.
     """
 
     _as_parameter_ = None  # beyond the arguments of PyCapsule_SetName
+    __eq__, __hash__ = object.__eq__, object.__hash__  # not those of the array
 
 
 _imports: set[_Import] = set()
@@ -186,7 +191,7 @@ def import_capsule(capsule: Any) -> Imported:
             raise fault(InterchangeError, "asarray", required, content.major)
         found = Imported(content)
         _imports.difference_update([x for x in list(_imports) if x() is None])
-        _imports.add(_Import(found, partial(_rename, capsule, name)))
+        _imports.add(_Import(found.last, partial(_rename, capsule, name)))
         _rename(capsule, _USED[name])
         return found
     raise InterchangeError(

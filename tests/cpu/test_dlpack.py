@@ -68,18 +68,20 @@ def test_codes_are_those_of_the_standard(dtype, code, version):
     assert struct.unpack("=qq", ctypes.string_at(strides, 16)) == (6, 1)
 
 
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("taken", ["no", "yes", "in a cycle"])
 def test_owner_lives_as_long_as_needed(taken):
     owner = Owner()
     alive = weakref.ref(owner)
     capsule = _dlpack.export(4096, 0, (2,), (4,), np.dtype(np.float32), owner)
     del owner
     assert alive() is not None
-    if taken:
-        found = _dlpack.import_capsule(capsule)
+    if taken != "no":
+        found = [_dlpack.import_capsule(capsule)]
         del capsule
         gc.collect()
         assert alive() is not None
+        if taken == "in a cycle":
+            found.append(found)
         del found
     else:
         del capsule
