@@ -330,7 +330,7 @@ def assemble(
 def _part_scales(parts: Sequence[Any], axis: int | None, ranks: _mpi.Ranks | None) -> PartScales | None:
     """The scales of parts of K, or None if there are none."""
     first = parts[0]
-    if not isinstance(first, ScaledArray) or QUANTIZED[first.format].block or axis not in (-1, -2):
+    if not isinstance(first, ScaledArray) or first.in_blocks or axis not in (-1, -2):
         return None
     shape = [1 if n == axis + 2 else length for n, length in enumerate(first.shape[-2:])]
     own: list[npt.NDArray[Any]] = []
@@ -451,8 +451,12 @@ def parse_devices(checks: Checks, devices: Any) -> tuple[int, ...]:
 
 
 def block_step(x: Any, axis: int) -> int:
-    """The alignment of parts: the block size along the axis of the scales, else 1."""
-    return QUANTIZED[x.format].block or 1 if isinstance(x, ScaledArray) and x.axis == axis else 1
+    """The alignment of parts: the size of the blocks of scales along an axis counted from the end, else 1."""
+    if not isinstance(x, ScaledArray):
+        return 1
+    if x.block is not None:
+        return x.block[axis] if axis >= -2 else 1
+    return QUANTIZED[x.format].block or 1 if x.axis == axis else 1
 
 
 def even_offsets(length: int, count: int, step: int) -> tuple[int, ...]:
@@ -499,8 +503,9 @@ def cut(x: Any, axis: int, start: int, stop: int) -> Any:
     bits = form.bits if along and x.data.dtype == np.uint8 else 8  # packed, or one element per byte
     data = sliced(x.data, axis, start * bits // 8, -(-stop * bits // 8))
     scale = x.scale
-    if along and form.block:
-        scale = sliced(scale, axis, start // form.block, -(-stop // form.block))
+    step = block_step(x, axis)
+    if step > 1:
+        scale = sliced(scale, axis, start // step, -(-stop // step))
     elif (
         scale.shape and not along and scale.shape[axis] == x.shape[axis]
     ):  # otherwise all parts share the scale

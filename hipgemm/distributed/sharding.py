@@ -16,7 +16,7 @@ from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
 from ..errors import error_context, fault, shown
 from ..formats.arrays import array_hint, is_array, on_host
-from ..formats.elements import BF16, F16, F32, QUANTIZED, known_format, nearest_float
+from ..formats.elements import BF16, F16, F32, known_format, nearest_float
 from ..formats.operand import Operand
 from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks
 from ..formats.scaled import ScaledArray
@@ -279,13 +279,20 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
             sizes = [high - low for low, high in pairwise(known.offsets)]
             found.append(given_offsets(faults, sizes, count, x, axis, x.shape[axis]))
         else:
-            found.append(even_offsets(x.shape[axis], count, block_step(x, axis)))
+            step = block_step(x, axis)
+            if split == "k":
+                step = max(block_step(y, along) for y, along in zip((a, b), axes, strict=True) if along)
+            found.append(even_offsets(x.shape[axis], count, step))
     if split in ("k", "batch") and None not in axes and found[0] != found[1] and not faults.found:
         required = "a and b must be split at the same offsets"
         faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}")
     faults.raise_all()
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    first, rows = 0 if comm is None else comm.Get_rank(), even_offsets(a.shape[-2], count, 1)
+    one: Any = a.parts[0] if isinstance(a, ShardedArray) else a
+    first, rows = (
+        0 if comm is None else comm.Get_rank(),
+        even_offsets(a.shape[-2], count, block_step(one, -2)),
+    )
     return _Plan(split, axes, (found[0], found[1]), numbers, dtype, shape, rows, first)
 
 
@@ -406,7 +413,8 @@ def _multiply_chunks(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.ND
     """Multiply host operands in chunks; upload, product and download of different chunks overlap."""
     axis, devices, axes = _CUTS[plan.split], plan.devices, plan.axes
     out = np.empty(plan.shape, plan.dtype)
-    offsets = even_offsets(out.shape[axis], len(devices), 1)
+    least = max(block_step(x, along) for x, along in zip((a, b), axes, strict=True) if along)
+    offsets = even_offsets(out.shape[axis], len(devices), least)
 
     def work(i: int) -> None:
         device, first, last = devices[i], offsets[i], offsets[i + 1]
@@ -417,6 +425,7 @@ def _multiply_chunks(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.ND
         ]
         nbytes = sum(x.nbytes for x, along in zip((a, b), axes, strict=True) if along is not None)
         step = max(1, _CHUNK_BYTES * out.shape[axis] // max(nbytes, 1))
+        step = -(-step // least) * least
         made: list[tuple[DeviceArray, npt.NDArray[Any]]] = []
         with _hip.on_device(device):
             for low in range(first, last, step):
@@ -554,8 +563,7 @@ def _ranges(a: ShardedArray, b: ShardedArray, e: _Epilogue) -> _Ranges:
     Where these are not known, each range is multiplied by the powers of two in alpha and col_scale, which is
     exact.
     """
-    x: Any = a.parts[0]
-    if not isinstance(x, ScaledArray) or QUANTIZED[x.format].block:
+    if any(not isinstance(x, ScaledArray) or x.in_blocks for x in (a.parts[0], b.parts[0])):
         return _Ranges(a.parts, b.parts, _SUMS, e, None)
     _check_spread(a, b)
     one, other = _without_common_scales(a), _without_common_scales(b)

@@ -213,6 +213,11 @@ class ScaledArray(AnyArray):
         return count * QUANTIZED[self.format].bits // 8 + scales * int(self.scale.dtype.itemsize)
 
     @property
+    def in_blocks(self) -> bool:
+        """Whether scales belong to blocks along an axis, instead of rows or all elements."""
+        return self.block is not None or bool(QUANTIZED[self.format].block)
+
+    @property
     def T(self) -> ScaledArray:
         """The array with its axes reversed; no copy."""
         if self.block is not None:

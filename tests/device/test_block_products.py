@@ -97,3 +97,32 @@ def test_scales_of_any_size(rng):
     small = hg.ScaledArray(b.data, np.ldexp(b.scale, -110), b.format, block=SQUARES)
     wanted = hg.matmul(a, b.T, dtype=F32)
     np.testing.assert_allclose(hg.matmul(large, small.T, dtype=F32), wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("split", ["m", "n", "k"])
+@pytest.mark.parametrize("blocks", PAIRS[:5])
+def test_parts(split, blocks, rng):
+    """Parts begin at a block, also those of K with an operand whose own blocks are smaller, or has none."""
+    a, b = operand((300, 600), blocks[0], rng), operand((290, 600), blocks[1], rng)
+    for devices in ([0], [0, 0], [0, 0, 0]):
+        got = hg.sharded_matmul(a, b.T, split=split, devices=devices, dtype=F32)
+        assert_gemm_close(got, a, b.T)
+    axes = {"m": (-2, None), "n": (None, -1), "k": (-1, -2)}[split]
+    parts = [
+        x if axis is None else hg.shard(x, [0, 0], axis=axis) for x, axis in zip((a, b.T), axes, strict=True)
+    ]
+    if split == "k" and blocks[0] == "tensor":
+        return  # its parts may begin anywhere
+    got = hg.sharded_matmul(*parts, split=split, devices=[0, 0], dtype=F32)
+    assert_gemm_close(got.get(), a, b.T)
+
+
+def test_parts_of_weights(rng):
+    x = rng.standard_normal((20, 420)).astype(ml_dtypes.bfloat16)
+    for w in (
+        operand((150, 420), SQUARES, rng),
+        reference.quantize_mxfp4(rng.standard_normal((150, 420)).astype(F32), hadamard=False),
+    ):
+        for split in ("m", "n", "k"):
+            got = hg.sharded_matmul(x, w.T, split=split, devices=[0, 0, 0], dtype=F32)
+            assert_gemm_close(got, x, w.T)
