@@ -8,6 +8,7 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
+from hipgemm.formats.elements import QUANTIZED
 from hipgemm.kernels.manifest import load_manifest
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
@@ -49,6 +50,13 @@ def quantized(x, format, axis, o=None, *, exact=False, each=False):
     """An operand of a format, from float32. Exact ones are not rounded, however they are scaled."""
     if format in ("bf16", "f16"):
         return x.astype(BF16 if format == "bf16" else F16)
+    if format.endswith("_block"):
+        format = format.removesuffix("_block")
+        if not exact:
+            return reference.quantize_fp8(x, format=format, block=(1, 128))
+        scale = np.exp2(np.arange(x[..., ::128].size) % 5 - 2).astype(np.float32)
+        codes = x.astype(QUANTIZED[format].dtype)
+        return hg.ScaledArray(codes, scale.reshape(x[..., ::128].shape), format, block=(1, 128))
     if format.startswith("fp8"):
         form = hg.quantize_fp8(np.ones((1, 1), np.float32), format=format).data.dtype
         scale = np.float32(0.5)
@@ -120,13 +128,18 @@ def part(q, index):
         scale = scale.reshape(()) if scale.shape == (1, 1) else scale
     elif scale.shape:
         scale = scale[index]
-    return hg.ScaledArray(q.data[index], scale, q.format, axis=q.axis, hadamard=q.hadamard)
+    return hg.ScaledArray(q.data[index], scale, q.format, **sharing(q), hadamard=q.hadamard)
+
+
+def sharing(q):
+    """Which elements share a scale."""
+    return {"axis": q.axis} if q.block is None else {"block": q.block}
 
 
 def resident(x):
     """On the device; fp8 keeps its layout."""
     if isinstance(x, hg.ScaledArray) and x.format.startswith("fp8"):
-        return hg.ScaledArray(hg.asarray(x.data), hg.asarray(np.asarray(x.scale)), x.format, axis=x.axis)
+        return hg.ScaledArray(hg.asarray(x.data), hg.asarray(np.asarray(x.scale)), x.format, **sharing(x))
     return hg.asarray(x)
 
 

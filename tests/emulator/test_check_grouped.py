@@ -19,6 +19,8 @@ def operand(shape, format, axis, **options):
     x = hg.asarray(rng.standard_normal(shape).astype(np.float16 if format == "f16" else ml_dtypes.bfloat16))
     if format in ("bf16", "f16"):
         return x
+    if format.endswith("_block"):
+        return hg.quantize_fp8(x, format=format.removesuffix("_block"), block=(1, 128))
     if format.startswith("fp8"):
         return hg.quantize_fp8(x, format=format)
     options |= {"hadamard": False} if format == "mxfp4_e2m1" else {"format": format}
