@@ -1,4 +1,4 @@
-"""Train a small network on handwritten digits in four recipes, and in float32 for comparison.
+"""Train a small network on handwritten digits in several recipes, and in float32 for comparison.
 
 A multilayer perceptron on scikit-learn's bundled digits (1797 images of 8 x 8). The products of all layers,
 forward and backward, are ``hipgemm.linear`` and ``hipgemm.linear_backward``; activations, loss and optimizer
@@ -7,7 +7,10 @@ Prints a table of the final accuracy and saves the loss curves.
 
 Needs the extra ``hipgemm[examples]``.
 
-Run: python examples/train_mlp.py [--epochs 16] [--seeds 3] [--plot train_mlp.png]
+A recipe with ``+sr`` rounds the gradients dy stochastically.
+
+Run: python examples/train_mlp.py [--recipes float32 bf16 fp8 mxfp8 mxfp4] [--epochs 16] [--seeds 3]
+     [--plot train_mlp.png]
 """
 
 from __future__ import annotations
@@ -58,11 +61,12 @@ class Float32Layer:
 class HipLayer(Float32Layer):
     """The same through hipgemm."""
 
-    def __init__(self, w: Floats, b: Floats, recipe: str) -> None:
+    def __init__(self, w: Floats, b: Floats, recipe: str, seeds: Iterator[int]) -> None:
         super().__init__(w, b)
-        self.recipe = recipe
+        self.recipe, _, rounding = recipe.partition("+")
+        self.seeds = seeds if rounding == "sr" else None
         # fp8 scales by the amax of the previous step; MX formats need none.
-        self.states = {name: hg.AmaxState() for name in ("x", "w", "dy")} if recipe == "fp8" else {}
+        self.states = {name: hg.AmaxState() for name in ("x", "w", "dy")} if self.recipe == "fp8" else {}
 
     def forward(self, x: Floats, training: bool = True) -> Floats:
         """Apply the layer to (rows, K)."""
@@ -84,7 +88,13 @@ class HipLayer(Float32Layer):
     def backward(self, dy: Floats) -> tuple[Floats, list[Floats]]:
         """Return the gradients with respect to the input, and to weights and bias."""
         grads = hg.linear_backward(
-            dy, self.saved, dy_amax=self.states.get("dy"), dtype=np.float32, dw_dtype=np.float32
+            dy,
+            self.saved,
+            dy_amax=self.states.get("dy"),
+            rounding="nearest" if self.seeds is None else "stochastic",
+            seed=None if self.seeds is None else next(self.seeds),
+            dtype=np.float32,
+            dw_dtype=np.float32,
         )
         for state in self.states.values():
             state.step()
@@ -190,14 +200,19 @@ def batches(count: int, epochs: int, rng: np.random.Generator) -> Iterator[NDArr
 def train(recipe: str, data: Digits, epochs: int, seed: int, run: Run, bar: Any) -> None:
     """Train one network and add what came of it to `run`."""
     rng = np.random.default_rng(seed)
-    network = Network(lambda w, b: Float32Layer(w, b) if recipe == "float32" else HipLayer(w, b, recipe), rng)
+    seeds = itertools.count()  # another one for each layer and step
+
+    def layer(w: Floats, b: Floats) -> Float32Layer:
+        return Float32Layer(w, b) if recipe == "float32" else HipLayer(w, b, recipe, seeds)
+
+    network = Network(layer, rng)
     adam = Adam(network.parameters, epochs * (len(data.train_x) // BATCH))
     start, losses = time.perf_counter(), []
     for rows in batches(len(data.train_x), epochs, rng):
         loss, grads = network.loss_and_grads(data.train_x[rows], data.train_y[rows])
         adam.step(grads)
         losses.append(loss)
-        bar.set_description(f"{recipe:7}")
+        bar.set_description(f"{recipe:8}")
         bar.update()
     run.seconds += time.perf_counter() - start
     run.losses.append(losses)
@@ -221,6 +236,7 @@ def plot(runs: dict[str, Run], path: Path) -> None:
 def main() -> None:
     """Train in every recipe; print the table, save the curves."""
     parser = argparse.ArgumentParser(description="Train a small network in low precision")
+    parser.add_argument("--recipes", nargs="+", default=RECIPES, metavar="RECIPE")
     parser.add_argument("--epochs", type=int, default=16)
     parser.add_argument(
         "--seeds", type=int, default=3, help="networks per recipe, whose accuracies are averaged"
@@ -230,23 +246,21 @@ def main() -> None:
 
     print("on", hg.info().summary)
     data = Digits.load()
-    runs = {recipe: Run() for recipe in RECIPES}
+    runs = {recipe: Run() for recipe in ("float32", *args.recipes)}  # float32 once, first
     steps = len(data.train_x) // BATCH * args.epochs
-    with tqdm(
-        total=steps * args.seeds * len(RECIPES), unit="step", disable=None
-    ) as bar:  # None: on a terminal
+    with tqdm(total=steps * args.seeds * len(runs), unit="step", disable=None) as bar:  # None: on a terminal
         for recipe, run in runs.items():
             for seed in range(args.seeds):
                 train(recipe, data, args.epochs, seed, run, bar)
     plot(runs, args.plot)
 
     exact = np.mean(runs["float32"].accuracies)
-    print("recipe   accuracy  points to float32  final loss  saved bytes  seconds")
+    print("recipe    accuracy  points to float32  final loss  saved bytes  seconds")
     for recipe, run in runs.items():
         accuracy = np.mean(run.accuracies)
         loss = np.mean([losses[-10:] for losses in run.losses])
         print(
-            f"{recipe:7} {100 * accuracy:8.2f}% {100 * (accuracy - exact):+18.2f} {loss:11.4f} "
+            f"{recipe:8} {100 * accuracy:8.2f}% {100 * (accuracy - exact):+18.2f} {loss:11.4f} "
             f"{run.saved_bytes:12,} {run.seconds:8.1f}"
         )
     print(f"{steps} steps of {BATCH} images, {args.seeds} seeds, {len(data.test_x)} test images; {args.plot}")

@@ -39,6 +39,11 @@ class Rows:
         return (*others[:at], own, *others[at:])
 
     @property
+    def inner(self) -> int:
+        """Elements of a contiguous array between neighbours along the axis; at least 1."""
+        return max(1, math.prod(self.lead[len(self.lead) + 1 + self.axis :]))
+
+    @property
     def matrix(self) -> tuple[int, int, int]:
         """Address and strides, the arguments of kernels."""
         return self.array.ptr, self.row_stride, self.stride

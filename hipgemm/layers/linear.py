@@ -111,6 +111,8 @@ def linear_backward(
     *,
     dy_amax: float | Input | AmaxState | None = None,
     format: str | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
     dtype: npt.DTypeLike | None = None,
     dw_dtype: npt.DTypeLike | None = None,
     stream: Any = None,
@@ -133,6 +135,9 @@ def linear_backward(
     format : str, optional
         The format of dy: for fp8 ``"fp8_e4m3"`` (the default) or ``"fp8_e5m2"``, for mxfp8 ``"mxfp8_e4m3"``
         (the default) or ``"mxfp8_e5m2"``.
+    rounding, seed
+        Of dy, as for `quantize_fp8`: ``"stochastic"`` with another seed for each layer and step. Only for a
+        recipe that quantizes, and a dy that is not quantized.
     dtype, dw_dtype : dtype, optional
         Types of dx and dw: bfloat16 (the default), float16 or float32.
     stream : int or object with int(), optional
@@ -162,7 +167,8 @@ def linear_backward(
     >>> dx[0, :2].round(3), dw[0, :2].round(3)
     (array([1.5, 1.5], dtype=float32), array([4., 4.], dtype=float32))
     """
-    options = {"dy_amax": dy_amax, "format": format, "dtype": dtype, "dw_dtype": dw_dtype}
+    options: dict[str, Any] = {"dy_amax": dy_amax, "format": format, "rounding": rounding, "seed": seed}
+    options |= {"dtype": dtype, "dw_dtype": dw_dtype}
     return backward("linear_backward", LinearSaved, dy, saved, stream, **options)
 
 
@@ -230,6 +236,8 @@ def grouped_linear_backward(
     *,
     dy_amax: float | Input | AmaxState | None = None,
     format: str | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
     dtype: npt.DTypeLike | None = None,
     dw_dtype: npt.DTypeLike | None = None,
     stream: Any = None,
@@ -243,7 +251,7 @@ def grouped_linear_backward(
         a pair must be quantized along its columns with the same `group_offsets`.
     saved : GroupedSaved
         The result of `grouped_linear`. It can be used several times.
-    dy_amax, format, dtype, dw_dtype, stream
+    dy_amax, format, rounding, seed, dtype, dw_dtype, stream
         As for `linear_backward`.
 
     Returns
@@ -271,7 +279,8 @@ def grouped_linear_backward(
     >>> dx[0, 0], dw[:, 0, 0]
     (4, array([3, 0], dtype=bfloat16))
     """
-    options = {"dy_amax": dy_amax, "format": format, "dtype": dtype, "dw_dtype": dw_dtype}
+    options: dict[str, Any] = {"dy_amax": dy_amax, "format": format, "rounding": rounding, "seed": seed}
+    options |= {"dtype": dtype, "dw_dtype": dw_dtype}
     return backward("grouped_linear_backward", GroupedSaved, dy, saved, stream, **options)
 
 
@@ -334,7 +343,8 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
         make = OperandMaker(function, layer, device, stream)
         dy = make.matrix(dy)
         g = dy if factors is None or not isinstance(dy, DeviceArray) else make.scaled(dy, factors)
-        g_rows, g_columns, w, x = make.backward(g, saved, options["dy_amax"], options["format"])
+        of_g = {name: options[name] for name in ("rounding", "seed")}
+        g_rows, g_columns, w, x = make.backward(g, saved, options["dy_amax"], options["format"], of_g)
         if offsets is not None:
             dx = grouped_matmul(g_rows, w, offsets, dtype=dtype, stream=stream)
             dw, divisors = grouped_wgrad(g_columns, x, offsets, dtype=dw_dtype, stream=stream), None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quant
 from .passes import as_type, flat, rescale, sum_rows
 from .problem import Layer, first, parts
 from .saved import Saved, SavedArray
+
+Options = Mapping[str, Any]  # of a quantizer
+NEAREST: Options = {}  # the default rounding
 
 
 class OperandMaker:
@@ -78,23 +82,29 @@ class OperandMaker:
         made = self.blocked(x, -1, form, along_k) if self.recipe.scaling else self.unblocked(x, form, amax)
         return made, made
 
-    def backward(self, g: Any, saved: Saved, amax: Any, format: str | None) -> tuple[Any, Any, Any, Any]:
-        """Return g for dx, g for dw, w and x, each quantized along the contraction axis of its product."""
+    def backward(
+        self, g: Any, saved: Saved, amax: Any, format: str | None, rounding: Options
+    ) -> tuple[Any, Any, Any, Any]:
+        """Return g for dx, g for dw, w and x, each quantized along the contraction axis of its product.
+
+        `rounding`: options of the quantizers for g.
+        """
         x: Any = saved.x
         w: Any = saved.w
         format, offsets = format or self.recipe.form.name, saved.group_offsets
         if not self.recipe.scaling:
-            g = self.unblocked(g, format, amax)
+            g = self.unblocked(g, format, amax, rounding)
             return g, g, w, x
         # Both operands of a product must be transformed, or neither.
         along_n, along_m = self.transformed(g, -1, w), self.transformed(g, -2, x)
         if isinstance(g, tuple):
             g_rows, g_columns = g
         elif isinstance(g, DeviceArray) and offsets is None:
-            g_rows, g_columns = self.both(g, format, along_n, along_m)
+            g_rows, g_columns = self.both(g, format, along_n, along_m, rounding)
         else:
-            g_rows = self.blocked(g, -1, format, along_n)
-            g_columns = self.blocked_along_m(g, format, along_m, offsets)
+            rounding = rounding if isinstance(g, DeviceArray) else {}
+            g_rows = self.blocked(g, -1, format, along_n, rounding)
+            g_columns = self.blocked_along_m(g, format, along_m, offsets, rounding)
         w, x = self.blocked(w, -2, format, along_n), self.blocked_along_m(x, format, along_m, offsets)
         return g_rows, g_columns, w, x
 
@@ -109,18 +119,20 @@ class OperandMaker:
 
     # ---- conversion ---
 
-    def unblocked(self, x: Any, format: str, amax: Any) -> Any:
+    def unblocked(self, x: Any, format: str, amax: Any, rounding: Options = NEAREST) -> Any:
         """Return x in bfloat16 or fp8, which have no blocks and can be summed over either axis."""
         if isinstance(x, ScaledArray):
             return x
         if self.recipe.amax:
-            return quantize_fp8(x, amax, format=format, stream=self.stream)
+            return quantize_fp8(x, amax, format=format, **rounding, stream=self.stream)
         return as_type(self.function, x, BF16, self.stream)
 
-    def blocked_along_m(self, x: Any, format: str, hadamard: bool, offsets: Any) -> ScaledArray:
+    def blocked_along_m(
+        self, x: Any, format: str, hadamard: bool, offsets: Any, rounding: Options = NEAREST
+    ) -> ScaledArray:
         """Return x blocked along M, within each group."""
         if offsets is None:
-            return self.blocked(x, -2, format, hadamard)
+            return self.blocked(x, -2, format, hadamard, rounding)
         wgrad = self.layer.wgrad
         if isinstance(x, ScaledArray):
             format, x = x.format, self.as_bfloat16(x)
@@ -128,10 +140,12 @@ class OperandMaker:
             format = wgrad.form.name
         rule = self.layer.scaling or wgrad.scaling
         return quantize_mxfp8(
-            x, axis=0, scaling=rule, format=format, group_offsets=offsets, stream=self.stream
+            x, axis=0, scaling=rule, format=format, group_offsets=offsets, **rounding, stream=self.stream
         )
 
-    def blocked(self, x: Any, axis: int, format: str, hadamard: bool) -> ScaledArray:
+    def blocked(
+        self, x: Any, axis: int, format: str, hadamard: bool, rounding: Options = NEAREST
+    ) -> ScaledArray:
         """Return x blocked along an axis, requantized if it is blocked along the other one."""
         if isinstance(x, ScaledArray):
             if x.axis == axis:
@@ -139,19 +153,23 @@ class OperandMaker:
             format, x = x.format, self.as_bfloat16(x)
         if axis == -2 and one_matrix(x):
             return stacked(self.blocked(self.flat(x), axis, format, hadamard), x.shape)
+        options = {"axis": axis, "scaling": self.scaling, "stream": self.stream, **rounding}
         if self.recipe.hadamard:
-            return quantize_mxfp4(x, axis=axis, scaling=self.scaling, hadamard=hadamard, stream=self.stream)
-        return quantize_mxfp8(x, axis=axis, scaling=self.scaling, format=format, stream=self.stream)
+            return quantize_mxfp4(x, hadamard=hadamard, **options)
+        return quantize_mxfp8(x, format=format, **options)
 
-    def both(self, x: DeviceArray, format: str, along: bool, across: bool) -> tuple[ScaledArray, ScaledArray]:
+    def both(
+        self, x: DeviceArray, format: str, along: bool, across: bool, rounding: Options = NEAREST
+    ) -> tuple[ScaledArray, ScaledArray]:
         """Quantize along both axes: in one pass, unless only one of them is transformed."""
         if one_matrix(x):
             rows, columns = self.both(self.flat(x), format, along, across)
             return stacked(rows, x.shape), stacked(columns, x.shape)
         if x.ndim == 3 or along != across:
-            return self.blocked(x, -1, format, along), self.blocked(x, -2, format, across)
-        hadamard = along if self.recipe.hadamard else None
-        return quantize_both(x, format, scaling=self.scaling, hadamard=hadamard, stream=self.stream)
+            rows = self.blocked(x, -1, format, along, rounding)
+            return rows, self.blocked(x, -2, format, across, rounding)
+        options = {"scaling": self.scaling, "stream": self.stream, **rounding}
+        return quantize_both(x, format, hadamard=along if self.recipe.hadamard else None, **options)
 
     def as_bfloat16(self, q: ScaledArray) -> Any:
         """Dequantize to bfloat16."""

@@ -174,6 +174,8 @@ def describe_backward(
     *,
     dy_amax: object = None,
     format: object = None,
+    rounding: object = "nearest",
+    seed: object = None,
     dtype: npt.DTypeLike | None = None,
     dw_dtype: npt.DTypeLike | None = None,
 ) -> list[Reason]:
@@ -195,6 +197,7 @@ def describe_backward(
         )
     faults.amax("dy_amax", dy_amax, dy)
     faults.grad_format(format, dy)
+    faults.grad_rounding(rounding, seed, dy)
     faults.output_dtype("dtype", dtype)
     faults.output_dtype("dw_dtype", dw_dtype)
     if shape is not None:
@@ -375,6 +378,14 @@ class LayerChecks(OperandChecks):
             among = " or ".join(self.recipe.formats) or "None"
             kind = ValueError if isinstance(format, str) else TypeError
             self.add(kind, "format", f"format must be {among} {self.what}", shown(format))
+
+    def grad_rounding(self, rounding: object, seed: object, dy: Any) -> None:
+        """Check how dy is rounded."""
+        self.rounding(rounding, seed)
+        if rounding == "stochastic" and parts(dy):
+            self.add(ValueError, "rounding", "rounding must be 'nearest' for a quantized dy", rounding)
+        elif rounding == "stochastic" and not self.recipe.formats:
+            self.add(ValueError, "rounding", f"rounding must be 'nearest' {self.what}", rounding)
 
     def output_dtype(self, name: str, dtype: Any) -> None:
         """Check the type of a result."""

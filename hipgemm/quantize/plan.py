@@ -13,6 +13,7 @@ from ..array.device_array import DeviceArray, new, upload_async
 from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
 from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
+from ..formats.philox import key_of
 from ..formats.scaled import ScaledArray, block_scale_shape, group_blocks
 from ..formats.strides import contiguous_strides
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch
@@ -26,7 +27,12 @@ from .amax import AmaxState
 Input = npt.NDArray[Any] | DeviceArray
 
 
-def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input) -> ScaledArray:
+_SEED = "seed_low", "seed_high"
+
+
+def quantize_groups(
+    x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input, seed: int | None
+) -> ScaledArray:
     """Quantize along the columns of each group of rows."""
     assert form.scale_dtype is not None
     device, (rows, columns), groups = x.device, x.shape, offsets.shape[0] - 1
@@ -48,7 +54,8 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
     if rows and columns:
         x._block.begin_read(stream)
         resident._block.begin_read(stream)
-        kernel = function(device, "quantize_mxfp8_groups")
+        kernel = function(device, _kernel("quantize_mxfp8_groups", seed is not None))
+        random = {} if seed is None else dict(zip(_SEED, key_of(seed), strict=True))
         tile_rows, tile_columns = kernel.tile
         launch(
             kernel,
@@ -70,6 +77,7 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
             in_type=known_format(x.dtype),
             element=form,
             rule=scaling,
+            **random,
         )
     made = ScaledArray._make(
         DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
@@ -81,8 +89,14 @@ def quantize_groups(x: DeviceArray, stream: int, form: Format, scaling: str, off
         group_offsets=offsets,
     )
     min_bytes = x.nbytes + made.data.nbytes + made.scale.nbytes
-    count_call(Call("quantize_mxfp8", "quantize_mxfp8_groups", 0, min_bytes))
+    name = _kernel("quantize_mxfp8_groups", seed is not None)
+    count_call(Call("quantize_mxfp8", name, 0, min_bytes))
     return made
+
+
+def _kernel(name: str, random: bool) -> str:
+    """The name of the kernel that does the same with random numbers, if they are needed."""
+    return f"{name}_random" if random else name
 
 
 Axes = tuple[int, ...]
@@ -99,6 +113,7 @@ class MxArray:
     axis: int
     shape: Axes
     hadamard: bool
+    signs: int | None
     data: Layout
     scale: Layout
     pitches: tuple[int, int]
@@ -107,7 +122,7 @@ class MxArray:
     nbytes: int
 
     @classmethod
-    def of(cls, r: Rows, form: Format, hadamard: bool) -> MxArray:
+    def of(cls, r: Rows, form: Format, hadamard: bool, signs: int | None) -> MxArray:
         """The layout of the quantized `r`."""
         assert form.scale_dtype is not None
         width = form.packed_bytes(r.length)
@@ -122,6 +137,7 @@ class MxArray:
             r.axis,
             r.shape,
             hadamard,
+            signs,
             r.layout(np.dtype(np.uint8) if form.is_packed else form.dtype, width, pitch),
             r.layout(form.scale_dtype, blocks, 1, r.rows),  # the rows are the contiguous axis
             (pitch, r.rows),
@@ -145,6 +161,7 @@ class MxArray:
             self.axis,
             self.shape,
             hadamard=self.hadamard,
+            signs=self.signs,
             kernel_scales={scale_order(own_k_tile(self.form.bits)): (block, ordered)} if ordered else {},
         )
         return made, (data, scale, ordered)
@@ -158,8 +175,9 @@ class MxPlan:
     transposed: bool  # the kernel's rows are the array's columns
     launch: BoundLaunch | None  # None if the array is empty
     served: Call
+    random: bool  # the kernel takes a seed
 
-    def run(self, x: DeviceArray, stream: int) -> tuple[ScaledArray, ...]:
+    def run(self, x: DeviceArray, stream: int, seed: int | None) -> tuple[ScaledArray, ...]:
         """Quantize an array on the current device."""
         device = x.device
         along, pointers = self.outputs[0].allocate(device, stream)
@@ -173,7 +191,8 @@ class MxPlan:
             count_call(self.served)
         else:
             first, second = (across, pointers) if self.transposed else (pointers, across)
-            self.launch.launch(stream, (x.ptr, *first, *second), self.served)
+            keys = key_of(seed or 0) if self.random else ()
+            self.launch.launch(stream, (x.ptr, *first, *second, *keys), self.served)
         return made
 
 
@@ -187,26 +206,39 @@ _SPAN = 256  # elements along K per unit of ordered scales; the kernel pads to w
 
 
 def mx_plan(
-    function: str, along: Rows, across: Rows | None, form: Format, scaling: str, hadamard: bool
+    function: str,
+    along: Rows,
+    across: Rows | None,
+    form: Format,
+    scaling: str,
+    hadamard: bool,
+    rounding: str,
+    signs: int | None,
 ) -> MxPlan:
     """Plan the quantization of an array along its rows and, if `across` is given, along its columns."""
     x, rows, columns = along.array, along.rows, along.length
     row_stride, stride = along.row_stride, along.stride
-    outputs = tuple(MxArray.of(r, form, bool(hadamard)) for r in (along, across) if r is not None)
-    sides = [(True, outputs[0].pitches), (True, outputs[1].pitches) if across else (False, (0, 0))]
+    outputs = tuple(MxArray.of(r, form, bool(hadamard), signs) for r in (along, across) if r is not None)
+    sides = [(True, outputs[0].pitches, along.inner)]
+    sides.append((True, outputs[1].pitches, across.inner) if across else (False, (0, 0), 1))
     # The kernel is fastest if its rows are the contiguous axis.
     transposed = rows > 1 and abs(row_stride) < abs(stride)
     if transposed:
         rows, columns, row_stride, stride = columns, rows, stride, row_stride
         sides.reverse()
-    (by_row, row_pitches), (by_column, column_pitches) = sides
-    kernel = f"quantize_{form.name.split('_')[0]}" + ("_f32" if x.dtype == F32 else "")
+    (by_row, row_pitches, row_inner), (by_column, column_pitches, column_inner) = sides
+    kernel, random = f"quantize_{form.name.split('_')[0]}", rounding != "nearest" or signs is not None
+    numbers: dict[str, Any] = {}
+    if random:
+        numbers = {"row_inner": row_inner, "col_inner": column_inner, "stochastic": rounding != "nearest"}
+        numbers |= signs_arguments(signs)
+    kernel += "_random" if random else "_f32" if x.dtype == F32 else ""
     bound = bind_tiles(
         x.device,
         kernel,
         round_up(rows, _SPAN) if by_column else rows,
         round_up(columns, _SPAN) if by_row else columns,
-        _MX_POINTERS,
+        _MX_POINTERS + (_SEED if random else ()),
         src_row_stride=row_stride,
         src_col_stride=stride,
         row_pitch=row_pitches[0],
@@ -219,9 +251,16 @@ def mx_plan(
         element=form,
         rule=scaling,
         hadamard=bool(hadamard),
+        **numbers,
     )
     min_bytes = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
-    return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, min_bytes))
+    return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, min_bytes), random)
+
+
+def signs_arguments(signs: int | None) -> dict[str, Any]:
+    """The arguments of a kernel for random signs."""
+    low, high = key_of(signs or 0)
+    return {"has_signs": signs is not None, "signs_low": low, "signs_high": high}
 
 
 def _bytes(part: Layout) -> int:
@@ -247,7 +286,7 @@ class AmaxPlan:
     quantize: BoundLaunch | None
     served: Call
 
-    def run(self, x: DeviceArray, stream: int, eps: float, amax: Any) -> ScaledArray:
+    def run(self, x: DeviceArray, stream: int, eps: float, amax: Any, seed: int | None) -> ScaledArray:
         """Quantize an array on the current device."""
         device, item = x.device, F32.itemsize
         block = _hip.allocate(self.data_bytes + 2 * self.count * item, device, stream)
@@ -276,7 +315,8 @@ class AmaxPlan:
                 block_of_amax, used = _amax_values(given, self.count, self.axis, device, stream)
                 temporaries.append(block_of_amax)
                 next_ptr = own
-            self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps), self.served)
+            keys = () if seed is None else key_of(seed)
+            self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps, *keys), self.served)
         if state is not None:
             state._update(own, stream)
         return ScaledArray._make(
@@ -289,7 +329,7 @@ class AmaxPlan:
         )
 
 
-def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPlan:
+def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None, random: bool) -> AmaxPlan:
     """Plan the quantization of `x`, whose rows are `r`."""
     device, item = x.device, F32.itemsize
     step, count = (0, 1) if axis is None else (1, r.rows)
@@ -309,11 +349,14 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None) -> AmaxPl
         "in_type": known_format(x.dtype),
     }
     amax = bind_tiles(device, "amax", rows, columns, ("src", "amax"), **shared)
-    varying = ("src", "dst", "amax", "scale", "next", "eps")
-    quantize = bind_tiles(
-        device, "quantize_fp8", rows, columns, varying, **shared, dst_pitch=pitch, element=form
-    )
-    served = Call("quantize_fp8", "quantize_fp8", 0, x.nbytes + _bytes(data) + _bytes(small))
+    kernel: str = _kernel("quantize_fp8", random)
+    varying: tuple[str, ...] = ("src", "dst", "amax", "scale", "next", "eps")
+    shared |= {"dst_pitch": pitch, "element": form}
+    if random:
+        varying += _SEED
+        shared["inner"] = r.inner
+    quantize = bind_tiles(device, kernel, rows, columns, varying, **shared)
+    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(data) + _bytes(small))
     return AmaxPlan(form, axis, x.shape, data, small, count, r.rows * width, spare, amax, quantize, served)
 
 
@@ -333,7 +376,7 @@ class BlockPlan:
     launch: BoundLaunch | None  # None if the array is empty
     served: Call
 
-    def run(self, x: DeviceArray, stream: int, eps: float) -> ScaledArray:
+    def run(self, x: DeviceArray, stream: int, eps: float, seed: int | None) -> ScaledArray:
         """Quantize an array on the current device."""
         small_bytes = _bytes(self.small)
         block = _hip.allocate(self.data_bytes + 2 * small_bytes, x.device, stream)
@@ -343,7 +386,8 @@ class BlockPlan:
         if self.launch is None:
             count_call(self.served)
         else:
-            self.launch.launch(stream, (x.ptr, data, own, scale, eps), self.served)
+            keys = () if seed is None else key_of(seed)
+            self.launch.launch(stream, (x.ptr, data, own, scale, eps, *keys), self.served)
         return ScaledArray._make(
             DeviceArray(block, data, *self.data, padded=True),
             DeviceArray(block, scale, *self.small),
@@ -355,7 +399,7 @@ class BlockPlan:
         )
 
 
-def block_plan(r: Rows, form: Format, block: tuple[int, int]) -> BlockPlan:
+def block_plan(r: Rows, form: Format, block: tuple[int, int], random: bool) -> BlockPlan:
     """Plan the quantization of an array whose rows are `r`."""
     x, item, block_rows = r.array, F32.itemsize, block[0]
     matrix_rows = r.rows if block_rows == 1 else max(1, r.lead[-1])
@@ -366,12 +410,13 @@ def block_plan(r: Rows, form: Format, block: tuple[int, int]) -> BlockPlan:
         small = shape, contiguous_strides(shape, item), F32.dtype
     width = round_up(max(1, r.length), CHUNK_BYTES)
     data = r.layout(form.dtype, r.length, width)
+    kernel = _kernel("quantize_fp8_blocks", random)
     launch = bind_tiles(
         x.device,
-        "quantize_fp8_blocks",
+        kernel,
         matrix_rows if r.rows else 0,
         r.length,
-        ("src", "dst", "amax", "scale", "eps"),
+        ("src", "dst", "amax", "scale", "eps", *(_SEED if random else ())),
         matrices=r.rows // max(1, matrix_rows),
         src_row_stride=r.row_stride,
         src_col_stride=r.stride,
@@ -385,7 +430,7 @@ def block_plan(r: Rows, form: Format, block: tuple[int, int]) -> BlockPlan:
         in_type=known_format(x.dtype),
         element=form,
     )
-    served = Call("quantize_fp8", "quantize_fp8_blocks", 0, x.nbytes + _bytes(data) + _bytes(small))
+    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(data) + _bytes(small))
     return BlockPlan(form, block, r.shape, data, small, r.rows * width, launch, served)
 
 
@@ -476,6 +521,7 @@ def dequantize_array(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
         format=form,
         out_type=to,
         hadamard=q.hadamard,
+        **signs_arguments(q.signs),
         matrix_rows=data.lead[-1] if block_rows > 1 else data.rows,
         block_rows=block_rows,
         e8m0=q.scale.dtype != F32.dtype,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..formats.arrays import array_hint, is_array
 from ..formats.checks import Checks
 from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format, fnuz_hint, void_hint
 from ..formats.groups import offset_reasons
+from ..formats.philox import MAX_SEED
 from ..formats.scaled import HADAMARD, ScaledArray, scale_shape
 from ..kernels.launch import function as kernel_function
 from ..kernels.launch import launch
@@ -38,7 +40,8 @@ from .plan import (
 
 Input = npt.NDArray[Any] | DeviceArray
 Axes = tuple[int] | tuple[int, int]
-Options = tuple[str, str, tuple[str, ...], bool]  # scale rule, format, allowed formats, Hadamard
+# Scale rule, format, allowed formats, Hadamard, rounding, signs.
+Options = tuple[str, str, tuple[str, ...], bool, str, int | None]
 
 
 def quantize_fp8(
@@ -49,6 +52,8 @@ def quantize_fp8(
     block: tuple[int, int] | None = None,
     eps: float = 1e-8,
     format: str = "fp8_e4m3",
+    rounding: str = "nearest",
+    seed: int | None = None,
     stream: Any = None,
 ) -> ScaledArray:
     """Quantize to fp8 with one float32 scale for the tensor, one per row, or one per block.
@@ -69,6 +74,12 @@ def quantize_fp8(
         Added to amax. Pass 0 for tensors of very small numbers.
     format : str
         ``"fp8_e4m3"`` or ``"fp8_e5m2"``.
+    rounding : str
+        ``"nearest"`` (to even), or ``"stochastic"``: to one of the two neighbours, with probabilities that
+        make the mean exact.
+    seed : int, optional
+        From 0 to 2**64 - 1; required for stochastic rounding, and only allowed there. The random numbers
+        depend on the seed and the position of each element in `x`, not on layout or device.
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -82,15 +93,15 @@ def quantize_fp8(
     TypeError
         If `x` or `amax` has another type or dtype.
     ValueError
-        For an unknown format or block, an axis that `x` does not have, `block` with `axis`, `amax` or an
-        array of one axis, or an amax or eps that is negative or not finite in float32. The values of an amax
-        on a device are not checked.
+        For an unknown format, block or rounding, a seed that is missing or not used, an axis that `x` does
+        not have, `block` with `axis`, `amax` or an array of one axis, or an amax or eps that is negative or
+        not finite in float32. The values of an amax on a device are not checked.
     UnsupportedError
         On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
     Notes
     -----
-    The elements are ``x * (MAX / (amax + eps))`` in float32, rounded to nearest even and saturated to MAX
+    The elements are ``x * (MAX / (amax + eps))`` in float32, rounded and saturated to MAX
     (448 for e4m3, 57344 for e5m2). The scale is ``(amax + eps) / MAX``. A NaN or Inf makes the scale NaN.
     So does an amax on a device that is NaN or Inf. By the same formulas a negative one gives a negative
     scale and elements of the other sign. The formats are those of the OCP 8-bit Floating Point Specification.
@@ -105,18 +116,19 @@ def quantize_fp8(
     function = "quantize_fp8"
     key = None
     if type(x) is DeviceArray and not x.freed:
-        key = (function, x._key, type(axis), axis, format)
+        key = (function, x._key, type(axis), axis, format, rounding)
     if block is not None:
-        return _fp8_blocks(x, amax, axis, block, eps, format, stream)
+        return _fp8_blocks(x, amax, axis, block, eps, format, rounding, seed, stream)
     plan: AmaxPlan | None = _cached(key)
-    if plan is not None and isinstance(x, DeviceArray) and _plain_values(eps, amax, x, axis):
-        return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, amax)
+    if plan is not None and isinstance(x, DeviceArray) and _plain_values(eps, amax, x, axis, rounding, seed):
+        return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, amax, seed)
     checks = Checks(function)
     form = checks.format(format, FP8)
     ndim = _check_input(checks, x)
     along = None if axis is None else checks.axis(axis, ndim)
     number = checks.magnitude("eps", eps)
     given = _parse_amax(checks, amax, x, along, axis)
+    seed = checks.rounding(rounding, seed)
     checks.value_or(_hip.existing_stream(function, stream), 0)
     checks.raise_all()
     assert form is not None
@@ -124,12 +136,12 @@ def quantize_fp8(
 
     def work(d: DeviceArray, handle: int) -> ScaledArray:
         if plan is not None:
-            return plan.run(d, handle, number, given)
+            return plan.run(d, handle, number, given, seed)
         rows = as_rows(d, storage_axis(d) if along is None else along, handle)
-        made = amax_plan(d, rows, form, along)
+        made = amax_plan(d, rows, form, along, seed is not None)
         if rows.array is x:
             _cache(key, made)
-        return made.run(rows.array, handle, number, given)
+        return made.run(rows.array, handle, number, given, seed)
 
     device = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
     return _on_device(function, x, stream, work, device)
@@ -142,6 +154,8 @@ def quantize_mxfp8(
     scaling: str = "unit",
     format: str = "mxfp8_e4m3",
     group_offsets: Input | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
     stream: Any = None,
 ) -> ScaledArray:
     """Quantize to mxfp8: 8-bit elements, with one power-of-two scale per 32 elements along an axis.
@@ -160,6 +174,8 @@ def quantize_mxfp8(
         For a matrix and ``axis=0``: group g has the rows ``group_offsets[g]`` to ``group_offsets[g + 1]``,
         as for `grouped_wgrad`; on the host or the device. Each group begins a new block, and rows after the
         last group become zero. Only a grouped product with the same offsets accepts the result.
+    rounding, seed
+        As for `quantize_fp8`.
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -175,16 +191,16 @@ def quantize_mxfp8(
     TypeError
         If `x` or `group_offsets` has another type or dtype.
     ValueError
-        For an unknown format or scaling, an axis that `x` does not have, or offsets that do not begin at 0,
-        that decrease, or that exceed the number of rows. Invalid offsets on a device are clamped, and
-        raise a HipError at the next wait.
+        For an unknown format, scaling or rounding, a seed that is missing or not used, an axis that `x` does
+        not have, or offsets that do not begin at 0, that decrease, or that exceed the number of rows. Invalid
+        offsets on a device are clamped, and raise a HipError at the next wait.
     UnsupportedError
         On a device, for more than 2**31 rows or columns, or too many tiles for one launch.
 
     Notes
     -----
     ``"floor"`` is the rule of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3. Elements are
-    rounded to nearest even and saturated. A NaN or Inf makes the scale of its block NaN (byte 255).
+    rounded and saturated. A NaN or Inf makes the scale of its block NaN (byte 255).
 
     Examples
     --------
@@ -194,18 +210,26 @@ def quantize_mxfp8(
     array([960.,   2.,   0.], dtype=float32)
     """
     if group_offsets is None:
-        return _mx("quantize_mxfp8", x, (axis,), (scaling, format, MXFP8, False), stream)[0]
-    return _mx_groups(x, axis, scaling, format, group_offsets, stream)
+        options = scaling, format, MXFP8, False, rounding, None
+        return _mx("quantize_mxfp8", x, (axis,), options, seed, stream)[0]
+    return _mx_groups(x, axis, scaling, format, group_offsets, rounding, seed, stream)
 
 
 def quantize_mxfp6(
-    x: Input, *, axis: int = -1, scaling: str = "even", format: str = "mxfp6_e2m3", stream: Any = None
+    x: Input,
+    *,
+    axis: int = -1,
+    scaling: str = "even",
+    format: str = "mxfp6_e2m3",
+    rounding: str = "nearest",
+    seed: int | None = None,
+    stream: Any = None,
 ) -> ScaledArray:
     """Quantize to mxfp6: 6-bit elements, with one power-of-two scale per 32 elements along an axis.
 
     Parameters
     ----------
-    x, axis, scaling, stream
+    x, axis, scaling, rounding, seed, stream
         As for `quantize_mxfp8`, with another default of `scaling`.
     format : str
         ``"mxfp6_e2m3"`` or ``"mxfp6_e3m2"``.
@@ -232,21 +256,34 @@ def quantize_mxfp6(
     >>> q.data.astype(np.float32), q.scale.view(np.uint8)
     (array([ 4. ,  2.5, -0.5], dtype=float32), array([128], dtype=uint8))
     """
-    return _mx("quantize_mxfp6", x, (axis,), (scaling, format, MXFP6, False), stream)[0]
+    options = scaling, format, MXFP6, False, rounding, None
+    return _mx("quantize_mxfp6", x, (axis,), options, seed, stream)[0]
 
 
 def quantize_mxfp4(
-    x: Input, *, axis: int = -1, scaling: str = "even", hadamard: bool = True, stream: Any = None
+    x: Input,
+    *,
+    axis: int = -1,
+    scaling: str = "even",
+    hadamard: bool = True,
+    signs: int | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
+    stream: Any = None,
 ) -> ScaledArray:
     """Quantize to mxfp4: 4-bit elements, with one power-of-two scale per 32 elements along an axis.
 
     Parameters
     ----------
-    x, axis, scaling, stream
+    x, axis, scaling, rounding, seed, stream
         As for `quantize_mxfp8`, with another default of `scaling`.
     hadamard : bool
         Apply a 16-point Hadamard transform first, which spreads outliers. In a product both operands or
         none must have it.
+    signs : int, optional
+        A seed from 0 to 2**64 - 1: change the signs of random elements along `axis`, the same ones in each
+        row, before the Hadamard transform. In a product both operands must have the same signs; `dequantize`
+        undoes them.
 
     Returns
     -------
@@ -257,7 +294,8 @@ def quantize_mxfp4(
     Raises
     ------
     TypeError, ValueError, UnsupportedError
-        As `quantize_mxfp8`, and with `hadamard` for a length that is not a multiple of 16.
+        As `quantize_mxfp8`, with `hadamard` for a length that is not a multiple of 16, and for `signs`
+        without `hadamard`.
 
     Notes
     -----
@@ -270,11 +308,20 @@ def quantize_mxfp4(
     >>> q.data.astype(np.float32), q.scale.view(np.uint8)
     (array([ 6. ,  2. , -0.5], dtype=float32), array([128], dtype=uint8))
     """
-    return _mx("quantize_mxfp4", x, (axis,), (scaling, MXFP4_E2M1.name, MXFP4, hadamard), stream)[0]
+    options = scaling, MXFP4_E2M1.name, MXFP4, hadamard, rounding, signs
+    return _mx("quantize_mxfp4", x, (axis,), options, seed, stream)[0]
 
 
 def quantize_both(
-    x: Input, format: str, *, scaling: str | None = None, hadamard: bool | None = None, stream: Any = None
+    x: Input,
+    format: str,
+    *,
+    scaling: str | None = None,
+    hadamard: bool | None = None,
+    signs: int | None = None,
+    rounding: str = "nearest",
+    seed: int | None = None,
+    stream: Any = None,
 ) -> tuple[ScaledArray, ScaledArray]:
     """Quantize a matrix along its last and along its first axis, in one pass.
 
@@ -286,8 +333,9 @@ def quantize_both(
         bfloat16, float16 or float32, with two axes, in any layout.
     format : str
         ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"``, ``"mxfp6_e2m3"``, ``"mxfp6_e3m2"`` or ``"mxfp4_e2m1"``.
-    scaling, hadamard
-        As for `quantize_mxfp8`, `quantize_mxfp6` and `quantize_mxfp4`, with the same defaults.
+    scaling, hadamard, signs, rounding, seed
+        As for `quantize_mxfp8`, `quantize_mxfp6` and `quantize_mxfp4`, with the same defaults. An element has
+        the same random number in both results.
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -314,17 +362,23 @@ def quantize_both(
     fp8, fp6, fp4 = (isinstance(format, str) and format in known for known in (MXFP8, MXFP6, MXFP4))
     rule = ("even" if fp4 or fp6 else "unit") if scaling is None else scaling
     transform = hadamard if fp4 and hadamard is not None else fp4
-    options = rule, format, (*MXFP8, *MXFP6, *MXFP4), transform
+    options = rule, format, (*MXFP8, *MXFP6, *MXFP4), transform, rounding, signs
     if hadamard is not None and (fp8 or fp6):
-        checks, _, _ = _check_mx(function, x, (-1, -2), options, stream)
+        checks, _, _, _ = _check_mx(function, x, (-1, -2), options, seed, stream)
         checks.add(ValueError, "hadamard", f"hadamard must be omitted for {format}", hadamard)
         checks.raise_all()
-    rows, columns = _mx(function, x, (-1, -2), options, stream)
+    rows, columns = _mx(function, x, (-1, -2), options, seed, stream)
     return rows, columns
 
 
 def transpose_quantize_mxfp8(
-    x: Input, *, scaling: str = "unit", format: str = "mxfp8_e4m3", stream: Any = None
+    x: Input,
+    *,
+    scaling: str = "unit",
+    format: str = "mxfp8_e4m3",
+    rounding: str = "nearest",
+    seed: int | None = None,
+    stream: Any = None,
 ) -> ScaledArray:
     """Quantize the transpose of a matrix along its last axis: ``quantize_mxfp8(x.T)``, without a copy.
 
@@ -332,8 +386,8 @@ def transpose_quantize_mxfp8(
     ----------
     x : numpy.ndarray or DeviceArray
         bfloat16, float16 or float32.
-    scaling, format, stream
-        As for `quantize_mxfp8`.
+    scaling, format, rounding, seed, stream
+        As for `quantize_mxfp8`; positions are those in ``x.T``.
 
     Returns
     -------
@@ -355,11 +409,18 @@ def transpose_quantize_mxfp8(
     """
     function = "transpose_quantize_mxfp8"
     transposed = x.T if is_array(x) else x
-    return _mx(function, transposed, (-1,), (scaling, format, MXFP8, False), stream)[0]
+    options = scaling, format, MXFP8, False, rounding, None
+    return _mx(function, transposed, (-1,), options, seed, stream)[0]
 
 
 def transpose_quantize_mxfp6(
-    x: Input, *, scaling: str = "even", format: str = "mxfp6_e2m3", stream: Any = None
+    x: Input,
+    *,
+    scaling: str = "even",
+    format: str = "mxfp6_e2m3",
+    rounding: str = "nearest",
+    seed: int | None = None,
+    stream: Any = None,
 ) -> ScaledArray:
     """Quantize the transpose of a matrix along its last axis: ``quantize_mxfp6(x.T)``, without a copy.
 
@@ -367,8 +428,8 @@ def transpose_quantize_mxfp6(
     ----------
     x : numpy.ndarray or DeviceArray
         bfloat16, float16 or float32.
-    scaling, format, stream
-        As for `quantize_mxfp6`.
+    scaling, format, rounding, seed, stream
+        As for `quantize_mxfp6`; positions are those in ``x.T``.
 
     Returns
     -------
@@ -390,11 +451,12 @@ def transpose_quantize_mxfp6(
     """
     function = "transpose_quantize_mxfp6"
     transposed = x.T if is_array(x) else x
-    return _mx(function, transposed, (-1,), (scaling, format, MXFP6, False), stream)[0]
+    options = scaling, format, MXFP6, False, rounding, None
+    return _mx(function, transposed, (-1,), options, seed, stream)[0]
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:
-    """Convert a quantized array to float32, bfloat16 or float16. A Hadamard transform is inverted.
+    """Convert a quantized array to float32, bfloat16 or float16. Hadamard transform and signs are undone.
 
     Element times scale is rounded once to float32, then to `dtype`.
 
@@ -530,10 +592,10 @@ def _check_input(checks: Checks, x: object) -> int | None:
 
 
 def _check_mx(
-    function: str, x: Input, axes: Axes, options: Options, stream: Any
-) -> tuple[Checks, Format, tuple[int, ...]]:
-    """Check the arguments of an MX quantizer; return the format and the axes too."""
-    checks, (scaling, format, among, hadamard) = Checks(function), options
+    function: str, x: Input, axes: Axes, options: Options, seed: int | None, stream: Any
+) -> tuple[Checks, Format, tuple[int, ...], tuple[int | None, int | None]]:
+    """Check the arguments of an MX quantizer; return the format, the axes, seed and signs too."""
+    checks, (scaling, format, among, hadamard, rounding, signs) = Checks(function), options
     form = checks.format(format, among)
     ndim = _check_input(checks, x)
     if len(axes) == 2 and ndim is not None and ndim != 2:
@@ -541,18 +603,28 @@ def _check_mx(
         ndim = None
     found = [axis for axis in (checks.axis(axis, ndim) for axis in axes) if axis is not None]
     checks.option("scaling", scaling, SCALE_RULES)
+    seeds = checks.rounding(rounding, seed), checks.signs(signs, bool(hadamard))
     if checks.flag("hadamard", hadamard):
         for axis in found:
             if x.shape[axis] % HADAMARD:
                 required = f"x.shape[{axis}] must be a multiple of {HADAMARD} for the Hadamard transform"
                 checks.add(ValueError, "hadamard", required, x.shape[axis], "pass hadamard=False")
     checks.value_or(_hip.existing_stream(function, stream), 0)
-    return checks, form or MXFP4_E2M1, tuple(found)
+    return checks, form or MXFP4_E2M1, tuple(found), seeds
 
 
-def _plain_values(eps: object, amax: object, x: Input, axis: int | None) -> bool:
+def _plain_seed(rounding: object, seed: object) -> bool:
+    """Whether the seed of a call is valid and of the usual type, so that no check is needed."""
+    if seed is None:
+        return rounding == "nearest"
+    return type(seed) is int and rounding == "stochastic" and 0 <= seed <= MAX_SEED
+
+
+def _plain_values(
+    eps: object, amax: object, x: Input, axis: int | None, rounding: object, seed: object
+) -> bool:
     """Whether the values of a call are valid and of the usual types, so that no check is needed."""
-    if type(eps) is not float or not 0 <= eps <= F32.maximum:
+    if type(eps) is not float or not 0 <= eps <= F32.maximum or not _plain_seed(rounding, seed):
         return False
     if amax is None:
         return True
@@ -632,19 +704,20 @@ def _on_device(
 
 
 def _fp8_blocks(
-    x: Input, amax: Any, axis: Any, block: Any, eps: Any, format: Any, stream: Any
+    x: Input, amax: Any, axis: Any, block: Any, eps: Any, format: Any, rounding: Any, seed: Any, stream: Any
 ) -> ScaledArray:
     """Check the arguments, and quantize to fp8 with a scale for each block."""
     function, key = "quantize_fp8", None
     if type(x) is DeviceArray and not x.freed and axis is amax is None and type(block) is tuple:
-        key = (function, x._key, block, *map(type, block), format)
+        key = (function, x._key, block, *map(type, block), format, rounding)
         plan: BlockPlan | None = _cached(key)
-        if plan is not None and _plain_values(eps, None, x, None):
-            return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps)
+        if plan is not None and _plain_values(eps, None, x, None, rounding, seed):
+            return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, seed)
     checks = Checks(function)
     form = checks.format(format, FP8)
     _check_input(checks, x)
     sides = checks.fp8_block(block, x.shape if is_array(x) else None, axis, amax)
+    seed = checks.rounding(rounding, seed)
     number = checks.magnitude("eps", eps)
     checks.value_or(_hip.existing_stream(function, stream), 0)
     checks.raise_all()
@@ -654,43 +727,49 @@ def _fp8_blocks(
 
     def work(d: DeviceArray, handle: int) -> ScaledArray:
         rows = as_rows(d, -1, handle)
-        made = block_plan(rows, form, sides)
+        made = block_plan(rows, form, sides, seed is not None)
         if rows.array is x:
             _cache(key, made)
-        return made.run(rows.array, handle, number)
+        return made.run(rows.array, handle, number, seed)
 
     return _on_device(function, x, stream, work)
 
 
-def _mx(function: str, x: Input, axes: Axes, options: Options, stream: Any) -> tuple[ScaledArray, ...]:
+def _mx(
+    function: str, x: Input, axes: Axes, options: Options, seed: int | None, stream: Any
+) -> tuple[ScaledArray, ...]:
     """Check the arguments, and quantize along one axis, or a matrix along both axes."""
     key = None
-    scaling, _, _, hadamard = options
-    if (
-        type(x) is DeviceArray and not x.freed and type(axes[0]) is int and type(hadamard) is bool
-    ):  # for True == 1
+    scaling, _, _, hadamard, rounding, signs = options
+    plain = type(axes[0]) is int and type(hadamard) is bool and type(signs) in (int, NoneType)  # True == 1
+    if type(x) is DeviceArray and not x.freed and plain:
         key = (function, x._key, axes, options)
         plan: MxPlan | None = _cached(key)
-        if plan is not None:
+        if plan is not None and _plain_seed(rounding, seed):
             handle = 0 if stream is None else _hip.stream_handle(function, stream)
-            return _run(x.device, plan.run, x, handle)
-    checks, form, found = _check_mx(function, x, axes, options, stream)
+            return _run(x.device, plan.run, x, handle, seed)
+    checks, form, found, (seed, signs) = _check_mx(function, x, axes, options, seed, stream)
     checks.raise_all()
 
     def work(d: DeviceArray, handle: int) -> tuple[ScaledArray, ...]:
         along, *across = (as_rows(d, axis, handle) for axis in found)
-        made = mx_plan(function, along, across[0] if across else None, form, scaling, hadamard)
+        made = mx_plan(
+            function, along, across[0] if across else None, form, scaling, hadamard, rounding, signs
+        )
         if along.array is x:
             _cache(key, made)
-        return made.run(along.array, handle)
+        return made.run(along.array, handle, seed)
 
     return _on_device(function, x, stream, work)
 
 
-def _mx_groups(x: Input, axis: int, scaling: str, format: str, offsets: Input, stream: Any) -> ScaledArray:
+def _mx_groups(
+    x: Input, axis: int, scaling: str, format: str, offsets: Input, rounding: str, seed: Any, stream: Any
+) -> ScaledArray:
     """Check the arguments, and quantize along the columns of each group of rows."""
     function = "quantize_mxfp8"
-    checks, form, found = _check_mx(function, x, (axis,), (scaling, format, MXFP8, False), stream)
+    options = scaling, format, MXFP8, False, rounding, None
+    checks, form, found, (seed, _) = _check_mx(function, x, (axis,), options, seed, stream)
     if is_array(x) and found and (len(x.shape), found[0]) != (2, -2):
         required = "x must be a matrix and axis 0 with group_offsets"
         checks.add(ValueError, "axis", required, f"x.shape={x.shape}, axis={axis}")
@@ -700,4 +779,4 @@ def _mx_groups(x: Input, axis: int, scaling: str, format: str, offsets: Input, s
     rows = x.shape[0] if is_array(x) and x.shape else None
     checks.found += offset_reasons(offsets, rows, device=device)
     checks.raise_all()
-    return _on_device(function, x, stream, lambda d, s: quantize_groups(d, s, form, scaling, offsets))
+    return _on_device(function, x, stream, lambda d, s: quantize_groups(d, s, form, scaling, offsets, seed))

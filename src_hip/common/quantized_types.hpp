@@ -287,9 +287,9 @@ struct BlockScale {
     return {byte, power_of_two(254 - byte)};
   }
 };
-template <class Element, u32 kValues>
-HIPGEMM_DEVICE Packed<Element> quantize_by(f32 multiplier, const Values<kValues>& x) {
-  const auto packed = pack<Element, kValues>(x, multiplier);
+// Packed values, unless their multiplier is that of a block of NaN.
+template <class Element>
+HIPGEMM_DEVICE Packed<Element> nan_by(f32 multiplier, Packed<Element> packed) {
   return multiplier == multiplier ? packed : Packed<Element>(Element::kBits < 8 ? 0 : 0x7f7f7f7f);
 }
 
@@ -311,6 +311,15 @@ HIPGEMM_DEVICE void hadamard_sums(Values<16>& x) {
 }
 HIPGEMM_DEVICE void scale_values(Values<16>& x, f32 factor) {
   for (f32x4& four : x) four *= f32x4(factor);
+}
+// Bit i of signs: whether value i gets the other sign.
+HIPGEMM_DEVICE void change_signs(Values<16>& x, u32 signs) {
+#pragma unroll
+  for (u32 i = 0; i < 16; i++) {
+    const f32 value = x[i / 4][i % 4];
+    const u32 sign = signs << (31 - i) & 0x80000000u;
+    x[i / 4][i % 4] = __builtin_bit_cast(f32, __builtin_bit_cast(u32, value) ^ sign);
+  }
 }
 
 }  // namespace hipgemm

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/kargs.hpp"
+#include "common/philox.hpp"
 #include "common/quantized_types.hpp"
 #include "common/types.hpp"
 #include "quantize/quantized_tile.hpp"
@@ -14,7 +15,8 @@
 #define HIPGEMM_DequantizeArgs(X)                                                                 \
   X(ptr, data) X(ptr, scale) X(ptr, dst) X(i64, data_pitch) X(i64, scale_row_stride)              \
   X(i64, scale_col_stride) X(i64, dst_pitch) X(u32, rows) X(u32, cols) X(u32, format)             \
-  X(u32, out_type) X(u32, hadamard) X(u32, matrix_rows) X(u32, block_rows) X(u32, e8m0)
+  X(u32, out_type) X(u32, hadamard) X(u32, matrix_rows) X(u32, block_rows) X(u32, e8m0) \
+  X(u32, has_signs) X(u32, signs_low) X(u32, signs_high)
 // clang-format on
 
 namespace hipgemm {
@@ -29,6 +31,9 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
   const auto blocks_of = [&](u32 rows) HIPGEMM_INLINE {
     return (rows + args.block_rows - 1) / args.block_rows;
   };
+  u32 signs = 0;
+  if constexpr (Element::kBits == 4)
+    if (args.has_signs) signs = random_signs<16>(at.col(), {args.signs_low, args.signs_high});
   f32 scales[Map::kIterations];
 #pragma unroll
   for (u32 i = 0; i < Map::kIterations; i++) {
@@ -55,6 +60,7 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
       if (args.hadamard) {  // of the elements, which is exact
         hadamard_sums(x);
         scale_values(x, kHadamardFactor);
+        if (args.has_signs) change_signs(x, signs);
       }
     for (f32x4& four : x) four *= f32x4(scales[i]);
     store_row(args, at, i, x);

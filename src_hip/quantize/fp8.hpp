@@ -6,6 +6,7 @@
 #include "common/quantized_types.hpp"
 #include "common/types.hpp"
 #include "quantize/quantized_row.hpp"
+#include "quantize/rounding.hpp"
 #include "quantize/tile_amax.hpp"
 #include "quantize/tile_load.hpp"
 
@@ -22,12 +23,20 @@
   X(ptr, src) X(ptr, dst) X(ptr, amax) X(ptr, scale) X(i64, src_row_stride) X(i64, src_col_stride)\
   X(i64, dst_pitch) X(i64, scale_row_stride) X(i64, scale_col_stride) X(u32, rows) X(u32, cols)   \
   X(u32, matrix_rows) X(u32, block_rows) X(f32, eps) X(u32, in_type) X(u32, element)
+
+// With stochastic rounding. inner: Randomly.
+#define HIPGEMM_RandomFp8Args(X)                                                                  \
+  HIPGEMM_QuantizeFp8Args(X) X(u32, seed_low) X(u32, seed_high) X(u32, inner)
+#define HIPGEMM_RandomFp8BlocksArgs(X)                                                            \
+  HIPGEMM_QuantizeFp8BlocksArgs(X) X(u32, seed_low) X(u32, seed_high)
 // clang-format on
 
 namespace hipgemm {
 
 HIPGEMM_STRUCT(QuantizeFp8Args);
 HIPGEMM_STRUCT(QuantizeFp8BlocksArgs);
+HIPGEMM_STRUCT(RandomFp8Args);
+HIPGEMM_STRUCT(RandomFp8BlocksArgs);
 
 // How the values of a tensor, a row or a block are quantized.
 template <class Element>
@@ -61,20 +70,26 @@ struct AmaxScaling {
     return is_nonfinite() ? __builtin_nanf("") : scale == 0 ? 1.0f : scale;
   }
 
-  HIPGEMM_DEVICE Packed<Element> quantize(const Values<8>& x) const {
+  // Values of a row from value `first` on.
+  template <class Rounding>
+  HIPGEMM_DEVICE Packed<Element> quantize(const Values<8>& x, const Rounding& rounding, u32 row,
+                                          u32 first) const {
     Values<8> scaled;
     bool no_nan = true;
     for (u32 i = 0; i < 2; i++) {
       scaled[i] = x[i] * f32x4(multiplier);
       for (u32 e = 0; e < 4; e++) no_nan &= scaled[i][e] == scaled[i][e];
     }
-    return no_nan ? pack<Element, 8>(scaled) : quantize_each(x);
+    return no_nan ? rounding.template pack<Element, 8>(scaled, 1.0f, row, first)
+                  : quantize_each(x, rounding, row, first);
   }
 
  private:
   // One by one: this is rare. A NaN keeps its sign, which a product or a conversion keeps on some
   // machines only.
-  HIPGEMM_DEVICE Packed<Element> quantize_each(const Values<8>& x) const {
+  template <class Rounding>
+  HIPGEMM_DEVICE Packed<Element> quantize_each(const Values<8>& x, const Rounding& rounding,
+                                               u32 row, u32 first) const {
     if (is_nonfinite()) return Packed<Element>(0x7f7f7f7f);
     Packed<Element> packed = 0;
 #pragma unroll 1
@@ -85,13 +100,22 @@ struct AmaxScaling {
       const f32 scaled =
           multiplier == multiplier ? value * multiplier : value / amax * Element::kMax;
       const u32 sign = value == value ? 0 : __builtin_bit_cast(u32, value) >> 24 & 0x80;
-      const u32 bits = pack<Element, 8>({f32x4(scaled), f32x4(scaled)}).x & 0xff;
+      const u32 bits = rounding.template pack_one<Element>(scaled, row, first + at);
       const u32 byte = (scaled == scaled ? bits : 0x7f | sign) << at % 4 * 8;
       packed |= Packed<Element>{at < 4 ? byte : 0, at < 4 ? 0 : byte};
     }
     return packed;
   }
 };
+
+HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeFp8Args&) { return {}; }
+HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeFp8BlocksArgs&) { return {}; }
+HIPGEMM_DEVICE Randomly rounding_of(const RandomFp8Args& args) {
+  return {1, args.cols, args.inner, {args.seed_low, args.seed_high}};
+}
+HIPGEMM_DEVICE Randomly rounding_of(const RandomFp8BlocksArgs& args) {
+  return {1, args.cols, 1, {args.seed_low, args.seed_high}};
+}
 
 // Quantizes a tile. by_row: of each iteration's row, as the thread that owns the iteration says.
 template <class Element, class Tile, class Args>
@@ -105,14 +129,14 @@ HIPGEMM_DEVICE void store_fp8_tile(const Args& args, const Tile& tile, u32 rows,
     Values<8> x;
     tile.read_row(i, x);
     const auto of_row = by_row ? scaling.of_iteration(iteration) : scaling;
-    const auto packed = of_row.quantize(x);
     constexpr u32 kDown = i * Map::kRowStep;
+    const auto packed = of_row.quantize(x, rounding_of(args), row + kDown, tile.at.col());
     if (row + kDown < rows) to.store(kDown * pitch, packed);
   });
 }
 
-template <class Element, class Tile>
-HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const Tile& tile) {
+template <class Element, class Args, class Tile>
+HIPGEMM_DEVICE void quantize_fp8_tile(const Args& args, const Tile& tile) {
   // Of the 16 threads of a row in each iteration, the first four own the amax of one iteration
   // each.
   const u32 owned_row = tile.at.row(OneWayMap::thread() % OneWayMap::kIterations);
@@ -130,11 +154,9 @@ HIPGEMM_DEVICE void quantize_fp8_tile(const QuantizeFp8Args& args, const Tile& t
     global<f32>(address_of(args.scale))[owned_row] = scaling.scale();
 }
 
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
-  static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
-  static __shared__ OneWayMap::Lds lds;
-  static __shared__ TileAmax<OneWayMap>::Lds amax_lds;
+template <class Args>
+HIPGEMM_DEVICE void quantize_fp8_any(const Args& args, OneWayMap::Lds& lds,
+                                     TileAmax<OneWayMap>::Lds& amax_lds) {
   with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
     LoadedTile<From, OneWayMap> tile(lds, OneWayMap::of(workgroup_index(), args.rows, args.cols));
     tile.load(source_of(args));
@@ -146,13 +168,27 @@ HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
       quantize_fp8_tile<E4m3>(args, tile);
   });
 }
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
+  static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
+  static __shared__ OneWayMap::Lds lds;
+  static __shared__ TileAmax<OneWayMap>::Lds amax_lds;
+  quantize_fp8_any(args, lds, amax_lds);
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_fp8_random(const RandomFp8Args& args) {
+  static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
+  static __shared__ OneWayMap::Lds lds;
+  static __shared__ TileAmax<OneWayMap>::Lds amax_lds;
+  quantize_fp8_any(args, lds, amax_lds);
+}
 
 using BlockMap =
     ThreadMap<kFp8Block, kFp8Block, 8>;  // a tile is one block, or as many as it has rows
 
-template <class Element, class Tile>
-HIPGEMM_DEVICE void quantize_fp8_block_tile(const QuantizeFp8BlocksArgs& args, const Tile& tile,
-                                            u32 rows, u32 block_row, u32 amax, bool by_row) {
+template <class Element, class Args, class Tile>
+HIPGEMM_DEVICE void quantize_fp8_block_tile(const Args& args, const Tile& tile, u32 rows,
+                                            u32 block_row, u32 amax, bool by_row) {
   const auto scaling = AmaxScaling<Element>::of(__builtin_bit_cast(f32, amax), args.eps);
   store_fp8_tile(args, tile, rows, scaling, by_row);
   const u32 thread = BlockMap::thread(), owned = thread % BlockMap::kRowThreads;
@@ -163,11 +199,10 @@ HIPGEMM_DEVICE void quantize_fp8_block_tile(const QuantizeFp8BlocksArgs& args, c
   *global<u32>(address_of(args.amax) + at) = amax;
 }
 
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args) {
-  static_assert(BlockMap::is(kThreads, kRows, kCols), "");
-  static __shared__ BlockMap::Lds lds;
-  static __shared__ TileAmax<BlockMap>::Lds amax_lds;
+template <class Args>
+HIPGEMM_DEVICE void quantize_fp8_any_blocks(const Args& args, BlockMap::Lds& lds,
+                                            TileAmax<BlockMap>::Lds& amax_lds) {
+  constexpr u32 kRows = BlockMap::kRows, kCols = BlockMap::kCols;
   const u32 down = (args.matrix_rows + kRows - 1) / kRows, across = (args.cols + kCols - 1) / kCols;
   const u32 matrix = workgroup_index() / (down * across);
   BlockMap at = BlockMap::of(workgroup_index() % (down * across), args.matrix_rows, args.cols);
@@ -188,6 +223,20 @@ HIPGEMM_DEVICE void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args) {
     else
       quantize_fp8_block_tile<E4m3>(args, tile, from.rows, block_row, amax, by_row);
   });
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args) {
+  static_assert(BlockMap::is(kThreads, kRows, kCols), "");
+  static __shared__ BlockMap::Lds lds;
+  static __shared__ TileAmax<BlockMap>::Lds amax_lds;
+  quantize_fp8_any_blocks(args, lds, amax_lds);
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_fp8_blocks_random(const RandomFp8BlocksArgs& args) {
+  static_assert(BlockMap::is(kThreads, kRows, kCols), "");
+  static __shared__ BlockMap::Lds lds;
+  static __shared__ TileAmax<BlockMap>::Lds amax_lds;
+  quantize_fp8_any_blocks(args, lds, amax_lds);
 }
 
 }  // namespace hipgemm

@@ -9,6 +9,7 @@
 #include "common/swizzle.hpp"
 #include "common/types.hpp"
 #include "quantize/block_scales.hpp"
+#include "quantize/rounding.hpp"
 #include "quantize/tile_transpose.hpp"
 
 // Blocks down columns, in groups of rows (groups.hpp); the result keeps the layout of src. in_type,
@@ -18,11 +19,16 @@
   X(ptr, src) X(ptr, data) X(ptr, scale) X(ptr, gemm_scale) X(ptr, offsets) X(ptr, status)        \
   X(i64, src_row_stride) X(i64, src_col_stride) X(i64, data_pitch) X(i64, scale_pitch)            \
   X(u32, rows) X(u32, cols) X(u32, groups) X(u32, in_type) X(u32, element) X(u32, rule)
+
+// With stochastic rounding.
+#define HIPGEMM_RandomGroupsArgs(X)                                                               \
+  HIPGEMM_QuantizeGroupsArgs(X) X(u32, seed_low) X(u32, seed_high)
 // clang-format on
 
 namespace hipgemm {
 
 HIPGEMM_STRUCT(QuantizeGroupsArgs);
+HIPGEMM_STRUCT(RandomGroupsArgs);
 
 // The result is stored row by row, as products read it, whatever the offsets. Threads have columns:
 // a tile of it is transposed in LDS.
@@ -67,8 +73,10 @@ class QuantizedInLds {
 };
 
 // Replaces the tile's values in LDS by quantized ones. Returns the scale that the thread owns.
-template <class Element, class Tile>
-HIPGEMM_DEVICE u32 quantize_col_blocks(Tile& tile, ScaleRule rule, const QuantizedInLds& to) {
+// first: the source's row of the thread's first values.
+template <class Element, class Tile, class Rounding>
+HIPGEMM_DEVICE u32 quantize_col_blocks(Tile& tile, ScaleRule rule, const QuantizedInLds& to,
+                                       const Rounding& rounding, u32 first) {
   PassScales<Element, OneWayMap> scales;
 #pragma unroll
   for (u32 i = 0; i < OneWayMap::kIterations; i++) scales.take(i, tile.col_amax(i));
@@ -78,8 +86,9 @@ HIPGEMM_DEVICE u32 quantize_col_blocks(Tile& tile, ScaleRule rule, const Quantiz
   unrolled<OneWayMap::kIterations>([&]<u32 i>(Index<i> iteration) HIPGEMM_INLINE {
     Values<8> x;
     tile.read_col(i, x);
-    packed[i / Tile::kWordValues][i % Tile::kWordValues] =
-        quantize_by<Element, 8>(scales.multiplier(iteration), x);
+    const f32 multiplier = scales.multiplier(iteration);
+    packed[i / Tile::kWordValues][i % Tile::kWordValues] = nan_by<Element>(
+        multiplier, rounding.template pack<Element, 8>(x, multiplier, tile.col(i), first));
   });
 #pragma unroll
   for (u32 word = 0; word < OneWayMap::kIterations / Tile::kWordValues; word++)
@@ -121,11 +130,16 @@ HIPGEMM_DEVICE void store_padding(const MnScales& to, u32 col, u32 block, u32 fi
   }
 }
 
+// Of elements that are a row apart, from any row on: k, which no index needs, is not a multiple
+// of 4.
+HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeGroupsArgs&) { return {}; }
+HIPGEMM_DEVICE Randomly rounding_of(const RandomGroupsArgs& args) {
+  return {1, 1, args.cols, {args.seed_low, args.seed_high}};
+}
+
 // Grid: slots of the groups, and columns of tiles in each.
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
-  static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
-  static __shared__ OneWayMap::Lds lds;
+template <class Args>
+HIPGEMM_DEVICE void quantize_groups(const Args& args, OneWayMap::Lds& lds) {
   const u32 workgroup = workgroup_index(), thread = OneWayMap::thread();
   const u32 across = (args.cols + OneWayMap::kCols - 1) / OneWayMap::kCols;
   const Groups groups(args.offsets, args.groups, args.rows);
@@ -151,9 +165,11 @@ HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
     tile.begin_transpose();
     tile.finish_transpose();
     const auto rule = static_cast<ScaleRule>(args.rule);
+    const auto rounding = rounding_of(args);
+    const u32 first = row + tile.at.row();
     byte = static_cast<Format>(args.element) == Format::mxfp8_e5m2
-               ? quantize_col_blocks<E5m2>(tile, rule, quantized)
-               : quantize_col_blocks<E4m3>(tile, rule, quantized);
+               ? quantize_col_blocks<E5m2>(tile, rule, quantized, rounding, first)
+               : quantize_col_blocks<E4m3>(tile, rule, quantized, rounding, first);
     col = tile.col(thread % OneWayMap::kIterations);
   });
   quantized.store(address_of(args.data) + row * static_cast<u64>(args.data_pitch) + at.first_col,
@@ -171,6 +187,18 @@ HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
                            step_rows, slot.end - slot.begin};
   mn_scales.store(col, block, in_group && in_columns ? byte : kNeutralScale);
   store_padding(mn_scales, col, tile_block, first_block);
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
+  static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
+  static __shared__ OneWayMap::Lds lds;
+  quantize_groups(args, lds);
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp8_groups_random(const RandomGroupsArgs& args) {
+  static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
+  static __shared__ OneWayMap::Lds lds;
+  quantize_groups(args, lds);
 }
 
 }  // namespace hipgemm

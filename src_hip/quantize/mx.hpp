@@ -9,6 +9,7 @@
 #include "common/types.hpp"
 #include "quantize/block_scales.hpp"
 #include "quantize/quantized_row.hpp"
+#include "quantize/rounding.hpp"
 #include "quantize/tile_transpose.hpp"
 
 // row_*: blocks along rows; col_*: down columns, stored transposed. Data, logical scales, scales in
@@ -20,11 +21,17 @@
   X(ptr, col_scale) X(ptr, col_gemm_scale) X(i64, src_row_stride) X(i64, src_col_stride)          \
   X(i64, row_pitch) X(i64, row_scale_pitch) X(i64, col_pitch) X(i64, col_scale_pitch)             \
   X(u32, rows) X(u32, cols) X(u32, in_type) X(u32, element) X(u32, rule) X(u32, hadamard)
+
+// With random numbers: stochastic rounding by a seed, random signs by another one. *_inner: Randomly.
+#define HIPGEMM_RandomMxArgs(X)                                                                   \
+  HIPGEMM_QuantizeMxArgs(X) X(u32, stochastic) X(u32, seed_low) X(u32, seed_high)                 \
+  X(u32, has_signs) X(u32, signs_low) X(u32, signs_high) X(u32, row_inner) X(u32, col_inner)
 // clang-format on
 
 namespace hipgemm {
 
 HIPGEMM_STRUCT(QuantizeMxArgs);
+HIPGEMM_STRUCT(RandomMxArgs);
 
 // The result of one direction: a matrix of `rows` rows of k values, blocks along k. Its logical
 // scales are stored block by block, rows contiguous, as a workgroup makes them: scattered bytes
@@ -93,15 +100,17 @@ struct ColumnValues {
 // which the caller multiplies into the scale; values so small that the product may be rounded are
 // multiplied here. Where sums overflow, smaller values are transformed. Returns the amax of the
 // transformed block.
-template <class Map, class TileValues>
-HIPGEMM_DEVICE u32 read_transformed(const TileValues& values, u32 iteration, Values<16>& x,
-                                    f32& factor) {
+template <class Map, class TileValues, class Rounding>
+HIPGEMM_DEVICE u32 read_transformed(const TileValues& values, u32 iteration,
+                                    const Rounding& rounding, Values<16>& x, f32& factor) {
   values.read(iteration, x);
+  rounding.change_signs(x);
   hadamard_sums(x);
   u32 amax = values_amax<16>(x);
   factor = kHadamardFactor;
   if (amax >= kInfinity) {
     values.read(iteration, x);
+    rounding.change_signs(x);
     scale_values(x, kHadamardDown);
     hadamard_sums(x);
     amax = values_amax<16>(x);
@@ -115,16 +124,19 @@ HIPGEMM_DEVICE u32 read_transformed(const TileValues& values, u32 iteration, Val
   return reduce_lanes<Map::kBlockThreads>(transformed, larger);
 }
 
-template <class Element, class Tile, u32 kFirstIteration, class TileValues>
+template <class Element, class Tile, u32 kFirstIteration, class TileValues, class Rounding>
 HIPGEMM_DEVICE void quantize_pass(const TileValues& values, const BlockedOutput& out,
-                                  ScaleRule rule, bool transforms) {
+                                  ScaleRule rule, bool transforms, const Rounding& rounding) {
   using Map = typename Tile::Map;
   const u32 first = values.first(), row = values.row(0);
   const u64 pitch = out.pitch;
   const QuantizedRow<Element> to(address_of(out.data) + row * pitch, first, out.k);
-  const auto store = [&](u32 iteration, Packed<Element> packed) HIPGEMM_INLINE {
+  const auto store = [&](u32 iteration, f32 multiplier,
+                         const Values<Tile::kValues>& x) HIPGEMM_INLINE {
     const u32 down = TileValues::rows_from_first(kFirstIteration + iteration);
-    if (row + down < out.rows) to.store(down * pitch, packed);
+    const auto packed =
+        rounding.template pack<Element, Tile::kValues>(x, multiplier, row + down, first);
+    if (row + down < out.rows) to.store(down * pitch, nan_by<Element>(multiplier, packed));
   };
   const auto store_scale = [&](u32 byte) HIPGEMM_INLINE {
     out.store_scale<Element>(values.row(kFirstIteration + OwnedIteration<Map>::index()), first,
@@ -137,9 +149,10 @@ HIPGEMM_DEVICE void quantize_pass(const TileValues& values, const BlockedOutput&
       for (u32 iteration = 0; iteration < Map::kBlockThreads; iteration++) {
         Values<16> x;
         f32 factor;
-        const u32 amax = read_transformed<Map>(values, kFirstIteration + iteration, x, factor);
+        const u32 amax =
+            read_transformed<Map>(values, kFirstIteration + iteration, rounding, x, factor);
         const auto scale = BlockScale::of<Element>(amax, rule);
-        store(iteration, quantize_by<Element, 16>(scale.multiplier * factor, x));
+        store(iteration, scale.multiplier * factor, x);
         bytes.take(iteration, scale.byte);
       }
       return store_scale(bytes.value);
@@ -153,38 +166,60 @@ HIPGEMM_DEVICE void quantize_pass(const TileValues& values, const BlockedOutput&
   unrolled<Map::kBlockThreads>([&]<u32 i>(Index<i> iteration) HIPGEMM_INLINE {
     Values<Tile::kValues> x;
     values.read(kFirstIteration + i, x);
-    store(i, quantize_by<Element, Tile::kValues>(scales.multiplier(iteration), x));
+    store(i, scales.multiplier(iteration), x);
   });
   store_scale(scales.owned_byte());
 }
-template <class Element, class Tile, class TileValues>
+template <class Element, class Tile, class TileValues, class Rounding>
 HIPGEMM_DEVICE void quantize_values(const TileValues& values, const BlockedOutput& out,
-                                    ScaleRule rule, bool transforms) {
+                                    ScaleRule rule, bool transforms, const Rounding& rounding) {
   using Map = typename Tile::Map;
   unrolled<Map::kPasses>([&]<u32 pass>(Index<pass>) HIPGEMM_INLINE {
-    quantize_pass<Element, Tile, pass * Map::kBlockThreads>(values, out, rule, transforms);
+    quantize_pass<Element, Tile, pass * Map::kBlockThreads>(values, out, rule, transforms,
+                                                            rounding);
   });
 }
 
-template <class Element, class Tile>
-HIPGEMM_DEVICE void quantize_mx(const QuantizeMxArgs& args, Tile& tile) {
+// The rounding of values along rows, or down columns, from value `first` on.
+template <class Element>
+HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeMxArgs&, bool, u32) {
+  return {};
+}
+template <class Element>
+HIPGEMM_DEVICE Randomly rounding_of(const RandomMxArgs& args, bool down, u32 first) {
+  Randomly made{args.stochastic,
+                down ? args.rows : args.cols,
+                down ? args.col_inner : args.row_inner,
+                {args.seed_low, args.seed_high}};
+  if constexpr (Element::kBits == 4)
+    if (args.has_signs) {
+      made.has_signs = 1;
+      made.signs = random_signs<16>(first, {args.signs_low, args.signs_high});
+    }
+  return made;
+}
+
+template <class Element, class Args, class Tile>
+HIPGEMM_DEVICE void quantize_mx(const Args& args, Tile& tile) {
   const auto rule = static_cast<ScaleRule>(args.rule);
   if (args.row_data)
     quantize_values<Element, Tile>(RowValues<Tile>{tile},
                                    {args.row_data, args.row_scale, args.row_gemm_scale,
                                     args.row_pitch, args.row_scale_pitch, args.rows, args.cols},
-                                   rule, args.hadamard);
+                                   rule, args.hadamard,
+                                   rounding_of<Element>(args, false, tile.at.col()));
   if (!args.col_data) return;
   tile.finish_transpose();
   quantize_values<Element, Tile>(ColumnValues<Tile>{tile},
                                  {args.col_data, args.col_scale, args.col_gemm_scale,
                                   args.col_pitch, args.col_scale_pitch, args.cols, args.rows},
-                                 rule, args.hadamard);
+                                 rule, args.hadamard,
+                                 rounding_of<Element>(args, true, tile.at.row()));
 }
 
 // f(this workgroup's tile). Along K the grid covers whole units of scales.
-template <class From, class Map, u32 kBand, class F>
-HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename Map::Lds& lds, F f) {
+template <class From, class Map, u32 kBand, class Args, class F>
+HIPGEMM_DEVICE void with_mx_tile(const Args& args, typename Map::Lds& lds, F f) {
   const auto covered = [](u32 k) HIPGEMM_INLINE {
     return (k + kUnitElements - 1) / kUnitElements * kUnitElements;
   };
@@ -198,8 +233,8 @@ HIPGEMM_DEVICE void with_mx_tile(const QuantizeMxArgs& args, typename Map::Lds& 
 }
 
 // Tiles of 128 x 128: whole 128-byte lines in both directions.
-template <class From, class Map>
-HIPGEMM_DEVICE void quantize_mxfp8_as(const QuantizeMxArgs& args, typename Map::Lds& lds) {
+template <class From, class Map, class Args>
+HIPGEMM_DEVICE void quantize_mxfp8_as(const Args& args, typename Map::Lds& lds) {
   with_mx_tile<From, Map, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
     if (static_cast<Format>(args.element) == Format::mxfp8_e5m2)
       quantize_mx<E5m2>(args, tile);
@@ -222,11 +257,19 @@ HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
   static __shared__ Map::Lds lds;
   quantize_mxfp8_as<FromF32, Map>(args, lds);
 }
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp8_random(const RandomMxArgs& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E4m3>>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  with_type(args.in_type,
+            [&]<class From>(From) HIPGEMM_INLINE { quantize_mxfp8_as<From, Map>(args, lds); });
+}
 
 // A thread has whole blocks. Tiles are as for mxfp8; 64 rows would make threads that read down
 // columns use the same banks.
-template <class From, class Map>
-HIPGEMM_DEVICE void quantize_mxfp6_as(const QuantizeMxArgs& args, typename Map::Lds& lds) {
+template <class From, class Map, class Args>
+HIPGEMM_DEVICE void quantize_mxfp6_as(const Args& args, typename Map::Lds& lds) {
   with_mx_tile<From, Map, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
     if (static_cast<Format>(args.element) == Format::mxfp6_e3m2)
       quantize_mx<E3m2>(args, tile);
@@ -249,11 +292,19 @@ HIPGEMM_DEVICE void quantize_mxfp6_f32(const QuantizeMxArgs& args) {
   static __shared__ Map::Lds lds;
   quantize_mxfp6_as<FromF32, Map>(args, lds);
 }
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp6_random(const RandomMxArgs& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E2m3>, 64>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  with_type(args.in_type,
+            [&]<class From>(From) HIPGEMM_INLINE { quantize_mxfp6_as<From, Map>(args, lds); });
+}
 
 // Arithmetic takes longer than memory here: small workgroups, and as many values per thread as
 // registers allow, so that address arithmetic weighs less.
-template <class From, class Map>
-HIPGEMM_DEVICE void quantize_mxfp4_as(const QuantizeMxArgs& args, typename Map::Lds& lds) {
+template <class From, class Map, class Args>
+HIPGEMM_DEVICE void quantize_mxfp4_as(const Args& args, typename Map::Lds& lds) {
   with_mx_tile<From, Map, 1>(args, lds,
                              [&](auto& tile) HIPGEMM_INLINE { quantize_mx<E2m1>(args, tile); });
 }
@@ -271,6 +322,14 @@ HIPGEMM_DEVICE void quantize_mxfp4_f32(const QuantizeMxArgs& args) {
   static_assert(Map::is(kThreads, kRows, kCols), "");
   static __shared__ Map::Lds lds;
   quantize_mxfp4_as<FromF32, Map>(args, lds);
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp4_random(const RandomMxArgs& args) {
+  using Map = ThreadMap<64, 128, kValuesOf<E2m1>>;
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ Map::Lds lds;
+  with_type(args.in_type,
+            [&]<class From>(From) HIPGEMM_INLINE { quantize_mxfp4_as<From, Map>(args, lds); });
 }
 
 }  // namespace hipgemm

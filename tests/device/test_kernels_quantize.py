@@ -432,7 +432,7 @@ def dequantize(memory, q, out, gap=0):
         workgroups(rows, cols),
         0,
         *(memory.put(data), memory.put(scale.view(np.uint8)), target, data.shape[1], *strides, dst_pitch),
-        *(rows, cols, QUANTIZED[q.format], FORMATS[out], int(q.hadamard), rows, 1, 0),
+        *(rows, cols, QUANTIZED[q.format], FORMATS[out], int(q.hadamard), rows, 1, 0, 0, 0, 0),
     )
     got = taken(memory, target, rows, dst_pitch, cols * item)
     return np.ascontiguousarray(got).view(TYPES[out])
