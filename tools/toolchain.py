@@ -48,7 +48,7 @@ class Toolchain:
 
     def link(self, sources: Iterable[Path], target: Path) -> None:
         """Object files to code object."""
-        self._make(target, [*self.lld, "-shared", *map(str, sources), "-o", str(target)])
+        self._make(target, [*self.lld, "-shared", "--strip-all", *map(str, sources), "-o", str(target)])
 
     def preprocess(self, text: str) -> str:
         """`text` with src_hip's lists expanded."""
