@@ -158,10 +158,10 @@ class Checks:
         self.add(ValueError, "seed", f"seed must be {required}", shown(seed))
         return None
 
-    def signs(self, x: object, hadamard: bool) -> int | None:
+    def signs(self, x: object, hadamard: object) -> int | None:
         """Parse the seed of random signs, which need a Hadamard transform."""
         found = None if x is None else self.seed("signs", x)
-        if x is not None and not hadamard:
+        if x is not None and isinstance(hadamard, (bool, np.bool_)) and not hadamard:
             self.add(ValueError, "signs", "signs must be None without the Hadamard transform", shown(x))
         return found
 

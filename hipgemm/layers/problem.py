@@ -382,9 +382,10 @@ class LayerChecks(OperandChecks):
     def grad_rounding(self, rounding: object, seed: object, dy: Any) -> None:
         """Check how dy is rounded."""
         self.rounding(rounding, seed)
-        if rounding == "stochastic" and parts(dy):
+        stochastic = isinstance(rounding, str) and rounding == "stochastic"
+        if stochastic and parts(dy):
             self.add(ValueError, "rounding", "rounding must be 'nearest' for a quantized dy", rounding)
-        elif rounding == "stochastic" and not self.recipe.formats:
+        elif stochastic and not self.recipe.formats:
             self.add(ValueError, "rounding", f"rounding must be 'nearest' {self.what}", rounding)
 
     def output_dtype(self, name: str, dtype: Any) -> None:

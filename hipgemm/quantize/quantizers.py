@@ -603,7 +603,7 @@ def _check_mx(
         ndim = None
     found = [axis for axis in (checks.axis(axis, ndim) for axis in axes) if axis is not None]
     checks.option("scaling", scaling, SCALE_RULES)
-    seeds = checks.rounding(rounding, seed), checks.signs(signs, bool(hadamard))
+    seeds = checks.rounding(rounding, seed), checks.signs(signs, hadamard)
     if checks.flag("hadamard", hadamard):
         for axis in found:
             if x.shape[axis] % HADAMARD:
