@@ -265,7 +265,7 @@ def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[R
     """
     kernels = list(kernels)
     fast = [k for k in kernels if serves(k, p)]
-    plain = [k for k in kernels if k.op == PLAIN and p.op.plain and not (p.a.block or p.b.block)]
+    plain = [k for k in kernels if k.op == PLAIN and p.op.plain]
     forced = config.kernel
     forced = PLAIN if forced in [k.name for k in plain] else forced
     why: list[Reason] = []

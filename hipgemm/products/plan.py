@@ -378,6 +378,7 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
         scales = x.scale_strides or (0,) * len(x.shape)
         fixed |= {f"{side}_{row}": x.strides[-2], f"{side}_k": x.strides[-1]}
         fixed |= {f"{side}_scale_{row}": scales[-2], f"{side}_scale_block": scales[-1]}
+        fixed |= {f"{side}_block_rows": x.block[0] if x.block else 0, f"{side}_e8m0": x.e8m0}
         fixed |= _levels(side, batch.pair(x.strides[:-2])) | _levels(f"{side}_scale", batch.pair(scales[:-2]))
         where = ScalePlan() if x.scale_strides else None
         plans.append(OperandPlan(name, None, where))

@@ -5,13 +5,15 @@
 #include "common/hip_device.hpp"
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
+#include "common/quantized_types.hpp"
 #include "common/scale_layout.hpp"
 #include "common/scaled_sum.hpp"
 #include "common/small_float.hpp"
 #include "common/types.hpp"
 
 // All strides are bytes and may be negative; a_k and b_k are between bytes of packed values.
-// Scales: floats for fp8 formats (null is 1), logical e8m0 bytes for MX formats.
+// Scales: floats for fp8 formats (null is 1), logical e8m0 bytes for MX formats. block_rows: if not
+// 0, fp8 has scales for blocks of so many rows and kFp8Block along K; e8m0: these are bytes too.
 // clang-format off
 #define HIPGEMM_PlainArgs(X)                                                                      \
   X(ptr, a) X(ptr, b) X(ptr, c) X(ptr, alpha_ptr) X(ptr, col_scale) X(ptr, bias) X(ptr, a_scale)  \
@@ -20,7 +22,8 @@
   X(i64, c_inner) X(i64, a_scale_row) X(i64, a_scale_block) X(i64, a_scale_outer)                 \
   X(i64, a_scale_inner) X(i64, b_scale_col) X(i64, b_scale_block) X(i64, b_scale_outer)           \
   X(i64, b_scale_inner) X(u32, m) X(u32, n) X(u32, k) X(u32, batch_inner) X(u32, batches)         \
-  X(f32, alpha) X(u32, a_format) X(u32, b_format) X(u32, out_type) X(u32, bias_type)
+  X(f32, alpha) X(u32, a_format) X(u32, b_format) X(u32, out_type) X(u32, bias_type)              \
+  X(u32, a_block_rows) X(u32, a_e8m0) X(u32, b_block_rows) X(u32, b_e8m0)
 // clang-format on
 
 namespace hipgemm {
@@ -38,12 +41,16 @@ HIPGEMM_BOTH constexpr Scaling scaling_of(Format format) {
                 "codes grow with the scales: formats.def");
 #include "common/formats.def"
 
+// Scales that differ along K: none, of MX formats, or of blocks of fp8, which are bytes or floats.
+enum class PlainScales : u32 { none, mx, bytes, floats };
+
 // One operand of one product. Strides are bytes; k_stride is between bytes of packed values.
 struct PlainOperand {
   Format format;
   u64 data, scale;
   i64 row_stride, k_stride, scale_row_stride, scale_block_stride;
-  u32 rows, k;
+  u32 rows, k, block_rows;
+  PlainScales scales;
 };
 
 // A step along K of one operand: one block of scales, which are applied to the sum over the step.
@@ -52,8 +59,10 @@ struct PlainTile {
   static constexpr u32 kPitch = kRows + 4;  // a multiple of 4; lanes along K use different banks
 
   f32 value[kK][kPitch];
-  alignas(16) int exponent[kRows];  // of the scale
-  alignas(16) f32 start[kRows];     // of the sum: NaN where the scale is
+  alignas(16) int exponent[kRows];     // of the scale
+  alignas(16) f32 start[kRows];        // of the sum: NaN where the scale is
+  alignas(16) f32 significand[kRows];  // of the scale; 1 if that is a power of two
+  u32 in_blocks;                       // whether it is that of a block of fp8
 };
 
 // Half of the workgroup's threads load one operand, half the other.
@@ -79,7 +88,9 @@ class PlainLoader {
     address_ = from.data + (tile_row + row_) * row_stride + bytes(k_);
     load_stride_ = along_k_ ? together * kRowStep * row_stride : bytes(together * kKStep);
     step_stride_ = bytes(PlainTile::kK);
-    scale_ = from.scale + (tile_row + thread) * static_cast<u64>(from.scale_row_stride);
+    const u32 row = tile_row + thread;
+    scale_ = from.scale + (from.block_rows > 1 ? row / kFp8Block : row) *
+                              static_cast<u64>(from.scale_row_stride);
   }
 
   // Loads the next step into registers; zero outside the operand.
@@ -101,12 +112,15 @@ class PlainLoader {
         break;
     }
     const u32 thread = thread_index() % kPlainLoaders;
-    if (scaling_of(from_.format) == Scaling::blocks && k_left_ != 0 &&
+    if (from_.scales != PlainScales::none && k_left_ != 0 &&
         thread < smaller(rows_left_, PlainTile::kRows))
-      scale_byte_ = *global<u8>(scale_);
-    scale_ += from_.scale_block_stride;
+      scale_bits_ =
+          from_.scales == PlainScales::floats ? *global<u32>(scale_) : *global<u8>(scale_);
     address_ += step_stride_;
     k_left_ -= smaller(k_left_, PlainTile::kK);
+    step_++;
+    if (from_.scales == PlainScales::mx || step_ % (kFp8Block / PlainTile::kK) == 0)
+      scale_ += from_.scale_block_stride;
   }
 
   // Stores what was fetched into LDS.
@@ -143,8 +157,13 @@ class PlainLoader {
     }
     const u32 thread = thread_index() % kPlainLoaders;
     if (thread >= PlainTile::kRows) return;
-    to_.exponent[thread] = static_cast<int>(scale_byte_) - static_cast<int>(kBias);
-    to_.start[thread] = scale_byte_ == kNanByte ? __builtin_nanf("") : 0.0f;
+    const Factor scale = Factor::of(__builtin_bit_cast(f32, scale_bits_));
+    const bool floats = from_.scales == PlainScales::floats;
+    to_.in_blocks = from_.scales > PlainScales::mx;
+    to_.significand[thread] = floats ? scale.significand : 1.0f;
+    to_.exponent[thread] =
+        floats ? scale.exponent : static_cast<int>(scale_bits_) - static_cast<int>(kBias);
+    to_.start[thread] = !floats && scale_bits_ == kNanByte ? __builtin_nanf("") : 0.0f;
   }
 
  private:
@@ -227,7 +246,7 @@ class PlainLoader {
   bool along_k_;
   u32 row_, k_, rows_left_, k_left_;
   u64 address_, load_stride_, step_stride_, scale_;
-  u32 bits_[kLoads], scale_byte_ = kBias;
+  u32 bits_[kLoads], scale_bits_ = kBias, step_ = 0;
 };
 
 // One thread's square of a tile of C.
@@ -239,6 +258,7 @@ class PlainSquare {
 
   // Adds one step along K: the sum of its products, then scaled.
   HIPGEMM_DEVICE void add(const PlainTile& a, const PlainTile& b) {
+    const bool in_blocks = (a.in_blocks | b.in_blocks) != 0;
     const f32x4 start = four(&b.start[column_]);
     f32x4 sum[kSide];
     for (u32 i = 0; i < kSide; i++) sum[i] = f32x4(a.start[row_ + i]) + start;
@@ -249,7 +269,13 @@ class PlainSquare {
     }
     for (u32 i = 0; i < kSide; i++)
       for (u32 j = 0; j < kSide; j++)
-        sum_[i][j] += times_power_of_two(sum[i][j], a.exponent[row_ + i] + b.exponent[column_ + j]);
+        if (in_blocks) {
+          const f32 scale = a.significand[row_ + i] * b.significand[column_ + j];
+          add_scaled(i, j, sum[i][j] * scale, a.exponent[row_ + i] + b.exponent[column_ + j]);
+        } else {
+          sum_[i][j] +=
+              times_power_of_two(sum[i][j], a.exponent[row_ + i] + b.exponent[column_ + j]);
+        }
   }
 
   HIPGEMM_DEVICE void store(const PlainArgs& args, const PlainOperand& a, const PlainOperand& b,
@@ -275,7 +301,8 @@ class PlainSquare {
 #pragma unroll
       for (u32 i = 0; i < kSide; i++) {
         if (i >= rows) continue;
-        const Factor scales = Factor::of(row_scale[i]) * Factor::of(column_scale[j]);
+        const Factor scales = Factor::of(row_scale[i]) * Factor::of(column_scale[j]) *
+                              Factor{1.0f, sum_exponent_[i][j]};
         store_element(c + (row + i) * static_cast<u64>(args.c_row) +
                           (column + j) * static_cast<u64>(args.c_col),
                       type,
@@ -289,7 +316,7 @@ class PlainSquare {
 
   static HIPGEMM_DEVICE f32x4 load_scales(const PlainOperand& of, u32 first, u32 count) {
     f32x4 scale(1.0f);
-    if (scaling_of(of.format) == Scaling::floats && of.scale)
+    if (scaling_of(of.format) == Scaling::floats && of.scales == PlainScales::none && of.scale)
 #pragma unroll
       for (u32 i = 0; i < kSide; i++)
         if (i < count)
@@ -297,20 +324,35 @@ class PlainSquare {
     return scale;
   }
 
+  // Adds x * 2^exponent: the sum's exponent is that of the largest x so far, so that no x
+  // overflows, and none vanishes beside smaller ones.
+  HIPGEMM_DEVICE void add_scaled(u32 i, u32 j, f32 x, int exponent) {
+    if (x == 0) return;
+    const int own = exponent + exponent_of(x), before = sum_exponent_[i][j];
+    const int most = sum_[i][j] == 0 || own > before ? own : before;
+    sum_[i][j] =
+        times_power_of_two(sum_[i][j], before - most) + times_power_of_two(x, exponent - most);
+    sum_exponent_[i][j] = most;
+  }
+
   const u32 row_ = thread_index() / kAcross * kSide, column_ = thread_index() % kAcross * kSide;
   f32x4 sum_[kSide] = {};
+  int sum_exponent_[kSide][kSide] = {};
 };
 
 struct BatchEntry {
-  u64 outer, inner;
+  u32 outer, inner;
   HIPGEMM_DEVICE u64 in(const void* p, u64 outer_stride, u64 inner_stride) const {
     return p ? reinterpret_cast<u64>(p) + outer * outer_stride + inner * inner_stride : 0;
   }
 };
 
 HIPGEMM_DEVICE PlainOperand operand(const PlainArgs& args, bool is_b, BatchEntry entry) {
+  const auto format = static_cast<Format>(is_b ? args.b_format : args.a_format);
+  const u32 block_rows = is_b ? args.b_block_rows : args.a_block_rows;
+  const bool e8m0 = (is_b ? args.b_e8m0 : args.a_e8m0) != 0;
   return {
-      static_cast<Format>(is_b ? args.b_format : args.a_format),
+      format,
       entry.in(is_b ? args.b : args.a, is_b ? args.b_outer : args.a_outer,
                is_b ? args.b_inner : args.a_inner),
       entry.in(is_b ? args.b_scale : args.a_scale, is_b ? args.b_scale_outer : args.a_scale_outer,
@@ -320,7 +362,12 @@ HIPGEMM_DEVICE PlainOperand operand(const PlainArgs& args, bool is_b, BatchEntry
       is_b ? args.b_scale_col : args.a_scale_row,
       is_b ? args.b_scale_block : args.a_scale_block,
       is_b ? args.n : args.m,
-      args.k};
+      args.k,
+      block_rows,
+      scaling_of(format) == Scaling::blocks ? PlainScales::mx
+      : block_rows == 0                     ? PlainScales::none
+      : e8m0                                ? PlainScales::bytes
+                                            : PlainScales::floats};
 }
 
 // A workgroup computes one tile of C. A grid may have more workgroups than tiles.
@@ -343,7 +390,7 @@ HIPGEMM_DEVICE void plain(const PlainArgs& args) {
   PlainLoader loader(mine, loads_b ? column : row, loads_b ? tile_b : tile_a);
   PlainSquare square;
   loader.fetch();
-  for (u64 k = 0; k < args.k; k += PlainTile::kK) {
+  for (u32 left = args.k; left != 0; left -= smaller(left, PlainTile::kK)) {
     loader.put();
     sync_workgroup();
     loader.fetch();  // in flight while this step is added
