@@ -73,7 +73,7 @@ inline constexpr u32 kPlainThreads = 256, kPlainLoaders = kPlainThreads / 2;
 class PlainLoader {
  public:
   HIPGEMM_DEVICE PlainLoader(const PlainOperand& from, u32 tile_row, PlainTile& to)
-      : from_(from), to_(to), rows_left_(from.rows - tile_row), k_left_(from.k) {
+      : from_(from), to_(to) {
     along_k_ = magnitude(from.k_stride) <= magnitude(from.row_stride);
     const u32 thread = thread_index() % kPlainLoaders;
     const bool in_pairs = from.format == Format::mxfp4_e2m1;
@@ -81,6 +81,8 @@ class PlainLoader {
     const u32 together = in_fours ? 4 : 1, across = PlainTile::kK / together;
     row_ = along_k_ ? thread / across : thread % PlainTile::kRows;
     k_ = (along_k_ ? thread % across : thread / PlainTile::kRows) * together;
+    const u32 rows_left = from.rows - tile_row;
+    rows_from_mine_ = rows_left - smaller(row_, rows_left);
     const u64 row_stride = from.row_stride;
     const auto bytes = [&](u32 k) HIPGEMM_INLINE {
       return (in_fours ? k / 4 * 3 : in_pairs ? k / 2 : k) * static_cast<u64>(from.k_stride);
@@ -89,12 +91,15 @@ class PlainLoader {
     load_stride_ = along_k_ ? together * kRowStep * row_stride : bytes(together * kKStep);
     step_stride_ = bytes(PlainTile::kK);
     const u32 row = tile_row + thread;
+    // What differs between threads is not in scalar registers, of which there are few.
+    scales_ = thread < smaller(rows_left, PlainTile::kRows) ? from.scales : PlainScales::none;
     scale_ = from.scale + (from.block_rows > 1 ? row / kFp8Block : row) *
                               static_cast<u64>(from.scale_row_stride);
   }
 
   // Loads the next step into registers; zero outside the operand.
-  HIPGEMM_DEVICE void fetch() {
+  HIPGEMM_DEVICE void fetch(u32 k_left) {
+    k_left_ = k_left;
     switch (from_.format) {
       case Format::f32:
         fetch_as<u32>();
@@ -111,16 +116,12 @@ class PlainLoader {
         fetch_as<u8>();
         break;
     }
-    const u32 thread = thread_index() % kPlainLoaders;
-    if (from_.scales != PlainScales::none && k_left_ != 0 &&
-        thread < smaller(rows_left_, PlainTile::kRows))
-      scale_bits_ =
-          from_.scales == PlainScales::floats ? *global<u32>(scale_) : *global<u8>(scale_);
+    if (scales_ != PlainScales::none && k_left_ != 0)
+      scale_bits_ = scales_ == PlainScales::floats ? *global<u32>(scale_) : *global<u8>(scale_);
     address_ += step_stride_;
-    k_left_ -= smaller(k_left_, PlainTile::kK);
-    step_++;
-    if (from_.scales == PlainScales::mx || step_ % (kFp8Block / PlainTile::kK) == 0)
-      scale_ += from_.scale_block_stride;
+    constexpr u32 kBlockSteps = kFp8Block / PlainTile::kK;
+    step_ += scales_ == PlainScales::mx ? kBlockSteps : 1;
+    if (step_ % kBlockSteps == 0) scale_ += from_.scale_block_stride;
   }
 
   // Stores what was fetched into LDS.
@@ -158,8 +159,8 @@ class PlainLoader {
     const u32 thread = thread_index() % kPlainLoaders;
     if (thread >= PlainTile::kRows) return;
     const Factor scale = Factor::of(__builtin_bit_cast(f32, scale_bits_));
-    const bool floats = from_.scales == PlainScales::floats;
-    to_.in_blocks = from_.scales > PlainScales::mx;
+    const bool floats = scales_ == PlainScales::floats;
+    if (thread == 0) to_.in_blocks = scales_ > PlainScales::mx;
     to_.significand[thread] = floats ? scale.significand : 1.0f;
     to_.exponent[thread] =
         floats ? scale.exponent : static_cast<int>(scale_bits_) - static_cast<int>(kBias);
@@ -176,17 +177,18 @@ class PlainLoader {
 
   // How many of the thread's values exist.
   HIPGEMM_DEVICE u32 count() const {
-    if (row_ >= rows_left_ || k_ >= k_left_) return 0;
-    return along_k_ ? (rows_left_ - row_ + kRowStep - 1) / kRowStep
+    if (rows_from_mine_ == 0 || k_ >= k_left_) return 0;
+    return along_k_ ? (rows_from_mine_ + kRowStep - 1) / kRowStep
                     : (k_left_ - k_ + kKStep - 1) / kKStep;
   }
 
   template <class Bits>
   HIPGEMM_DEVICE void fetch_as() {
-    if (rows_left_ >= PlainTile::kRows && k_left_ >= PlainTile::kK)
+    const u32 exist = count();
+    if (exist >= kLoads)
       fetch_first<Bits>([](u32) { return true; });
     else
-      fetch_first<Bits>([exist = count()](u32 i) { return i < exist; });
+      fetch_first<Bits>([exist](u32 i) { return i < exist; });
   }
   template <class Bits, class Exists>
   HIPGEMM_DEVICE void fetch_first(Exists exists) {
@@ -217,9 +219,9 @@ class PlainLoader {
     u64 at = address_;
 #pragma unroll
     for (u32 i = 0; i < kLoads / 4; i++) {
-      const u32 row = along_k_ ? row_ + i * 4 * kRowStep : row_;
+      const u32 row = along_k_ ? i * 4 * kRowStep : 0;  // from mine
       const u32 k = along_k_ ? k_ : k_ + i * 4 * kKStep;
-      const u32 bits = row < rows_left_ && k < k_left_ ? smaller(k_left_ - k, 4) * 6 : 0;
+      const u32 bits = row < rows_from_mine_ && k < k_left_ ? smaller(k_left_ - k, 4) * 6 : 0;
       bits_[i] = 0;
 #pragma unroll
       for (u32 byte = 0; byte < 3; byte++)
@@ -244,9 +246,10 @@ class PlainLoader {
   const PlainOperand& from_;
   PlainTile& to_;
   bool along_k_;
-  u32 row_, k_, rows_left_, k_left_;
+  u32 row_, k_, rows_from_mine_, k_left_;  // mine: the first row of this thread
   u64 address_, load_stride_, step_stride_, scale_;
   u32 bits_[kLoads], scale_bits_ = kBias, step_ = 0;
+  PlainScales scales_;
 };
 
 // One thread's square of a tile of C.
@@ -327,8 +330,7 @@ class PlainSquare {
   // Adds x * 2^exponent: the sum's exponent is that of the largest x so far, so that no x
   // overflows, and none vanishes beside smaller ones.
   HIPGEMM_DEVICE void add_scaled(u32 i, u32 j, f32 x, int exponent) {
-    if (x == 0) return;
-    const int own = exponent + exponent_of(x), before = sum_exponent_[i][j];
+    const int before = sum_exponent_[i][j], own = x == 0 ? before : exponent + exponent_of(x);
     const int most = sum_[i][j] == 0 || own > before ? own : before;
     sum_[i][j] =
         times_power_of_two(sum_[i][j], before - most) + times_power_of_two(x, exponent - most);
@@ -389,11 +391,13 @@ HIPGEMM_DEVICE void plain(const PlainArgs& args) {
   const PlainOperand mine = operand(args, loads_b, entry);
   PlainLoader loader(mine, loads_b ? column : row, loads_b ? tile_b : tile_a);
   PlainSquare square;
-  loader.fetch();
-  for (u32 left = args.k; left != 0; left -= smaller(left, PlainTile::kK)) {
+  u32 k_left = args.k;
+  loader.fetch(k_left);
+  while (k_left != 0) {
     loader.put();
     sync_workgroup();
-    loader.fetch();  // in flight while this step is added
+    k_left -= smaller(k_left, PlainTile::kK);
+    loader.fetch(k_left);  // in flight while this step is added
     square.add(tile_a, tile_b);
     sync_workgroup();
   }
