@@ -200,8 +200,8 @@ KERNELS = (
     Mutant(
         "kernel-plain-nan-scale",
         "src_hip/portable",
-        "scale_byte_ == kNanByte",
-        "scale_byte_ > kNanByte",
+        "scale_bits_ == kNanByte",
+        "scale_bits_ > kNanByte",
         (f"{KERNEL_TESTS}_plain.py::test_a_scale_that_is_nan_spoils_its_row",),
         ("plain_gemm",),
     ),

@@ -328,7 +328,7 @@ class PlainSquare {
   }
 
   // Adds x * 2^exponent: the sum's exponent is that of the largest x so far, so that no x
-  // overflows, and none vanishes beside smaller ones.
+  // overflows, and none vanishes where others are smaller.
   HIPGEMM_DEVICE void add_scaled(u32 i, u32 j, f32 x, int exponent) {
     const int before = sum_exponent_[i][j], own = x == 0 ? before : exponent + exponent_of(x);
     const int most = sum_[i][j] == 0 || own > before ? own : before;

@@ -77,14 +77,14 @@ def test_scales_are_those_of_rows(rng):
 
 def test_views_and_copies(rng):
     q = reference.quantize_fp8(wide((130, 300), rng), block=ROWS)
-    turned = q.T
-    assert (turned.block, turned.shape, turned.scale.shape) == ((128, 1), (300, 130), (3, 130))
-    assert turned.mT.block == ROWS
+    transposed = q.T
+    assert (transposed.block, transposed.shape, transposed.scale.shape) == ((128, 1), (300, 130), (3, 130))
+    assert transposed.mT.block == ROWS
     assert q.nbytes == 130 * 300 + 130 * 3 * 4
     assert repr(q) == "ScaledArray(shape=(130, 300), format='fp8_e4m3', block=(1, 128), host)"
     for made in (pickle.loads(pickle.dumps(q)), copy.deepcopy(q), copy.copy(q), hg.asarray(q).get()):
         assert_same(made, q)
-    assert_same(hg.asarray(turned).get(), turned)
+    assert_same(hg.asarray(transposed).get(), transposed)
     assert q.reshape(2, 65, 300).block == ROWS
 
 
