@@ -47,6 +47,12 @@ def quantizers(rng: np.random.Generator) -> None:
         *(hg.quantize_mxfp6(x), hg.quantize_mxfp6(x, format="mxfp6_e3m2")),
         *(hg.quantize_mxfp4(x), hg.quantize_mxfp4(x, hadamard=False)),
     ]
+    random = {"rounding": "stochastic", "seed": 5}
+    made += [
+        *(hg.quantize_fp8(x, **random), hg.quantize_fp8(x, block=(1, 128), **random)),
+        *(hg.quantize_mxfp8(x, **random), hg.quantize_mxfp6(x, **random)),
+        hg.quantize_mxfp4(x, signs=7, **random),
+    ]
     for q in made:
         for dtype in (F32, BF16):
             hg.dequantize(q, dtype=dtype).get()

@@ -74,7 +74,8 @@ struct Mfma16x16x128 {
 };
 
 // bfloat16 A and quantized B. D(16,16) += A(16,128) * B(128,16) by four instructions of 32 along K;
-// elements of B are widened to bfloat16 in registers, exactly.
+// elements of B, times their scale, are converted to bfloat16 in registers: exactly, but for values
+// that bfloat16 does not have, at both ends of its range.
 //   A, B: lane l holds row (column) l % 16, k = 32 * (l / 16) + element, and the scale of these 32.
 //   C, D: as above.
 template <MfmaFormat kB, Scaling kScaling_>

@@ -79,6 +79,8 @@ for source in (x, odd, odd.T):
         hg.dequantize(part).get()
     hg.quantize_mxfp4(source, hadamard=False).get()
     source.T[::2].get()
+offsets = hg.asarray(np.array([0, 33, 33, 70], np.int32))
+hg.quantize_mxfp8(x, axis=0, group_offsets=offsets, rounding="stochastic", seed=3).get()
 narrow = hg.quantize_mxfp4(x, hadamard=False)
 hg.dequantize(hg.quantize_mxfp4(x)).get()
 hg.matmul(hg.quantize_mxfp8(x), narrow.T).get()
