@@ -264,13 +264,16 @@ class PlainSquare {
     const bool in_blocks = (a.in_blocks | b.in_blocks) != 0;
     const f32x4 start = four(&b.start[column_]);
     f32x4 sum[kSide];
+#pragma unroll
     for (u32 i = 0; i < kSide; i++) sum[i] = f32x4(a.start[row_ + i]) + start;
 #pragma unroll 8
     for (u32 k = 0; k < PlainTile::kK; k++) {
       const f32x4 x = four(&a.value[k][row_]), y = four(&b.value[k][column_]);
       for (u32 i = 0; i < kSide; i++) sum[i] = __builtin_elementwise_fma(f32x4(x[i]), y, sum[i]);
     }
+#pragma unroll
     for (u32 i = 0; i < kSide; i++)
+#pragma unroll
       for (u32 j = 0; j < kSide; j++)
         if (in_blocks) {
           const f32 scale = a.significand[row_ + i] * b.significand[column_ + j];
