@@ -165,8 +165,8 @@ def counted_launch(
         if scaled and (QUANTIZED[kernel.b].block or not single):
             blocked = bool(QUANTIZED[kernel.b].block)
             size = gemm_scale_bytes(whole_rows, k) if blocked else 4
-            values[f"{name}_scale"] = memory(size)
-            _hip.clear(values[f"{name}_scale"], size, 0)  # what lay there may be a NaN or huge
+            values[f"{name}_scale"] = scales = memory(size)
+            _hip.clear(scales, size, 0)  # what lay there may be a NaN or huge
             values[f"{name}_scale_step"] = gemm_scale_step(whole_rows) if blocked else 0
     iterations = max(1, -(-k // kernel.tile[2]))
     values["split_tiles"] = iterations + iterations % 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 # Before hipgemm is imported: an allocation of its own for each array, and no larger.
 os.environ["HIPGEMM_POOL"] = "off"
@@ -47,7 +48,7 @@ def quantizers(rng: np.random.Generator) -> None:
         *(hg.quantize_mxfp6(x), hg.quantize_mxfp6(x, format="mxfp6_e3m2")),
         *(hg.quantize_mxfp4(x), hg.quantize_mxfp4(x, hadamard=False)),
     ]
-    random = {"rounding": "stochastic", "seed": 5}
+    random: dict[str, Any] = {"rounding": "stochastic", "seed": 5}
     made += [
         *(hg.quantize_fp8(x, **random), hg.quantize_fp8(x, block=(1, 128), **random)),
         *(hg.quantize_mxfp8(x, **random), hg.quantize_mxfp6(x, **random)),
