@@ -399,7 +399,7 @@ def transpose_quantize_mxfp8(
     TypeError
         If `x` has another type or dtype.
     ValueError
-        For an unknown format or scaling.
+        For an unknown format, scaling or rounding, or a seed that is missing or not used.
 
     Examples
     --------
@@ -407,10 +407,8 @@ def transpose_quantize_mxfp8(
     >>> hg.transpose_quantize_mxfp8(np.ones((64, 3), np.float32))
     ScaledArray(shape=(3, 64), format='mxfp8_e4m3', axis=-1, host)
     """
-    function = "transpose_quantize_mxfp8"
-    transposed = x.T if is_array(x) else x
     options = scaling, format, MXFP8, False, rounding, None
-    return _mx(function, transposed, (-1,), options, seed, stream)[0]
+    return _mx("transpose_quantize_mxfp8", _transposed(x), (-1,), options, seed, stream)[0]
 
 
 def transpose_quantize_mxfp6(
@@ -441,7 +439,7 @@ def transpose_quantize_mxfp6(
     TypeError
         If `x` has another type or dtype.
     ValueError
-        For an unknown format or scaling.
+        For an unknown format, scaling or rounding, or a seed that is missing or not used.
 
     Examples
     --------
@@ -449,10 +447,8 @@ def transpose_quantize_mxfp6(
     >>> hg.transpose_quantize_mxfp6(np.ones((64, 3), np.float32))
     ScaledArray(shape=(3, 64), format='mxfp6_e2m3', axis=-1, host)
     """
-    function = "transpose_quantize_mxfp6"
-    transposed = x.T if is_array(x) else x
     options = scaling, format, MXFP6, False, rounding, None
-    return _mx(function, transposed, (-1,), options, seed, stream)[0]
+    return _mx("transpose_quantize_mxfp6", _transposed(x), (-1,), options, seed, stream)[0]
 
 
 def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32, stream: Any = None) -> Any:
@@ -733,6 +729,11 @@ def _fp8_blocks(
         return made.run(rows.array, handle, number, seed)
 
     return _on_device(function, x, stream, work)
+
+
+def _transposed(x: Input) -> Input:
+    """Give `x.T`; what is no array stays, for the checks to name."""
+    return x.T if is_array(x) else x
 
 
 def _mx(
