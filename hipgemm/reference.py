@@ -599,6 +599,9 @@ def _widened(function: str, x: Array) -> Floats:
 
 # ---- linear layers ---------------------------------------------------------------------------------
 
+# Recipes whose scales belong to blocks, and their formats.
+_IN_BLOCKS = {"fp8_block": "fp8_e4m3", "mxfp8": "mxfp8_e4m3", "mxfp4": "mxfp4_e2m1"}
+
 
 @check.checked_arguments(
     x=check.pair_of(check.operand(2)),
@@ -607,7 +610,7 @@ def _widened(function: str, x: Array) -> Floats:
     bias=check.optional(check.vector),
     w_post_scale=check.optional(check.floats(1, 1)),
     amax=_amax_of_each,
-    recipe=check.one_of("bf16", "fp8", "mxfp8", "mxfp4"),
+    recipe=check.one_of("bf16", "fp8", *_IN_BLOCKS),
     format=check.optional(check.one_of(*FP8, *MXFP8, "mxfp4_e2m1")),
     scaling=check.optional(check.one_of(*SCALE_RULES)),
     hadamard=check.optional(check.flag),
@@ -649,7 +652,7 @@ def linear_products(
         weights["col_scale"] = 1 / w_post_scale.astype(np.float64)
         if isinstance(dy, np.ndarray):
             g = dy.astype(np.float32) * w_post_scale
-    make = _mx_operands if recipe.startswith("mx") else _plain_operands
+    make = _blocked_operands if recipe in _IN_BLOCKS else _plain_operands
     options = {"rounding": rounding, "seed": seed}
     rows, columns = make((x, w, g), recipe, amax, format, scaling, hadamard, options)
     return {
@@ -691,7 +694,7 @@ def _plain_operands(
     return made, made
 
 
-def _mx_operands(
+def _blocked_operands(
     operands: tuple[Any, Any, Any],
     recipe: str,
     amax: Any,
@@ -710,17 +713,19 @@ def _mx_operands(
         "n": _transform(n, hadamard, (w, -2), (g, -1)),
         "m": _transform(m, hadamard, (x, -2), (g, -2)),
     }
-    usual = "mxfp4_e2m1" if recipe == "mxfp4" else "mxfp8_e4m3"
+    usual = _IN_BLOCKS[recipe]
     rows, columns = [], []
     for operand, along, across, form in ((x, "k", "m", None), (w, "k", "n", None), (g, "n", "m", format)):
         options = of_dy if operand is g and isinstance(g, np.ndarray) else {}
+        if recipe == "fp8_block":
+            options = {**options, "block": (128, 128) if operand is w else (1, 128)}
         one = _blocked(operand, -1, form or usual, scaling, transform[along], options)
         rows.append(one)
         if offsets is not None and operand is not w:
             columns.append(_in_groups(one if operand is x else g, offsets, form, scaling, options))
             continue
-        # mxfp8 requantizes the operands of the forward pass; mxfp4 and dy are quantized along both axes.
-        again = recipe == "mxfp8" and operand is not g and isinstance(operand, np.ndarray)
+        # Operands of the forward pass are quantized again; those of mxfp4 and dy along both axes at once.
+        again = recipe != "mxfp4" and operand is not g and isinstance(operand, np.ndarray)
         source = one if again else operand
         columns.append(_blocked(source, -2, form or usual, scaling, transform[across], options))
     return rows, columns
@@ -741,10 +746,13 @@ def _blocked(
     """Return x blocked along an axis; quantized or requantized if needed."""
     for part in x if isinstance(x, tuple) else (x,):
         if isinstance(part, ScaledArray):
-            if part.axis == axis:
+            if part.blocked_along(axis):
                 return part
             x, format = dequantize(part, dtype=FORMATS["bf16"].dtype), part.format
     options = options if scaling is None else {**options, "scaling": scaling}
+    if "block" in options:
+        made = quantize_fp8(x if axis == -1 else np.swapaxes(x, -1, -2), format=format, **options)
+        return made if axis == -1 else made.mT
     if format == "mxfp4_e2m1":
         options = {**options, "hadamard": hadamard}
     return quantize(x, format, axis=axis, **options)
@@ -755,7 +763,7 @@ def _blocked(
     w=check.operand(3),
     dy=check.pair_of(check.operand(2)),
     amax=_amax_of_each,
-    recipe=check.one_of("bf16", "fp8", "mxfp8", "mxfp4"),
+    recipe=check.one_of("bf16", "fp8", *_IN_BLOCKS),
     format=check.optional(check.one_of(*FP8, *MXFP8, "mxfp4_e2m1")),
     scaling=check.optional(check.one_of(*SCALE_RULES)),
     hadamard=check.optional(check.flag),
@@ -789,7 +797,7 @@ def grouped_linear_products(
     _require_layer("grouped_linear_products", x, w, dy)
     _require_groups("grouped_linear_products", group_offsets, x, w.shape[0])
     _require_rounding("grouped_linear_products", rounding, seed)
-    make = _mx_operands if recipe.startswith("mx") else _plain_operands
+    make = _blocked_operands if recipe in _IN_BLOCKS else _plain_operands
     options = {"rounding": rounding, "seed": seed}
     rows, columns = make((x, w, dy), recipe, amax, format, scaling, hadamard, options, group_offsets)
     w = rows[1]
@@ -806,7 +814,10 @@ def _in_groups(
         return columns
     form = format or "mxfp8_e4m3"
     if isinstance(x, ScaledArray):
-        form = x.format if x.format in MXFP8 else "mxfp8_e4m3"
+        form = x.format
         x = dequantize(x, dtype=FORMATS["bf16"].dtype)
+    form = form if form.startswith("mx") else f"mx{form}"
+    form = form if form in MXFP8 else "mxfp8_e4m3"
+    options = {name: value for name, value in options.items() if name != "block"}
     options = options if scaling is None else {**options, "scaling": scaling}
     return quantize_mxfp8(x, axis=0, format=form, group_offsets=offsets, **options)

@@ -69,7 +69,7 @@ def layers(rng: np.random.Generator) -> None:
     out, rows = hg.empty((40, 64), BF16), hg.asarray(np.full(40, 0.5, F32))
     elementwise.rescale("linear", x, out, 0, rows=rows, divide=True)
     np.testing.assert_array_equal(out.get(), (2 * x.get().astype(F32)).astype(BF16))
-    for recipe in ("bf16", "fp8", "mxfp8", "mxfp4"):
+    for recipe in ("bf16", "fp8", "fp8_block", "mxfp8", "mxfp4"):
         _, saved = hg.linear(x, w, bias=np.zeros(48, F32), recipe=recipe)
         hg.linear_backward(dy, saved)
 

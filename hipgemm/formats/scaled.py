@@ -217,6 +217,10 @@ class ScaledArray(AnyArray):
         """Whether scales belong to blocks along an axis, instead of rows or all elements."""
         return self.block is not None or bool(QUANTIZED[self.format].block)
 
+    def blocked_along(self, axis: int) -> bool:
+        """Whether whole blocks of elements along an axis, counted from the end, share a scale."""
+        return self.axis == axis if self.block is None else self.block[axis] > 1
+
     @property
     def T(self) -> ScaledArray:
         """The array with its axes reversed; no copy."""

@@ -52,7 +52,8 @@ def linear(
     w : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
         Weights (N, K), of the same types.
     recipe : str
-        ``"bf16"``, ``"fp8"`` (one scale per tensor), ``"mxfp8"`` or ``"mxfp4"`` (one per 32 elements).
+        ``"bf16"``, ``"fp8"`` (one scale per tensor), ``"fp8_block"`` (one per 128 elements, and per 128 x 128
+        of w), ``"mxfp8"`` or ``"mxfp4"`` (one per 32 elements).
     bias : array (N,), optional
         bfloat16, float16 or float32; added last.
     w_post_scale : float32 array (N,), optional
@@ -85,9 +86,9 @@ def linear(
 
     Notes
     -----
-    A pair is the result of `quantize_both`: an array blocked along its rows, and along its columns. If a
-    quantized argument is not a pair, the backward pass of an MX recipe dequantizes it to bfloat16 and
-    quantizes it along the other axis. docs/use/training.md lists the products of each recipe.
+    A pair is an array blocked along its rows, and along its columns, such as the result of `quantize_both`.
+    If a quantized argument is not a pair, the backward pass of a recipe with blocks dequantizes it to
+    bfloat16 and quantizes it along the other axis. docs/use/training.md lists the products of each recipe.
 
     Examples
     --------
@@ -133,8 +134,8 @@ def linear_backward(
     dy_amax : float, 0-d float32 array or AmaxState, optional
         For fp8: like `x_amax` of `linear`.
     format : str, optional
-        The format of dy: for fp8 ``"fp8_e4m3"`` (the default) or ``"fp8_e5m2"``, for mxfp8 ``"mxfp8_e4m3"``
-        (the default) or ``"mxfp8_e5m2"``.
+        The format of dy: for fp8 and fp8_block ``"fp8_e4m3"`` (the default) or ``"fp8_e5m2"``, for mxfp8
+        ``"mxfp8_e4m3"`` (the default) or ``"mxfp8_e5m2"``.
     rounding, seed
         Of dy, as for `quantize_fp8`: ``"stochastic"`` with another seed for each layer and step. Only for a
         recipe that quantizes, and a dy that is not quantized.
@@ -267,8 +268,8 @@ def grouped_linear_backward(
 
     Notes
     -----
-    dw of mxfp8 uses blocks of 32 rows, and each group begins a new block. mxfp4 has no kernel for that: its
-    dw is computed in mxfp8, from the x that the forward pass quantized.
+    dw of mxfp8 uses blocks of 32 rows, and each group begins a new block. fp8_block and mxfp4 have no kernel
+    for that: their dw is computed in mxfp8, from the x that the forward pass quantized.
 
     Examples
     --------
@@ -350,7 +351,9 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
             dw, divisors = grouped_wgrad(g_columns, x, offsets, dtype=dw_dtype, stream=stream), None
         else:
             dx = with_lead(matmul(g_rows, w, dtype=dtype, stream=stream), layer.lead)
-            if factors is not None and layer.recipe.amax:  # scales times sums may leave float32's range
+            if (
+                factors is not None and layer.recipe.form.scale_dtype == F32.dtype
+            ):  # scales times sums may leave float32's range
                 inverse, divisors = make.powers_of_two(factors)
                 dw = matmul(x.T, g_columns, dtype=F32.dtype, col_scale=inverse, stream=stream).T
             else:

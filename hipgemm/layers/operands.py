@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray, asarray, new, new_padded, upload_async
-from ..formats.elements import BF16, BLOCK, F32
+from ..formats.elements import BF16, BLOCK, BLOCK_SIDE, F32
 from ..formats.scaled import ScaledArray
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
 from .passes import as_type, flat, rescale, sum_rows
@@ -69,17 +69,23 @@ class OperandMaker:
         along_k = flags[0] if flags else recipe.transforms(self.layer.k, self.layer.hadamard)
         x_both = recipe.both_axes and self.layer.wgrad is recipe
         return self._forward_operand(x, x_amax, along_k, x_both), self._forward_operand(
-            w, w_amax, along_k, recipe.both_axes
+            w, w_amax, along_k, recipe.both_axes, weights=True
         )
 
-    def _forward_operand(self, x: Any, amax: Any, along_k: bool, both: bool) -> tuple[Any, SavedArray]:
+    def _forward_operand(
+        self, x: Any, amax: Any, along_k: bool, both: bool, weights: bool = False
+    ) -> tuple[Any, SavedArray]:
         """Return x (or w) for the forward pass, and the array to save for the backward pass."""
         if isinstance(x, tuple):
             return x
         form = self.recipe.form.name
         if both and not isinstance(x, ScaledArray):
             return self.both(x, form, along_k, self.recipe.transforms(x.shape[-2], self.layer.hadamard))
-        made = self.blocked(x, -1, form, along_k) if self.recipe.scaling else self.unblocked(x, form, amax)
+        made = (
+            self.blocked(x, -1, form, along_k, weights=weights)
+            if self.recipe.in_blocks
+            else self.unblocked(x, form, amax)
+        )
         return made, made
 
     def backward(
@@ -92,7 +98,7 @@ class OperandMaker:
         x: Any = saved.x
         w: Any = saved.w
         format, offsets = format or self.recipe.form.name, saved.group_offsets
-        if not self.recipe.scaling:
+        if not self.recipe.in_blocks:
             g = self.unblocked(g, format, amax, rounding)
             return g, g, w, x
         # Both operands of a product must be transformed, or neither.
@@ -105,8 +111,8 @@ class OperandMaker:
             rounding = rounding if isinstance(g, DeviceArray) else {}
             g_rows = self.blocked(g, -1, format, along_n, rounding)
             g_columns = self.blocked_along_m(g, format, along_m, offsets, rounding)
-        w, x = self.blocked(w, -2, format, along_n), self.blocked_along_m(x, format, along_m, offsets)
-        return g_rows, g_columns, w, x
+        w = self.blocked(w, -2, format, along_n, weights=True)
+        return g_rows, g_columns, w, self.blocked_along_m(x, format, along_m, offsets)
 
     def transformed(self, g: Any, axis: int, other: ScaledArray) -> bool:
         """Whether the operands of the product that sums over an axis of g are transformed."""
@@ -136,21 +142,33 @@ class OperandMaker:
         wgrad = self.layer.wgrad
         if isinstance(x, ScaledArray):
             format, x = x.format, self.as_bfloat16(x)
-        if format not in wgrad.formats:
-            format = wgrad.form.name
+        if format not in wgrad.formats:  # the format with the same elements, if there is one
+            format = f"mx{format}" if f"mx{format}" in wgrad.formats else wgrad.form.name
         rule = self.layer.scaling or wgrad.scaling
         return quantize_mxfp8(
             x, axis=0, scaling=rule, format=format, group_offsets=offsets, **rounding, stream=self.stream
         )
 
     def blocked(
-        self, x: Any, axis: int, format: str, hadamard: bool, rounding: Options = NEAREST
+        self,
+        x: Any,
+        axis: int,
+        format: str,
+        hadamard: bool,
+        rounding: Options = NEAREST,
+        *,
+        weights: bool = False,
     ) -> ScaledArray:
         """Return x blocked along an axis, requantized if it is blocked along the other one."""
         if isinstance(x, ScaledArray):
-            if x.axis == axis:
+            if x.blocked_along(axis):
                 return x
             format, x = x.format, self.as_bfloat16(x)
+        if self.recipe.blocks:
+            block = (BLOCK_SIDE if weights else 1), BLOCK_SIDE
+            rows = x if axis == -1 or weights else x.mT
+            made = quantize_fp8(rows, block=block, format=format, **rounding, stream=self.stream)
+            return made if rows is x else made.mT
         if axis == -2 and one_matrix(x):
             return stacked(self.blocked(self.flat(x), axis, format, hadamard), x.shape)
         options = {"axis": axis, "scaling": self.scaling, "stream": self.stream, **rounding}
@@ -165,7 +183,7 @@ class OperandMaker:
         if one_matrix(x):
             rows, columns = self.both(self.flat(x), format, along, across)
             return stacked(rows, x.shape), stacked(columns, x.shape)
-        if x.ndim == 3 or along != across:
+        if x.ndim == 3 or along != across or self.recipe.blocks:
             rows = self.blocked(x, -1, format, along, rounding)
             return rows, self.blocked(x, -2, format, across, rounding)
         options = {"scaling": self.scaling, "stream": self.stream, **rounding}

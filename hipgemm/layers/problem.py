@@ -10,7 +10,18 @@ import numpy.typing as npt
 
 from ..errors import Reason, shown
 from ..formats.arrays import Resident, device_name, is_array
-from ..formats.elements import BF16, F32, QUANTIZED, SCALE_RULES, dtype_names, fnuz_hint, format_of, void_hint
+from ..formats.checks import FP8_BLOCKS
+from ..formats.elements import (
+    BF16,
+    BLOCK_SIDE,
+    F32,
+    QUANTIZED,
+    SCALE_RULES,
+    dtype_names,
+    fnuz_hint,
+    format_of,
+    void_hint,
+)
 from ..formats.groups import offset_reasons, same_offsets
 from ..formats.operand import Operand, operand_of
 from ..formats.operand_checks import OUTPUTS, OperandChecks
@@ -146,7 +157,8 @@ def forward_problem(
     if layer is None:
         return None, reasons
     m, n, k, groups = layer.m, layer.n, layer.k, layer.groups
-    a, b = converted(x, (m, k), layer), converted(w, (n, k) if groups is None else (groups, n, k), layer)
+    a = converted(x, (m, k), layer)
+    b = converted(w, (n, k) if groups is None else (groups, n, k), layer, BLOCK_SIDE)
     dtype = options.get("dtype")
     out, bias = BF16 if dtype is None else format_of(dtype) or BF16, options.get("bias")
     op = MATMUL if groups is None else GROUPED_MATMUL
@@ -154,8 +166,11 @@ def forward_problem(
     return Problem(op, m, n, k, a, b, None, out, col_scale=scaled, bias=added, groups=groups or 0), reasons
 
 
-def converted(q: Any, shape: Shape, layer: Layer) -> Operand:
-    """Describe an operand (.., rows, K) of the forward product, after its conversion."""
+def converted(q: Any, shape: Shape, layer: Layer, block_rows: int = 1) -> Operand:
+    """Describe an operand (.., rows, K) of the forward product, after its conversion.
+
+    `block_rows`: of the blocks that fp8 gets, if the recipe has such.
+    """
     q = first(q)
     form = QUANTIZED[q.format] if isinstance(q, ScaledArray) else layer.recipe.form
     if form is BF16 and isinstance(q, Resident) and q.dtype == BF16.dtype and q.shape == shape:
@@ -163,7 +178,11 @@ def converted(q: Any, shape: Shape, layer: Layer) -> Operand:
     *lead, k = shape
     columns = -(-k * form.bits // (8 * form.itemsize))
     strides = (*contiguous_strides(lead, padded_pitch(columns, form.itemsize)), form.itemsize)
-    return Operand((*lead, columns), strides, form, 0, layer.device or 0, padded=True)
+    block, powers = (block_rows, BLOCK_SIDE) if layer.recipe.blocks else None, False
+    if isinstance(q, ScaledArray) and q.block is not None:
+        block, powers = q.block, q.scale.dtype != F32.dtype
+    device = layer.device or 0
+    return Operand((*lead, columns), strides, form, 0, device, padded=True, block=block, e8m0=powers)
 
 
 def describe_backward(
@@ -257,8 +276,8 @@ class LayerChecks(OperandChecks):
     def _pair(self, name: str, rows: ScaledArray, columns: ScaledArray) -> bool:
         """Check a pair; return whether the recipe allows one and both arrays are matrices of one shape."""
         hint, other = "", self.recipe.group_wgrad
-        if not self.recipe.scaling:
-            hint = "only MX formats need blocks along both axes"
+        if not self.recipe.in_blocks:
+            hint = "only formats with blocks need them along both axes"
         elif other and self.kind.grouped:
             hint = f"weight gradients are computed in {other}"
         if hint:
@@ -277,7 +296,7 @@ class LayerChecks(OperandChecks):
 
     def _quantized(self, name: str, q: ScaledArray, axes: Axes, *, in_groups: bool = False) -> None:
         self.in_memory(name, q)
-        blocks = QUANTIZED[q.format].block > 0
+        mx = QUANTIZED[q.format].block > 0
         one_each = self.kind.grouped and q.ndim == 3 and tuple(q.scale.shape) == (q.shape[0], 1, 1)
         if q.format not in self.recipe.formats:
             known = " or ".join(self.recipe.formats) or dtype_names(OUTPUTS)
@@ -285,15 +304,26 @@ class LayerChecks(OperandChecks):
         elif q.group_offsets is not None and not in_groups:
             required = f"{name} must not be quantized by groups of rows"
             self.add(ValueError, "groups", required, "group_offsets")
-        elif not blocks and q.scale.shape != () and not one_each:
+        elif self.recipe.blocks and not mx:
+            self._fp8_blocks(name, q, axes)
+        elif not mx and q.scale.shape != () and not one_each:
             hint = "a product of the backward pass sums over rows: quantize_fp8(x) without axis"
             got = f"scale.shape={tuple(q.scale.shape)}"
             self.add(ValueError, "axis", f"{name} must have one scale for the tensor", got, hint)
         # An array with more axes is flattened, so blocks along its rows are not possible.
-        elif blocks and q.axis not in (axes if q.ndim == 2 else axes[:1]):
+        elif mx and q.axis not in (axes if q.ndim == 2 else axes[:1]):
             required = f"{name} must be blocked along axis {axes[0]}"
             advice = f"quantize with quantize_{q.format.split('_')[0]}({name}, axis={axes[0]})"
             self.add(ValueError, "axis", required, f"axis={q.axis}", advice)
+
+    def _fp8_blocks(self, name: str, q: ScaledArray, axes: Axes) -> None:
+        """Check that fp8 has blocks along one of the axes."""
+        if q.block is None or not any(q.blocked_along(axis) for axis in (axes if q.ndim == 2 else axes[:1])):
+            required = f"{name} must have blocks of {BLOCK_SIDE} along axis {axes[0]}"
+            got = f"block={q.block}"
+            along = f"{name}" if axes[0] == -1 else f"{name}.T"
+            advice = f"quantize with quantize_fp8({along}, block={FP8_BLOCKS[0]}){along[len(name) :]}"
+            self.add(ValueError, "block", required, got, advice)
 
     def cancel(self, x: Any, w: Any) -> None:
         """Check that both operands of the forward pass are transformed, or neither."""

@@ -48,8 +48,8 @@ class LinearSaved(Saved):
         The recipe.
     x, w : DeviceArray or ScaledArray
         Activations (M, K) and weights (N, K) for the backward pass: in bfloat16 for bf16; the operands of
-        the forward pass for fp8 and mxfp8; for mxfp4 blocked along M and N, unless the arguments were
-        quantized.
+        the forward pass for fp8, fp8_block and mxfp8; for mxfp4 blocked along M and N, unless the arguments
+        were quantized.
     w_post_scale : DeviceArray or None
         The factors of the columns of y.
     """

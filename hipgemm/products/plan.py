@@ -236,7 +236,7 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
     plan = ScalePlan(
         gemm_scale_step(ordered),
         blocked=True,
-        cache_key=scale_order(k_tile) + ("" if not lead else " many" if together else " each"),
+        cache_key=scale_order(k_tile) + _view(x) + ("" if not lead else " many" if together else " each"),
         starts=starts,
         nbytes=each * len(starts),
         # A kernel reads whole rows of scales from the start of a matrix, so it may read past the last matrix.
@@ -246,6 +246,11 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
         else None,
     )
     return plan, spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
+
+
+def _view(x: Operand) -> str:
+    """What distinguishes an array from its transpose in a cache key: blocks of 128 x 128 serve both."""
+    return f" {x.shape[-2:]} {x.scale_strides[-2:]}" if x.block else ""
 
 
 def _float_scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
@@ -262,7 +267,7 @@ def _float_scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
     plan = ScalePlan(
         gemm_scale_step(rows),
         blocked=True,
-        cache_key=f"gemm float{' each' if lead else ''}",
+        cache_key=f"gemm float{_view(x)}{' each' if lead else ''}",
         starts=starts,
         nbytes=each * len(starts),
         order=bind_float_scale_order(device, (strides[-2], strides[-1]), rows, k, row_block, x.e8m0)

@@ -27,8 +27,12 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        ({"recipe": "fp16"}, ValueError, "recipe must be one of bf16, fp8, mxfp8, mxfp4; got 'fp16'"),
-        ({"recipe": None}, TypeError, "recipe must be one of bf16, fp8, mxfp8, mxfp4; got None"),
+        (
+            {"recipe": "fp16"},
+            ValueError,
+            "recipe must be one of bf16, fp8, fp8_block, mxfp8, mxfp4; got 'fp16'",
+        ),
+        ({"recipe": None}, TypeError, "recipe must be one of bf16, fp8, fp8_block, mxfp8, mxfp4; got None"),
         (
             {"x": [1.0]},
             TypeError,
@@ -102,6 +106,24 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
             "w must be blocked along axis -1; got axis=-2; quantize with quantize_mxfp8(w, axis=-1)",
         ),
         ({"recipe": "fp8", "x": PAIR}, TypeError, "x must not be a pair for recipe fp8"),
+        (
+            {"recipe": "fp8_block", "x": FP8},
+            ValueError,
+            "x must have blocks of 128 along axis -1; got block=None; quantize with quantize_fp8(x, block=",
+        ),
+        (
+            {"recipe": "fp8_block", "w": reference.quantize_fp8(W.T, block=(1, 128)).T},
+            ValueError,
+            "w must have blocks of 128 along axis -1; got block=(128, 1)",
+        ),
+        ({"recipe": "fp8_block", "x": MX8}, TypeError, "x must be fp8_e4m3 or fp8_e5m2 for recipe fp8_block"),
+        ({"recipe": "fp8_block", "scaling": "even"}, ValueError, "scaling must be None for recipe fp8_block"),
+        ({"recipe": "fp8_block", "x_amax": 1.0}, ValueError, "x_amax must be None for recipe fp8_block"),
+        (
+            {"recipe": "fp8", "x": reference.quantize_fp8(X, block=(1, 128))},
+            ValueError,
+            "x must have one scale for the tensor; got scale.shape=(4, 1)",
+        ),
         ({"recipe": "mxfp8", "x": PAIR[::-1]}, ValueError, "x[0] must be blocked along axis -1; got axis=-2"),
         (
             {"recipe": "mxfp8", "x": (PAIR[0], PAIR[1].T)},
@@ -227,7 +249,8 @@ def test_can_use(recipe):
     answer = can_use("linear", np.ones((2, 50, 64), F32), W, recipe=recipe, bias=np.ones(8, F32))
     assert answer, answer
     assert answer.kernel is not None
-    assert answer.kernel.startswith(f"gemm_{recipe}")
+    assert answer.kernel.startswith(f"gemm_{recipe.removesuffix('_block')}")
+    assert ("_block_" in answer.kernel) == (recipe == "fp8_block")
     answer = can_use("linear", X, W[:, :3], recipe=recipe, x_amax="big")
     assert [r.kind for r in answer.reasons] == [ValueError, TypeError if recipe == "fp8" else ValueError]
     with pytest.raises(TypeError, match=r"can_use: linear: got an unexpected keyword argument 'recipes'"):
@@ -239,7 +262,8 @@ def test_can_use_grouped_linear(recipe):
     x, w, offsets = np.ones((50, 64), F32), np.ones((2, 48, 64), F32), np.array([0, 20, 50])
     answer = can_use("grouped_linear", x, w, offsets, recipe=recipe)
     assert answer.kernel is not None, answer
-    assert answer.kernel.startswith(f"grouped_matmul_{recipe}")
+    assert answer.kernel.startswith(f"grouped_matmul_{recipe.removesuffix('_block')}")
+    assert ("_block_" in answer.kernel) == (recipe == "fp8_block")
     answer = can_use("grouped_linear", x, w[..., :3], offsets + 1, recipe=recipe, dtype=np.int8)
     assert [r.code for r in answer.reasons] == ["shape", "dtype", "offsets"], answer
     answer = can_use("grouped_linear", x, w, offsets, recipe=recipe, arch="gfx942")

@@ -69,6 +69,16 @@ def test_powers_of_two_take_the_matrix_instruction(blocks, rng):
     check(a, operand((270, 520), blocks[1], rng))
 
 
+@pytest.mark.parametrize("powers", [False, True])
+def test_squares_serve_both_axes(powers, rng):
+    """The scales that a product keeps in the order of its kernel are of one axis."""
+    w = hg.asarray(operand((150, 260), SQUARES, rng, powers=powers))
+    x, dy = (operand((40, n), SQUARES, rng, powers=powers) for n in (260, 150))
+    for _ in range(2):
+        assert_gemm_close(hg.matmul(hg.asarray(x), w.T, dtype=F32).get(), x, w.get().T)
+        assert_gemm_close(hg.matmul(hg.asarray(dy), w, dtype=F32).get(), dy, w.get())
+
+
 def test_batches(rng):
     a, b = operand((3, 40, 256), ROWS, rng), operand((3, 150, 256), SQUARES, rng)
     assert_gemm_close(hg.matmul(a, b.mT, dtype=F32), a, b.mT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -11,14 +12,13 @@ import pytest
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats.elements import QUANTIZED
 from hipgemm.formats.scaled import group_blocks
 from hipgemm.layers import passes
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 pytestmark = pytest.mark.matrix
-RECIPES = ("bf16", "fp8", "mxfp8", "mxfp4")
+RECIPES = ("bf16", "fp8", "fp8_block", "mxfp8", "mxfp4")
 LENGTHS = [[33, 95], [0, 64, 0, 32, 1], [128], [17, 0, 0, 50, 31, 3]]
 TAIL = 9  # rows after the last group
 
@@ -42,8 +42,10 @@ def part(q, rows, group, count):
         if q.group_offsets is not None:
             blocks = group_blocks(q.group_offsets)
             scale = scale[blocks[group] : blocks[group + 1]]
-        elif QUANTIZED[q.format].block:
+        elif q.in_blocks:
             scale = scale[rows]
+    if q.block is not None:
+        return hg.ScaledArray(data, scale, q.format, block=q.block)
     return hg.ScaledArray(data, scale, q.format, axis=q.axis, hadamard=q.hadamard)
 
 
@@ -105,6 +107,8 @@ def test_exact_grids_are_bit_equal(recipe, rng):
     """Minus one, zero and one are exact in every format, and so are their sums."""
     offsets = np.array([0, 33, 33, 96, 100], np.int32)
     x, w, dy = (exact_grid(s, rng, dtype=F32, bits=1) for s in ((110, 64), (4, 32, 64), (110, 32)))
+    if recipe == "fp8_block":
+        x[:, 0] = w[:, 0, 0] = dy[:, 0] = 1.75  # 448 / 256, in each block
     amax = 448 / 256 if recipe == "fp8" else None
     options = {"hadamard": False} if recipe == "mxfp4" else {}
     y, saved = hg.grouped_linear(x, w, offsets, recipe=recipe, dtype=F32, x_amax=amax, w_amax=amax, **options)
@@ -155,7 +159,12 @@ def test_delayed_scaling(rng):
 @pytest.mark.parametrize("recipe", RECIPES[1:])
 def test_quantized_operands(recipe, rng):
     x, w, dy, offsets = inputs([33, 31], 32, 64, rng)
-    quantize = {"fp8": hg.quantize_fp8, "mxfp8": hg.quantize_mxfp8, "mxfp4": hg.quantize_mxfp4}[recipe]
+    quantize = {
+        "fp8": hg.quantize_fp8,
+        "fp8_block": partial(hg.quantize_fp8, block=(1, 128)),
+        "mxfp8": hg.quantize_mxfp8,
+        "mxfp4": hg.quantize_mxfp4,
+    }[recipe]
     for names in (("w",), ("dy",), ("x", "w", "dy")):
         a, b, c = (
             quantize(hg.asarray(v)) if name in names else hg.asarray(v)
@@ -201,7 +210,7 @@ def test_as_a_loop_over_experts(recipe, rng):
         options = {"rtol": 1e-5, "atol": 1e-4}  # another order of the same float32 sums
         np.testing.assert_allclose(y[begin:end], own, **options)
         np.testing.assert_allclose(grads.dx[begin:end], right.dx, **options)
-        if recipe != "mxfp4":  # whose dw is computed in mxfp8 here
+        if recipe not in ("fp8_block", "mxfp4"):  # whose dw is computed in mxfp8 here
             np.testing.assert_allclose(grads.dw[g], right.dw, **options)
 
 
@@ -212,7 +221,8 @@ def test_nothing_is_copied(recipe, rng):
     _, saved = hg.grouped_linear(x, w, offsets, recipe=recipe)
     hg.grouped_linear_backward(dy, saved)
     used = hg.usage()
-    assert not used.copies
+    copies = {name: reason for _, name, reason in used.copies}
+    assert copies == ({"w": "K not contiguous"} if recipe == "fp8_block" else {})
     assert sum(n for name, n in used.kernels.items() if name.startswith("grouped_")) == 3
 
 
@@ -265,6 +275,7 @@ def test_saved_reports_its_bytes(rng):
     sizes = {
         "bf16": (64 * 64 * 2, 2 * 48 * 64 * 2),
         "fp8": (64 * 64 + 4, 2 * 48 * 64 + 4),
+        "fp8_block": (64 * 68, 2 * (48 * 64 + 4)),
         "mxfp8": (64 * 66, 2 * 48 * 66),
         "mxfp4": (64 * 34, 2 * 64 * (24 + 2)),
     }

@@ -193,7 +193,7 @@ def test_calls_with_cached_plans(rng):
 # ---- layers ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", ["fp8", "mxfp8", "mxfp4"])
+@pytest.mark.parametrize("recipe", ["fp8", "fp8_block", "mxfp8", "mxfp4"])
 def test_layers_round_dy(recipe, rng):
     x, w, dy = (rng.standard_normal(shape).astype(np.float32) for shape in ((64, 96), (80, 96), (64, 80)))
     options = {"dtype": np.float32, "dw_dtype": np.float32}
@@ -209,7 +209,7 @@ def test_layers_round_dy(recipe, rng):
     np.testing.assert_array_equal(again.dx, got.dx)
 
 
-@pytest.mark.parametrize("recipe", ["fp8", "mxfp8", "mxfp4"])
+@pytest.mark.parametrize("recipe", ["fp8", "fp8_block", "mxfp8", "mxfp4"])
 def test_layers_of_groups_round_dy(recipe, rng):
     x, w, dy = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 64), (2, 48, 64), (70, 48)))
     offsets = np.array([0, 33, 70], np.int32)
