@@ -25,7 +25,7 @@ from instances import Instance, instances_for, is_gemm
 from limits import faults, file_faults
 from probe import find_toolchain
 from report import rows, table
-from tables import read_formats
+from tables import read_codes
 from toolchain import ROOT, SOURCE, BuildError, Toolchain, reason
 
 OUTPUT = ROOT / "hipgemm" / "kernels"
@@ -82,7 +82,7 @@ def build(tools: Toolchain, demo: bool = False) -> tuple[dict[str, Any], dict[st
     manifest: dict[str, Any] = {
         "version": 1,
         "compiler": tools.version(),
-        **read_formats().codes(),
+        **read_codes(),
         "archs": {},
     }
     files: dict[str, bytes] = {}

@@ -16,7 +16,7 @@ from archs import ARCHS
 from instances import instances_for, unit_source
 from kernels import OUTPUT, write
 from probe import find_toolchain
-from tables import read_formats
+from tables import read_codes
 from toolchain import BuildError, Toolchain, run
 
 CHIP, WAVE = "sm_90a", 32
@@ -44,7 +44,7 @@ def build(tools: Toolchain) -> tuple[dict[str, Any], bytes]:
     return {
         "version": 1,
         "compiler": tools.version(),
-        **read_formats().codes(),
+        **read_codes(),
         "archs": {CHIP: entry},
     }, content
 

@@ -1,4 +1,7 @@
-"""The rows of src_hip/common/formats.def and src_hip/instances.def, which say what their fields mean."""
+"""The rows of formats.def and activations.def (src_hip/common), and of src_hip/instances.def.
+
+The files say what their fields mean.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,18 @@ class ScaleRule(NamedTuple):
 
     name: str
     code: str
+
+
+class Activation(NamedTuple):
+    """An activation."""
+
+    name: str
+    code: str
+    struct: str
+
+
+class GluActivation(Activation):
+    """A function of gate and up."""
 
 
 class Pair(NamedTuple):
@@ -196,7 +211,7 @@ class FormatTables:
     scale_rules: dict[str, ScaleRule]
 
     def codes(self) -> dict[str, dict[str, int]]:
-        """The manifest's codes of formats and scale rules."""
+        """Their codes."""
         return {
             "formats": {name: int(row.code) for name, row in self.formats.items()},
             "scale_rules": {name: int(row.code) for name, row in self.scale_rules.items()},
@@ -216,6 +231,19 @@ def read_formats() -> FormatTables:
     formats: list[Format | ScaledFormat] = [*table.rows(Format), *scaled]
     rules = {row.name: row for row in table.rows(ScaleRule)}
     return FormatTables(elements, {row.name: row for row in formats}, rules)
+
+
+def read_activations() -> list[Activation]:
+    """Read activations.def."""
+    path = SOURCE / "common" / "activations.def"
+    table = Table(path.name, path.read_text(), (Activation, GluActivation))
+    return [*table.rows(Activation), *table.rows(GluActivation)]
+
+
+def read_codes() -> dict[str, dict[str, int]]:
+    """The manifest's codes of formats, scale rules and activations."""
+    activations = {row.name: int(row.code) for row in read_activations()}
+    return {**read_formats().codes(), "activations": activations}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KernelNotFoundError
+from ..formats.activations import ACTIVATIONS, GLU_ACTIVATIONS
 from ..formats.elements import FORMATS, QUANTIZED, SCALE_RULES, named_format
 
 KERNEL_DIR = Path(__file__).parent
@@ -69,15 +70,20 @@ _KERNEL_FIELDS = [field.name for field in fields(Kernel)]
 
 @dataclass(frozen=True)
 class Codes:
-    """The kernels' enumeration of formats and scale rules, by name."""
+    """The kernels' enumeration of formats, scale rules and activations, by name."""
 
     formats: Mapping[str, int]
     scale_rules: Mapping[str, int]
+    activations: Mapping[str, int]
 
     @property
     def missing(self) -> list[str]:
         """Names of the package that the enumeration lacks."""
-        wanted = (((*FORMATS, *QUANTIZED), self.formats), (SCALE_RULES, self.scale_rules))
+        wanted = (
+            ((*FORMATS, *QUANTIZED), self.formats),
+            (SCALE_RULES, self.scale_rules),
+            ((*ACTIVATIONS, *GLU_ACTIVATIONS), self.activations),
+        )
         return [name for names, codes in wanted for name in names if name not in codes]
 
 
@@ -124,7 +130,7 @@ def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
     del stamp  # part of the cache's key only
     try:
         read = json.loads(path.read_text())
-        codes = Codes(dict(read.get("formats", {})), dict(read.get("scale_rules", {})))
+        codes = Codes(*(dict(read.get(kind.name, {})) for kind in fields(Codes)))
         built = {arch: _code_object(arch, entry, path, codes) for arch, entry in read["archs"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise KernelNotFoundError(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hipgemm.errors import KernelNotFoundError
+from hipgemm.formats.activations import ACTIVATIONS, GLU_ACTIVATIONS
 from hipgemm.formats.elements import BF16, FORMATS, MXFP4_E2M1, QUANTIZED, SCALE_RULES
 from hipgemm.kernels.launch import Function, pack_format
 from hipgemm.kernels.manifest import Argument, Codes, load_manifest
@@ -49,13 +50,22 @@ def test_formats_are_those_of_the_package():
     assert tuple(read.scale_rules) == SCALE_RULES
 
 
+def test_activations_are_those_of_the_package():
+    """And `none`, which has code 0: of arguments that are not given."""
+    rows = tables.read_activations()
+    glu = [row.name for row in rows if isinstance(row, tables.GluActivation)]
+    assert glu == list(GLU_ACTIVATIONS)
+    assert [row.name for row in rows] == ["none", *ACTIVATIONS, *glu]
+    assert rows[0].code == "0"
+
+
 def test_the_manifest_has_their_codes():
-    codes = tables.read_formats().codes()
+    codes = tables.read_codes()
     assert {kind: MANIFEST[kind] for kind in codes} == codes
     for kind in codes.values():
         assert len(set(kind.values())) == len(kind)
     built = load_manifest()["gfx950"].codes
-    assert (dict(built.formats), dict(built.scale_rules)) == (codes["formats"], codes["scale_rules"])
+    assert {kind: dict(getattr(built, kind)) for kind in codes} == codes
 
 
 def test_arguments_are_packed_by_the_codes_of_the_manifest():
@@ -63,14 +73,15 @@ def test_arguments_are_packed_by_the_codes_of_the_manifest():
     args = tuple(
         Argument(name, "u32", 4 * i, 4) for i, name in enumerate(("out_type", "element", "rule", "m"))
     )
-    codes = Codes({"bf16": 70, "mxfp4_e2m1": 71}, {"even": 72})
+    codes = Codes({"bf16": 70, "mxfp4_e2m1": 71}, {"even": 72}, {})
     kernel = Function("kernel", None, 64, (1,), args, struct.Struct(pack_format(args)), codes)
     packed = kernel.pack({"m": 73, "rule": "even", "element": MXFP4_E2M1, "out_type": BF16})
     assert struct.unpack("<4I", packed) == (70, 71, 72, 73)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("formats", "mxfp8_e5m2"), ("formats", "f32"), ("scale_rules", "rceil")]
+    ("kind", "name"),
+    [("formats", "mxfp8_e5m2"), ("formats", "f32"), ("scale_rules", "rceil"), ("activations", "silu")],
 )
 def test_kernels_without_a_format_are_of_another_version(tmp_path, kind, name):
     codes = {**MANIFEST, kind: {key: code for key, code in MANIFEST[kind].items() if key != name}}
@@ -83,9 +94,11 @@ def test_kernels_without_a_format_are_of_another_version(tmp_path, kind, name):
 
 
 def test_kernels_from_before_there_were_codes(tmp_path):
-    old = {key: part for key, part in MANIFEST.items() if key not in ("formats", "scale_rules")}
+    old = {key: part for key, part in MANIFEST.items() if key not in tables.read_codes()}
     (tmp_path / "manifest.json").write_text(json.dumps(old))
-    with pytest.raises(KernelNotFoundError, match=r"another version of hipgemm, without bf16, .*, even; run"):
+    with pytest.raises(
+        KernelNotFoundError, match=r"another version of hipgemm, without bf16, .*, even, .*; "
+    ):
         load_manifest(tmp_path)
 
 
