@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..errors import InterchangeError, Reason, fault, requirement, shown, value_or_raise
 from ..formats.arrays import Resident, array_hint, is_array, layout_number
-from ..formats.checks import Checks, read_shape, require_axes
+from ..formats.checks import Checks, checked, read_shape, require_axes
 from ..formats.elements import BF16, format_of, read_dtype, round_once
 from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import byte_range, contiguous_strides, padded_pitch, restride, swap_last_axes
@@ -107,8 +107,12 @@ class DeviceArray(Resident):
     def ptr(self) -> int:
         """Address of the first element."""
         if not self._block.ptr:
-            raise ValueError("DeviceArray: the array was freed")
+            self._require_memory("DeviceArray")
         return self._address
+
+    def _require_memory(self, function: str) -> None:
+        """Raise if its memory was freed."""
+        checked(function, lambda checks: checks.in_memory("the array", self))
 
     @property
     def freed(self) -> bool:
@@ -163,6 +167,7 @@ class DeviceArray(Resident):
         >>> x.reshape(-1, 4).shape
         (6, 4)
         """
+        self._require_memory("DeviceArray.reshape")
         extents = read_shape("DeviceArray.reshape", shape, self.size)
         strides = restride(self.shape, self.strides, extents)
         if strides is None:
@@ -262,6 +267,7 @@ class DeviceArray(Resident):
         >>> hg.zeros((2, 3), np.float32).view(np.uint8)
         DeviceArray(shape=(2, 12), dtype=uint8, device=0)
         """
+        self._require_memory("DeviceArray.view")
         to, item = value_or_raise("DeviceArray.view", parse_dtype(dtype)), self.dtype.itemsize
         shape, strides = self.shape, self.strides
         if to.itemsize != item:
@@ -298,14 +304,14 @@ class DeviceArray(Resident):
         >>> hg.zeros(2, np.float32).get()
         array([0., 0.], dtype=float32)
         """
+        self._require_memory("get")
         if out is None:
             out = np.empty(self.shape, self.dtype)
         else:
             self._check_target(out)
-        address = self.ptr
         if self.size:
             with _hip.on_device(self.device):
-                download(address, self.shape, self.strides, out, self._block.stream())
+                download(self._address, self.shape, self.strides, out, self._block.stream())
         return out
 
     def _check_target(self, out: object) -> None:
@@ -331,7 +337,7 @@ class DeviceArray(Resident):
         >>> x.get()
         Traceback (most recent call last):
         ...
-        ValueError: DeviceArray: the array was freed
+        ValueError: get: the array must be in memory; got an array that was freed
         """
         if count := sum(export() is not None for export in self._block.exports):
             raise fault(BufferError, "free", "no other library may hold the array", f"{count} exports")
@@ -355,6 +361,7 @@ class DeviceArray(Resident):
         Work on the consumer's `stream` runs after all work on the array; with -1 the consumer must wait.
         For a library without bfloat16 or fp8, export bytes: ``library.from_dlpack(x.view(np.uint8))``.
         """
+        self._require_memory("__dlpack__")
         if dl_device is not None and tuple(dl_device) == (_dlpack.CPU, 0):
             return self._export_host(max_version, copy)
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
@@ -399,6 +406,7 @@ class DeviceArray(Resident):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The interface that CuPy, Numba and PyTorch use. It has no bfloat16: use DLPack for that."""
+        self._require_memory("__cuda_array_interface__")
         if self.dtype.isbuiltin != 1:
             required, advice = "dtype must be a NumPy dtype", "use DLPack, or .view(np.uint8)"
             raise fault(InterchangeError, "__cuda_array_interface__", required, self.dtype, advice)

@@ -298,7 +298,8 @@ def assemble(
             checks.wrong_type("comm", "an mpi4py communicator or None", comm)
         elif not listed:
             checks.wrong_type("parts", "a list or tuple of one or more arrays", parts)
-        known = [x for x in listed if check_part(checks, "a part", x)]
+        names = ["parts"] if ranks else [f"parts[{i}]" for i in range(len(listed))]
+        known = [x for name, x in zip(names, listed, strict=True) if check_part(checks, name, x)]
         if ranks is None and any(_array_device(x) is None for x in known):
             checks.add(TypeError, "residency", "each part must be on a device", "one on the host")
         along = None if axis is None else checks.axis(axis, len(known[0].shape) if known else None)

@@ -72,6 +72,8 @@ def in_order(offsets: npt.NDArray[Any], rows: int) -> bool:
 def same_offsets(x: Any, y: Any) -> bool:
     """Whether two arrays are the same offsets: equal on the host, or the same device memory."""
     if isinstance(x, Resident) and isinstance(y, Resident):
+        if x.freed or y.freed:
+            return x is y
         return x.ptr == y.ptr and x.shape == y.shape and x.device == y.device
     if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
         return bool(np.array_equal(x, y))

@@ -21,7 +21,7 @@ from .arrays import (
     is_array,
     layout_number,
 )
-from .checks import FP8_BLOCKS, Checks, python_number, read_shape, require_axes
+from .checks import FP8_BLOCKS, Checks, checked, python_number, read_shape, require_axes
 from .elements import (
     BLOCK,
     BLOCK_SIDE,
@@ -267,6 +267,7 @@ class ScaledArray(AnyArray):
         (6, 64)
         """
         function = "ScaledArray.reshape"
+        checked(function, lambda checks: checks.in_memory("the array", self))
         extents = read_shape(function, shape, math.prod(self.shape))
         if not self.scale.shape:
             scale, data_shape = self.scale, extents
@@ -312,6 +313,7 @@ class ScaledArray(AnyArray):
 
     def get(self) -> ScaledArray:
         """Copy to the host, where each element of fewer than 8 bits takes one byte."""
+        checked("ScaledArray.get", lambda checks: checks.in_memory("the array", self))
         form = QUANTIZED[self.format]
         data, scale, amax, offsets = map(_on_host, (self.data, self.scale, self.amax, self.group_offsets))
         if data.dtype == _U8:

@@ -373,11 +373,11 @@ class LayerChecks(OperandChecks):
             if value.shape != ():
                 self.add(ValueError, "shape", f"{name}.shape must be ()", value.shape)
             self.magnitudes(name, value)
-        elif not (hasattr(value, "current") and hasattr(value, "step")):
+        elif not (hasattr(type(value), "current") and hasattr(type(value), "step")):
             self.magnitude(name, value, "a number, a float32 array or an AmaxState")
             return
         else:
-            self.in_memory(name, value.current)
+            self.in_memory(name, value)
         device, expected = getattr(value, "device", None), array_device(x)
         if isinstance(device, int) and expected is not None and device != expected:
             self.add(TypeError, "residency", f"{name} must be on device {expected}", device_name(device))

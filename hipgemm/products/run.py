@@ -463,17 +463,17 @@ def _read_scales(
 
 def _block_scales(where: ScalePlan, q: ScaledArray, stream: int) -> tuple[hip.Block, int]:
     """Return the reordered block scales and their address; they are cached at the first product."""
+    scale, source_ptr = q.scale, q.scale.ptr  # must not be freed, though they are not read again
     found: tuple[hip.Block, int] | None = q._kernel_scales.get(where.cache_key)
     if found is not None and found[0].ptr:
         found[0].begin_read(stream)
         return found
-    scale = q.scale
     block = hip.allocate(where.nbytes + where.padding, scale.device, stream)
     hip.clear(block.ptr + where.nbytes, where.padding, stream)
     scale._block.begin_read(stream)
     if where.order is not None:
         for source, target in where.starts:
-            where.order.launch(stream, (scale.ptr + source, block.ptr + target))
+            where.order.launch(stream, (source_ptr + source, block.ptr + target))
     found = q._kernel_scales[where.cache_key] = block, block.ptr
     return found
 
@@ -482,13 +482,13 @@ def _group_scales(
     plan: Plan, q: ScaledArray, offsets: DeviceArray, stream: int, temporaries: list[hip.Block]
 ) -> int:
     """Return the address of MX scales along the columns of groups of rows."""
+    scale, scale_ptr = q.scale, q.scale.ptr  # as in `_block_scales`
     cached: tuple[hip.Block, int] | None = q._kernel_scales.get("groups")
     if cached is not None and cached[0].ptr:
         cached[0].begin_read(stream)
         temporaries.append(cached[0])
         return cached[1]
     rows, columns = q.shape
-    scale = q.scale
     block = hip.allocate(group_scale_bytes(rows, columns, plan.problem.groups), scale.device, stream)
     temporaries.append(block)
     scale._block.begin_read(stream)
@@ -498,7 +498,7 @@ def _group_scales(
         kernel,
         group_slots(rows, plan.problem.groups, _GROUP_UNIT) * -(-words // kernel.tile[0]),
         stream,
-        src=scale.ptr,
+        src=scale_ptr,
         dst=block.ptr,
         offsets=offsets.ptr,
         status=plan.error_slot,

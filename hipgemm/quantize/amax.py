@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray, asarray, zeros
-from ..formats.checks import Checks
+from ..formats.checks import Checks, checked
 from ..formats.elements import F32
 from ..kernels.launch import launch_tiles
 from ..runtime import hip as _hip
@@ -71,8 +71,14 @@ class AmaxState:
         """The device that holds it."""
         return self._values.device
 
+    @property
+    def freed(self) -> bool:
+        """Whether its memory was freed."""
+        return self._values.freed
+
     def step(self, *, stream: Any = None) -> None:
         """Make `next` current and reset `next` to 0, after the calls so far."""
+        checked("AmaxState.step", lambda checks: checks.in_memory("the state", self))
         handle = _hip.stream_handle("AmaxState.step", stream)
         values = self._values
         with _hip.on_device(values.device):

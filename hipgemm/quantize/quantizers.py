@@ -624,7 +624,7 @@ def _plain_values(
         return False
     if amax is None:
         return True
-    return type(amax) is AmaxState and axis is None and amax.device == x.device and not amax._values.freed
+    return type(amax) is AmaxState and axis is None and amax.device == x.device and not amax.freed
 
 
 def _parse_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: int | None) -> Any:
@@ -633,7 +633,7 @@ def _parse_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: i
     if device is not None and isinstance(x, DeviceArray):
         checks.same_device("amax", device, x.device, "x")
     if isinstance(amax, AmaxState):
-        checks.in_memory("amax", amax._values)
+        checks.in_memory("amax", amax)
         if axis is not None:
             checks.add(ValueError, "axis", "axis must be None with an AmaxState", axis)
     elif is_array(amax):

@@ -15,6 +15,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 import hipgemm as hg
 from hipgemm import reference, testing
@@ -656,3 +657,9 @@ def hostile(make: Callable[[], Any]) -> Iterator[tuple[str, str, Any]]:
     plain = right if isinstance(right, (np.ndarray, hg.DeviceArray)) else numbers(4, 32, dtype=F32)
     for name, x in other_places(plain):
         yield "place", name, x
+
+
+def case(row: Row, *values: str) -> Any:
+    """A case of a test; groups need kernels with matrix instructions."""
+    groups = row.name.startswith("grouped") or row.name.endswith("by groups")
+    return pytest.param(row, *values, id="-".join((row.name, *values)), marks=[pytest.mark.matrix] * groups)

@@ -13,17 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import ROWS, Refusal, Row, hostile, public
+from hostile import ROWS, Refusal, Row, case, hostile, public
 
 import hipgemm as hg
 
 ERRORS = (TypeError, ValueError, IndexError, hg.UnsupportedError, hg.HipError, hg.InterchangeError)
-
-
-def case(row: Row, *values: str) -> Any:
-    """A case of a test; groups need kernels with matrix instructions."""
-    groups = row.name.startswith("grouped") or row.name.endswith("by groups")
-    return pytest.param(row, *values, id="-".join((row.name, *values)), marks=[pytest.mark.matrix] * groups)
 
 
 CALLS = [case(row) for row in ROWS]

@@ -153,7 +153,7 @@ with refused(ValueError, "sharded_matmul", same, "to float32", "to bfloat16"):
     hg.sharded_matmul(x, y, split="m", dtype=np.float32 if rank == 1 else bf16)
 with refused(ValueError, "assemble", same, "float16 (any, 16)"):
     hg.sharding.assemble(a[rank:].astype(np.float16) if rank == 0 else a[rank:], axis=0, comm=comm)
-with refused(TypeError if rank == 1 else RuntimeError, "a part must be a numpy.ndarray", "got list"):
+with refused(TypeError if rank == 1 else RuntimeError, "parts must be a numpy.ndarray", "got list"):
     hg.sharding.assemble([a] if rank == 1 else a, axis=0, comm=comm)
 with refused(ValueError, "ShardedArray.get", same):
     (x if rank else x.T).get()

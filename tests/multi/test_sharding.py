@@ -272,7 +272,7 @@ def test_parts_that_do_not_fit(rng: Any, devices: list[int]) -> None:
     make: Any = sharding.assemble
     for parts, axis, kind, text in (
         ([], 0, TypeError, "parts must be a list or tuple of one or more arrays; got list"),
-        ([x, 1], 0, TypeError, "a part must be a numpy.ndarray, a DeviceArray or a ScaledArray; got int"),
+        ([x, 1], 0, TypeError, "parts[1] must be a numpy.ndarray, a DeviceArray or a ScaledArray; got int"),
         ([x, x], 2, ValueError, "axis must be from -2 to 1; got 2"),
         ([x, x[:, :8]], 0, ValueError, "got bfloat16 (any, 64) and bfloat16 (any, 8)"),
         ([x, x[:3]], None, ValueError, "got bfloat16 (6, 64) and bfloat16 (3, 64)"),
