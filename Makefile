@@ -206,6 +206,8 @@ demo:
 # own, after all others on the runtime that HIPGEMM_RUNTIME asks for. pytest ends with 1 where tests fail, with 5 where
 # PYTEST_ARGS leaves none in a part.
 # -n auto: as many processes as there are cores, and one where a GPU serves the tests (tests/session_runtime.py).
+# Tests start hundreds of processes: whatever the environment says, modules are compiled once, not in each.
+test mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
 PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")
 test:
 	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")

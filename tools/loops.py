@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from toolchain import BuildError
 
 CLASSES = ("mfma", "ds_read", "ds_write", "dma", "vmem", "valu", "salu", "barrier", "wait", "nop", "setprio")
+_EXACT = {"s_barrier": "barrier", "s_waitcnt": "wait", "s_nop": "nop", "s_setprio": "setprio"}
+_INSTRUCTION = re.compile(r"\s+([a-z]\w+)")
+_BRANCH = re.compile(r"\s+s_c?branch\w*\s+(\S+)")
 
 
 def classify(line: str) -> str | None:
     """The class of an assembly instruction; None for labels, directives and comments."""
-    found = re.match(r"\s+([a-z]\w+)", line)
+    found = _INSTRUCTION.match(line)
     if not found:
         return None
     name = found.group(1)
@@ -22,19 +27,30 @@ def classify(line: str) -> str | None:
         return name[: name.index("_", 3)]
     if name.startswith(("buffer_", "global_", "flat_", "scratch_")):
         return "dma" if re.search(r"\blds\b", line) else "vmem"
-    exact = {"s_barrier": "barrier", "s_waitcnt": "wait", "s_nop": "nop", "s_setprio": "setprio"}
-    return exact.get(name) or {"v_": "valu", "s_": "salu"}.get(name[:2], "other")
+    return _EXACT.get(name) or {"v_": "valu", "s_": "salu"}.get(name[:2], "other")
+
+
+@lru_cache(maxsize=8)
+def bodies(assembly: str) -> dict[str, str]:
+    """The assembly of each kernel, by name."""
+    found = {}
+    for before, after in pairwise(assembly.split("\n\t.size\t")):
+        name = after.partition(",")[0]
+        if (start := before.rfind(f"\n{name}:")) >= 0:
+            found[name] = before[start:]
+    return found
 
 
 def main_loop(assembly: str, kernel: str) -> list[str]:
     """The assembly of the loop that holds the most MFMAs."""
-    body = assembly[assembly.index(f"\n{kernel}:") : assembly.index(f"\n\t.size\t{kernel},")].splitlines()
+    body = bodies(assembly)[kernel].splitlines()
+    before = [0, *accumulate(classify(line) == "mfma" for line in body)]  # MFMAs before each line
     labels = {line.split(":")[0]: i for i, line in enumerate(body) if line.startswith(".L")}
     loops = []
     for i, line in enumerate(body):
-        branch = re.match(r"\s+s_c?branch\w*\s+(\S+)", line)
+        branch = _BRANCH.match(line)
         start = labels.get(branch.group(1), i) if branch else i
-        if mfmas := sum(classify(x) == "mfma" for x in body[start:i]):
+        if (mfmas := before[i] - before[start]) > 0:
             loops.append((mfmas, start, i + 1))
     # A branch back may also lead to code that was moved out of line: only the innermost are surely loops.
     inner = [x for x in loops if not any(x[1] <= y[1] and y[2] <= x[2] for y in loops if y != x)]

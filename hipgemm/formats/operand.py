@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ class Operand:
     e8m0: bool = False  # the scales of such blocks
     no_tail_padding: bool = False  # the allocation may end inside a 4-byte word
 
-    @property
+    @cached_property
     def transposed(self) -> Operand:
         """The same memory with the last two axes swapped."""
         return replace(

@@ -34,6 +34,9 @@ class Argument:
     size: int
 
 
+_argument = lru_cache(maxsize=None)(Argument)  # kernels share most of theirs
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel of a code object."""
@@ -146,7 +149,7 @@ def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
 
 def _code_object(arch: str, entry: dict[str, Any], path: Path, codes: Codes) -> CodeObject:
     def kernel(k: dict[str, Any]) -> Kernel:
-        args = tuple(Argument(x["name"], x["type"], x["offset"], x["size"]) for x in k["args"])
+        args = tuple([_argument(x["name"], x["type"], x["offset"], x["size"]) for x in k["args"]])
         known = {name: k[name] for name in _KERNEL_FIELDS if name in k}
         return Kernel(**{**known, "arch": arch, "tile": tuple(k["tile"]), "args": args})
 

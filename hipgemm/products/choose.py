@@ -341,7 +341,8 @@ def _served(
 ) -> tuple[list[tuple[Kernel, Problem, bool]], list[Reason]]:
     """Return the kernels for a product's formats, which may be transposed; or why there is none."""
     for ways in (_orientations(p), [(p, False)]):  # the latter if there is no kernel for the transpose
-        served = [(k, q, swapped) for q, swapped in ways for k in fast if (k.a, k.b) == _formats(q)]
+        pairs = [(q, swapped, _formats(q)) for q, swapped in ways]
+        served = [(k, q, swapped) for q, swapped, pair in pairs for k in fast if (k.a, k.b) == pair]
         if served:
             return served, []
     name = p.a.format.name

@@ -29,7 +29,7 @@ from figures import complete  # noqa: E402
 from instances import all_instances, instances_for, is_gemm  # noqa: E402
 from kernels import CACHE  # noqa: E402
 from limits import MAX_BYTES, faults, file_faults  # noqa: E402
-from loops import classify, main_loop  # noqa: E402
+from loops import bodies, classify, main_loop  # noqa: E402
 from probe import find_toolchain  # noqa: E402
 from toolchain import SOURCE, BuildError, NoCompilerError  # noqa: E402
 
@@ -299,8 +299,7 @@ def test_several_metadata_notes_are_refused(built):
 @every_gemm
 def test_instructions_stay_in_their_phase(assembly, arch, kernel):
     """No compiler may move an MFMA or LDS read over a barrier: operands could be overwritten, or late."""
-    text = assembly[arch]
-    body = text[text.index(f"\n{kernel['name']}:") : text.index(f"\n\t.size\t{kernel['name']},")]
+    body = bodies(assembly[arch])[kernel["name"]]
     phases = [Counter(map(classify, part.splitlines())) for part in body.split("\ts_barrier\n")]
     loop = kernel["main_loop"]
     tiles = 5  # the odd one, two in the loop, the last two
@@ -354,8 +353,7 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
 )
 def test_scales_are_never_scalars(assembly, arch, kernel):
     """The instruction would read an exponent from bits that a scalar operand does not have."""
-    text = assembly[arch]
-    body = text[text.index(f"\n{kernel['name']}:") : text.index(f"\n\t.size\t{kernel['name']},")]
+    body = bodies(assembly[arch])[kernel["name"]]
     operands = re.findall(r"v_mfma_scale\w+ (.*?)(?: op_sel| cbsz| blgp|\n)", body)
     assert operands
     for found in operands:

@@ -5,6 +5,7 @@ A new function joins by one row of `ROWS`: a right call, with a factory for each
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator
@@ -231,6 +232,13 @@ def shards(*shape: int, axis: int | None) -> Callable[[], Any]:
 Accepts = Callable[[Any], bool]
 
 
+@functools.cache
+def parameters(function: Callable[..., Any]) -> list[tuple[str, bool]]:
+    """Names of parameters, and whether they must be passed by name."""
+    found = inspect.signature(function).parameters.values()
+    return [(parameter.name, parameter.kind is parameter.KEYWORD_ONLY) for parameter in found]
+
+
 @dataclass
 class Row:
     """A function, a valid call of it, and what else it accepts.
@@ -265,8 +273,8 @@ class Row:
     def call(self, values: dict[str, Any]) -> Any:
         """Call the function with arguments by name."""
         places, names = [], {}
-        for name, parameter in inspect.signature(self.function).parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY:
+        for name, by_name in parameters(self.function):
+            if by_name:
                 names[name] = values[name]
             else:
                 places.append(values[name])

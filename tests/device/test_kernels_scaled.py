@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -164,26 +165,35 @@ def draw_scale(form, rows, k, rng, exact, per_row=False):
     return np.exp2(rng.integers(-3, 4, count)).astype(np.float32) * np.float32(1 if exact else 1.1)
 
 
-def check(memory, kernel, m, n, k, *, exact=False, out="bf16", rows=(False, False), **options):
+@functools.lru_cache(maxsize=64)  # kernels of the same formats follow each other
+def example_of(forms, m, n, k, exact, rows):
+    """Operands with their scales, their product in float64, and that of magnitudes."""
     rng = np.random.default_rng([m, n, k])
+    operands = [draw(form, count, k, rng, exact) for form, count in zip(forms, (m, n), strict=True)]
+    scales = [
+        draw_scale(form, count, k, rng, exact, per_row)
+        for form, count, per_row in zip(forms, (m, n), rows, strict=True)
+    ]
+    left, right = map(values, operands, scales)
+    return *operands, *scales, left @ right.T, np.abs(left) @ np.abs(right.T)
+
+
+def check(memory, kernel, m, n, k, *, exact=False, out="bf16", rows=(False, False), **options):
     about = KERNELS[kernel]
-    a, b = draw(about.a, m, k, rng, exact), draw(about.b, n, k, rng, exact)
-    a_scale = draw_scale(about.a, m, k, rng, exact, rows[0])
-    b_scale = draw_scale(about.b, n, k, rng, exact, rows[1])
-    got = gemm(memory, kernel, a, b, a_scale, b_scale, out=out, **options).astype(np.float64)
-    left, right = values(a, a_scale), values(b, b_scale).T
+    *operands, product, magnitudes = example_of((about.a, about.b), m, n, k, exact, rows)
+    got = gemm(memory, kernel, *operands, out=out, **options).astype(np.float64)
     factor = options.get("device_alpha")
     factor = np.float64(np.float32(options.get("alpha", 1.0) if factor is None else factor))
     col_scale, bias = options.get("col_scale"), options.get("bias")
     factor = factor * (1.0 if col_scale is None else col_scale.astype(np.float64))
     bias = 0.0 if bias is None else bias.astype(np.float64)
-    ref = left @ right * factor + bias
+    ref = product * factor + bias
     if exact:
         assert np.array_equal(got, ref.astype(TYPES[out]).astype(np.float64))
         return
     count = k + 4
     gamma = count * 2.0**-24 / (1 - count * 2.0**-24)
-    summed = gamma * (np.abs(left) @ np.abs(right) * np.abs(factor) + np.abs(bias))
+    summed = gamma * (magnitudes * np.abs(factor) + np.abs(bias))
     unit, tiny = {"bf16": (2.0**-8, 2.0**-134), "f16": (2.0**-11, 2.0**-25), "f32": (2.0**-24, 2.0**-150)}[
         out
     ]

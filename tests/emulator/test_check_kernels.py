@@ -22,8 +22,8 @@ GEMMS = {
 }
 DEVICE_TESTS, TOOLS = Path(__file__).parents[1] / "device", Path(__file__).parents[2] / "tools"
 
-S_NOP, S_NOP_MASK = 0xBF800000, 0xFFFFFFF0
-WAIT, WAIT_MASK = 0xBF8C0000, 0xFFFF0000
+S_NOP, S_NOP_MASK = np.uint32(0xBF800000), np.uint32(0xFFFFFFF0)
+WAIT, WAIT_MASK = np.uint32(0xBF8C0000), np.uint32(0xFFFF0000)
 
 PRODUCTS = """
 import sys
@@ -119,7 +119,10 @@ def test_every_other_kernel_is_clean(run_python: Callable[..., CompletedProcess[
     assert served >= {k["name"] for k in ENTRY["kernels"] if not k["op"].endswith(products)} - {in_parts}
 
 
-def patched(change: Callable[[int], int]) -> tuple[bytes, int]:
+Words = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def patched(change: Callable[[Words], Words]) -> tuple[bytes, int]:
     """The code object with some instruction words changed, and how many were."""
     image = bytearray((FOLDER / ENTRY["file"]).read_bytes())
     table, size, count = (int.from_bytes(image[a : a + n], "little") for a, n in ((40, 8), (58, 2), (60, 2)))
@@ -128,11 +131,10 @@ def patched(change: Callable[[int], int]) -> tuple[bytes, int]:
         _, kind, flags, _, offset, length = struct.unpack_from("<IIQQQQ", image, table + i * size)
         if kind != 1 or not flags & 4:  # code only
             continue
-        for at in range(offset, offset + length, 4):
-            word = int.from_bytes(image[at : at + 4], "little")
-            now = change(word)
-            changed += now != word
-            image[at : at + 4] = now.to_bytes(4, "little")
+        words = np.frombuffer(image, np.uint32, length // 4, offset)
+        now = change(words)
+        changed += int((now != words).sum())
+        words[:] = now
     return bytes(image), changed
 
 
@@ -189,14 +191,14 @@ def run(image: bytes, kernel: dict[str, Any], check: str) -> str:
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_unpatched(name: str) -> None:
-    image, changed = patched(lambda word: word)
+    image, changed = patched(lambda words: words)
     assert changed == 0
     assert run(image, GEMMS[name], "all") == ""
 
 
 def test_shorter_gaps() -> None:
     """Every s_nop cut to one wait state. A kernel whose gaps other instructions fill stays clean."""
-    image, changed = patched(lambda word: S_NOP if word & S_NOP_MASK == S_NOP else word)
+    image, changed = patched(lambda words: np.where(words & S_NOP_MASK == S_NOP, S_NOP, words))
     assert changed
     other_layout = [k for k in ENTRY["kernels"] if k["name"].startswith("gemm_bf16_nn")]
     found = [report for k in (*GEMMS.values(), *other_layout) if (report := run(image, k, "hazard"))]
@@ -206,7 +208,7 @@ def test_shorter_gaps() -> None:
 
 @pytest.mark.parametrize("name", GEMMS)
 def test_no_waits_for_lds_and_scalars(name: str) -> None:
-    image, changed = patched(lambda word: word | 0xF00 if word & WAIT_MASK == WAIT else word)
+    image, changed = patched(lambda words: np.where(words & WAIT_MASK == WAIT, words | 0xF00, words))
     assert changed
     assert "while a load into it is in flight: an s_waitcnt for lgkmcnt" in run(image, GEMMS[name], "hazard")
 
@@ -214,7 +216,7 @@ def test_no_waits_for_lds_and_scalars(name: str) -> None:
 @pytest.mark.parametrize("name", GEMMS)
 def test_no_waits_for_vector_memory(name: str) -> None:
     """Without waits the DMA is late, and LDS is read before it is written."""
-    image, changed = patched(lambda word: word | 0xC00F if word & WAIT_MASK == WAIT else word)
+    image, changed = patched(lambda words: np.where(words & WAIT_MASK == WAIT, words | 0xC00F, words))
     assert changed
     report = run(image, GEMMS[name], "uninit")
     assert "uninit: lane " in report, report
