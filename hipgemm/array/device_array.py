@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import EllipsisType
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
@@ -16,6 +14,7 @@ from ..errors import InterchangeError, Reason, fault, requirement, shown, value_
 from ..formats.arrays import Resident, array_hint, is_array, layout_number
 from ..formats.checks import Checks, checked, read_shape, require_axes
 from ..formats.elements import BF16, format_of, read_dtype, round_once
+from ..formats.indexing import Index, parse_index
 from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import byte_range, contiguous_strides, padded_pitch, restride, swap_last_axes
 from ..runtime import hip as _hip
@@ -27,8 +26,6 @@ from .transfer import address_of, download, enqueue_upload, upload
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-Index = int | slice | EllipsisType | None | tuple[int | slice | EllipsisType | None, ...]
 
 
 class DeviceArray(Resident):
@@ -56,8 +53,6 @@ class DeviceArray(Resident):
            [1., 4.],
            [0., 3.]], dtype=float32)
     """
-
-    __array_ufunc__ = None  # NumPy leaves operators to this class
 
     __slots__ = (
         "__weakref__",
@@ -186,16 +181,6 @@ class DeviceArray(Resident):
             raise TypeError("DeviceArray: a 0-d array cannot be iterated over")
         return (self[i] for i in range(self.shape[0]))
 
-    def __matmul__(self, other: Any) -> Any:
-        """Multiply by `hipgemm.matmul`."""
-        return _matmul()(self, other)
-
-    def __rmatmul__(self, other: Any) -> Any:
-        return _matmul()(other, self)
-
-    def __imatmul__(self, other: Any) -> Any:
-        raise TypeError("DeviceArray: @= is not supported; use a = a @ b, or hipgemm.matmul with out")
-
     def __copy__(self) -> DeviceArray:
         return self._view(self._address, self.shape, self.strides, self.padded)
 
@@ -213,18 +198,9 @@ class DeviceArray(Resident):
         raise TypeError("DeviceArray: implicit copies to the host are not supported; use .get()")
 
     def __getitem__(self, index: Index) -> DeviceArray:
-        parts = index if isinstance(index, tuple) else (index,)
-        given = sum(part is not None and part is not ... for part in parts)
-        if given > self.ndim:
-            raise fault(IndexError, "DeviceArray", f"at most {self.ndim} indices", given)
-        ellipses = [i for i, part in enumerate(parts) if part is ...]
-        if len(ellipses) > 1:
-            raise IndexError("DeviceArray: an index can have only one ellipsis")
-        at = ellipses[0] if ellipses else len(parts)
-        rest = (slice(None),) * (self.ndim - given)
         shape, strides = [], []
-        address, axis = self.ptr, 0
-        for part in (*parts[:at], *rest, *parts[at + 1 :]):
+        address, axis, padded = self.ptr, 0, self.padded
+        for part in parse_index("DeviceArray", index, self.shape):
             if part is None:
                 shape.append(1)
                 strides.append(0)
@@ -236,10 +212,14 @@ class DeviceArray(Resident):
                 shape.append(count)
                 strides.append(stride * step)
                 address += start * stride if count else 0
+                whole = (count, step) == (n, 1)
             else:
-                address += _index(part, axis, n) * stride
+                address += part * stride
+                whole = False
+            if stride == self.dtype.itemsize:  # zeros follow each vector as long as it is whole
+                padded &= whole
             axis += 1
-        return self._view(address, tuple(shape), tuple(strides))
+        return self._view(address, tuple(shape), tuple(strides), padded)
 
     def _view(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], padded: bool = False
@@ -425,13 +405,6 @@ class DeviceArray(Resident):
         }
 
 
-def _matmul() -> Callable[[Any, Any], Any]:
-    """The function that ``@`` calls. It is of a higher layer, so it is imported on use."""
-    from ..products.matmul import matmul
-
-    return matmul
-
-
 class _Export:
     """The reference of one exported capsule to a block."""
 
@@ -441,20 +414,6 @@ class _Export:
             if export() is None:
                 discard(block.exports, export)
         block.exports.append(weakref.ref(self))
-
-
-def _index(i: Any, axis: int, n: int) -> int:
-    """Parse an index of one element along an axis of length `n`."""
-    try:
-        if isinstance(i, bool):  # a mask for NumPy, not a number
-            raise TypeError
-        i = operator.index(i)
-    except TypeError:
-        required = "an index must be an int, a slice, None or ..."
-        raise fault(TypeError, "DeviceArray", required, type(i).__qualname__) from None
-    if not -n <= i < n:
-        raise IndexError(f"DeviceArray: index {shown(i)} is out of bounds for axis {axis} of size {n}")
-    return int(i % n)
 
 
 # ---- making arrays ---------------------------------------------------------------------------------

@@ -43,7 +43,32 @@ class AnyArray:
     __hash__ = object.__hash__
 
 
-class Resident(AnyArray, ABC):
+class MatmulOperand(AnyArray):
+    """An array that ``@`` multiplies by `hipgemm.matmul`."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # NumPy leaves operators to this class
+
+    def __matmul__(self, other: Any) -> Any:
+        """Multiply by `hipgemm.matmul`."""
+        return _matmul()(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return _matmul()(other, self)
+
+    def __imatmul__(self, other: Any) -> Any:
+        name = type(self).__name__
+        raise TypeError(f"{name}: @= is not supported; use a = a @ b, or hipgemm.matmul with out")
+
+
+def _matmul() -> Callable[[Any, Any], Any]:
+    """The function that ``@`` calls. It is of a higher layer, so it is imported on use."""
+    from ..products.matmul import matmul
+
+    return matmul
+
+
+class Resident(MatmulOperand, ABC):
     """The interface of an array in device memory. `DeviceArray` implements it."""
 
     __slots__ = ()

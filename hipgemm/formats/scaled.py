@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import numpy.typing as npt
 
 from ..errors import fault
 from .arrays import (
-    AnyArray,
+    MatmulOperand,
     Resident,
     array_device,
     array_hint,
@@ -37,14 +38,18 @@ from .elements import (
     unpack_fp6,
     void_hint,
 )
+from .indexing import Index, parse_index
 from .strides import swap_last_axes
 
 HADAMARD = 16  # size of the transform
 _U8 = np.dtype(np.uint8)
 
 
-class ScaledArray(AnyArray):
+class ScaledArray(MatmulOperand):
     """A quantized array: elements of a narrow type, and their scales. The quantizers make it.
+
+    Ints and slices select parts of it without a copy, as long as elements that share a scale stay together.
+    ``@`` is `matmul`.
 
     Products cache copies of the scales in a kernel's layout. Make a new array instead of changing the scales
     in place.
@@ -88,6 +93,8 @@ class ScaledArray(AnyArray):
     >>> data = np.array([[1.0, 2.0]], np.float32).astype(ml_dtypes.float8_e4m3fn)
     >>> hg.ScaledArray(data, 0.5, "fp8_e4m3")
     ScaledArray(shape=(1, 2), format='fp8_e4m3', axis=-1, host)
+    >>> hg.quantize_fp8(np.ones((8, 300, 256), np.float32), block=(128, 128))[3, :256]
+    ScaledArray(shape=(256, 256), format='fp8_e4m3', block=(128, 128), host)
     """
 
     __slots__ = (
@@ -243,6 +250,74 @@ class ScaledArray(AnyArray):
         axis = axis if block is None else block_axis(block)
         return self._with(data, scale, axis, shape, block=block, _kernel_scales=self._kernel_scales)
 
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[ScaledArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: Index) -> ScaledArray:
+        """Select along axes, with ints and slices; no copy. Elements that share a scale stay together."""
+        owner = "ScaledArray"
+        parts = parse_index(owner, index, self.shape, new_axes=False)
+        form, ndim, sides = QUANTIZED[self.format], self.ndim, self._sides()
+        of_data: list[Any] = []
+        of_scale: list[Any] = []
+        shape: list[int] = []
+        after = 0  # axes that are removed after `self.axis`
+        for axis, (part, n, side) in enumerate(zip(parts, self.shape, sides, strict=True)):
+            if isinstance(part, slice):
+                start, stop, step = part.indices(n)
+                count = len(range(start, stop, step))
+                whole = (count, step) == (n, 1)
+                if not whole and self.group_offsets is not None and axis - ndim == self.axis:
+                    required = f"axis {axis}, along which the array has groups, must stay whole"
+                    raise fault(ValueError, owner, required, _text(part))
+                if not whole and side > 1:
+                    stop = max(start, stop)
+                    if step != 1 or start % side or (stop % side and stop != n):
+                        required = f"a slice of axis {axis} must consist of whole blocks of {side}"
+                        raise fault(ValueError, owner, required, _text(part))
+                    if start and self.signs is not None:
+                        required = f"a slice of axis {axis} must begin at 0 with random signs"
+                        raise fault(ValueError, owner, required, _text(part))
+                shape.append(count)
+                blocks = slice(start // side, -(-stop // side)) if side > 1 else part
+                of_scale.append(slice(None) if whole or not side else blocks)
+                packed = form.is_packed and self.data.dtype == _U8 and axis - ndim == self.axis
+                bits = form.bits if packed else 8
+                bytes_ = slice(start * bits // 8, -(-stop * bits // 8))
+                of_data.append(slice(None) if whole else bytes_ if packed else part)
+                continue
+            kept = (-2, -1) if self.block is not None or self.group_offsets is not None else (self.axis,)
+            if axis - ndim in kept and self.scale.shape:
+                required = f"axis {axis}, along which elements share a scale, must stay: pass a slice"
+                if self.block is not None or self.group_offsets is not None:
+                    required = f"axis {axis} must stay, since blocks have two axes: pass a slice"
+                raise fault(ValueError, owner, required, part)
+            of_data.append(part)
+            of_scale.append(part if side else 0)
+            after += axis - ndim > self.axis
+        if not shape:
+            raise fault(ValueError, owner, "at least one axis must stay", f"{ndim} ints: pass a slice")
+        scale = self.scale[tuple(of_scale)] if self.scale.shape else self.scale
+        if not self.in_blocks and math.prod(scale.shape) == 1:
+            scale = scale.reshape(())  # of one matrix or row
+        axis = self.axis + after if self.scale.shape else -1
+        return self._with(self.data[tuple(of_data)], scale, axis, tuple(shape), amax=None)
+
+    def _sides(self) -> tuple[int, ...]:
+        """How many elements along each axis share a scale; 0 stands for all."""
+        if self.block is not None:
+            return (1,) * (self.ndim - 2) + self.block
+        if not self.scale.shape:
+            return (0,) * self.ndim
+        along, shared = self.ndim + self.axis, QUANTIZED[self.format].block
+        pairs = enumerate(zip(self.shape, self.scale.shape, strict=True))
+        if self.group_offsets is not None:
+            return tuple(int(i != along) for i, _ in pairs)
+        return tuple(shared if i == along else int(n == scales) for i, (n, scales) in pairs)
+
     def reshape(self, *shape: Any) -> ScaledArray:
         """Return the same elements in another shape, for example to merge batch and rows. No copy.
 
@@ -337,6 +412,12 @@ class ScaledArray(AnyArray):
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
         raise TypeError("ScaledArray: implicit conversion is not supported; use hipgemm.dequantize")
+
+
+def _text(part: slice) -> str:
+    """Format a slice as it was written."""
+    begin, end, step = ("" if n is None else str(n) for n in (part.start, part.stop, part.step))
+    return f"{begin}:{end}" + (f":{step}" if step else "")
 
 
 def _mt(x: Any) -> Any:

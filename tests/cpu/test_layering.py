@@ -28,7 +28,7 @@ ORDER = [
     "__main__",
 ]
 # A method of a lower layer that calls a function of an upper one, and imports it when called.
-UPWARD = {("array/device_array.py", "products.matmul")}
+UPWARD = {("formats/arrays.py", "products.matmul")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
