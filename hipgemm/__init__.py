@@ -21,6 +21,8 @@ from .errors import (
     RuntimeNotFoundError,
     UnsupportedError,
 )
+from .files.load import load
+from .files.save import save
 from .formats.elements import pack_fp4, pack_fp6, unpack_fp4, unpack_fp6
 from .formats.scaled import ScaledArray
 from .inspect.can_use import can_use
@@ -87,6 +89,7 @@ __all__ = [
     "limit_memory",
     "linear",
     "linear_backward",
+    "load",
     "matmul",
     "memory_stats",
     "pack_fp4",
@@ -98,6 +101,7 @@ __all__ = [
     "quantize_mxfp6",
     "quantize_mxfp8",
     "reset_usage",
+    "save",
     "shard",
     "sharded_matmul",
     "sharding",

@@ -64,6 +64,7 @@ SETTINGS = {
     "memory_limit": Setting("HIPGEMM_MEMORY_LIMIT", _bytes),
     "cache_limit": Setting("HIPGEMM_CACHE_LIMIT", _bytes),
     "mpi_gpu": Setting("HIPGEMM_MPI_GPU", _one_of("0 or 1", {"": False, "0": False, "1": True})),
+    "progress": Setting("HIPGEMM_PROGRESS", _one_of("on or off", _SWITCH)),
 }
 
 
@@ -88,6 +89,8 @@ class Config:
         HIPGEMM_MEMORY_LIMIT, HIPGEMM_CACHE_LIMIT: bytes per device.
     mpi_gpu : bool
         HIPGEMM_MPI_GPU: the MPI library is GPU-aware and accesses device memory.
+    progress : bool
+        HIPGEMM_PROGRESS: report the progress of `save` and `load` on standard error, after a second.
 
     Examples
     --------
@@ -104,6 +107,7 @@ class Config:
     memory_limit: int | None
     cache_limit: int | None
     mpi_gpu: bool
+    progress: bool
 
     def __init__(self) -> None:
         self._texts: dict[str, str] | None = None

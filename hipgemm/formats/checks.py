@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable, Collection, Sequence
 from numbers import Real
 from typing import Any, TypeGuard, TypeVar
@@ -186,6 +187,29 @@ class Checks:
             if value is not None:
                 got = type(value).__qualname__ if is_array(value) else shown(value)
                 self.add(ValueError, name, f"{name} must be omitted with block", got)
+        return found
+
+    def path(self, x: Any) -> str | None:
+        """Parse the path of a file."""
+        try:
+            found = os.fsdecode(x)
+        except TypeError:
+            self.wrong_type("path", "a str, bytes or an object with __fspath__", x)
+            return None
+        if "\0" in found:
+            self.add(ValueError, "path", "path must have no null character", shown(found))
+            return None
+        return found
+
+    def names(self, x: Any) -> list[str] | None:
+        """Parse several names of arrays."""
+        try:
+            found = None if isinstance(x, (str, bytes)) else list(x)
+        except TypeError:
+            found = None
+        if found is None or not all(isinstance(name, str) for name in found):
+            self.add(TypeError, "type", "names must be a sequence of str", shown(x))
+            return None
         return found
 
     # ---- numbers ----

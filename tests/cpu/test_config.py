@@ -13,7 +13,7 @@ import hipgemm as hg
 from hipgemm.config import SETTINGS, Config
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-NAMES = "runtime, kernel, report, pool, memory_limit, cache_limit, mpi_gpu"
+NAMES = "runtime, kernel, report, pool, memory_limit, cache_limit, mpi_gpu, progress"
 BYTES = "must be a number of bytes, such as 500000000, 512M or 16G"
 
 
@@ -36,6 +36,7 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("memory_limit", None, {"4096": 4096, "1k": 1024, "512M": 512 << 20, "16GiB": 16 << 30, "0": 0}),
         ("cache_limit", None, {" 2GB ": 2 << 30}),
         ("mpi_gpu", False, {"1": True, "0": False}),
+        ("progress", True, {"on": True, "off": False}),
     ],
 )
 def test_values(name: str, default: Any, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +54,7 @@ def test_these_are_all() -> None:
     assert ", ".join(SETTINGS) == NAMES
     assert repr(Config()) == (
         "config(runtime='auto', kernel=None, report=False, pool=True, memory_limit=None, "
-        "cache_limit=None, mpi_gpu=False)"
+        "cache_limit=None, mpi_gpu=False, progress=True)"
     )
 
 

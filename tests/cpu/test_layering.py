@@ -18,6 +18,7 @@ ORDER = [
     "runtime",
     "kernels",
     "array",
+    "files",
     "quantize",
     "products",
     "layers",
