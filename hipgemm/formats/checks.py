@@ -204,7 +204,7 @@ class Checks:
     def names(self, x: Any) -> list[str] | None:
         """Parse several names of arrays."""
         try:
-            found = None if isinstance(x, (str, bytes)) else list(x)
+            found = None if isinstance(x, (str, bytes, Resident)) else list(x)
         except TypeError:
             found = None
         if found is None or not all(isinstance(name, str) for name in found):

@@ -659,7 +659,7 @@ DAMAGED = {
                      "'y' must begin at byte 4, where tensor 'x' ends; got 5"),
     "overlap": (file_of({"x": ENTRY, "y": ENTRY | {"data_offsets": [3, 7]}}, bytes(7)), "'y' must begin at"),
     "same bytes": (file_of({"x": ENTRY, "y": ENTRY}, bytes(4)), "'y' must begin at byte 4"),
-    "bool": (file_of({"x": ENTRY | {"dtype": "BOOL"}}, b"\0\1\2\0"), "'x' of BOOL must hold bytes of 0 and 1"),
+    "bool": (file_of({"x": ENTRY | {"dtype": "BOOL"}}, b"\0\1\2\0"), "of BOOL must hold bytes of 0 and 1"),
     "record": (file_of({"__metadata__": {"hipgemm": "{"}, "x": ENTRY}, bytes(4)), "a record of version 1"),
     "version": (file_of({"__metadata__": {"hipgemm": '{"version":2,"arrays":{}}'}, "x": ENTRY}, bytes(4)),
                 "must be a record of version 1"),

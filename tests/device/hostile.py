@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import tempfile
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -415,6 +417,22 @@ def _quantize(x: Any, format: Any) -> Any:
     return reference.quantize(x, format)
 
 
+FOLDER = tempfile.TemporaryDirectory()
+
+
+def a_file() -> str:
+    path = os.path.join(FOLDER.name, "loaded.safetensors")
+    hg.save(path, {"x": numbers(4, 32), "q": quantized(4, 32)()})
+    return path
+
+
+def _save(path: Any, arrays: Any) -> Any:
+    """Save in the folder of the tests, and load again."""
+    inside = os.path.join(FOLDER.name, os.fsdecode(path)) if isinstance(path, (str, bytes)) else path
+    hg.save(inside, arrays)
+    return hg.load(inside)
+
+
 ON_HOST = {
     "_quantize_both": "reference",
     "_quantize": "reference",
@@ -527,6 +545,10 @@ ROWS = [
     row(_config, name_="config", kernel=NONE, report=just(False), memory_limit=NONE,
         accepts_={"report": text_or_number, "kernel": text, "memory_limit": text_or_number},
         restore_=lambda: hg.config(memory_limit=None)),
+    row(_save, name_="save", path=just("saved"), arrays=lambda: {"x": numbers(4, 32), "q": resident(4, 32)()},
+        accepts_={"path": lambda x: isinstance(x, (str, bytes)), "arrays": lambda x: isinstance(x, dict)}),
+    row(hg.load, path=a_file, names=just(["q", "x"]), device=just(0),
+        accepts_={"names": lambda x: isinstance(x, (list, dict)) and not x}),
     row(hg.memory_stats, device=NONE),
     row(hg.trim, device=NONE),
     row(hg.synchronize, device=NONE),

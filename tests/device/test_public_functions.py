@@ -1,5 +1,7 @@
 """Every public function of arrays: by NumPy's error state, warnings, and subclasses of arrays. A row each."""
 
+import os
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,6 +41,12 @@ def scaled(shape: tuple[int, int], format: str = "fp8_e4m3", given: Given = np.a
         scale = np.arange(shape[0] * blocks, dtype=np.uint8).reshape(shape[0], -1)
         return hg.ScaledArray(given(data), given(scale), format, hadamard=form.bits == 4)
     return hg.ScaledArray(given(data.view(E4M3)), given(hostile(shape[0], 1)), format)
+
+
+def _saved(arrays: dict[str, Any]) -> list[Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        hg.save(os.path.join(folder, "x"), arrays)
+        return list(hg.load(os.path.join(folder, "x")).values())
 
 
 def supported(answer: hg.Support) -> bool:
@@ -101,6 +109,7 @@ CALLS: dict[str, Callable[[Given], Any]] = {
         hg.quantize_mxfp8(g(X), scaling="rceil"),
         hg.quantize_mxfp8(g(X), axis=0, group_offsets=g(OFFSETS)),
     ],
+    "save": lambda g: _saved({"x": g(X), "row scales": scaled((M, K), given=g)}),
     "shard": lambda g: hg.shard(g(X), axis=0, devices=[0, 0]).get(),
     "sharded_matmul": lambda g: [
         hg.sharded_matmul(
