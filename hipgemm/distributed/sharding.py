@@ -285,7 +285,8 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
             found.append(even_offsets(x.shape[axis], count, step))
     if split in ("k", "batch") and None not in axes and found[0] != found[1] and not faults.found:
         required = "a and b must be split at the same offsets"
-        faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}")
+        advice = "pass sizes= to hipgemm.shard"
+        faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}", advice)
     faults.raise_all()
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     one: Any = a.parts[0] if isinstance(a, ShardedArray) else a

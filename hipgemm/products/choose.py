@@ -62,8 +62,10 @@ def copy_reason(x: Operand, kernel: Kernel, side: int = 0) -> str | None:
     return None
 
 
-def scales_reason(x: Operand) -> str | None:
+def scales_reason(x: Operand, kernel: Kernel, side: int) -> str | None:
     """The reason why a kernel cannot read row scales in place; None if it can, or if they are blocked."""
+    if (kernel.a, kernel.b)[side].endswith("_block"):
+        return None  # which are reordered
     if not x.scale_strides or x.format.block or x.block or x.shape[-2] <= 1 or x.scale_strides[-2] in (0, 4):
         return None
     return "not contiguous"
@@ -219,7 +221,7 @@ def _choice(p: Problem, kernel: Kernel, swapped: bool = False) -> Choice:
                 found.append((name, reason))
                 size = _matrices(x) * math.prod(x.shape[-2:]) * x.format.itemsize
                 clocks += copy_clocks(size, size, kernel.arch)
-            if (reason := scales_reason(x)) is not None:
+            if (reason := scales_reason(x, kernel, side)) is not None:
                 scales.append((f"{name}.scale", reason))
         out_reason = out_copy_reason(p, kernel)
     if out_reason is not None:

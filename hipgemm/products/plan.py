@@ -215,7 +215,7 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
     if (kernel.a, kernel.b)[side].endswith("_block"):
         return _float_scales(x, k, device)
     if not (x.format.block or x.block):
-        reason = scales_reason(x)
+        reason = scales_reason(x, kernel, side)
         if reason is None:
             return ScalePlan(int(rows > 1 and row == 4)), strides[:-2]
         copy = copy_to_rows(reason, 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)

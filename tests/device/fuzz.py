@@ -19,7 +19,7 @@ from placed import Placed, place, snug
 
 import hipgemm as hg
 from hipgemm.formats.elements import FORMATS, QUANTIZED, as_unsigned
-from hipgemm.formats.scaled import pack_along
+from hipgemm.formats.scaled import block_scale_shape, pack_along
 from hipgemm.kernels.manifest import GEMMS, code_object
 from hipgemm.products import choose
 from hipgemm.products.run import plans
@@ -33,6 +33,7 @@ BF16, F16, F32, U8 = (
     np.dtype(np.uint8),
 )
 FP8 = ("fp8_e4m3", "fp8_e5m2")
+BLOCK_ROWS = [[1, 128], [1, 1], [128, 1], [128, 128], [1, 0], [0, 128], [0, 1], [128, 0]]  # 0: none
 MX = tuple(name for name, form in QUANTIZED.items() if form.block)
 EXTENTS = (
     0,
@@ -78,6 +79,8 @@ class Operand:
     scale: Placed | None
     axis: int
     hadamard: bool = False
+    signs: int | None = None
+    block: tuple[int, int] | None = None
 
     @property
     def host(self) -> Any:
@@ -91,13 +94,28 @@ class Operand:
         return data if self.scale is None else self._quantized(data, self.scale.device(exactly))
 
     def _quantized(self, data: Any, scale: Any) -> hg.ScaledArray:
-        return hg.ScaledArray(data, scale, self.format, axis=self.axis, hadamard=self.hadamard)
+        if self.block is not None:
+            return hg.ScaledArray(data, scale, self.format, block=self.block)
+        options = {"axis": self.axis, "hadamard": self.hadamard, "signs": self.signs}
+        return hg.ScaledArray(data, scale, self.format, **options)
+
+    @property
+    def kernel_format(self) -> str:
+        """The kernels' name of its format."""
+        return self.format + ("_block" if self.block is not None else "")
 
 
 def operand(
-    rng: np.random.Generator, format: str, shape: tuple[int, ...], axis: int, exact: bool, hadamard: bool
+    rng: np.random.Generator,
+    format: str,
+    shape: tuple[int, ...],
+    axis: int,
+    exact: bool,
+    hadamard: bool,
+    block_rows: int = 0,
+    signs: int | None = None,
 ) -> Operand:
-    """Make an operand of random values, K along `axis`."""
+    """Make an operand of random values, K along `axis`; `block_rows`: of blocks of fp8, or 0."""
     if format in FORMATS:
         data = place(rng, shape, FORMATS[format].dtype)
         data.host[...] = (exact_grid if exact else random_matrix)(shape, rng, dtype=data.dtype)
@@ -120,6 +138,16 @@ def operand(
     else:
         data = place(rng, shape, form.dtype)
         data.host[...] = codes
+    if block_rows:
+        block = (block_rows, 128) if axis == -1 else (128, block_rows)
+        blocks = block_scale_shape(shape, block)
+        if rng.random() < 0.3:
+            scale = place(rng, blocks, U8)
+            scale.host[...] = rng.integers(126, 129, blocks) if exact else rng.integers(110, 140, blocks)
+        else:
+            scale = place(rng, blocks, F32)
+            scale.host[...] = np.exp2(rng.integers(-1, 2, blocks)) if exact else rng.uniform(1e-3, 9, blocks)
+        return Operand(format, data, scale, axis, block=block)
     if form.block:
         scales = list(shape)
         scales[axis] = -(-shape[axis] // form.block)
@@ -136,7 +164,7 @@ def operand(
         scales_ = wanted[rng.integers(len(wanted))]
         scale = place(rng, scales_, F32)
         scale.host[...] = np.exp2(rng.integers(-1, 2, scales_)) if exact else rng.uniform(1e-3, 9, scales_)
-    return Operand(format, data, scale, axis, hadamard)
+    return Operand(format, data, scale, axis, hadamard, signs)
 
 
 @dataclass
@@ -181,11 +209,15 @@ class Case:
 def make(seed: int) -> Case:
     """Make the case of a seed."""
     rng = np.random.default_rng(seed)
-    kind = rng.choice(["bf16", "f16", "fp8", "mx"], p=[0.35, 0.15, 0.25, 0.25])
-    if kind == "mx":
-        formats = [str(rng.choice(MX)) for _ in "ab"]
-    else:
-        formats = [str(rng.choice(FP8)) if kind == "fp8" else str(kind) for _ in "ab"]
+    kind = rng.choice(["bf16", "f16", "fp8", "blocks", "mx", "weight"], p=[0.25, 0.1, 0.15, 0.15, 0.2, 0.15])
+    among = {"fp8": FP8, "blocks": FP8, "mx": MX, "weight": (*FP8, *MX)}.get(kind, (str(kind),))
+    formats = [str(rng.choice(among)) for _ in "ab"]
+    rows = [0, 0]  # of blocks of fp8
+    if kind == "blocks":
+        rows = BLOCK_ROWS[rng.integers(len(BLOCK_ROWS))]
+    if kind == "weight":
+        formats[0] = "bf16"
+        rows = [0, int(rng.choice([0, 1, 128])) if formats[1] in FP8 else 0]
     levels = rng.choice([0, 1, 2, 3], p=[0.55, 0.25, 0.13, 0.07])
     lead = tuple(int(n) for n in rng.choice([0, 1, 2, 2, 3, 3, 4, 4], levels))
     while True:
@@ -199,6 +231,7 @@ def make(seed: int) -> Case:
     if any(QUANTIZED[f].bits == 6 for f in formats if f in QUANTIZED):
         k += k % 4 == 3  # the length that follows from whole bytes
     hadamard = all(four) and k % 16 == 0 and bool(rng.integers(2))
+    signs = int(rng.integers(100)) if hadamard and rng.integers(2) else None
     exact = bool(rng.integers(2))
     leads = [lead, lead]
     if lead:
@@ -208,11 +241,11 @@ def make(seed: int) -> Case:
                 leads[side] = lead[int(rng.integers(len(lead) + 1)) :]
             elif choice < 0.5:
                 leads[side] = tuple(1 if rng.integers(2) else x for x in lead)
-    a = operand(rng, formats[0], (*leads[0], m, k), -1, exact, hadamard)
-    b = operand(rng, formats[1], (*leads[1], k, n), -2, exact, hadamard)
+    a = operand(rng, formats[0], (*leads[0], m, k), -1, exact, hadamard, rows[0], signs)
+    b = operand(rng, formats[1], (*leads[1], k, n), -2, exact, hadamard, rows[1], signs)
     batch = np.broadcast_shapes(*leads)
     dtype: np.dtype[Any] | None = (BF16, F16, F32)[rng.integers(3)]
-    if not exact and dtype == F16 and formats[0] in QUANTIZED:
+    if not exact and dtype == F16 and formats[1] in QUANTIZED:
         dtype = F32  # holds any such values
     out = place(rng, (*batch, m, n), dtype, output=True) if rng.integers(2) else None
     if rng.random() < 0.2:
@@ -236,24 +269,34 @@ def make(seed: int) -> Case:
         kernels = [
             x.name
             for x in code_object(_hip.arch(0)).kernels.values()
-            if x.op in GEMMS and [x.a, x.b] == [*formats]
+            if x.op in GEMMS and (x.a, x.b) == kernel_formats(a, b)
         ]
         if kernels:
             kernel = str(rng.choice(kernels))
             splits = int(rng.integers(2, 6)) if rng.random() < 0.4 else 0
     resident = rng.random() < 0.7
-    if kind == "fp8" and not exact and rng.random() < 0.5:
+    scales = [x.scale for x in (a, b) if x.scale is not None and x.scale.dtype == F32]
+    if len(scales) == 2 and not exact and rng.random() < 0.5:
         # Scales and factors of any magnitude, for a result of an ordinary one.
-        assert a.scale is not None
-        assert b.scale is not None
         up, down = (int(x) for x in rng.integers(-60, 61, 2))
-        a.scale.host[...] *= F32.type(2.0**up)
-        b.scale.host[...] *= F32.type(2.0 ** (down - up))
+        scales[0].host[...] *= F32.type(2.0**up)
+        scales[1].host[...] *= F32.type(2.0 ** (down - up))
         epilogue["alpha"] = epilogue.get("alpha", 1.0) * 2.0**-down
     return Case(
         *(seed, a, b, out, dtype, epilogue, vectors, exact, resident, rng.random() < 0.3),
         *(rng.random() < 0.5, kernel, splits),
     )  # fmt: skip
+
+
+def kernel_formats(a: Operand, b: Operand) -> tuple[str, str]:
+    """The formats of the kernels that serve a product."""
+    one, other = a.kernel_format, b.kernel_format
+    blocked = [x for x in (a, b) if x.block is not None]
+    if not blocked or a.format == "bf16":
+        return one, other
+    if len(blocked) == 2 and not any(x.scale.dtype == F32 for x in blocked if x.scale):
+        return f"mx{a.format}", f"mx{b.format}"  # powers of two
+    return f"{a.format}_block", f"{b.format}_block"
 
 
 # ---- running one -----------------------------------------------------------------------------------

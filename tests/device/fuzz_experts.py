@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_groups import part
-from fuzz_layers import EXTENTS, TYPES, brought, some
+from fuzz_layers import EXTENTS, TYPES, brought, random_rounding, some
 from placed import Placed, place
 from test_grouped import assert_wgrad, sections
 
@@ -32,6 +32,7 @@ class Experts:
     dtypes: tuple[Any, Any, Any]
     options: dict[str, Any]
     format: str | None
+    rounding: dict[str, Any]  # of dy
 
     def __str__(self) -> str:
         def text(x: Placed) -> str:
@@ -40,14 +41,14 @@ class Experts:
         return (
             f"case {self.seed}: grouped_linear {self.recipe} of {text(self.x)}, {text(self.w)}, "
             f"dy {text(self.dy)}; offsets {self.offsets.tolist()} {'there' if self.there else 'here'}, "
-            f"{self.where}, {self.dtypes}, {self.options}, {self.format}"
+            f"{self.where}, {self.dtypes}, {self.options}, {self.format}, {self.rounding}"
         )
 
 
 def make(seed: int) -> Experts:
     """Make the case of a seed."""
     rng = np.random.default_rng(seed)
-    recipe = some(rng, "bf16", "fp8", "mxfp8", "mxfp4")
+    recipe = some(rng, "bf16", "fp8", "fp8_block", "mxfp8", "mxfp4")
     groups = some(rng, 1, 2, 3, 5, 20)
     m = int(rng.choice((*EXTENTS, 300)))
     n, k = (int(v) for v in rng.choice(EXTENTS[:14], 2))
@@ -62,11 +63,13 @@ def make(seed: int) -> Experts:
         options["scaling"] = some(rng, *SCALE_RULES)
     if recipe == "mxfp4":
         options["hadamard"] = some(rng, None, False)
-    format = some(rng, None, f"{recipe}_e4m3", f"{recipe}_e5m2") if recipe in ("fp8", "mxfp8") else None
+    kind = recipe.removesuffix("_block")
+    format = some(rng, None, f"{kind}_e4m3", f"{kind}_e5m2") if kind in ("fp8", "mxfp8") else None
     dtypes = (some(rng, None, *TYPES), some(rng, None, *TYPES), some(rng, None, *TYPES))
     where = some(rng, "host", "device", "exactly")
     there = where != "host" and bool(rng.integers(2))
-    return Experts(seed, recipe, *made, offsets, there, where, dtypes, options, format)
+    rounding = random_rounding(rng) if recipe != "bf16" else {}
+    return Experts(seed, recipe, *made, offsets, there, where, dtypes, options, format, rounding)
 
 
 def run(case: Experts) -> None:
@@ -76,10 +79,11 @@ def run(case: Experts) -> None:
     dtype, dx_dtype, dw_dtype = case.dtypes
     offsets = hg.asarray(o) if case.there else o
     y, saved = hg.grouped_linear(x, w, offsets, recipe=case.recipe, dtype=dtype, **case.options)
-    grads = hg.grouped_linear_backward(dy, saved, format=case.format, dtype=dx_dtype, dw_dtype=dw_dtype)
+    of_dy = {"format": case.format, **case.rounding}
+    grads = hg.grouped_linear_backward(dy, saved, dtype=dx_dtype, dw_dtype=dw_dtype, **of_dy)
     y, dx, dw = (v if isinstance(v, np.ndarray) else v.get() for v in (y, grads.dx, grads.dw))
     host = [np.ascontiguousarray(v.host) for v in (case.x, case.w, case.dy)]
-    options = {**case.options, "format": case.format}
+    options = {**case.options, **of_dy}
     products = reference.grouped_linear_products(*host, o, recipe=case.recipe, **options)
     for got, name in ((y, "y"), (dx, "dx")):
         a, b = products[name]

@@ -32,6 +32,11 @@ def brought(x: Placed, where: str) -> Any:
     return x.host if where == "host" else x.device(where == "exactly")
 
 
+def random_rounding(rng: np.random.Generator) -> dict[str, Any]:
+    """The options of a quantizer for rounding: to nearest, or stochastic with a seed."""
+    return {} if rng.random() < 0.6 else {"rounding": "stochastic", "seed": int(rng.integers(2**63))}
+
+
 # ---- quantizers ------------------------------------------------------------------------------------
 
 
@@ -59,8 +64,13 @@ class Quantizing:
 
 def make_quantizing(seed: int) -> Quantizing:
     rng = np.random.default_rng(seed)
-    function = some(rng, "fp8", "fp8", "mxfp8", "mxfp8", "mxfp6", "mxfp4", "both", "transpose")
-    ndim = 2 if function in ("both", "transpose") else int(rng.choice([1, 2, 3, 4], p=[0.1, 0.5, 0.3, 0.1]))
+    several = "fp8", "mxfp8"  # more often
+    function = some(
+        rng, *several, *several, "blocks", "mxfp6", "mxfp4", "both", "transpose", "transpose_mxfp6"
+    )
+    matrix = function == "both" or "transpose" in function
+    ndim = 2 if matrix else int(rng.choice([1, 2, 3, 4], p=[0.1, 0.5, 0.3, 0.1]))
+    ndim = max(ndim, 2) if function == "blocks" else ndim
     while True:
         shape = tuple(int(n) for n in rng.choice((*EXTENTS, 0), ndim))
         if math.prod(shape) <= 1 << 15:
@@ -74,20 +84,26 @@ def make_quantizing(seed: int) -> Quantizing:
     axis = int(rng.integers(-ndim, ndim))
     if function in ("fp8", "mxfp8", "mxfp6", "mxfp4"):
         options["axis"] = axis
-    if function == "fp8":
+    if function == "blocks":
+        options = {"block": some(rng, (1, 128), (128, 128))}
+    if function in ("fp8", "blocks"):
         options |= {"format": some(rng, "fp8_e4m3", "fp8_e5m2"), "eps": some(rng, 0.0, 1e-8, 1e-8)}
-        options["axis"] = some(rng, None, axis)
+        if function == "fp8":
+            options["axis"] = some(rng, None, axis)
     else:
         options["scaling"] = some(rng, *SCALE_RULES)
     if function in ("mxfp8", "transpose"):
         options["format"] = some(rng, "mxfp8_e4m3", "mxfp8_e5m2")
-    if function == "mxfp6":
+    if function.endswith("mxfp6"):
         options["format"] = some(rng, "mxfp6_e2m3", "mxfp6_e3m2")
     if function == "both":
         options["format"] = some(rng, *(name for name, form in QUANTIZED.items() if form.block))
     if function == "mxfp4" or options.get("format") == "mxfp4_e2m1":
         along = shape if function == "both" else (shape[axis],)
         options["hadamard"] = not any(n % 16 for n in along) and bool(rng.integers(2))
+        if options["hadamard"] and rng.integers(2):
+            options["signs"] = int(rng.integers(2**63))
+    options |= random_rounding(rng)
     made = Quantizing(seed, function, x, options, some(rng, "host", "device", "exactly"), some(rng, *TYPES))
     if function == "fp8" and rng.integers(2):
         made.amax = float(np.float32(rng.uniform(0, 4)))
@@ -99,7 +115,9 @@ def run_quantizing(case: Quantizing) -> None:
     """Run a case twice; the result, also dequantized, must equal the reference in every bit."""
     name = {
         "both": "quantize_both",
+        "blocks": "quantize_fp8",
         "transpose": "transpose_quantize_mxfp8",
+        "transpose_mxfp6": "transpose_quantize_mxfp6",
     }.get(case.function, f"quantize_{case.function}")
     x, options = brought(case.x, case.where), case.options
     expected = {} if case.amax is None else {"amax": case.amax}
@@ -163,6 +181,7 @@ class Layering:
     vectors: dict[str, np.ndarray]
     options: dict[str, Any] = field(default_factory=dict)
     format: str | None = None
+    rounding: dict[str, Any] = field(default_factory=dict)  # of dy
 
     def __str__(self) -> str:
         def text(x: Placed) -> str:
@@ -170,13 +189,14 @@ class Layering:
 
         return (
             f"case {self.seed}: linear {self.recipe} of {text(self.x)}, {text(self.w)}, dy {text(self.dy)}; "
-            f"{self.where}, dtypes {self.dtypes}, {[*self.vectors]}, {self.options}, {self.format}"
+            f"{self.where}, dtypes {self.dtypes}, {[*self.vectors]}, {self.options}, {self.format}, "
+            f"{self.rounding}"
         )
 
 
 def make_layering(seed: int) -> Layering:
     rng = np.random.default_rng(seed)
-    recipe = some(rng, "bf16", "fp8", "mxfp8", "mxfp4")
+    recipe = some(rng, "bf16", "fp8", "fp8_block", "mxfp8", "mxfp4")
     lead = tuple(int(n) for n in rng.choice([1, 2, 3], rng.choice([0, 1, 2], p=[0.6, 0.3, 0.1])))
     while True:
         m, n, k = (int(v) for v in rng.choice((*EXTENTS, 0), 3))
@@ -201,8 +221,11 @@ def make_layering(seed: int) -> Layering:
         case.options["scaling"] = some(rng, *SCALE_RULES)
     if recipe == "mxfp4":
         case.options["hadamard"] = some(rng, None, False)
-    if recipe in ("fp8", "mxfp8"):
-        case.format = some(rng, None, f"{recipe}_e4m3", f"{recipe}_e5m2")
+    kind = recipe.removesuffix("_block")
+    if kind in ("fp8", "mxfp8"):
+        case.format = some(rng, None, f"{kind}_e4m3", f"{kind}_e5m2")
+    if recipe != "bf16":
+        case.rounding = random_rounding(rng)
     return case
 
 
@@ -213,7 +236,8 @@ def run_layering(case: Layering) -> None:
     vectors = {n: up(v) if v.size else v for n, v in case.vectors.items()}
     dtype, dx_dtype, dw_dtype = case.dtypes
     y, saved = hg.linear(x, w, recipe=case.recipe, dtype=dtype, **vectors, **case.options)
-    grads = hg.linear_backward(dy, saved, format=case.format, dtype=dx_dtype, dw_dtype=dw_dtype)
+    of_dy = {"format": case.format, **case.rounding}
+    grads = hg.linear_backward(dy, saved, dtype=dx_dtype, dw_dtype=dw_dtype, **of_dy)
     got = {"y": y, "dx": grads.dx, "dw.T": grads.dw}
     got = {name: v if isinstance(v, np.ndarray) else v.get() for name, v in got.items()}
     got["dw.T"] = got["dw.T"].T
@@ -221,7 +245,7 @@ def run_layering(case: Layering) -> None:
         np.ascontiguousarray(v.host).reshape(math.prod(v.shape[:-1]), v.shape[-1])
         for v in (case.x, case.w, case.dy)
     ]
-    options = {**case.options, "format": case.format, **case.vectors}
+    options = {**case.options, **of_dy, **case.vectors}
     products = reference.linear_products(*flat, recipe=case.recipe, **options)
     for name, (a, b, epilogue) in products.items():
         out = got[name].reshape(a.shape[0], b.shape[1])

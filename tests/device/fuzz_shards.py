@@ -9,6 +9,7 @@ import fuzz
 import numpy as np
 
 import hipgemm as hg
+from hipgemm.distributed.sharded_array import block_step
 from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close
 
@@ -64,7 +65,12 @@ def run(case: Sharding) -> None:
     if case.way == "sharded":
         first, second = CUTS[case.split]
         second = None if case.split == "batch" and b.ndim == 2 else second
-        x, y = hg.shard(a, case.devices, axis=first), hg.shard(b, case.devices, axis=second)
+        sizes = None
+        if case.split == "k":  # of the operand with the larger blocks
+            q, axis = max(((a, -1), (b, -2)), key=lambda pair: block_step(*pair))
+            sizes = np.diff(hg.shard(q, case.devices, axis=axis).offsets).tolist()
+        x = hg.shard(a, case.devices, axis=first, sizes=sizes)
+        y = hg.shard(b, case.devices, axis=second, sizes=sizes)
     else:
         x, y = (a, b) if case.way == "host" else (product.a.device(), product.b.device())
         options["devices"] = case.devices
