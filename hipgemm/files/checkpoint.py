@@ -19,6 +19,7 @@ from .header import LENGTH, Damaged, Entry, read_header, read_length
 Array = npt.NDArray[Any]
 _INDEX, _SUFFIX = ".safetensors.index.json", ".safetensors"
 _CONFIG_LIMIT = 64 << 20  # bytes of an index or a config
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's; Python has the name since 3.13
 
 
 class MappedFile:
@@ -43,7 +44,7 @@ class MappedFile:
                 raise _damaged(path, error) from None
             flags, access = mmap.MAP_SHARED, mmap.PROT_READ
             if writeable:  # without reserving memory for copies of all pages
-                flags, access = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0), access | mmap.PROT_WRITE
+                flags, access = mmap.MAP_PRIVATE | _NO_RESERVE, mmap.PROT_READ | mmap.PROT_WRITE
             self._memory = mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
         self._begin = LENGTH + length
         self._bytes = np.frombuffer(self._memory, np.uint8)

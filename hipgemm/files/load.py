@@ -225,10 +225,9 @@ class _Upload:
         """Copy a tensor, whose pages are not used again."""
         made = (new_padded if padded else new)(x.shape, x.dtype, self._device, 0)
         width = x.shape[-1] * x.dtype.itemsize if padded else 0
+        pitch = padded_pitch(x.shape[-1], x.dtype.itemsize) if padded else 0
         for at, part in _spans(x, width):
-            row = at // width if width else 0
-            pitch = padded_pitch(x.shape[-1], x.dtype.itemsize) if padded else 0
-            enqueue_upload(part, made.ptr + (row * pitch if padded else at), 0, pitch)
+            enqueue_upload(part, made.ptr + (at // width * pitch if width else at), 0, pitch)
             self._checkpoint.release(name, part)
             self._progress.add(part.nbytes)
         return made

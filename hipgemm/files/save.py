@@ -144,7 +144,7 @@ def _parts(checks: Checks, name: str, x: Any, records: dict[str, Stored]) -> dic
     what = f"arrays[{shown(name)}]"
     if not isinstance(x, ScaledArray):
         x = np.asarray(x) if isinstance(x, np.generic) else x
-        if checks.array(what, x, f"{ARRAYS} or ScaledArray") is None:
+        if checks.array(what, x, f"{ARRAYS}, or a ScaledArray") is None:
             return {}
         dtype = x.dtype.newbyteorder("<") if isinstance(x, np.ndarray) else x.dtype
         if dtype not in _NAMES:
