@@ -29,7 +29,7 @@ from .formats.elements import (
 )
 from .formats.groups import offset_reasons
 from .formats.philox import Words, random_signs, random_words
-from .formats.scaled import HADAMARD, ScaledArray, group_blocks, unpack_along
+from .formats.scaled import HADAMARD, ScaledArray, blocked_along, group_blocks, unpack_along
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -746,7 +746,7 @@ def _blocked(
     """Return x blocked along an axis; quantized or requantized if needed."""
     for part in x if isinstance(x, tuple) else (x,):
         if isinstance(part, ScaledArray):
-            if part.blocked_along(axis):
+            if blocked_along(part, axis):
                 return part
             x, format = dequantize(part, dtype=FORMATS["bf16"].dtype), part.format
     options = options if scaling is None else {**options, "scaling": scaling}

@@ -224,10 +224,6 @@ class ScaledArray(MatmulOperand):
         """Whether scales belong to blocks along an axis, instead of rows or all elements."""
         return self.block is not None or bool(QUANTIZED[self.format].block)
 
-    def blocked_along(self, axis: int) -> bool:
-        """Whether whole blocks of elements along an axis, counted from the end, share a scale."""
-        return self.axis == axis if self.block is None else self.block[axis] > 1
-
     @property
     def T(self) -> ScaledArray:
         """The array with its axes reversed; no copy."""
@@ -418,6 +414,11 @@ def _text(part: slice) -> str:
     """Format a slice as it was written."""
     begin, end, step = ("" if n is None else str(n) for n in (part.start, part.stop, part.step))
     return f"{begin}:{end}" + (f":{step}" if step else "")
+
+
+def blocked_along(q: ScaledArray, axis: int) -> bool:
+    """Whether whole blocks of elements along an axis, counted from the end, share a scale."""
+    return q.axis == axis if q.block is None else q.block[axis] > 1
 
 
 def _mt(x: Any) -> Any:

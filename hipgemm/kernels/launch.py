@@ -352,9 +352,12 @@ def bind_scale_order(
 
 
 def bind_float_scale_order(
-    device: int, strides: tuple[int, int], rows: int, k: int, row_block: int, e8m0: bool
+    device: int, strides: tuple[int, int], rows: int, k: int, row_block: int, e8m0: bool, whole: bool
 ) -> BoundLaunch:
-    """Bind the copy of float scales (rows / row_block, K/128) with these strides to the order of products."""
+    """Bind the copy of float scales (rows / row_block, K/128) with these strides to the order of products.
+
+    `whole`: for the product with an operand that has no scales.
+    """
     kernel = function(device, "gemm_float_scale")
     fixed: dict[str, Value] = {
         "src_row_stride": strides[0],
@@ -364,6 +367,7 @@ def bind_float_scale_order(
         "step": gemm_scale_step(rows),
         "row_block": row_block,
         "e8m0": e8m0,
+        "whole": whole,
     }
     threads = gemm_scale_bytes(rows, k) // 4
     return BoundLaunch(kernel, -(-threads // kernel.tile[0]), ("src", "dst"), fixed)

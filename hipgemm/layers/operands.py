@@ -10,7 +10,7 @@ import numpy as np
 
 from ..array.device_array import DeviceArray, asarray, new, new_padded, upload_async
 from ..formats.elements import BF16, BLOCK, BLOCK_SIDE, F32
-from ..formats.scaled import ScaledArray
+from ..formats.scaled import ScaledArray, blocked_along
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
 from .passes import as_type, flat, rescale, sum_rows
 from .problem import Layer, first, parts
@@ -161,7 +161,7 @@ class OperandMaker:
     ) -> ScaledArray:
         """Return x blocked along an axis, requantized if it is blocked along the other one."""
         if isinstance(x, ScaledArray):
-            if x.blocked_along(axis):
+            if blocked_along(x, axis):
                 return x
             format, x = x.format, self.as_bfloat16(x)
         if self.recipe.blocks:

@@ -25,7 +25,7 @@ from ..formats.elements import (
 from ..formats.groups import offset_reasons, same_offsets
 from ..formats.operand import Operand, operand_of
 from ..formats.operand_checks import OUTPUTS, OperandChecks
-from ..formats.scaled import HADAMARD, ScaledArray
+from ..formats.scaled import HADAMARD, ScaledArray, blocked_along
 from ..formats.strides import contiguous_strides, padded_pitch
 from ..products.operation import GROUPED_MATMUL, MATMUL
 from ..products.problem import Problem
@@ -318,7 +318,7 @@ class LayerChecks(OperandChecks):
 
     def _fp8_blocks(self, name: str, q: ScaledArray, axes: Axes) -> None:
         """Check that fp8 has blocks along one of the axes."""
-        if q.block is None or not any(q.blocked_along(axis) for axis in (axes if q.ndim == 2 else axes[:1])):
+        if q.block is None or not any(blocked_along(q, axis) for axis in (axes if q.ndim == 2 else axes[:1])):
             required = f"{name} must have blocks of {BLOCK_SIDE} along axis {axes[0]}"
             got = f"block={q.block}"
             along = f"{name}" if axes[0] == -1 else f"{name}.T"

@@ -213,7 +213,8 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
     strides, k_tile = x.scale_strides, kernel.tile[2]
     rows, row = x.shape[-2], strides[-2]
     if (kernel.a, kernel.b)[side].endswith("_block"):
-        return _float_scales(x, k, device)
+        alone = not (kernel.a, kernel.b)[1 - side].endswith("_block")
+        return _float_scales(x, k, device, alone)
     if not (x.format.block or x.block):
         reason = scales_reason(x, kernel, side)
         if reason is None:
@@ -253,8 +254,11 @@ def _view(x: Operand) -> str:
     return f" {x.shape[-2:]} {x.scale_strides[-2:]}" if x.block else ""
 
 
-def _float_scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
-    """Plan the float scales of an operand of a kernel for blocks of 128 along K; it may have other scales."""
+def _float_scales(x: Operand, k: int, device: int, alone: bool) -> tuple[ScalePlan, Axes]:
+    """Plan the float scales of an operand of a kernel for blocks of 128 along K; it may have other scales.
+
+    `alone`: the other operand has none.
+    """
     strides, rows = x.scale_strides, x.shape[-2]
     own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
     lead, steps = tuple(x.shape[axis] for axis in own), tuple(strides[axis] for axis in own)
@@ -267,10 +271,10 @@ def _float_scales(x: Operand, k: int, device: int) -> tuple[ScalePlan, Axes]:
     plan = ScalePlan(
         gemm_scale_step(rows),
         blocked=True,
-        cache_key=f"gemm float{_view(x)}{' each' if lead else ''}",
+        cache_key=f"gemm float{' alone' if alone else ''}{_view(x)}{' each' if lead else ''}",
         starts=starts,
         nbytes=each * len(starts),
-        order=bind_float_scale_order(device, (strides[-2], strides[-1]), rows, k, row_block, x.e8m0)
+        order=bind_float_scale_order(device, (strides[-2], strides[-1]), rows, k, row_block, x.e8m0, alone)
         if rows
         else None,
     )

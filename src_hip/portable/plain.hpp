@@ -276,8 +276,10 @@ class PlainSquare {
 #pragma unroll
       for (u32 j = 0; j < kSide; j++)
         if (in_blocks) {
-          const f32 scale = a.significand[row_ + i] * b.significand[column_ + j];
-          add_scaled(i, j, sum[i][j] * scale, a.exponent[row_ + i] + b.exponent[column_ + j]);
+          const Factor scale{a.significand[row_ + i] * b.significand[column_ + j],
+                             a.exponent[row_ + i] + b.exponent[column_ + j]};
+          const Factor x = Factor::of(sum[i][j]) * scale;  // a tiny sum keeps its bits
+          add_scaled(i, j, x.significand, x.exponent);
         } else {
           sum_[i][j] +=
               times_power_of_two(sum[i][j], a.exponent[row_ + i] + b.exponent[column_ + j]);

@@ -9,11 +9,13 @@
 #include "quantize/logical_scales.hpp"
 
 // From floats, or e8m0 bytes, src[row / row_block][K tile] to the order of scale_layout.hpp. step:
-// rows padded to 16.
+// rows padded to 16. whole: multipliers are the scales, and the exponents 0, for the product with
+// an operand that has no scales: exponents would apply to its elements, whose products may
+// underflow.
 // clang-format off
 #define HIPGEMM_FloatScaleArgs(X)                                                                 \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \
-  X(u32, step) X(u32, row_block) X(u32, e8m0)
+  X(u32, step) X(u32, row_block) X(u32, e8m0) X(u32, whole)
 // clang-format on
 
 namespace hipgemm {
@@ -44,7 +46,7 @@ HIPGEMM_DEVICE void gemm_float_scale(const FloatScaleArgs& args) {
         rest = *global<f32>(src);
     }
     const u32 bits = __builtin_bit_cast(u32, rest) & 0x7fffffffu;
-    if (bits != 0 && bits < 0x7f800000u) {
+    if (bits != 0 && bits < 0x7f800000u && args.whole == 0) {
       byte = smaller((bits + (1u << 22)) >> 23, 254);
       rest = times_power_of_two(rest, static_cast<int>(kNeutralScale) - static_cast<int>(byte));
     }

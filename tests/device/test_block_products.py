@@ -109,6 +109,22 @@ def test_scales_of_any_size(rng):
     np.testing.assert_allclose(hg.matmul(large, small.T, dtype=F32), wanted, rtol=1e-6)
 
 
+@pytest.mark.parametrize("kernel", ["plain", None])
+@pytest.mark.parametrize(("k", "factor"), [(3, 1e30), (300, 1e30), (3, 1e-5), (100, 1e-5)])
+@pytest.mark.parametrize("exponent", [-133, -126, -118])
+def test_scales_are_factors_of_the_sum_of_a_block(exponent, k, factor, kernel, rng, configure):
+    """Not of the weights: their products with tiny numbers would lose bits."""
+    configure(kernel=kernel)
+    x = np.ldexp(rng.standard_normal((20, k)), exponent).astype(ml_dtypes.bfloat16)
+    w = operand((150, k), SQUARES, rng)
+    check(
+        x,
+        hg.ScaledArray(
+            w.data, (w.scale * rng.uniform(factor / 2, factor)).astype(F32), w.format, block=SQUARES
+        ),
+    )
+
+
 @pytest.mark.parametrize("split", ["m", "n", "k"])
 @pytest.mark.parametrize("blocks", PAIRS[:5])
 def test_parts(split, blocks, rng):

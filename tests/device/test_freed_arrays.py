@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from hostile import (
     numbers,
     offsets,
     on_device,
+    path,
     resident,
     saved,
 )
@@ -59,12 +59,6 @@ def sharded(rows: int, columns: int, axis: int | None) -> Callable[[], hg.Sharde
     """Blocked along the longer axis."""
     blocked = int(columns > rows)
     return lambda: hg.shard(hg.quantize_mxfp8(numbers(rows, columns), axis=blocked), [0, 0], axis=axis)
-
-
-def path(function: str, name: str, **changed: Callable[[], Any]) -> Row:
-    """A row of a function with other arguments."""
-    of = next(x for x in ROWS if x.name == function)
-    return replace(of, name=f"{function}, {name}", arguments=of.arguments | changed)
 
 
 # Other paths to the same functions: other operands, caches of reordered scales, epilogues on the device.

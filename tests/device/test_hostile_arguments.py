@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hostile import ROWS, Refusal, Row, case, hostile, public
+from hostile import ROWS, UNSTEADY, Refusal, Row, case, hostile, public, value
 
 import hipgemm as hg
 
@@ -24,37 +24,8 @@ CALLS = [case(row) for row in ROWS]
 CASES = [case(row, name) for row in ROWS for name in row.arguments if name != "self"]
 
 
-def value(x: Any) -> Any:
-    """The result of a call, in a form that can be compared."""
-    if isinstance(x, hg.ShardedArray):
-        return value(x.parts)
-    if isinstance(x, hg.DeviceArray):
-        x = x.get()
-    if isinstance(x, hg.ScaledArray):
-        q = x.get() if x.device is not None else x
-        return "quantized", q.format, q.axis, q.shape, q.data.tobytes(), np.asarray(q.scale).tobytes()
-    if isinstance(x, (np.ndarray, np.generic)):
-        return x.shape, x.dtype, x.tobytes()
-    if isinstance(x, dict):
-        return {name: value(part) for name, part in x.items()}
-    if isinstance(x, (tuple, list, hg.LinearGrads)):
-        return [value(part) for part in x]
-    if isinstance(x, hg.AmaxState):
-        return value(x.current), value(x.next)
-    if isinstance(x, hg.Support):
-        return bool(x)
-    return x if isinstance(x, (bool, int, type(None))) else type(x).__name__
-
-
 # Of the arguments, where one process tries what another has not; of devices' numbers always all.
 ONLY = os.environ.get("HIPGEMM_TEST_HOSTILE")
-UNSTEADY = {
-    "Event.elapsed",
-    "Event.query",
-    "Stream.query",
-    "trim",
-    "empty",
-}  # their results differ from call to call
 
 
 def run(row: Row, values: dict[str, Any]) -> Any:
