@@ -212,12 +212,12 @@ class DeviceArray(Resident):
                 shape.append(count)
                 strides.append(stride * step)
                 address += start * stride if count else 0
-                whole = (count, step) == (n, 1)
+                ends = (stop, step) == (n, 1)
             else:
                 address += part * stride
-                whole = False
-            if stride == self.dtype.itemsize:  # zeros follow each vector as long as it is whole
-                padded &= whole
+                ends = False
+            if stride == self.dtype.itemsize:  # zeros follow the end of each vector
+                padded &= ends
             axis += 1
         return self._view(address, tuple(shape), tuple(strides), padded)
 

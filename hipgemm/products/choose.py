@@ -14,6 +14,7 @@ from ..formats.strides import padded_pitch
 from ..kernels.manifest import CHUNK_BYTES, MAKE_LINE, MATRIX_ARCHS, Kernel, LeftOut, load_manifest
 from .cost import Cost, Product, copy_clocks, estimate
 from .layout import host_copies, on_device
+from .operation import MATMUL
 from .problem import Problem
 
 PLAIN = "plain"  # the operation of the kernel that supports every format and layout
@@ -185,7 +186,8 @@ class Choice:
     copies: tuple[tuple[str, str], ...]  # operands and scales that must be copied, and why
     cost: Cost  # the estimate, including into how many parts K is split
     copy_clocks: float = 0.0  # the estimate for the copies
-    why: tuple[Reason, ...] = ()  # for the plain kernel: why no faster kernel is used
+    why: tuple[Reason, ...] = ()  # why no faster kernel is used
+    by_group: bool = False  # one product for each group
 
     @property
     def names(self) -> tuple[str, str]:
@@ -266,6 +268,8 @@ def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[R
     ``plain`` is the kernel that supports every format and layout.
     """
     kernels = list(kernels)
+    if p.op.ragged == "k" and (p.a.block or p.b.block):
+        return _by_group(p, kernels)
     fast = [k for k in kernels if serves(k, p)]
     plain = [k for k in kernels if k.op == PLAIN and p.op.plain]
     forced = config.kernel
@@ -306,6 +310,28 @@ def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[R
         known = {reason.code for reason in why}
         why += [reason for _, reason in broken if reason.code not in known]
     return found, [] if found else why
+
+
+def _by_group(p: Problem, kernels: Sequence[Kernel]) -> tuple[list[Choice], list[Reason]]:
+    """The choices for groups whose products are computed one by one: those for a group of average length."""
+    if p.accumulate:
+        text = (
+            "accumulate must be False for fp8 with blocks, whose groups are products of their own; got True"
+        )
+        return [], [Reason(UnsupportedError, "accumulate", text)]
+    k = -(-p.k // max(1, p.groups))
+    a, b = (_one_group(x, k) for x in (p.a, p.b))
+    found, reasons = choices(Problem(MATMUL, p.m, p.n, k, a, b, None, p.out_format), kernels)
+    text = (
+        "fp8 with blocks has no kernel for all groups at once: one product for each, by offsets on the host"
+    )
+    why = (Reason(UnsupportedError, "groups", text),)
+    return [replace(c, problem=p, why=why, by_group=True) for c in found], reasons
+
+
+def _one_group(x: Operand, k: int) -> Operand:
+    """Describe a group of so many rows of an operand."""
+    return replace(x, shape=(x.shape[-2], k))
 
 
 def _wrong_name(p: Problem, forced: str, fast: Sequence[Kernel]) -> Reason:

@@ -99,7 +99,8 @@ def grouped_wgrad(
     dy, x : numpy.ndarray, DeviceArray or ScaledArray
         Rows (M, N) and (M, K) of bfloat16 or float16, or both quantized along their first axis by
         `quantize_mxfp8` with ``axis=0, group_offsets=group_offsets``. If all offsets are multiples of 32,
-        they may be quantized without `group_offsets`.
+        they may be quantized without `group_offsets`. Or both fp8 with one scale for the tensor or for each
+        column, or with blocks of 128 rows: ``quantize_fp8(x.T, block=(1, 128)).T``, for any offsets.
     group_offsets : int32 array (G+1,)
         As for `grouped_matmul`.
     out : array, optional
@@ -110,7 +111,7 @@ def grouped_wgrad(
         ``"mxfp8"`` quantizes bfloat16 and float16 operands by groups first. ``"bf16"``, the default,
         multiplies them without quantization.
     accumulate : bool
-        Add to the values in `out`, in float32 before rounding.
+        Add to the values in `out`, in float32 before rounding. Not for fp8 with blocks.
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -124,6 +125,11 @@ def grouped_wgrad(
     ------
     TypeError, ValueError, UnsupportedError, HipError
         As `grouped_matmul`.
+
+    Notes
+    -----
+    For fp8 with blocks no kernel serves all groups at once: each is a product of its own, and offsets on a
+    device are copied to the host, which waits for them.
 
     Examples
     --------

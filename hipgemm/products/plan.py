@@ -149,6 +149,9 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
     min_bytes = _own_bytes(p.a) + _own_bytes(p.b) + known["nbytes"]
     fallback_reason = "; ".join(reason.text for reason in choice.why)
     known["served"] = Call(p.op.name, kernel.name, flop, min_bytes, fallback_reason)
+    if choice.by_group:  # the products of the groups count their own work
+        known["served"] = Call(p.op.name, kernel.name, 0, 0, fallback_reason)
+        return Plan(**known)
     known["swapped"] = choice.swapped
     loaded, names = function(device, kernel.name), choice.names
     if p.op.ragged:

@@ -21,7 +21,7 @@ from ..kernels.manifest import MATRIX_ARCHS, code_object
 from ..kernels.scale_layout import group_scale_bytes, group_scale_step
 from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
-from . import host
+from . import by_group, host
 from .choose import PLAIN, Choice, choices
 from .layout import Copy
 from .operation import Arguments, Operation
@@ -312,9 +312,15 @@ def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
 def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...], stream: int) -> None:
     """Queue a product of arrays on the current device; `more` is alpha, col_scale, bias and offsets."""
     bound, served = plan.launch, plan.served
-    if bound is None or served is None:
+    if served is None:
         return
     alpha, col_scale, bias, offsets = more
+    if plan.choices[0].by_group:
+        by_group.wgrad(run, a, b, out, offsets, stream)
+        tally.count_call(served)
+        return
+    if bound is None:
+        return
     # These return to the pool at the end of this function, for reuse on this stream.
     temporaries: list[hip.Block] = []
     values: tuple[Any, ...]

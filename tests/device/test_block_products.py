@@ -7,6 +7,7 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from test_grouped import assert_wgrad
 
 import hipgemm as hg
 from hipgemm import reference
@@ -99,6 +100,37 @@ def test_experts(blocks, rng):
         magnitudes = np.abs(rows[part]) @ np.abs(experts[g].T)
         assert (np.abs(got[part] - wanted) <= magnitudes * (256 + 6) * 2.0**-24).all()
     assert not got[60:].any()
+
+
+@pytest.mark.parametrize("offsets", [[0, 128, 256, 300], [0, 5, 5, 140, 290], [0, 300], [0, 0, 0], [0]])
+@pytest.mark.parametrize("blocks", PAIRS)
+def test_weight_gradients_of_experts(blocks, offsets, rng):
+    """Groups may begin and end inside a block, and what is NaN there belongs to another group."""
+    offsets = np.array(offsets, np.int32)
+    dy, x = (operand((n, 300), shared, rng).T for n, shared in zip((70, 130), blocks, strict=True))
+    dy.data[290:] = x.data[290:] = np.nan
+    got = hg.grouped_wgrad(dy, x, offsets, dtype=F32)
+    assert_wgrad(got, dy, x, offsets)
+    for o in (offsets, hg.asarray(offsets)):
+        again = hg.grouped_wgrad(hg.asarray(dy), hg.asarray(x), o, dtype=F32).get()
+        assert again.tobytes() == got.tobytes()
+    used = hg.usage()
+    assert all("block" in kernel and "product for each" in why for _, kernel, why in used.slower)
+    answer = hg.can_use("grouped_wgrad", dy, x, offsets)
+    assert answer
+    assert not got.size or "one product for each" in str(answer)
+
+
+def test_weight_gradients_refuse(rng):
+    dy, x = (operand((n, 300), ROWS, rng).T for n in (70, 130))
+    out = np.zeros((2, 70, 130), F32)
+    with pytest.raises(hg.UnsupportedError, match="accumulate must be False for fp8 with blocks"):
+        hg.grouped_wgrad(dy, x, np.array([0, 5, 300]), out, accumulate=True)
+    wrong = hg.asarray(np.array([0, 5, 301], np.int32))
+    with pytest.raises(ValueError, match=r"group_offsets\[2\]=301"):
+        hg.grouped_wgrad(hg.asarray(dy), hg.asarray(x), wrong)
+    with pytest.raises(ValueError, match=r"dy must have blocks of 128 along K, its axis -2"):
+        hg.grouped_wgrad(operand((300, 70), ROWS, rng), x, np.array([0, 300]))
 
 
 def test_scales_of_any_size(rng):

@@ -389,7 +389,8 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.sharded_matmul(cut(A, 1), W, split="m"), V,
      "sharded_matmul: a must be split along axis -2 for split=m; got split along axis -1"),
     (lambda: hg.sharded_matmul(cut(A, 1, sizes=(24, 40)), cut(W, 0), split="k"), V,
-     "sharded_matmul: a and b must be split at the same offsets; got (0, 24, 64) and (0, 32, 64); pass sizes= to hipgemm.shard"),
+     "sharded_matmul: a and b must be split at the same offsets; got (0, 24, 64) and (0, 32, 64); "
+     "pass sizes= to hipgemm.shard"),
     (lambda: hg.sharded_matmul(cut(A, 0), cut(W, None, [0]), split="m"), V,
      "sharded_matmul: a and b must have the same devices in the same order, or the same communicator; got "
      "ShardedArray(shape=(4, 64), dtype=bfloat16, axis=-2, devices=[0, 0]) and "
