@@ -2,7 +2,7 @@
 // hardware does not, and registers used while a load into them is in flight.
 //
 // A wait state is an instruction issued in between; s_nop n counts n + 1. The distances are those
-// of AMD's CDNA4 ISA document and of LLVM's hazard recognizer for gfx950. Some of them are kept by
+// of AMD's CDNA3 and CDNA4 ISA documents and of LLVM's hazard recognizer. Some of them are kept by
 // the compiler alone: AMD's own gfx950 binaries do without, so that the hardware must wait there by
 // itself. The check reports these as advice.
 #include <algorithm>
@@ -52,14 +52,14 @@ struct WaveState {
 
 // ---- MFMA distances -----------------------------------------------------------------------------
 
-// gfx950 needs one state more than gfx940, but for two-pass instructions.
-int extra(const Traits& t) { return t.passes == 2 ? 0 : 1; }
+// gfx950 needs one state more than gfx942, but for two-pass instructions.
+int extra(const Traits& t) { return t.passes == 2 ? 0 : arch().after_xdl; }
 
 // D of `a` to any use but C: another MFMA's A or B, a vector operation, a store.
 int after_result(const Traits& a, const Traits& b) {
   if (a.dgemm) {
     if (a.passes == 4) return b.vector_memory || b.lds ? 9 : 6;
-    return b.vector_memory || b.lds ? 18 : 19;
+    return b.vector_memory || b.lds ? 18 : a.passes + 3;
   }
   return a.xdl ? a.passes + 3 + extra(a) : a.passes + 2;
 }
@@ -79,7 +79,7 @@ int after_result_as_c(const Side& a, const Side& b, const Registers& c) {
     // Results are passed on within a chain of one opcode only.
     if (!x.xdl || same_operation(a, b)) return x.passes == 2 ? 2 : 0;
   }
-  if (x.dgemm) return y.xdl ? 0 : x.passes == 4 ? 4 : 17;
+  if (x.dgemm) return y.xdl ? 0 : x.passes == 4 ? 4 : x.passes + 1;
   if (x.xdl) return x.passes + 1 + extra(x);
   return y.xdl ? 0 : x.passes;
 }
@@ -141,7 +141,7 @@ class Hazards final : public Check {
   }
   // Of the wait states after an XDL MFMA, those that AMD's binaries keep.
   static int kept_by_amd(const Traits& a) {
-    return a.xdl ? a.passes + 2 : static_cast<int>(kLongest) + 1;
+    return a.xdl && arch().advice ? a.passes + 2 : static_cast<int>(kLongest) + 1;
   }
 
   // ---- loads in flight ----
@@ -293,7 +293,7 @@ class Hazards final : public Check {
         }
         if (k == kM0 && near(s, x.salu) && needs_ready_m0(b) &&
             !too_close(w, i, s, x.salu, 1, "m0 is read after a scalar operation has written it",
-                       b.shape.to_lds ? 0 : kLongest + 1))
+                       b.shape.to_lds && arch().advice ? 0 : kLongest + 1))
           return false;
       }
     if (near(s, s.exec_valu) && t.vector_alu) {

@@ -5,18 +5,20 @@
 namespace emu::check {
 namespace {
 
+bool is_f32(Op op) { return std::string_view(info(op).name).ends_with("_f32"); }
+
 // Cycles of the matrix pipe, in passes of four clocks.
 uint8_t matrix_passes(const Decoded& d) {
   const std::string_view name = info(d.op).name;
   const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
   const bool large = has("_32x32x");
-  if (has("_f64_")) return has("_4x4x4") ? 4 : 16;
+  if (has("_f64_")) return static_cast<uint8_t>(has("_4x4x4") ? 4 : arch().f64_passes);
   if (has("_4x4x")) return 2;
   if (has("f8f6f4")) {
     const int base = large ? 8 : 4;
     return static_cast<uint8_t>(d.cbsz < 2 || d.blgp < 2 ? 2 * base : base);
   }
-  const bool full_rate = !has("b_") && info(d.op).src[0].bits < 32;  // one block, not f32
+  const bool full_rate = !has("b_") && !is_f32(d.op);  // one block
   const int passes = large ? 8 : 4;
   return static_cast<uint8_t>(full_rate ? passes : 2 * passes);
 }
@@ -48,7 +50,7 @@ Traits traits(const Decoded& d) {
     case Family::MFMA:
       t.vector_alu = t.mfma = true;
       t.dgemm = op.dst.bits == 64;
-      t.xdl = !t.dgemm && op.src[0].bits < 32;
+      t.xdl = !t.dgemm && !is_f32(d.op);
       t.passes = matrix_passes(d);
       break;
     case Family::SOP1:

@@ -294,9 +294,9 @@ std::optional<Fault> refuse(const Launch& launch) {
     return no("a workgroup of " + std::to_string(threads) + " work-items; the kernel takes 1 to " +
               std::to_string(std::min(kernel.max_workgroup_size, kMaxWaves * kLanes)));
   const uint64_t lds = uint64_t{kernel.descriptor.group_segment_bytes} + launch.dynamic_lds_bytes;
-  if (lds > kLdsBytes)
+  if (lds > arch().lds_bytes)
     return no("needs " + std::to_string(lds) + " bytes of LDS; a workgroup has at most " +
-              std::to_string(kLdsBytes));
+              std::to_string(arch().lds_bytes));
   if (scratch_per_lane(kernel.descriptor) > (1u << 20))
     return no("needs " + std::to_string(kernel.descriptor.private_segment_bytes) +
               " bytes of scratch per work-item; the emulator gives at most 1048576");

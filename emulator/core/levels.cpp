@@ -28,19 +28,19 @@ const Chosen& chosen();
 #if defined(__x86_64__)
 // Null is a level that this library was built without (LEVELS of the Makefile).
 namespace isa_v2 {
-[[gnu::weak]] void install(Semantics&);
+[[gnu::weak]] void install(Semantics&, const Arch&);
 }
 namespace isa_v3 {
-[[gnu::weak]] void install(Semantics&);
+[[gnu::weak]] void install(Semantics&, const Arch&);
 }
 namespace isa_v4 {
-[[gnu::weak]] void install(Semantics&);
+[[gnu::weak]] void install(Semantics&, const Arch&);
 }
 namespace {
 
 struct Level {
   const char* name;
-  void (*install)(Semantics&);
+  void (*install)(Semantics&, const Arch&);
 };
 const Level kLevels[] = {{"v2", isa_v2::install}, {"v3", isa_v3::install}, {"v4", isa_v4::install}};
 
@@ -84,7 +84,7 @@ const Chosen& chosen() {
       c.fault = wrong_value(kVariable, forced,
                             usable + ", which this CPU has and the emulator was built for");
     const Level& level = asked ? *asked : *best;
-    level.install(c.semantics);
+    level.install(c.semantics, arch());
     c.semantics.level = level.name;
     return c;
   }();
@@ -94,7 +94,7 @@ const Chosen& chosen() {
 }  // namespace
 #else
 namespace isa_base {
-void install(Semantics&);
+void install(Semantics&, const Arch&);
 }
 
 namespace {
@@ -104,7 +104,7 @@ const Chosen& chosen() {
     Chosen c;
     const std::string_view forced = variable(kVariable);
     if (!forced.empty() && forced != "base") c.fault = wrong_value(kVariable, forced, "base");
-    isa_base::install(c.semantics);
+    isa_base::install(c.semantics, arch());
     c.semantics.level = "base";
     return c;
   }();

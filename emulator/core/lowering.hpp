@@ -69,13 +69,13 @@ struct Semantic {
   void (*clamped)() = nullptr;  // the loop under the clamp bit, where that is not a range of [0, 1]
 };
 
-// One table per CPU level.
+// One table per CPU level and architecture.
 struct Semantics {
   Semantic of[static_cast<int>(Op::count)];
   const char* level = nullptr;
 };
 
-// The table for this CPU; HIPGEMM_EMULATOR_CPU forces a level.
+// The table for this CPU and arch(); HIPGEMM_EMULATOR_CPU forces a level.
 const Semantics& semantics();
 
 }  // namespace emu

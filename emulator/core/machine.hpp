@@ -19,7 +19,6 @@
 
 namespace emu {
 
-inline constexpr uint32_t kLdsBytes = 160 * 1024;
 inline constexpr uint32_t kMaxWaves = 16;
 
 struct LaunchContext {

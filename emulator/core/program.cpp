@@ -173,6 +173,22 @@ const Inst* Program::stray(uint64_t address) {
   return entry_[address] = &batch.code[0];
 }
 
+// Why these bytes are no instruction here, and what they are elsewhere.
+const char* Program::refuse(std::span<const uint8_t> bytes, uint64_t address, Decoded& d) {
+  for (const Arch& other : archs()) {
+    if (!decode(bytes, address, d, other)) continue;
+    const auto text = std::make_shared<std::string>(std::string("an instruction of ") + other.name +
+                                                    " that " + arch().name + " does not have");
+    keep(text);
+    return text->c_str();
+  }
+  d = Decoded{};
+  d.address = address;
+  d.size = 4;
+  std::memcpy(d.words.data(), bytes.data(), 4);
+  return "not an instruction of this architecture";
+}
+
 void Program::lower_from(uint64_t start) {
   const uint64_t begin = reinterpret_cast<uint64_t>(code_.data()), end = begin + code_.size();
   const auto inside = [&](uint64_t a) { return a % 4 == 0 && a >= begin && a + 4 <= end; };
@@ -196,12 +212,9 @@ void Program::lower_from(uint64_t start) {
     while (inside(address) && !reached.contains(address) && !entry_.contains(address)) {
       Lowered& l = reached[address];
       Decoded& d = l.decoded;
-      if (!decode({reinterpret_cast<const uint8_t*>(address), end - address}, address, d)) {
-        d = Decoded{};
-        d.address = address;
-        d.size = 4;
-        std::memcpy(d.words.data(), reinterpret_cast<const void*>(address), 4);
-        l.failure = "not an instruction of this architecture";
+      const std::span bytes(reinterpret_cast<const uint8_t*>(address), end - address);
+      if (!decode(bytes, address, d)) {
+        l.failure = refuse(bytes, address, d);
         l.ends = true;
         l.inst.fn = illegal;
         break;

@@ -52,6 +52,7 @@ class Program {
   };
 
   void lower_from(uint64_t address);
+  const char* refuse(std::span<const uint8_t> bytes, uint64_t address, Decoded& d);
   const Inst* stray(uint64_t address);
   uint16_t intern(const uint32_t* values, int n);
 

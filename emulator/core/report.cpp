@@ -30,9 +30,9 @@ std::string place(const Wave& w, const Inst* i) {
       for (int k = 0; k < d->size / 4; ++k) text += format(k ? " %08x" : "%08x", d->words[k]);
       text += "]";
     }
+    const std::span bytes(reinterpret_cast<const uint8_t*>(d->words.data()), d->size);
     Decoded again;
-    if (d->size &&
-        decode({reinterpret_cast<const uint8_t*>(d->words.data()), d->size}, d->address, again))
+    if (std::ranges::any_of(archs(), [&](const Arch& a) { return decode(bytes, 0, again, a); }))
       text += " " + disassemble(*d);
   }
   const auto& id = w.group->id;

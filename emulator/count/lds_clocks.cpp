@@ -22,8 +22,9 @@ constexpr std::array<uint8_t, 32> in_order() {
 }
 constexpr Rule kDword{32, 32, in_order()};
 constexpr Rule kRead64{64, 32, in_order()};
-constexpr Rule kRead96{32, 8, {0, 1, 2,  3,  20, 21, 22, 23, 4,  5,  6,  7,  16, 17, 18, 19,
-                               8, 9, 10, 11, 28, 29, 30, 31, 12, 13, 14, 15, 24, 25, 26, 27}};
+// Loads of 96 bits; with 32 banks those of 128 too.
+constexpr Rule kReadEight{32, 8, {0, 1, 2,  3,  20, 21, 22, 23, 4,  5,  6,  7,  16, 17, 18, 19,
+                                  8, 9, 10, 11, 28, 29, 30, 31, 12, 13, 14, 15, 24, 25, 26, 27}};
 constexpr Rule kRead128{64, 16, {0, 1, 2, 3, 12, 13, 14, 15, 20, 21, 22, 23, 24, 25, 26, 27,
                                  4, 5, 6, 7, 8,  9,  10, 11, 16, 17, 18, 19, 28, 29, 30, 31}};
 constexpr Rule kWrite64{32, 16, in_order()};
@@ -33,7 +34,9 @@ constexpr uint64_t kClocksOfPhase = 2;         // on one of the two ports
 const Rule& rule_of(const check::AccessPart& part) {
   if (part.bytes <= 4) return kDword;
   if (part.stores) return part.bytes == 8 ? kWrite64 : kWriteWide;
-  return part.bytes == 8 ? kRead64 : part.bytes == 12 ? kRead96 : kRead128;
+  if (part.bytes == 12 || (part.bytes == 16 && arch().lds_banks == 32)) return kReadEight;
+  if (part.bytes == 8) return arch().lds_banks == 32 ? kWrite64 : kRead64;
+  return kRead128;
 }
 
 // Cycles of a phase: the maximum number of different dwords in one bank.

@@ -33,13 +33,14 @@ hipUUID uuid(int id) {
 }
 
 hipDeviceProp_tR0600 properties(int id) {
+  const emu::Arch& arch = emu::arch();
   hipDeviceProp_tR0600 p{};
-  std::snprintf(p.name, sizeof p.name, "%s", hip::kDeviceName);
+  std::snprintf(p.name, sizeof p.name, "%s", hip::device_name().c_str());
   std::snprintf(p.gcnArchName, sizeof p.gcnArchName, "%s", hip::target().c_str());
   p.uuid = uuid(id);
   p.totalGlobalMem = rt::options().device_bytes;
   p.sharedMemPerBlock = p.sharedMemPerMultiprocessor = p.sharedMemPerBlockOptin =
-      p.maxSharedMemoryPerMultiProcessor = hip::kLdsBytes;
+      p.maxSharedMemoryPerMultiProcessor = arch.lds_bytes;
   p.regsPerBlock = p.regsPerMultiprocessor = hip::kRegistersPerBlock;
   p.warpSize = hip::kWaveSize;
   p.memPitch = hip::kMaxPitch;
@@ -48,18 +49,18 @@ hipDeviceProp_tR0600 properties(int id) {
     p.maxThreadsDim[i] = hip::kMaxThreads;
     p.maxGridSize[i] = static_cast<int>(hip::kMaxGrid[i]);
   }
-  p.clockRate = hip::kClockKhz;
+  p.clockRate = arch.clock_khz;
   p.clockInstructionRate = hip::kWallClockKhz;
   p.totalConstMem = 0x7fffffff;
-  p.major = hip::kMajor;
-  p.minor = hip::kMinor;
+  p.major = arch.major;
+  p.minor = arch.minor;
   p.textureAlignment = hip::kTextureAlign;
   p.texturePitchAlignment = hip::kPitchAlign;
-  p.multiProcessorCount = hip::kComputeUnits;
+  p.multiProcessorCount = arch.compute_units;
   p.maxThreadsPerMultiProcessor = hip::kMaxThreadsPerCu;
   p.maxBlocksPerMultiProcessor = hip::kWavesPerCu;
-  p.memoryClockRate = hip::kMemoryClockKhz;
-  p.memoryBusWidth = hip::kMemoryBusBits;
+  p.memoryClockRate = arch.memory_clock_khz;
+  p.memoryBusWidth = arch.memory_bus_bits;
   p.l2CacheSize = hip::kL2Bytes;
   p.pciBusID = bus(id);
   p.asyncEngineCount = 8;
@@ -124,12 +125,12 @@ int attribute(int attribute, int id) {
                               {10000, p.clockInstructionRate},
                               {10002, p.maxSharedMemoryPerMultiProcessor},
                               {10011, p.isLargeBar},
-                              {10015, hip::kComputeUnits},
+                              {10015, p.multiProcessorCount},
                               {10016, 1},
                               {10017, hip::kWallClockKhz},
-                              {10018, hip::kXccs},
+                              {10018, emu::arch().xccs},
                               {10019, 512},
-                              {10020, 0x75a3}};
+                              {10020, emu::arch().pci_device}};
   for (const Attribute& known : values) {
     if (known.number == attribute)
       return static_cast<int>(std::min<uint64_t>(known.value, 0x7fffffff));
@@ -209,7 +210,7 @@ HIP_API hipError_t hipDeviceGetName(char* name, int length, int id) {
     need(name, "name");
     if (length <= 0) fail(hipErrorInvalidValue, "len must be positive; got ", length);
     device(id);
-    std::snprintf(name, static_cast<size_t>(length), "%s", hip::kDeviceName);
+    std::snprintf(name, static_cast<size_t>(length), "%s", hip::device_name().c_str());
   });
 }
 

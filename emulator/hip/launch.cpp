@@ -91,14 +91,14 @@ void check_shape(const loader::KernelInfo& info, const Shape& shape) {
              shape_text(info.required_workgroup_size), "; got ", shape_text(shape.block));
     }
   }
-  if (shape.dynamic_lds > hip::kLdsBytes) {
-    refuse(hipErrorInvalidValue, info, "dynamic LDS must be at most ", hip::kLdsBytes, "; got ",
-           shape.dynamic_lds);
+  if (shape.dynamic_lds > emu::arch().lds_bytes) {
+    refuse(hipErrorInvalidValue, info, "dynamic LDS must be at most ", emu::arch().lds_bytes,
+           "; got ", shape.dynamic_lds);
   }
-  if (uint64_t{shape.dynamic_lds} + info.descriptor.group_segment_bytes > hip::kLdsBytes) {
+  if (uint64_t{shape.dynamic_lds} + info.descriptor.group_segment_bytes > emu::arch().lds_bytes) {
     refuse(hipErrorLaunchOutOfResources, info, info.descriptor.group_segment_bytes,
            " bytes of LDS and ", shape.dynamic_lds, " dynamic ones exceed the CU's ",
-           hip::kLdsBytes);
+           emu::arch().lds_bytes);
   }
 }
 

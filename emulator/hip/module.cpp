@@ -91,9 +91,11 @@ int groups_per_cu(const loader::KernelInfo& info, int threads, size_t dynamic_ld
   const int waves_per_simd = std::min(hip::kWavesPerSimd, hip::kVgprsPerSimd / vgprs);
   int groups = hip::kSimdsPerCu * waves_per_simd / waves;
   const uint64_t lds = info.descriptor.group_segment_bytes + uint64_t{dynamic_lds};
-  if (lds > hip::kLdsBytes) return 0;
-  const int granules = static_cast<int>((lds + hip::kLdsGranule - 1) / hip::kLdsGranule);
-  if (granules) groups = std::min(groups, hip::kLdsBytes / hip::kLdsGranule / granules);
+  const emu::Arch& arch = emu::arch();
+  if (lds > arch.lds_bytes) return 0;
+  const int granules = static_cast<int>((lds + arch.lds_granule - 1) / arch.lds_granule);
+  if (granules)
+    groups = std::min(groups, static_cast<int>(arch.lds_bytes / arch.lds_granule) / granules);
   return groups;
 }
 
@@ -111,11 +113,11 @@ int attribute(const loader::KernelInfo& info, int attribute) {
       return static_cast<int>(info.vgprs);
     case 5:
     case 6:
-      return hip::kMajor * 10 + hip::kMinor;
+      return emu::arch().major * 10 + emu::arch().minor;
     case 7:
       return 0;
     case 8:
-      return hip::kLdsBytes - static_cast<int>(info.descriptor.group_segment_bytes);
+      return static_cast<int>(emu::arch().lds_bytes - info.descriptor.group_segment_bytes);
     case 9:
       return 0;
   }

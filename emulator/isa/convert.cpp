@@ -325,11 +325,11 @@ void add_6bit(Semantics& t, const Op (&ops)[9]) {
    Op::v_cvt_scalef32_pk32_f32_##x,      Op::v_cvt_scalef32_pk32_f16_##x,       \
    Op::v_cvt_scalef32_pk32_bf16_##x}
 
-void add_convert(Semantics& t) {
-  add_8bit<Fp8>(t, Op::v_cvt_f32_fp8, Op::v_cvt_pk_f32_fp8, Op::v_cvt_pk_fp8_f32,
-                Op::v_cvt_sr_fp8_f32);
-  add_8bit<Bf8>(t, Op::v_cvt_f32_bf8, Op::v_cvt_pk_f32_bf8, Op::v_cvt_pk_bf8_f32,
-                Op::v_cvt_sr_bf8_f32);
+void add_convert(Semantics& t, const Arch& of) {
+  (of.fnuz ? add_8bit<Fp8Fnuz> : add_8bit<Fp8>)(t, Op::v_cvt_f32_fp8, Op::v_cvt_pk_f32_fp8,
+                                                Op::v_cvt_pk_fp8_f32, Op::v_cvt_sr_fp8_f32);
+  (of.fnuz ? add_8bit<Bf8Fnuz> : add_8bit<Bf8>)(t, Op::v_cvt_f32_bf8, Op::v_cvt_pk_f32_bf8,
+                                                Op::v_cvt_pk_bf8_f32, Op::v_cvt_sr_bf8_f32);
   vector(t, Op::v_cvt_sr_f16_f32, [](float a, u32 seed, u32 old, Control c, Mode m) {
     return with_half(old, half_stochastic(a, seed, m), to_high(c));
   });

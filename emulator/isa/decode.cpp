@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <vector>
 
 #include "isa/decoded.hpp"
 
@@ -69,29 +70,42 @@ OpInfo make_info(Family family, uint16_t opcode, const char* name, const char* s
   return r;
 }
 
-struct Table {
-  OpInfo ops[static_cast<int>(Op::count)];
-  // Per family, opcode → Op; Op::count where there is none.
-  Op by_opcode[static_cast<int>(Family::SCRATCH) + 1][1024];
-  Op scaled[128];
+constexpr int kOps = static_cast<int>(Op::count);
 
-  Table() {
-    std::fill(&by_opcode[0][0], &by_opcode[0][0] + sizeof by_opcode / sizeof(Op), Op::count);
-    std::fill(std::begin(scaled), std::end(scaled), Op::count);
+struct Rows {
+  OpInfo ops[kOps];
+  Rows() {
     int i = 0;
 #define EMU_OP(family, opcode, name, signature, cls, flags) \
   ops[i++] = make_info(Family::family, opcode, #name, signature, OpClass::cls, flags);
 #include "isa/ops.def"
 #undef EMU_OP
-    for (i = 0; i < static_cast<int>(Op::count); ++i) {
-      const OpInfo& o = ops[i];
+  }
+};
+const Rows& rows() {
+  static const Rows r;
+  return r;
+}
+
+// Of one architecture.
+struct Table {
+  // Per family, opcode → Op; Op::count where there is none.
+  Op by_opcode[static_cast<int>(Family::SCRATCH) + 1][1024];
+  Op scaled[128];
+
+  explicit Table(const Arch& of) {
+    std::fill(&by_opcode[0][0], &by_opcode[0][0] + sizeof by_opcode / sizeof(Op), Op::count);
+    std::fill(std::begin(scaled), std::end(scaled), Op::count);
+    for (int i = 0; i < kOps; ++i) {
+      const OpInfo& o = info(static_cast<Op>(i));
+      if (o.has(of.absent)) continue;
       (o.has(kScaled) ? scaled : by_opcode[static_cast<int>(o.family)])[o.opcode] =
           static_cast<Op>(i);
     }
     // VOP3 forms of VOP1, VOP2 and VOPC.
-    for (i = 0; i < static_cast<int>(Op::count); ++i) {
-      const OpInfo& o = ops[i];
-      if (o.has(kNoVop3)) continue;
+    for (int i = 0; i < kOps; ++i) {
+      const OpInfo& o = info(static_cast<Op>(i));
+      if (o.has(kNoVop3 | of.absent)) continue;
       const int at = o.family == Family::VOP1   ? 0x140
                      : o.family == Family::VOP2 ? 0x100
                      : o.family == Family::VOPC ? 0
@@ -101,9 +115,9 @@ struct Table {
   }
 };
 
-const Table& table() {
-  static const Table t;
-  return t;
+const Table& table(const Arch& of) {
+  static const std::vector<Table> tables(archs().begin(), archs().end());
+  return tables[static_cast<size_t>(&of - archs().data())];
 }
 
 // ---- operands -----------------------------------------------------------------------------------
@@ -143,14 +157,16 @@ bool vector_tuple(uint32_t v, int dwords) {
 // The state of decoding one instruction.
 struct Decoder {
   Decoded& d;
+  const Arch& of;
+  const Table& table;
   uint32_t w0 = 0, w1 = 0, w2 = 0, w3 = 0;
   size_t available = 0;  // whole dwords
   bool ok = true;
 
-  const OpInfo& info() const { return table().ops[static_cast<int>(d.op)]; }
+  const OpInfo& info() const { return emu::info(d.op); }
   void require(bool condition) { ok = ok && condition; }
   bool find(Family family, uint32_t opcode) {
-    d.op = table().by_opcode[static_cast<int>(family)][opcode];
+    d.op = table.by_opcode[static_cast<int>(family)][opcode];
     d.format = family;
     if (d.op == Op::count) ok = false;
     return ok;
@@ -550,7 +566,7 @@ void Decoder::vop3p() {
   if (opcode == 0x2c && available >= 4 && (w2 >> 16 == 0xd3ad || w2 >> 16 == 0xd3ae) &&
       bits(w2, 14, 11) == 1)
     return mfma(true);
-  if (table().by_opcode[static_cast<int>(Family::MFMA)][opcode] != Op::count) return mfma(false);
+  if (table.by_opcode[static_cast<int>(Family::MFMA)][opcode] != Op::count) return mfma(false);
   if (!find(Family::VOP3P, opcode)) return;
   const OpInfo& o = info();
   using Where = OperandType::Where;
@@ -595,7 +611,7 @@ void Decoder::mfma(bool scaled) {
   if (scaled) {
     size(4);
     m0 = w2, m1 = w3;
-    d.op = table().scaled[bits(m0, 22, 16)];
+    d.op = table.scaled[bits(m0, 22, 16)];
     d.format = Family::MFMA;
     require(d.op != Op::count);
     if (!ok) return;
@@ -715,7 +731,7 @@ void Decoder::buffer(Family family) {
     require(d.offset == 0 && !d.offen && !d.idxen && !d.lds && !d.nt && w1 == 0);
     return;
   }
-  require(!d.lds || o.has(kLds));
+  require(!d.lds || (o.has(kLds) && o.dst.dwords * 4u <= of.lds_dma_bytes));
   const bool acc = bit(w1, 23);
   const OperandType& t = o.src[0] ? o.src[0] : o.dst;
   if (d.lds) {
@@ -822,15 +838,15 @@ bool Decoder::run() {
 
 }  // namespace
 
-const OpInfo& info(Op op) { return table().ops[static_cast<int>(op)]; }
+const OpInfo& info(Op op) { return rows().ops[static_cast<int>(op)]; }
 
-bool decode(std::span<const uint8_t> bytes, uint64_t address, Decoded& out) {
+bool decode(std::span<const uint8_t> bytes, uint64_t address, Decoded& out, const Arch& of) {
   out = Decoded{};
   uint32_t words[4] = {};
   const size_t available = std::min<size_t>(bytes.size() / 4, 4);
   std::memcpy(words, bytes.data(), 4 * available);
   if (available == 0) return false;
-  Decoder decoder{out, words[0], words[1], words[2], words[3], available};
+  Decoder decoder{out, of, table(of), words[0], words[1], words[2], words[3], available};
   out.address = address;
   if (!decoder.run()) return false;
   std::memcpy(out.words.data(), words, out.size);

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "core/arch.hpp"
+
 namespace emu {
 
 // Encoding families. A VOP1, VOP2 or VOPC opcode may also be encoded as VOP3 ("_e64"): its row
@@ -53,6 +55,8 @@ enum : uint32_t {
   kTwoOffsets = 1u << 19,  // DS with two 8-bit offsets
   kGws = 1u << 20,         // DS op of the global wave sync unit
   kScaled = 1u << 21,      // 16-byte MFMA with scale operands
+  kGfx950 = 1u << 22,      // only this architecture has it
+  kGfx942 = 1u << 23,
 };
 
 // Operand type as the signature in ops.def names it.
@@ -144,9 +148,10 @@ struct Decoded {
   uint8_t dfmt = 0, nfmt = 0;  // MTBUF
 };
 
-// Decodes the instruction at the start of `bytes` without reading past its end. False if it is
-// unknown or malformed (reserved bits set, operand out of range).
-bool decode(std::span<const uint8_t> bytes, uint64_t address, Decoded& out);
+// Decodes the instruction at the start of `bytes` without reading past its end. False if the
+// architecture does not know it or it is malformed (reserved bits set, operand out of range).
+bool decode(std::span<const uint8_t> bytes, uint64_t address, Decoded& out,
+            const Arch& of = arch());
 
 // LLVM's assembler syntax; assembling it gives the same bytes again.
 std::string disassemble(const Decoded& instruction);

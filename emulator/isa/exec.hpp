@@ -45,12 +45,12 @@ void add_smem(Semantics&);
 void add_buffer(Semantics&);
 void add_flat(Semantics&);
 void add_ds(Semantics&);
-void add_mfma(Semantics&);
+void add_mfma(Semantics&, const Arch&);
 void add_vop1(Semantics&);
 void add_vop2(Semantics&);
 void add_vop3(Semantics&);
 void add_vop3p(Semantics&);
 void add_vopc(Semantics&);
-void add_convert(Semantics&);
+void add_convert(Semantics&, const Arch&);
 
 }  // namespace emu::EMU_NS

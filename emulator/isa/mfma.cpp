@@ -211,6 +211,14 @@ struct AsF32 {
   static constexpr int kBits = 32;
   EMU_INLINE void value(const Bits& x, Floats& out) { out = (Floats)x; }
 };
+// The low 13 bits are cut off, as AMD's references do (Tensile's XFloat32). NaN stays NaN.
+struct AsXf32 {
+  static constexpr int kBits = 32;
+  EMU_INLINE void value(const Bits& x, Floats& out) {
+    const Bits kept = x & 0xffffe000u;
+    out = (Floats)((x & 0x7fffffff) > 0x7f800000 ? kept | 0x00400000u : kept);
+  }
+};
 struct AsI8 {
   static constexpr int kBits = 8;
   EMU_INLINE void value(const Bits& x, Floats& out) {
@@ -231,7 +239,9 @@ struct AsSmall {
     const Bits normal = shifted + (static_cast<uint32_t>(127 - S::kBias) << 23);
     const Bits small = (Bits)(__builtin_convertvector((Ints)magnitude, Floats) * unit);
     Bits r = magnitude < (1u << mantissa) ? small : normal;
-    if constexpr (kBits == 8 && mantissa == 3)  // no infinity, one NaN
+    if constexpr (kFnuz<S>)
+      r = x == 0x80 ? Bits{} + 0x7fc00000 : r;
+    else if constexpr (kBits == 8 && mantissa == 3)  // no infinity, one NaN
       r = magnitude == mask ? Bits{} + 0x7fc00000 : r;
     else if constexpr (kBits >= 8)
       r = magnitude >= S::kOverflow ? shifted | top : r;
@@ -360,7 +370,7 @@ const Inst* run(Wave& w, const Inst* i) {
     unpack<pitch, kRegisters, A, false>(a, w.reg(i->a));
     unpack<pitch, kRegisters, B, false>(b, w.reg(i->b));
   }
-  if constexpr (A::kBits == 32)  // the only form that obeys MODE's denormal bits
+  if constexpr (std::is_same_v<A, AsF32>)  // the only form that obeys MODE's denormal bits
     if (!(w.mode & kModeDenormF32 & 0x10))
       for (int k = 0; k < depth * pitch; ++k) {
         a[k] = as<uint32_t>(a[k]) & 0x7f800000 ? a[k] : 0.f;
@@ -614,9 +624,21 @@ void lower_small(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   }
 }
 
+template <class F, class B>
+void add_8bit(Semantics& t) {
+  add<16, 1, 2, F, F>(t, Op::v_mfma_f32_16x16x32_fp8_fp8);
+  add<16, 1, 2, F, B>(t, Op::v_mfma_f32_16x16x32_fp8_bf8);
+  add<16, 1, 2, B, F>(t, Op::v_mfma_f32_16x16x32_bf8_fp8);
+  add<16, 1, 2, B, B>(t, Op::v_mfma_f32_16x16x32_bf8_bf8);
+  add<32, 1, 2, F, F>(t, Op::v_mfma_f32_32x32x16_fp8_fp8);
+  add<32, 1, 2, F, B>(t, Op::v_mfma_f32_32x32x16_fp8_bf8);
+  add<32, 1, 2, B, F>(t, Op::v_mfma_f32_32x32x16_bf8_fp8);
+  add<32, 1, 2, B, B>(t, Op::v_mfma_f32_32x32x16_bf8_bf8);
+}
+
 }  // namespace
 
-void add_mfma(Semantics& t) {
+void add_mfma(Semantics& t, const Arch& of) {
   add<16, 1, 4, AsBf16>(t, Op::v_mfma_f32_16x16x32_bf16);
   add<32, 1, 4, AsBf16>(t, Op::v_mfma_f32_32x32x16_bf16);
   add<16, 1, 2, AsBf16>(t, Op::v_mfma_f32_16x16x16_bf16);
@@ -637,16 +659,13 @@ void add_mfma(Semantics& t) {
   add<16, 4, 1, AsF32>(t, Op::v_mfma_f32_16x16x1_4b_f32);
   add<4, 16, 1, AsF32>(t, Op::v_mfma_f32_4x4x1_16b_f32);
 
-  using F = AsSmall<Fp8>;
-  using B = AsSmall<Bf8>;
-  add<16, 1, 2, F, F>(t, Op::v_mfma_f32_16x16x32_fp8_fp8);
-  add<16, 1, 2, F, B>(t, Op::v_mfma_f32_16x16x32_fp8_bf8);
-  add<16, 1, 2, B, F>(t, Op::v_mfma_f32_16x16x32_bf8_fp8);
-  add<16, 1, 2, B, B>(t, Op::v_mfma_f32_16x16x32_bf8_bf8);
-  add<32, 1, 2, F, F>(t, Op::v_mfma_f32_32x32x16_fp8_fp8);
-  add<32, 1, 2, F, B>(t, Op::v_mfma_f32_32x32x16_fp8_bf8);
-  add<32, 1, 2, B, F>(t, Op::v_mfma_f32_32x32x16_bf8_fp8);
-  add<32, 1, 2, B, B>(t, Op::v_mfma_f32_32x32x16_bf8_bf8);
+  add<16, 1, 2, AsXf32>(t, Op::v_mfma_f32_16x16x8_xf32);
+  add<32, 1, 2, AsXf32>(t, Op::v_mfma_f32_32x32x4_xf32);
+
+  if (of.fnuz)
+    add_8bit<AsSmall<Fp8Fnuz>, AsSmall<Bf8Fnuz>>(t);
+  else
+    add_8bit<AsSmall<Fp8>, AsSmall<Bf8>>(t);
 
   set(t, Op::v_mfma_f32_16x16x128_f8f6f4, lower_small<16, false>, run_small<16, false>);
   set(t, Op::v_mfma_f32_32x32x64_f8f6f4, lower_small<32, false>, run_small<32, false>);

@@ -90,6 +90,17 @@ struct Bf8 {  // E5M2
   static constexpr int kMantissa = 2, kBias = 15, kBits = 8;
   static constexpr uint32_t kMax = 0x7b, kOverflow = 0x7c, kNan = 0x7f;
 };
+// FNUZ, of gfx942: no infinity, no negative zero, whose code is the one NaN.
+struct Fp8Fnuz {
+  static constexpr int kMantissa = 3, kBias = 8, kBits = 8;
+  static constexpr uint32_t kMax = 0x7f, kOverflow = 0x80, kNan = 0x80;
+};
+struct Bf8Fnuz {
+  static constexpr int kMantissa = 2, kBias = 16, kBits = 8;
+  static constexpr uint32_t kMax = 0x7f, kOverflow = 0x80, kNan = 0x80;
+};
+template <class S>
+inline constexpr bool kFnuz = S::kOverflow == 0x80;
 // These have neither infinity nor NaN: everything beyond saturates, NaN too.
 struct Fp6 {  // E2M3
   static constexpr int kMantissa = 3, kBias = 1, kBits = 6;
@@ -134,7 +145,9 @@ EMU_INLINE uint32_t narrow(float x, int scale, bool clamp, uint32_t seed = 0) {
                      : code > S::kMax                     ? over
                      : a == 0                             ? 0
                                                           : code;
-  return r | (bits >> 31) << (S::kBits - 1);
+  const uint32_t sign = (bits >> 31) << (S::kBits - 1);
+  if constexpr (kFnuz<S>) return (r & 0x7f) == 0 ? r : r | sign;
+  return r | sign;
 }
 
 // code · 2^scale.
@@ -147,7 +160,9 @@ EMU_INLINE float widen(uint32_t code, int scale = 0) {
   constexpr float kStep = std::bit_cast<float>((127u + 1 - S::kBias - kM) << 23);
   const uint32_t subnormal = as<uint32_t>(static_cast<float>(static_cast<int32_t>(em)) * kStep);
   uint32_t bits = em >> kM == 0 ? subnormal : normal;
-  if constexpr (S::kBits == 8) {
+  if constexpr (kFnuz<S>) {
+    if (code == S::kNan) bits = 0x7fc00000;
+  } else if constexpr (S::kBits == 8) {
     if (em == S::kNan || (S::kOverflow != S::kNan && em > S::kOverflow)) bits = 0x7fc00000;
     if (S::kOverflow != S::kNan && em == S::kOverflow) bits = 0x7f800000;
   }

@@ -149,17 +149,17 @@ Options read_options() {
   choose_devices(result, count);
   if (const auto value = emu::variable(kBytes); !value.empty()) {
     const auto bytes = emu::whole_number(value);
-    if (bytes && *bytes >= 1 && *bytes <= kMostBytes)
+    const uint64_t most = emu::arch().memory_bytes;
+    if (bytes && *bytes >= 1 && *bytes <= most)
       result.device_bytes = *bytes;
     else
-      result.error = emu::wrong_value(kBytes, value, "a number from 1 to 309237645312 (288 GiB)");
-  } else if (const uint64_t host = host_available(); host < kMostBytes) {
+      result.error = emu::wrong_value(kBytes, value,
+                                      "a number from 1 to " + std::to_string(most) + " (" +
+                                          std::to_string(most >> 30) + " GiB)");
+  } else if (const uint64_t host = host_available(); host < result.device_bytes) {
     result.device_bytes = host;
     result.host_bound = true;
   }
-  if (const auto value = emu::variable("HIPGEMM_EMULATOR_ARCH");
-      !value.empty() && value.size() < 200)
-    result.arch = value;
   const auto async = emu::variable(kAsync);
   result.late = async != "eager";
   if (!async.empty() && result.late && async != "late")

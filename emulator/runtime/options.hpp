@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-namespace rt {
+#include "core/arch.hpp"
 
-constexpr uint64_t kMostBytes = uint64_t{288} << 30;
+namespace rt {
 
 struct Options {
   // HIPGEMM_EMULATOR_DEVICES of them, and which of these are visible, in the order of their
@@ -15,13 +15,12 @@ struct Options {
   std::vector<int> devices{0};
   std::string hidden_by;  // why there are fewer than that: variable and value
   // HIPGEMM_EMULATOR_DEVICE_BYTES: memory of each. By default what the host can give at the start,
-  // if that is less than an MI355X has.
-  uint64_t device_bytes = kMostBytes;
-  bool host_bound = false;      // device_bytes is the host's, shared by all devices
-  std::string arch = "gfx950";  // HIPGEMM_EMULATOR_ARCH
-  bool late = true;             // HIPGEMM_EMULATOR_ASYNC=late|eager
-  bool verbose = false;         // HIPGEMM_EMULATOR_VERBOSE
-  std::string error;            // what is wrong with one of these; "" if nothing is
+  // if that is less than the architecture's has.
+  uint64_t device_bytes = emu::arch().memory_bytes;
+  bool host_bound = false;  // device_bytes is the host's, shared by all devices
+  bool late = true;         // HIPGEMM_EMULATOR_ASYNC=late|eager
+  bool verbose = false;     // HIPGEMM_EMULATOR_VERBOSE
+  std::string error;        // what is wrong with one of these; "" if nothing is
 };
 
 const Options& options();

@@ -1,4 +1,4 @@
-"""Runs snippets of gfx950 assembly on the emulator: assemble, load, launch, fetch.
+"""Runs snippets of assembly on the emulator: assemble, load, launch, fetch.
 
 A snippet is the body of a kernel. It starts with the kernel arguments' address in s[0:1], the workgroup's
 number in s2 and the lane's in v0; the arguments are the addresses of the buffers, 8 bytes each, in order.
@@ -26,10 +26,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
-LIBRARY = Path(__file__).parents[2] / "hipgemm" / "_emulator" / "libamdhip64.so"
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "hipgemm" / "_emulator" / "libamdhip64.so"
+TABLE = ROOT / "emulator" / "isa" / "ops.def"
+
+# What the emulated GPU is: test_gfx942.py runs these tests for that one too.
+ARCH = os.environ.get("HIPGEMM_EMULATOR_ARCH", "gfx950").partition(":")[0]
+only_gfx950 = pytest.mark.skipif(ARCH == "gfx942", reason="gfx942 does not have these instructions")
+only_gfx942 = pytest.mark.skipif(ARCH != "gfx942", reason="only gfx942 has these instructions")
+
+
+@functools.cache
+def rows() -> tuple[tuple[str, int, str, str, frozenset[str]], ...]:
+    """Family, opcode, name, signature and flags of the instructions in ops.def that ARCH has."""
+    pattern = re.compile(r'EMU_OP\((\w+), (\w+), (\w+), "(.*?)", \w+, (.*)\)$', re.MULTILINE)
+    absent = "kGfx950" if ARCH == "gfx942" else "kGfx942"
+    found = (
+        (family, int(opcode, 16), name, signature, frozenset(flags.split(" | ")))
+        for family, opcode, name, signature, flags in pattern.findall(TABLE.read_text())
+    )
+    return tuple(row for row in found if absent not in row[-1])
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    return frozenset(name for _, _, name, _, _ in rows())
+
+
+def has(name: str) -> bool:
+    """Whether ARCH has this instruction."""
+    return name in _names()
 
 
 class LaunchError(Exception):
@@ -120,7 +150,7 @@ def _assemble(text: str) -> bytes:
             "-x",
             "assembler",
             "--target=amdgcn-amd-amdhsa",
-            "-mcpu=gfx950",
+            f"-mcpu={ARCH}",
             "-c",
             source,
             "-o",
@@ -138,8 +168,8 @@ def assemble(kernels: Mapping[str, Snippet]) -> bytes:
     body = "".join(k.text(name) for name, k in kernels.items())
     metadata = "".join(k.metadata(name) for name, k in kernels.items())
     return _assemble(
-        f'.amdgcn_target "amdgcn-amd-amdhsa--gfx950"\n{body}\n.amdgpu_metadata\n---\namdhsa.version: [1, 2]\n'
-        f"amdhsa.target: amdgcn-amd-amdhsa--gfx950\namdhsa.kernels:{metadata}...\n.end_amdgpu_metadata\n"
+        f'.amdgcn_target "amdgcn-amd-amdhsa--{ARCH}"\n{body}\n.amdgpu_metadata\n---\namdhsa.version: [1, 2]\n'
+        f"amdhsa.target: amdgcn-amd-amdhsa--{ARCH}\namdhsa.kernels:{metadata}...\n.end_amdgpu_metadata\n"
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def code_object(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernels of hipapi.SOURCE, compiled for gfx950."""
+    """The kernels of hipapi.SOURCE, compiled for the emulated GPU."""
     import hipapi
 
     return hipapi.compile_hip(hipapi.SOURCE, tmp_path_factory.mktemp("kernels") / "kernels.co")

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from asm import ARCH
 from test_isa_valu import (
     FORMULAS,
     Array,
@@ -511,7 +512,7 @@ def assembles(texts: list[str]) -> list[bool]:
         source = Path(folder) / "all.s"
         source.write_text("\n".join(lines) + "\n")
         clang = [sys.executable, "-m", "ziglang", "clang", "-x", "assembler"]
-        clang += ["--target=amdgcn-amd-amdhsa", "-mcpu=gfx950", "-ferror-limit=0", "-c", str(source)]
+        clang += ["--target=amdgcn-amd-amdhsa", f"-mcpu={ARCH}", "-ferror-limit=0", "-c", str(source)]
         done = subprocess.run(
             [*clang, "-o", str(Path(folder) / "all.o")], capture_output=True, text=True, check=False
         )

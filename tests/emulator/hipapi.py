@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from asm import ARCH
 
 from hipgemm.runtime import hip as _hip
 
@@ -81,7 +82,7 @@ KERNEL void spin(int* to, int n) {
 """
 
 
-def compile_hip(source: str, to: Path, arch: str = "gfx950", *flags: str) -> Path:
+def compile_hip(source: str, to: Path, arch: str = ARCH, *flags: str) -> Path:
     """Compile HIP source without headers to a code object."""
     zig = [sys.executable, "-m", "ziglang"]
     cpp, asm, obj = to.with_suffix(".hip"), to.with_suffix(".s"), to.with_suffix(".o")

@@ -14,6 +14,7 @@ import pytest
 from checked import checks
 
 SOURCE = r"""
+typedef float f2 __attribute__((ext_vector_type(2)));
 typedef float f4 __attribute__((ext_vector_type(4)));
 typedef float f16v __attribute__((ext_vector_type(16)));
 typedef float f32v __attribute__((ext_vector_type(32)));
@@ -44,14 +45,23 @@ FAMILY(f32_16x16x4f16, h4, f16v, float)
 FAMILY(f32_32x32x4f16, h4, f32v, float)
 FAMILY(f32_16x16x16f16, h4, f4, float)
 FAMILY(f32_32x32x8f16, h4, f16v, float)
+FAMILY(f64_16x16x4f64, double, d4, double)
+#ifdef __gfx942__
+FAMILY(f32_16x16x8_xf32, f2, f4, float)
+FAMILY(f32_32x32x4_xf32, f2, f16v, float)
+FAMILY(f32_16x16x32_fp8_fp8, long, f4, float)
+FAMILY(f32_32x32x16_bf8_fp8, long, f16v, float)
+FAMILY(i32_16x16x32_i8, long, i4, int)
+#else
 FAMILY(f32_16x16x32_f16, h8, f4, float)
 FAMILY(f32_32x32x16_bf16, b8, f16v, float)
 FAMILY(i32_16x16x64_i8, i4, i4, int)
-FAMILY(f64_16x16x4f64, double, d4, double)
+#endif
 KERNEL(valu_f64_4x4x4) { LOAD(double, double); *(double*)out = MFMA(f64_4x4x4f64)(a, b, c, 0, 0, 0) + 1.0; }
 KERNEL(store_f64_4x4x4) { LOAD(double, double); *(double*)out = MFMA(f64_4x4x4f64)(a, b, c, 0, 0, 0); }
 KERNEL(same_f64_4x4x4) { LOAD(double, double); c = MFMA(f64_4x4x4f64)(a, b, c, 0, 0, 0);
   *(double*)out = MFMA(f64_4x4x4f64)(b, a, c, 0, 0, 0); }
+#ifndef __gfx942__
 #define SCALED(n, format) \
   KERNEL(scaled_##n##_##format) { LOAD(i8, f4); \
     c = MFMA(scale_f32_16x16x128_f8f6f4)(a, b, c, format, format, 0, a[0], 0, b[0]); \
@@ -62,6 +72,9 @@ KERNEL(same_f64_4x4x4) { LOAD(double, double); c = MFMA(f64_4x4x4f64)(a, b, c, 0
 SCALED(valu, 0)
 SCALED(valu, 2)
 SCALED(valu, 4)
+KERNEL(swap) { unsigned x = *(const unsigned*)(in + __builtin_amdgcn_workitem_id_x() * 4) * 3;
+  auto r = __builtin_amdgcn_permlane32_swap(x, x * 5, false, false); *(unsigned*)out = r[0] ^ r[1]; }
+#endif
 // Other rules.
 KERNEL(lane_to_scalar) { int x = *(const int*)(in + __builtin_amdgcn_workitem_id_x() * 4) * 3;
   int l = __builtin_amdgcn_readfirstlane(x) & 63;
@@ -69,8 +82,6 @@ KERNEL(lane_to_scalar) { int x = *(const int*)(in + __builtin_amdgcn_workitem_id
 KERNEL(rows) { int x = *(const int*)(in + __builtin_amdgcn_workitem_id_x() * 4) * 3;
   x += __builtin_amdgcn_mov_dpp(x, 0xb1, 0xf, 0xf, true);
   *(int*)out = x + __builtin_amdgcn_mov_dpp(x, 0x4e, 0xf, 0xf, true); }
-KERNEL(swap) { unsigned x = *(const unsigned*)(in + __builtin_amdgcn_workitem_id_x() * 4) * 3;
-  auto r = __builtin_amdgcn_permlane32_swap(x, x * 5, false, false); *(unsigned*)out = r[0] ^ r[1]; }
 KERNEL(divide) { float x = *(const float*)(in + __builtin_amdgcn_workitem_id_x() * 4);
   *(float*)out = 1.f / x + x / 3.f; }
 KERNEL(narrow) { float x = *(const float*)(in + __builtin_amdgcn_workitem_id_x() * 4);

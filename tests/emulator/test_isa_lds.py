@@ -460,6 +460,7 @@ def test_instructions(agprs: bool, mask: int, rng: np.random.Generator) -> None:
     assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong)
 
 
+@asm.only_gfx950
 def test_transposing_load_needs_all_lanes() -> None:
     with pytest.raises(asm.LaunchError, match="needs all lanes active"):
         asm.run("v_mov_b32 v4, 0\ns_mov_b64 exec, 1\nds_read_b64_tr_b16 v[20:21], v4", lds=LDS)

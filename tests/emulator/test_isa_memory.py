@@ -365,13 +365,17 @@ def test_instructions(agprs: bool, mask: int, rng: np.random.Generator) -> None:
     ("text", "size", "step"),
     [
         ("buffer_load_dword v2, s[16:19], s20 offen offset:8 lds", 4, 4),
-        ("buffer_load_dwordx3 v2, s[16:19], s20 offen offset:8 lds", 12, 16),
-        ("buffer_load_dwordx4 v2, s[16:19], s20 offen offset:8 lds", 16, 16),
+        pytest.param(
+            "buffer_load_dwordx3 v2, s[16:19], s20 offen offset:8 lds", 12, 16, marks=asm.only_gfx950
+        ),
+        pytest.param(
+            "buffer_load_dwordx4 v2, s[16:19], s20 offen offset:8 lds", 16, 16, marks=asm.only_gfx950
+        ),
         ("buffer_load_ubyte v2, s[16:19], s20 offen offset:8 lds", 1, 4),
         ("buffer_load_sshort v2, s[16:19], s20 offen offset:8 lds", 2, 4),
         ("global_load_lds_dword v2, s[4:5] offset:8", 4, 4),
-        ("global_load_lds_dwordx3 v2, s[4:5] offset:8", 12, 16),
-        ("global_load_lds_dwordx4 v[6:7], off offset:8", 16, 16),
+        pytest.param("global_load_lds_dwordx3 v2, s[4:5] offset:8", 12, 16, marks=asm.only_gfx950),
+        pytest.param("global_load_lds_dwordx4 v[6:7], off offset:8", 16, 16, marks=asm.only_gfx950),
         ("global_load_lds_sbyte v2, s[4:5] offset:8", 1, 4),
     ],
 )

@@ -26,6 +26,7 @@ FORMATS = (
     ml_dtypes.float4_e2m1fn,
 )
 BITS = (8, 8, 6, 6, 4)
+EIGHT_BITS = FORMATS[:2] if asm.ARCH != "gfx942" else (ml_dtypes.float8_e4m3fnuz, ml_dtypes.float8_e5m2fnuz)
 Values = NDArray[np.float64]
 
 
@@ -85,14 +86,15 @@ def shapes() -> list[Shape]:
         rows.append(Shape(f"v_mfma_i32_{m}x{m}x{k}{suffix}_i8", m, k, blocks, i8, i8, np.int32))
     for m, k in ((16, 32), (32, 16)):
         for a, b in itertools.product(("fp8", "bf8"), repeat=2):
-            types = [FORMATS[0] if x == "fp8" else FORMATS[1] for x in (a, b)]
+            types = [EIGHT_BITS[x == "bf8"] for x in (a, b)]
             rows.append(Shape(f"v_mfma_f32_{m}x{m}x{k}_{a}_{b}", m, k, 1, *types))
     for m, k in ((16, 128), (32, 64)):
         for a, b in itertools.product(range(5), repeat=2):
             rows.append(Shape(f"v_mfma_f32_{m}x{m}x{k}_f8f6f4", m, k, 1, a, b))
     rows.append(Shape("v_mfma_f64_16x16x4_f64", 16, 4, 1, np.float64, np.float64, np.float64))
     rows.append(Shape("v_mfma_f64_4x4x4_4b_f64", 4, 4, 4, np.float64, np.float64, np.float64))
-    return rows
+    rows += [Shape(f"v_mfma_f32_{m}x{m}x{k}_xf32", m, k, 1, f32, f32) for m, k in ((16, 8), (32, 4))]
+    return [shape for shape in rows if asm.has(shape.name)]
 
 
 def encoding(of: type | int) -> tuple[np.dtype, int]:
@@ -183,9 +185,62 @@ def test_shapes_and_formats(rng: np.random.Generator) -> None:
     assert not wrong, f"{len(wrong)} wrong: {wrong}"
 
 
-BF16 = next(s for s in shapes() if s.name == "v_mfma_f32_16x16x32_bf16")
+# The 16x16 bf16 instruction with the largest K: A and B in v[8..] and v[16..].
+BF16 = next(s for s in shapes() if s.name.endswith("_bf16"))
+ITEMS = BF16.k // 8  # dwords of A and of B
+A, B = group(8, ITEMS), group(16, ITEMS)
 
 
+def test_every_code_of_the_old_8_bit_forms(rng: np.random.Generator) -> None:
+    """Each of the 256 codes times one."""
+    for shape in shapes():
+        if shape.m != 16 or shape.name.split("_")[-1] not in ("fp8", "bf8"):
+            continue
+        codes = rng.permutation(512).astype(np.uint8).reshape(1, 16, 32)
+        values = codes.view(shape.a).astype(np.float64)
+        for k in range(0, 32, 16):
+            b = np.zeros((1, 16, 32))
+            b[0, np.arange(16), k + np.arange(16)] = 1
+            # Zeros elsewhere: zero times NaN is NaN.
+            a = np.where(b.any(axis=1)[:, None, :], values, 0)
+            ra, rb = registers(shape, a, shape.a), registers(shape, b, shape.b)
+            rc = np.zeros((64, 4), np.uint32)
+            text = f"{shape.name} v[32:35], v[8:9], v[16:17], 0"
+            *_, got = asm.run(program(text, 2, 2, 4), ra, rb, rc, np.zeros((64, 2), np.uint32), rc)
+            with np.errstate(invalid="ignore"):
+                want = wide_registers(shape, product(a, b).astype(np.float32))
+            np.testing.assert_array_equal(got.view(np.float32), want.view(np.float32), shape.name)
+
+
+@asm.only_gfx942
+def test_xf32_cuts_mantissas(rng: np.random.Generator) -> None:
+    """13 bits of A and of B; denormals, infinities and NaN are kept, and all of C."""
+    for shape in shapes():
+        if not shape.name.endswith("_xf32"):
+            continue
+        bits = rng.integers(0, 2**32, (64, 2), np.uint32)
+        bits = np.where(bits >> 23 & 255 == 255, np.uint32(0x7F800001), bits)  # NaN in the cut bits only
+        bits[:3, 0] = 0x7F800000, 0x00000001, 0x007FFFFF
+        one, none = np.zeros((1, shape.m, shape.k)), np.zeros((64, 2), np.uint32)
+        for k in range(shape.k):  # A's k-th column to the result's columns
+            one[:] = 0
+            one[0, :, k] = 1
+            only = np.zeros((1, shape.m, shape.k))
+            only[0, :, k] = 1
+            a = np.where(registers(shape, only, np.float32), bits, 0).astype(np.uint32)
+            rb = registers(shape, one, np.float32)
+            count = shape.m * shape.m // 64
+            rc = np.zeros((64, count), np.uint32)
+            text = f"{shape.name} {group(32, count)}, v[8:9], v[16:17], 0"
+            *_, got = asm.run(program(text, 2, 2, count), a, rb, rc, none, rc)
+            column = np.array([a[shape.lanes(m, 0, k, 32)] for m in range(shape.m)])
+            cut = (column & np.uint32(0xFFFFE000)).view(np.float32)
+            cut = np.where(np.isnan(column.view(np.float32)), np.float32(np.nan), cut)
+            want = np.repeat(cut[None, :, None], shape.m, axis=2).astype(np.float32)
+            np.testing.assert_array_equal(got.view(np.float32), wide_registers(shape, want).view(np.float32))
+
+
+@asm.only_gfx950
 def test_every_code_of_the_small_formats(rng: np.random.Generator) -> None:
     """Each of the 256 (64, 16) values of a format times one."""
     for f, (dtype, bits) in enumerate(zip(FORMATS, BITS, strict=True)):
@@ -208,6 +263,7 @@ def test_every_code_of_the_small_formats(rng: np.random.Generator) -> None:
             assert same.all(), (dtype, k)
 
 
+@asm.only_gfx950
 @pytest.mark.parametrize("m", [16, 32])
 @pytest.mark.parametrize("select", [0, 1, 2, 3])
 @pytest.mark.parametrize("far", [False, True], ids=["tame", "far"])
@@ -249,6 +305,7 @@ def test_scales(m: int, select: int, far: bool, rng: np.random.Generator) -> Non
         assert np.abs(got.view(np.float32) - place).max() <= (bound if far else 0)
 
 
+@asm.only_gfx950
 def test_nan_scale(rng: np.random.Generator) -> None:
     shape = Shape("v_mfma_f32_16x16x128_f8f6f4", 16, 128, 1, 0, 0)
     a = small_values(0, (1, 16, 128), rng)
@@ -266,37 +323,38 @@ def test_nan_scale(rng: np.random.Generator) -> None:
 
 
 def test_registers_may_be_accumulators_and_constants(rng: np.random.Generator) -> None:
-    a, b = (small_values(BF16.a, (1, 16, 32), rng) for _ in "ab")
+    a, b = (small_values(BF16.a, (1, 16, BF16.k), rng) for _ in "ab")
     ra, rb = registers(BF16, a, BF16.a), registers(BF16, b, BF16.b)
     c = np.ones((1, 16, 16), np.float32)
     zero = np.zeros((64, 4), np.uint32)
     for text in (
-        "v_mfma_f32_16x16x32_bf16 v[32:35], v[8:11], v[16:19], 1.0",
-        "v_mfma_f32_16x16x32_bf16 a[4:7], v[8:11], v[16:19], 1.0\n"
+        f"{BF16.name} v[32:35], {A}, {B}, 1.0",
+        f"{BF16.name} a[4:7], {A}, {B}, 1.0\n"
         + "".join(f"v_accvgpr_read_b32 v{32 + k}, a{4 + k}\n" for k in range(4)),
-        "".join(f"v_accvgpr_write_b32 a{8 + k}, v{8 + k}\n" for k in range(4))
-        + "v_mfma_f32_16x16x32_bf16 v[32:35], a[8:11], v[16:19], 1.0",
+        "".join(f"v_accvgpr_write_b32 a{8 + k}, v{8 + k}\n" for k in range(ITEMS))
+        + f"{BF16.name} v[32:35], {group(8, ITEMS, 'a')}, {B}, 1.0",
     ):
-        *_, got = asm.run(program(text, 4, 4, 4), ra, rb, zero, np.zeros((64, 2), np.uint32), zero)
+        *_, got = asm.run(program(text, ITEMS, ITEMS, 4), ra, rb, zero, np.zeros((64, 2), np.uint32), zero)
         np.testing.assert_array_equal(got, wide_registers(BF16, (product(a, b) + c).astype(np.float32)))
 
 
 def test_overlap_of_c_and_d(rng: np.random.Generator) -> None:
     """All of C is read before any of D is written."""
-    a, b = (small_values(BF16.a, (1, 16, 32), rng) for _ in "ab")
+    a, b = (small_values(BF16.a, (1, 16, BF16.k), rng) for _ in "ab")
     c = rng.integers(-9, 9, (1, 16, 16)).astype(np.float32)
     ra, rb, rc = registers(BF16, a, BF16.a), registers(BF16, b, BF16.b), wide_registers(BF16, c)
-    text = "v_mfma_f32_16x16x32_bf16 v[34:37], v[8:11], v[16:19], v[32:35]\n"
+    text = f"{BF16.name} v[34:37], {A}, {B}, v[32:35]\n"
     text += "".join(f"v_mov_b32 v{32 + k}, v{34 + k}\n" for k in range(4))
-    *_, got = asm.run(program(text, 4, 4, 4), ra, rb, rc, np.zeros((64, 2), np.uint32), np.zeros_like(rc))
+    none = np.zeros((64, 2), np.uint32)
+    *_, got = asm.run(program(text, ITEMS, ITEMS, 4), ra, rb, rc, none, np.zeros_like(rc))
     np.testing.assert_array_equal(got, wide_registers(BF16, (product(a, b) + c).astype(np.float32)))
 
 
 def test_exec_is_ignored(rng: np.random.Generator) -> None:
-    a, b = (small_values(BF16.a, (1, 16, 32), rng) for _ in "ab")
+    a, b = (small_values(BF16.a, (1, 16, BF16.k), rng) for _ in "ab")
     ra, rb, zero = registers(BF16, a, BF16.a), registers(BF16, b, BF16.b), np.zeros((64, 4), np.uint32)
-    text = "s_mov_b64 exec, 5\nv_mfma_f32_16x16x32_bf16 v[32:35], v[8:11], v[16:19], 0\ns_mov_b64 exec, -1"
-    *_, got = asm.run(program(text, 4, 4, 4), ra, rb, zero, np.zeros((64, 2), np.uint32), zero)
+    text = f"s_mov_b64 exec, 5\n{BF16.name} v[32:35], {A}, {B}, 0\ns_mov_b64 exec, -1"
+    *_, got = asm.run(program(text, ITEMS, ITEMS, 4), ra, rb, zero, np.zeros((64, 2), np.uint32), zero)
     np.testing.assert_array_equal(got, wide_registers(BF16, product(a, b).astype(np.float32)))
 
 
@@ -342,17 +400,17 @@ def test_f64_negation(rng: np.random.Generator) -> None:
 
 def test_overflow_follows_mode(rng: np.random.Generator) -> None:
     """Infinity, or the largest number under MODE.FP16_OVFL; integers wrap or saturate."""
-    a = np.full((1, 16, 32), 2.0**100)
+    a = np.full((1, 16, BF16.k), 2.0**100)
     ra = registers(BF16, a, BF16.a)
     zero, none = np.zeros((64, 4), np.uint32), np.zeros((64, 2), np.uint32)
-    text = "v_mfma_f32_16x16x32_bf16 v[32:35], v[8:11], v[16:19], 0"
+    text = f"{BF16.name} v[32:35], {A}, {B}, 0"
     mode = "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1\n"
-    *_, got = asm.run(program(text, 4, 4, 4), ra, ra, zero, none, zero)
+    *_, got = asm.run(program(text, ITEMS, ITEMS, 4), ra, ra, zero, none, zero)
     assert (got == 0x7F800000).all()
-    *_, got = asm.run(program(mode + text, 4, 4, 4), ra, ra, zero, none, zero)
+    *_, got = asm.run(program(mode + text, ITEMS, ITEMS, 4), ra, ra, zero, none, zero)
     assert (got == 0x7F7FFFFF).all()
     onto = text.replace(", 0", ", v[32:35]")  # what was infinite stays so
-    *_, got = asm.run(program(mode + onto, 4, 4, 4), ra, ra, zero + np.uint32(0x7F800000), none, zero)
+    *_, got = asm.run(program(mode + onto, ITEMS, ITEMS, 4), ra, ra, zero + np.uint32(0x7F800000), none, zero)
     assert (got == 0x7F800000).all()
 
 
@@ -429,15 +487,16 @@ def test_order_of_summation(rng: np.random.Generator) -> None:
             shift, scaled = shift - 1, scaled / 2
         return Fraction(round(scaled)) / Fraction(2) ** shift
 
-    a, b = (rng.standard_normal((1, 16, 32)).astype(ml_dtypes.bfloat16).astype(np.float64) for _ in "ab")
+    a, b = (rng.standard_normal((1, 16, BF16.k)).astype(ml_dtypes.bfloat16).astype(np.float64) for _ in "ab")
     c = rng.standard_normal((1, 16, 16)).astype(np.float32)
     want = np.zeros_like(c)
     for i, j in np.ndindex(16, 16):
         chain = [Fraction(0), Fraction(0)]
-        for k in range(32):
+        for k in range(BF16.k):
             chain[k & 1] = rounded(chain[k & 1] + Fraction(a[0, i, k]) * Fraction(b[0, j, k]))
         want[0, i, j] = float(rounded(Fraction(float(c[0, i, j])) + rounded(chain[0] + chain[1])))
     ra, rb, rc = registers(BF16, a, BF16.a), registers(BF16, b, BF16.b), wide_registers(BF16, c)
-    text = "v_mfma_f32_16x16x32_bf16 v[32:35], v[8:11], v[16:19], v[32:35]"
-    *_, got = asm.run(program(text, 4, 4, 4), ra, rb, rc, np.zeros((64, 2), np.uint32), np.zeros_like(rc))
+    text = f"{BF16.name} v[32:35], {A}, {B}, v[32:35]"
+    none = np.zeros((64, 2), np.uint32)
+    *_, got = asm.run(program(text, ITEMS, ITEMS, 4), ra, rb, rc, none, np.zeros_like(rc))
     np.testing.assert_array_equal(got, wide_registers(BF16, want))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import asm
 import numpy as np
 import pytest
 from test_isa_valu import Array, f32, f64, i16, i32, order_max, order_min, typed, u16, u32, u64
@@ -45,6 +46,8 @@ def test_operand_kinds(rng: np.random.Generator) -> None:
          lambda a: sum((h.view(f16) + f16(2)).view(u16).astype(u32) << n
                        for n, h in ((0, a.astype(u16)), (16, (a >> 16).astype(u16))))),
     ]  # fmt: skip
+    if not asm.has("v_cvt_f32_bf16"):
+        del checks[10]
     finite = (rng.normal(size=SAMPLES).astype(f32) * 8).view(u32)
     cases = [Case(text, [finite[np.newaxis]], random_rows(B32, rng)) for text, _ in checks]
     halves = rng.normal(size=(2, SAMPLES)).astype(f16).view(u16).astype(u32)
@@ -292,6 +295,8 @@ def test_sdwa_of_other_kinds(rng: np.random.Generator) -> None:
     code = (c.sources[0][0] >> u32(24)).astype(int)
     value = (1 + (code & 7) / 8) * 2.0 ** ((code >> 3 & 15) - 7.0)
     want = np.where(code & 0x78 == 0, (code & 7) * 2.0**-9, value) * np.where(code >> 7, -1, 1)
+    if asm.ARCH == "gfx942":  # FNUZ: the bias is one more
+        want = want / 2
     assert_bits(c.result, want.astype(f32).view(u32)[np.newaxis], c)
 
 
@@ -524,9 +529,10 @@ def test_rounding_modes(mode: int, rng: np.random.Generator) -> None:
         Case("v_cvt_f16_f32 {d}, {a}", [rows["big"]], old, mode=double),
         Case("v_mul_f16 {d}, {a}, {b}", halves, old, mode=double),
         Case("v_pk_add_f16 {d}, {a}, {b}", halves, old, mode=double),
-        Case("v_cvt_pk_bf16_f32 {d}, {a}, {b}", [rows["a"], rows["b"]], old, mode=single),  # always nearest
         Case("v_cvt_pkrtz_f16_f32 {d}, {a}, {b}", [rows["a"], rows["b"]], old, mode=double),  # always to zero
     ]
+    if asm.has("v_cvt_pk_bf16_f32"):  # always nearest
+        cases.append(Case("v_cvt_pk_bf16_f32 {d}, {a}, {b}", [rows["a"], rows["b"]], old, mode=single))
     launch(cases)
     x, y = a.astype(np.longdouble), b.astype(np.longdouble)
     want = [x + y, x * y, x * y + x, doubles]
@@ -546,10 +552,11 @@ def test_rounding_modes(mode: int, rng: np.random.Generator) -> None:
     )
     import ml_dtypes
 
-    pairs = [v.astype(ml_dtypes.bfloat16).view(u16).astype(u32) for v in (a, b)]
-    assert_bits(cases[8].result, (pairs[0] | pairs[1] << 16)[np.newaxis], cases[8])
     pairs = [rounded(v.astype(f64), f16, 3).view(u16).astype(u32) for v in (a, b)]
-    assert_bits(cases[9].result, (pairs[0] | pairs[1] << 16)[np.newaxis], cases[9])
+    assert_bits(cases[8].result, (pairs[0] | pairs[1] << 16)[np.newaxis], cases[8])
+    for c in cases[9:]:
+        pairs = [v.astype(ml_dtypes.bfloat16).view(u16).astype(u32) for v in (a, b)]
+        assert_bits(c.result, (pairs[0] | pairs[1] << 16)[np.newaxis], c)
 
 
 def test_overflow_to_f16_saturates(rng: np.random.Generator) -> None:

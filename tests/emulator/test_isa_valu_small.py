@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import asm
+import ml_dtypes
 import numpy as np
 import pytest
 from test_isa_valu import Array, f32, f64, typed, u16, u32
@@ -16,7 +18,7 @@ FP16_OVERFLOW = DEFAULT_MODE | 1 << 23
 
 
 class Format(NamedTuple):
-    """A small float; bits from `over` on (without sign) are infinity or NaN."""
+    """A small float; bits from `over` on (without sign) are infinity or NaN, in FNUZ 0x80 alone is NaN."""
 
     bits: int
     mantissa: int
@@ -36,9 +38,10 @@ class Format(NamedTuple):
         )
 
 
+FNUZ = asm.ARCH == "gfx942"
 FORMATS = {
-    "fp8": Format(8, 3, 7, 0x7E, 0x7F),
-    "bf8": Format(8, 2, 15, 0x7B, 0x7C),
+    "fp8": Format(8, 3, 8, 0x7F, 0x80) if FNUZ else Format(8, 3, 7, 0x7E, 0x7F),
+    "bf8": Format(8, 2, 16, 0x7F, 0x80) if FNUZ else Format(8, 2, 15, 0x7B, 0x7C),
     "fp6": Format(6, 3, 1, 0x1F, 0x1F),
     "bf6": Format(6, 2, 3, 0x1F, 0x1F),
     "fp4": Format(4, 1, 1, 7, 7),
@@ -48,8 +51,8 @@ FORMATS = {
 def decode(code: Array, fmt: Format, scale: Array | None = None) -> Array:
     magnitude = code & ((1 << (fmt.bits - 1)) - 1)
     x = np.take(fmt.values(), np.minimum(magnitude, fmt.largest))
-    x = np.where(magnitude > fmt.largest, np.nan, x)
-    if fmt is FORMATS["bf8"]:
+    x = np.where((code & 0xFF == 0x80) if fmt.over == 0x80 else (magnitude > fmt.largest), np.nan, x)
+    if fmt.over == 0x7C:
         x = np.where(magnitude == 0x7C, np.inf, x)
     x = np.where(code >> (fmt.bits - 1) & 1, -x, x)
     return x if scale is None else x * scale
@@ -85,7 +88,9 @@ def encode(
     over = fmt.largest if clamp else fmt.over
     code = np.where((code > fmt.largest) | np.isinf(x), over, code)
     nan = np.isnan(x) | (np.isnan(scale) if scale is not None else False)
-    code = np.where(nan, 0x7F if fmt.bits == 8 else fmt.largest, code)
+    code = np.where(nan, (0x80 if fmt.over == 0x80 else 0x7F) if fmt.bits == 8 else fmt.largest, code)
+    if fmt.over == 0x80:
+        return np.where(code & 0x7F, code | np.signbit(x) << 7, code).astype(u32)
     return (code | np.signbit(x) << (fmt.bits - 1)).astype(u32)
 
 
@@ -296,9 +301,25 @@ def test_all_conversions_are_here() -> None:
     names = {r.name for r in CONVERSIONS}
     wanted = {n for n in TABLE_ROWS if "scalef32" in n or re.search(r"cvt.*(fp8|bf8)", n)}
     assert names == wanted
-    assert len(names) == 57
+    assert len(names) == (8 if asm.ARCH == "gfx942" else 57)
 
 
+@asm.only_gfx942
+def test_fnuz_is_that_of_ml_dtypes() -> None:
+    """The tables above, against another implementation: all codes, and every value near them."""
+    rng = np.random.default_rng(5)
+    for name, dtype in (("fp8", ml_dtypes.float8_e4m3fnuz), ("bf8", ml_dtypes.float8_e5m2fnuz)):
+        codes = np.arange(256)
+        np.testing.assert_array_equal(
+            decode(codes, FORMATS[name]), codes.astype(np.uint8).view(dtype).astype(f64)
+        )
+        x = near(FORMATS[name], "f32", rng)[0].view(f32)
+        with np.errstate(invalid="ignore"):
+            want = x.astype(dtype).view(np.uint8)
+        np.testing.assert_array_equal(encode(x, FORMATS[name], False), want)
+
+
+@asm.only_gfx950
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
 def test_stochastic_to_16_bits(kind: str) -> None:
     rng = np.random.default_rng(4)

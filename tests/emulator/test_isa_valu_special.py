@@ -3,6 +3,7 @@ precision, accumulation registers."""
 
 from __future__ import annotations
 
+import asm
 import numpy as np
 import pytest
 from asm import Snippet, run
@@ -125,6 +126,7 @@ def test_trig_preop() -> None:
     assert_bits(case.result, rows, case)
 
 
+@asm.only_gfx950
 @pytest.mark.parametrize("bits", [32, 16])
 def test_every_truth_table(bits: int, rng: np.random.Generator) -> None:
     cases = [
@@ -155,7 +157,7 @@ def swap_rows(d: Rows, s: Rows, row: int) -> tuple[Rows, Rows]:
 
 
 def test_two_registers(rng: np.random.Generator) -> None:
-    names = ["v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32"]
+    names = [*filter(asm.has, ["v_swap_b32", "v_permlane16_swap_b32", "v_permlane32_swap_b32"])]
     cases = []
     for name in names:
         for result in ("{d}", "{a}"):  # both registers are results: look at one, then the other
@@ -174,6 +176,7 @@ def test_two_registers(rng: np.random.Generator) -> None:
 EXEC = 0x8001_F00F_1234_7FFE
 
 
+@asm.only_gfx950
 @pytest.mark.parametrize("row", [16, 32])
 def test_swaps_under_a_partial_exec(row: int, rng: np.random.Generator) -> None:
     """A lane that is off keeps its value. One that is on, with a partner that is off: fi takes the partner's

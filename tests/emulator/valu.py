@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
+import asm
 import numpy as np
 from asm import Snippet, run
 from numpy.typing import NDArray
 
-TABLE = Path(__file__).parents[2] / "emulator" / "isa" / "ops.def"
 GROUPS = 8
 SAMPLES = 64 * GROUPS
 Rows = NDArray[np.uint32]
@@ -54,12 +53,11 @@ def _types(text: str) -> tuple[Type, ...]:
 
 
 def table() -> dict[str, Row]:
-    pattern = re.compile(r'EMU_OP\((\w+), \w+, (\w+), "(.*?)", \w+, (.*)\)$', re.MULTILINE)
-    rows = {}
-    for family, name, signature, flags in pattern.findall(TABLE.read_text()):
+    found = {}
+    for family, _, name, signature, flags in asm.rows():
         left, _, right = signature.partition("=")
-        rows[name] = Row(family, name, _types(left), _types(right), frozenset(flags.split(" | ")))
-    return rows
+        found[name] = Row(family, name, _types(left), _types(right), flags)
+    return found
 
 
 TABLE_ROWS = table()
