@@ -62,6 +62,17 @@ def has(name: str) -> bool:
     return name in _names()
 
 
+def lacks(body: str) -> str:
+    """An instruction of `body` that ARCH does not have, or ""."""
+    for line in body.splitlines():
+        name = re.sub(r"_(e32|e64|dpp|sdwa)$", "", line.split()[0] if line.split() else "")
+        if re.match(r"(s|v|ds|buffer|global|flat|scratch)_", name) and not has(name):
+            return name
+        if ARCH == "gfx942" and re.match(r"buffer_load_dwordx\d.* lds$", line):
+            return line
+    return ""
+
+
 class LaunchError(Exception):
     """A HIP call failed; the message is the emulator's report."""
 

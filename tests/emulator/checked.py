@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import asm
 import numpy as np
+import pytest
 
 
 @contextmanager
@@ -27,14 +28,22 @@ def checks(names: str) -> Iterator[None]:
 
 
 class Snippets:
-    """Snippets by name, assembled together when the first of them runs."""
+    """Snippets by name, assembled together when the first of them runs. One with an instruction that the GPU
+    does not have skips the test that wants it."""
 
     def __init__(self, kernels: Mapping[str, asm.Snippet]) -> None:
-        self._kernels = dict(kernels)
+        self._lacking = {name: what for name, k in kernels.items() if (what := asm.lacks(k.body))}
+        self._kernels = {name: k for name, k in kernels.items() if name not in self._lacking}
 
     @functools.cached_property
     def _module(self) -> asm.Module:
         return asm.Module(self._kernels)
+
+    def module(self, name: str) -> asm.Module:
+        """The module with this kernel."""
+        if name in self._lacking:
+            pytest.skip(f"{asm.ARCH} does not have {self._lacking[name]}")
+        return self._module
 
     def report(self, name: str, check: str, *buffers: asm.Array, block: int = 64, grid: int = 1) -> str:
         """Launch under `check`; the buffers are there before, one of 4 KiB by default."""
@@ -42,7 +51,7 @@ class Snippets:
             buffers = (np.zeros(1024, np.uint32),)
         with checks(check):
             try:
-                self._module.run(name, *buffers, block=block, grid=grid)
+                self.module(name).run(name, *buffers, block=block, grid=grid)
             except asm.LaunchError as error:
                 return error.report
         return ""

@@ -207,12 +207,6 @@ if GFX942:
         "f64_c_overlap": (F64_8, F64_8.replace(" v[0:7]", " v[2:9]"), 9, "v2 is read after an MFMA", ""),
         "f64_lds": (F64_8, "ds_write_b32 v20, v1", 18, "v1 is read", "v_mov_b32 v20, 0"),
     }
-RULES = {
-    name: rule
-    for name, rule in RULES.items()
-    if asm.has(rule[0].split()[0]) and asm.has(rule[1].split()[0].removesuffix("_dpp"))
-}
-
 
 # Pairs that need nothing in between.
 FREE = {

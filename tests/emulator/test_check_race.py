@@ -33,6 +33,7 @@ def wave0(body: str, other: str = "") -> str:
 # Every lane writes 16 bytes, and reads those of the lane 64 further on.
 EXCHANGE = "ds_write_b128 v2, v[4:7]\n{between}v_xor_b32 v3, 0x400, v2\nds_read_b128 v[8:11], v3\n" + WAIT
 DMA = "buffer_load_dwordx4 v2, s[4:7], 0 offen lds\n"
+DMA_4 = "buffer_load_dword v2, s[4:7], 0 offen lds\n"
 READ_OTHER = "v_xor_b32 v3, 0x400, v2\nds_read_b128 v[8:11], v3\n" + WAIT
 STORE, LOAD = "global_store_dword v1, v3, s[4:5]\n", "global_load_dword v7, v1, s[4:5]\n"
 STORE_OWN = "v_lshlrev_b32 v4, 2, v0\nglobal_store_dword v4, v3, s[4:5]\n"
@@ -85,6 +86,8 @@ CASES: dict[str, tuple[str, int, list[str]]] = {
         1,
         ["LDS at 0x", "still in flight"],
     ),
+    "dma_of_dwords": (DMA_4 + BARRIER + READ_OTHER, 1, []),
+    "dma_of_dwords_no_wait": (DMA_4 + "s_barrier\n" + READ_OTHER, 1, ["still in flight", "load_dword v2"]),
     "dma_own": (DMA + WAIT + "ds_read_b128 v[8:11], v2\n" + WAIT, 1, []),
     "dma_own_no_wait": (
         DMA + "ds_read_b128 v[8:11], v2\n" + WAIT,

@@ -28,7 +28,7 @@ TRANSPOSED = (
     "v_lshlrev_b32 v6, 3, v0\nv_mov_b32 v3, 0\ns_mov_b64 exec, -3\nds_write_b64 v6, v[2:3]\n"
     "s_mov_b64 exec, -1\nds_read_b64_tr_b16 v[4:5], v6\ns_waitcnt lgkmcnt(0)\nv_mov_b32 v5, v4\n"
 )
-MFMA = "v_mfma_f32_16x16x32_bf16 v[20:23], v[24:27], v[28:31], 0\ns_nop 15"
+MFMA = "v_mfma_f32_16x16x16_bf16 v[20:23], v[24:25], v[28:29], 0\ns_nop 15"
 ZERO_A, ZERO_B = ("\n".join(f"v_mov_b32 v{r}, 0" for r in range(n, n + 4)) + "\ns_nop 1\n" for n in (24, 28))
 
 # name: faulty, clean, what the report says
@@ -329,7 +329,7 @@ def launch(name: str, prepare: Callable[[ctypes.CDLL, ctypes.c_void_p], object] 
         assert lib.hipMemset(output, 0, ctypes.c_size_t(4096)) == 0
         if prepare is not None:
             prepare(lib, fresh)
-        asm._call("hipModuleGetFunction", ctypes.byref(function), KERNELS._module._module, name.encode())
+        asm._call("hipModuleGetFunction", ctypes.byref(function), KERNELS.module(name)._module, name.encode())
         values = (ctypes.c_void_p * 2)(output.value, fresh.value)
         arguments = (ctypes.c_void_p * 2)(ctypes.addressof(values), ctypes.addressof(values) + 8)
         try:

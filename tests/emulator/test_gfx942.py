@@ -22,9 +22,13 @@ FILES = (
     "test_isa_valu_small.py",  # conversions
     "test_check_hazard.py",
     "test_check_distances.py",  # clang's wait states for gfx942
+    "test_check_uninit.py",
+    "test_check_race.py",
+    "test_counters.py",
 )
-# These have no architecture in them, or start processes.
-ELSEWHERE = "not random_bytes and not past_the_end and not cpu_level and not what_can_be"
+# These have no architecture in them, start processes, or need matrix kernels.
+ELSEWHERE = "not random_bytes and not past_the_end and not what_can_be and not device_memory"
+ELSEWHERE += " and (not test_counters.py or clocks)"
 
 
 @pytest.mark.skipif(asm.ARCH != "gfx950", reason="chooses an architecture itself")
