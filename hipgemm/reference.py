@@ -215,7 +215,7 @@ def dequantize(q: ScaledArray, *, dtype: npt.DTypeLike = np.float32) -> Array:
     if q.hadamard:  # of the elements, which is exact
         elements = _transformed(np.moveaxis(elements, q.axis, -1))
         if q.signs is not None:
-            elements = elements * random_signs(q.shape[q.axis], q.signs)
+            elements = elements * random_signs(q.shape[q.axis], q.signs, q.signs_start)
         elements = np.moveaxis(elements, -1, q.axis)
     return np.asarray((elements * scale).astype(to.dtype))
 

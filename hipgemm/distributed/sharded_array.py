@@ -511,7 +511,8 @@ def cut(x: Any, axis: int, start: int, stop: int) -> Any:
         scale.shape and not along and scale.shape[axis] == x.shape[axis]
     ):  # otherwise all parts share the scale
         scale = sliced(scale, axis, start, stop)
-    return x._with(data, scale, shape=tuple(shape), amax=None)
+    signs_start = x.signs_start + start if along and x.signs is not None else x.signs_start
+    return x._with(data, scale, shape=tuple(shape), amax=None, signs_start=signs_start)
 
 
 def _plain(x: Part) -> DeviceArray:

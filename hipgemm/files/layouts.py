@@ -74,6 +74,8 @@ class Stored:
         Where the last axis belongs.
     unpacked : bool
         Whether elements of fewer than 8 bits took a byte each before they were saved.
+    signs_start : int
+        Of a slice: where it begins among the elements that got signs.
     """
 
     data: str
@@ -87,6 +89,7 @@ class Stored:
     signs: int | None = None
     amax: str | None = None
     unpacked: bool = False
+    signs_start: int = 0
 
     @property
     def parts(self) -> list[str]:
@@ -250,6 +253,7 @@ def write_record(arrays: Mapping[str, Stored]) -> str:
         given = {"block": stored.block, "signs": stored.signs, "amax": stored.amax}
         record |= {field: value for field, value in given.items() if value is not None}
         record |= {"axis": stored.axis} if stored.axis != -1 else {}
+        record |= {"signs_start": stored.signs_start} if stored.signs_start else {}
         records[name] = record | ({"hadamard": True} if stored.hadamard else {})
     return json.dumps({"version": VERSION, "arrays": records}, separators=(",", ":"))
 
@@ -301,6 +305,9 @@ def _read_array(fields: dict[str, Any], entries: Mapping[str, Entry]) -> Stored 
         return None
     if signs is not None and not (hadamard and is_int(signs) and 0 <= signs <= MAX_SEED):
         return None
+    start = fields.get("signs_start", 0)
+    if not (is_int(start) and 0 <= start < 2**32 and start % BLOCK == 0) or (start and signs is None):
+        return None
     if sides is not None and (form.block or len(shape) < 2 or axis < -2):
         return None
     allowed = [scale_shape(shape, -1, form.block)]
@@ -314,7 +321,18 @@ def _read_array(fields: dict[str, Any], entries: Mapping[str, Entry]) -> Stored 
     if amax is not None and amax.dtype != "F32":
         return None
     return Stored(
-        data.name, shape, form, scale.name, scale.shape, sides, axis, hadamard, signs, names[2], unpacked
+        data.name,
+        shape,
+        form,
+        scale.name,
+        scale.shape,
+        sides,
+        axis,
+        hadamard,
+        signs,
+        names[2],
+        unpacked,
+        start,
     )
 
 

@@ -177,6 +177,7 @@ def _scaled(stored: Stored, form: Format, data: Any, scale: Any, amax: Any) -> S
     block = stored.block[::-1] if stored.block is not None and axis == -2 else stored.block
     data, scale = _move_last(data, axis), _move_last(scale, axis)
     options: dict[str, Any] = {"hadamard": stored.hadamard, "signs": stored.signs, "block": block}
+    options["signs_start"] = stored.signs_start
     return ScaledArray._make(data, scale, form, axis, tuple(shape), amax=amax, **options)
 
 

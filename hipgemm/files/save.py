@@ -182,7 +182,7 @@ def _parts(checks: Checks, name: str, x: Any, records: dict[str, Stored]) -> dic
         found[amax] = _Tensor(lambda: x.amax, "F32", tuple(x.amax.shape))
     records[name] = Stored(
         data, shape, form, scale, scales, block, x.axis, x.hadamard, x.signs, amax,
-        unpacked=form.is_packed and x.data.dtype != _U8,
+        unpacked=form.is_packed and x.data.dtype != _U8, signs_start=x.signs_start,
     )  # fmt: skip
     return found
 

@@ -110,6 +110,9 @@ class OperandChecks(Checks):
         elif isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.signs != b.signs:
             required = f"{first} and {second} must have the same random signs: otherwise they do not cancel"
             self.add(ValueError, "signs", required, f"{first}.signs={a.signs}, {second}.signs={b.signs}")
+        elif isinstance(a, ScaledArray) and isinstance(b, ScaledArray) and a.signs_start != b.signs_start:
+            required = f"{first} and {second} must begin at the same element of the arrays with random signs"
+            self.add(ValueError, "signs", required, f"{a.signs_start} and {b.signs_start}")
 
     def contraction(
         self,

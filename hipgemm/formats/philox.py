@@ -58,11 +58,13 @@ def random_words(shape: tuple[int, ...], seed: int) -> Words:
     return philox(counters, key_of(seed)).reshape(-1)[:size].reshape(shape)
 
 
-def random_signs(length: int, seed: int) -> npt.NDArray[np.float32]:
+def random_signs(length: int, seed: int, start: int = 0) -> npt.NDArray[np.float32]:
     """Return 1 or -1 for each element of a row: negative if the highest bit of its word is set.
+
+    `start` is the position of the first element in the row that was quantized.
 
     >>> random_signs(6, 0)
     array([ 1., -1., -1., -1., -1.,  1.], dtype=float32)
     """
-    negative = random_words((length,), seed) >> np.uint32(31)
+    negative = random_words((start + length,), seed)[start:] >> np.uint32(31)
     return np.asarray(1 - 2 * negative.astype(np.float32))

@@ -99,7 +99,7 @@ class ScaledArray(MatmulOperand):
 
     __slots__ = (
         "_kernel_scales", "_layout", "amax", "axis", "block", "data", "format", "group_offsets", "hadamard",
-        "scale", "shape", "signs",
+        "scale", "shape", "signs", "signs_start",
     )  # fmt: skip
     _plural, _instead = "quantized arrays", "see hipgemm.dequantize"
     data: Any
@@ -108,6 +108,7 @@ class ScaledArray(MatmulOperand):
     axis: int
     hadamard: bool
     signs: int | None
+    signs_start: int  # of a slice: where it begins among the elements that got signs
     block: tuple[int, int] | None
     shape: tuple[int, ...]
     amax: Any
@@ -173,6 +174,7 @@ class ScaledArray(MatmulOperand):
         *,
         hadamard: bool = False,
         signs: int | None = None,
+        signs_start: int = 0,
         block: tuple[int, int] | None = None,
         amax: Any = None,
         kernel_scales: dict[str, Any] | None = None,
@@ -182,7 +184,8 @@ class ScaledArray(MatmulOperand):
         """Make a ScaledArray of valid parts, with `axis` counted from the end."""
         q = cls.__new__(cls) if made is None else made
         q.data, q.scale, q.format, q.axis, q.shape = data, scale, form.name, axis, shape
-        q.hadamard, q.signs, q.block, q.amax, q.group_offsets = hadamard, signs, block, amax, group_offsets
+        q.hadamard, q.signs, q.signs_start = hadamard, signs, signs_start
+        q.block, q.amax, q.group_offsets = block, amax, group_offsets
         q._layout = 0
         # The cache of scales in kernel layouts; shared by views.
         q._kernel_scales = {} if kernel_scales is None else kernel_scales
@@ -208,7 +211,16 @@ class ScaledArray(MatmulOperand):
         """The array in a cache key, as for a DeviceArray; only for arrays on a device."""
         if not self._layout:
             in_groups = self.group_offsets is not None  # then scales have another layout
-            own = self.shape, self.format, self.axis, self.hadamard, self.signs, self.block, in_groups
+            own = (
+                self.shape,
+                self.format,
+                self.axis,
+                self.hadamard,
+                self.signs,
+                self.signs_start,
+                self.block,
+                in_groups,
+            )
             self._layout = layout_number((self.data._key, self.scale._key, *own))
         return self._layout
 
@@ -260,6 +272,7 @@ class ScaledArray(MatmulOperand):
         of_data: list[Any] = []
         of_scale: list[Any] = []
         shape: list[int] = []
+        signs_start = self.signs_start
         after = 0  # axes that are removed after `self.axis`
         for axis, (part, n, side) in enumerate(zip(parts, self.shape, sides, strict=True)):
             if isinstance(part, slice):
@@ -274,9 +287,8 @@ class ScaledArray(MatmulOperand):
                     if step != 1 or start % side or (stop % side and stop != n):
                         required = f"a slice of axis {axis} must consist of whole blocks of {side}"
                         raise fault(ValueError, owner, required, _text(part))
-                    if start and self.signs is not None:
-                        required = f"a slice of axis {axis} must begin at 0 with random signs"
-                        raise fault(ValueError, owner, required, _text(part))
+                    if self.signs is not None:
+                        signs_start += start
                 shape.append(count)
                 blocks = slice(start // side, -(-stop // side)) if side > 1 else part
                 of_scale.append(slice(None) if whole or not side else blocks)
@@ -300,7 +312,9 @@ class ScaledArray(MatmulOperand):
         if not self.in_blocks and math.prod(scale.shape) == 1:
             scale = scale.reshape(())  # of one matrix or row
         axis = self.axis + after if self.scale.shape else -1
-        return self._with(self.data[tuple(of_data)], scale, axis, tuple(shape), amax=None)
+        return self._with(
+            self.data[tuple(of_data)], scale, axis, tuple(shape), amax=None, signs_start=signs_start
+        )
 
     def _sides(self) -> tuple[int, ...]:
         """How many elements along each axis share a scale; 0 stands for all."""
@@ -366,13 +380,13 @@ class ScaledArray(MatmulOperand):
         q.data, q.scale, q.format, q.hadamard, q.signs = data, scale, self.format, self.hadamard, self.signs
         q.axis, q.shape = self.axis if axis is None else axis, self.shape if shape is None else shape
         q.amax, q.group_offsets, q._kernel_scales, q._layout = self.amax, self.group_offsets, {}, 0
-        q.block = self.block
+        q.block, q.signs_start = self.block, self.signs_start
         for name, value in changes.items():
             setattr(q, name, value)
         return q
 
     def __reduce__(self) -> Any:
-        names = "hadamard", "signs", "block", "amax", "group_offsets"
+        names = "hadamard", "signs", "signs_start", "block", "amax", "group_offsets"
         options = {name: getattr(self, name) for name in names}
         parts = self.data, self.scale, QUANTIZED[self.format], self.axis, self.shape
         return partial(ScaledArray._make, **options), parts

@@ -151,7 +151,18 @@ def _key(x: Any) -> Any:
         return x._layout or x._key
     if kind is ScaledArray:
         groups = x.group_offsets is None
-        return _key(x.data), _key(x.scale), x.shape, x.format, x.axis, x.hadamard, x.signs, x.block, groups
+        return (
+            _key(x.data),
+            _key(x.scale),
+            x.shape,
+            x.format,
+            x.axis,
+            x.hadamard,
+            x.signs,
+            x.signs_start,
+            x.block,
+            groups,
+        )
     return kind, x.shape, x.strides, x.dtype, x.flags.writeable
 
 

@@ -522,6 +522,7 @@ def dequantize_array(q: ScaledArray, stream: int, to: Format) -> tuple[DeviceArr
         out_type=to,
         hadamard=q.hadamard,
         **signs_arguments(q.signs),
+        signs_start=q.signs_start,
         matrix_rows=data.lead[-1] if block_rows > 1 else data.rows,
         block_rows=block_rows,
         e8m0=q.scale.dtype != F32.dtype,

@@ -10,13 +10,13 @@
 
 // Rows of data and dst are contiguous along the blocks. format, out_type: Format. Scales of fp8:
 // one for each block_rows rows of matrices of matrix_rows rows, and kFp8Block columns; of one byte
-// if e8m0.
+// if e8m0. signs_start: the first column's index among the signs, a multiple of 4.
 // clang-format off
 #define HIPGEMM_DequantizeArgs(X)                                                                 \
   X(ptr, data) X(ptr, scale) X(ptr, dst) X(i64, data_pitch) X(i64, scale_row_stride)              \
   X(i64, scale_col_stride) X(i64, dst_pitch) X(u32, rows) X(u32, cols) X(u32, format)             \
   X(u32, out_type) X(u32, hadamard) X(u32, matrix_rows) X(u32, block_rows) X(u32, e8m0) \
-  X(u32, has_signs) X(u32, signs_low) X(u32, signs_high)
+  X(u32, has_signs) X(u32, signs_low) X(u32, signs_high) X(u32, signs_start)
 // clang-format on
 
 namespace hipgemm {
@@ -33,7 +33,8 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
   };
   u32 signs = 0;
   if constexpr (Element::kBits == 4)
-    if (args.has_signs) signs = random_signs<16>(at.col(), {args.signs_low, args.signs_high});
+    if (args.has_signs)
+      signs = random_signs<16>(args.signs_start + at.col(), {args.signs_low, args.signs_high});
   f32 scales[Map::kIterations];
 #pragma unroll
   for (u32 i = 0; i < Map::kIterations; i++) {

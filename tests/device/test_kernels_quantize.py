@@ -13,6 +13,7 @@ from test_kernels_scaled import gemm_order
 import hipgemm
 from hipgemm import reference
 from hipgemm.formats.elements import FORMATS, QUANTIZED, SCALE_RULES, format_of
+from hipgemm.formats.philox import key_of
 from hipgemm.formats.scaled import packed_data
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.scale_layout import own_k_tile
@@ -432,7 +433,8 @@ def dequantize(memory, q, out, gap=0):
         workgroups(rows, cols),
         0,
         *(memory.put(data), memory.put(scale.view(np.uint8)), target, data.shape[1], *strides, dst_pitch),
-        *(rows, cols, QUANTIZED[q.format], FORMATS[out], int(q.hadamard), rows, 1, 0, 0, 0, 0),
+        *(rows, cols, QUANTIZED[q.format], FORMATS[out], int(q.hadamard), rows, 1, 0),
+        *(int(q.signs is not None), *key_of(q.signs or 0), q.signs_start),
     )
     got = taken(memory, target, rows, dst_pitch, cols * item)
     return np.ascontiguousarray(got).view(TYPES[out])
@@ -453,7 +455,8 @@ def test_dequantize(memory, out):
         arrays += [reference.quantize_fp8(x, axis=-1), reference.quantize_mxfp4(x, hadamard=False)]
         arrays += [reference.quantize_mxfp6(x, format=f"mxfp6_{element}") for element in ("e2m3", "e3m2")]
         if shape[1] % 16 == 0:
-            arrays.append(reference.quantize_mxfp4(x))
+            arrays += [reference.quantize_mxfp4(x), reference.quantize_mxfp4(x, signs=3)]
+            arrays += [arrays[-1][:, 32:]] * (shape[1] > 32)
         for q in arrays:
             expected = reference.dequantize(q, dtype=TYPES[out])
             for gap in (0, 1, 8):

@@ -159,15 +159,41 @@ def test_operators(rng):
         bool(w)
 
 
-def test_groups_and_signs_stay_whole(rng):
+def test_groups_stay_whole(rng):
     x = rng.standard_normal((100, 96)).astype(F32)
     q = hg.quantize_mxfp8(x, axis=0, group_offsets=np.array([0, 33, 90], np.int32))
     np.testing.assert_array_equal(hg.dequantize(q[:, 5:40]), hg.dequantize(q)[:, 5:40])
     for index in (slice(0, 32), 0, (ALL, 0)):
         with pytest.raises(ValueError, match="must stay"):
             q[index]
-    q = hg.quantize_mxfp4(x, signs=7)
-    np.testing.assert_array_equal(hg.dequantize(q[:, :64]), hg.dequantize(q)[:, :64])
-    np.testing.assert_array_equal(hg.dequantize(q[5:9]), hg.dequantize(q)[5:9])
-    with pytest.raises(ValueError, match="a slice of axis 1 must begin at 0 with random signs; got 32:96"):
-        q[:, 32:96]
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_slices_keep_their_random_signs(on_device, rng, tmp_path):
+    host = [hg.quantize_mxfp4(rng.standard_normal((rows, 160)).astype(F32), signs=7) for rows in (20, 24)]
+    q, p = map(hg.asarray, host) if on_device else host
+
+    def values(q):
+        found = hg.dequantize(q)
+        return found.get() if on_device else found
+
+    whole = reference.dequantize(host[0])
+    for index in ((ALL, slice(0, 64)), slice(5, 9), (ALL, slice(32, 160)), (slice(3, 8), slice(64, 128))):
+        np.testing.assert_array_equal(values(q[index]), whole[index])
+        np.testing.assert_array_equal(values(q[index].T), whole[index].T)
+    np.testing.assert_array_equal(values(q[:, 32:][:, 64:]), whole[:, 96:])
+    one, other = (x[:, 32:96] for x in host)
+    got = hg.matmul(q[:, 32:96], p[:, 32:96].T, dtype=F32)
+    assert_gemm_close(got.get() if on_device else got, one, other.T)
+    with pytest.raises(ValueError, match=r"must begin at the same element of the arrays .*; got 32 and 64"):
+        hg.matmul(q[:, 32:96], p[:, 64:128].T)
+    hg.save(tmp_path / "x", {"q": q[:, 32:]})
+    np.testing.assert_array_equal(hg.dequantize(hg.load(tmp_path / "x")["q"]), whole[:, 32:])
+
+
+def test_parts_keep_their_random_signs(rng):
+    q, p = (hg.quantize_mxfp4(rng.standard_normal((rows, 160)).astype(F32), signs=7) for rows in (20, 24))
+    parts = hg.shard(q, [0, 0], axis=1).parts
+    values = [hg.dequantize(part).get() for part in parts]
+    np.testing.assert_array_equal(np.hstack(values), reference.dequantize(q))
+    assert_gemm_close(hg.sharded_matmul(q, p.T, split="k", devices=[0, 0], dtype=F32), q, p.T)
