@@ -336,19 +336,8 @@ def bind_scale_order(
 
     `row_block` rows and `col_block` blocks of 32 share a scale.
     """
-    kernel = function(device, "mx_gemm_scale")
-    fixed: dict[str, Value] = {
-        "src_row_stride": strides[0],
-        "src_col_stride": strides[1],
-        "rows": rows,
-        "k": k,
-        "step": gemm_scale_step(rows),
-        "k_tile": k_tile,
-        "row_block": row_block,
-        "col_block": col_block,
-    }
-    words = gemm_scale_bytes(rows, k) // 4
-    return BoundLaunch(kernel, -(-words // kernel.tile[0]), ("src", "dst"), fixed)
+    more = {"k_tile": k_tile, "col_block": col_block}
+    return _bind_scales("mx_gemm_scale", device, strides, rows, k, row_block, **more)
 
 
 def bind_float_scale_order(
@@ -358,16 +347,15 @@ def bind_float_scale_order(
 
     `whole`: for the product with an operand that has no scales.
     """
-    kernel = function(device, "gemm_float_scale")
-    fixed: dict[str, Value] = {
-        "src_row_stride": strides[0],
-        "src_col_stride": strides[1],
-        "rows": rows,
-        "k": k,
-        "step": gemm_scale_step(rows),
-        "row_block": row_block,
-        "e8m0": e8m0,
-        "whole": whole,
-    }
-    threads = gemm_scale_bytes(rows, k) // 4
-    return BoundLaunch(kernel, -(-threads // kernel.tile[0]), ("src", "dst"), fixed)
+    more = {"e8m0": e8m0, "whole": whole}
+    return _bind_scales("gemm_float_scale", device, strides, rows, k, row_block, **more)
+
+
+def _bind_scales(
+    name: str, device: int, strides: tuple[int, int], rows: int, k: int, row_block: int, **more: Value
+) -> BoundLaunch:
+    kernel = function(device, name)
+    steps = {"src_row_stride": strides[0], "src_col_stride": strides[1], "step": gemm_scale_step(rows)}
+    fixed = {**steps, "rows": rows, "k": k, "row_block": row_block, **more}
+    words = gemm_scale_bytes(rows, k) // 4
+    return BoundLaunch(kernel, -(-words // kernel.tile[0]), ("src", "dst"), fixed)

@@ -232,104 +232,102 @@ HIPGEMM_DEVICE void with_mx_tile(const Args& args, typename Map::Lds& lds, F f) 
   f(tile);
 }
 
-// Tiles of 128 x 128: whole 128-byte lines in both directions.
-template <class From, class Map, class Args>
-HIPGEMM_DEVICE void quantize_mxfp8_as(const Args& args, typename Map::Lds& lds) {
-  with_mx_tile<From, Map, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
-    if (static_cast<Format>(args.element) == Format::mxfp8_e5m2)
-      quantize_mx<E5m2>(args, tile);
-    else
-      quantize_mx<E4m3>(args, tile);
+// To an element, or to `Other` where the argument says `kOther`.
+template <class Element, class Other, Format kOther, class Args, class Tile>
+HIPGEMM_DEVICE void quantize_to(const Args& args, Tile& tile) {
+  if constexpr (!__is_same(Element, Other))
+    if (static_cast<Format>(args.element) == kOther) return quantize_mx<Other>(args, tile);
+  quantize_mx<Element>(args, tile);
+}
+
+// What a kernel reads: f(the conversion from it).
+struct ReadsAny {
+  template <class F>
+  static HIPGEMM_DEVICE void with(u32 type, F f) {
+    with_type(type, f);
+  }
+};
+struct Reads16Bits {
+  template <class F>
+  static HIPGEMM_DEVICE void with(u32 type, F f) {
+    with_16bit_type(type, f);
+  }
+};
+struct ReadsF32 {
+  template <class F>
+  static HIPGEMM_DEVICE void with(u32, F f) {
+    f(FromF32{});
+  }
+};
+
+template <class Sources, class Map, class Element, class Other, Format kOther, u32 kBand,
+          u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void quantize_mx_kernel(const Args& args) {
+  static_assert(Map::is(kThreads, kRows, kCols), "");
+  static __shared__ typename Map::Lds lds;
+  Sources::with(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
+    with_mx_tile<From, Map, kBand>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
+      quantize_to<Element, Other, kOther>(args, tile);
+    });
   });
 }
+
+// Tiles of 128 x 128: whole 128-byte lines in both directions.
+template <class Sources, u32... kSizes, class Args>
+HIPGEMM_DEVICE void quantize_mxfp8_as(const Args& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E4m3>>;
+  quantize_mx_kernel<Sources, Map, E4m3, E5m2, Format::mxfp8_e5m2, kBandTiles, kSizes...>(args);
+}
+// A thread has whole blocks. Tiles are as for mxfp8; 64 rows would make threads that read down
+// columns use the same banks.
+template <class Sources, u32... kSizes, class Args>
+HIPGEMM_DEVICE void quantize_mxfp6_as(const Args& args) {
+  using Map = ThreadMap<128, 128, kValuesOf<E2m3>, 64>;
+  quantize_mx_kernel<Sources, Map, E2m3, E3m2, Format::mxfp6_e3m2, kBandTiles, kSizes...>(args);
+}
+// Arithmetic takes longer than memory here: small workgroups, and as many values per thread as
+// registers allow, so that address arithmetic weighs less.
+template <class Sources, class Map, u32... kSizes, class Args>
+HIPGEMM_DEVICE void quantize_mxfp4_as(const Args& args) {
+  quantize_mx_kernel<Sources, Map, E2m1, E2m1, Format::mxfp4_e2m1, 1, kSizes...>(args);
+}
+
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
-  using Map = ThreadMap<128, 128, kValuesOf<E4m3>>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  with_16bit_type(args.in_type, [&]<class From>(From)
-                                    HIPGEMM_INLINE { quantize_mxfp8_as<From, Map>(args, lds); });
+  quantize_mxfp8_as<Reads16Bits, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
-  using Map = ThreadMap<128, 128, kValuesOf<E4m3>>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  quantize_mxfp8_as<FromF32, Map>(args, lds);
+  quantize_mxfp8_as<ReadsF32, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8_random(const RandomMxArgs& args) {
-  using Map = ThreadMap<128, 128, kValuesOf<E4m3>>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  with_type(args.in_type,
-            [&]<class From>(From) HIPGEMM_INLINE { quantize_mxfp8_as<From, Map>(args, lds); });
-}
-
-// A thread has whole blocks. Tiles are as for mxfp8; 64 rows would make threads that read down
-// columns use the same banks.
-template <class From, class Map, class Args>
-HIPGEMM_DEVICE void quantize_mxfp6_as(const Args& args, typename Map::Lds& lds) {
-  with_mx_tile<From, Map, kBandTiles>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
-    if (static_cast<Format>(args.element) == Format::mxfp6_e3m2)
-      quantize_mx<E3m2>(args, tile);
-    else
-      quantize_mx<E2m3>(args, tile);
-  });
+  quantize_mxfp8_as<ReadsAny, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6(const QuantizeMxArgs& args) {
-  using Map = ThreadMap<128, 128, kValuesOf<E2m3>, 64>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  with_16bit_type(args.in_type, [&]<class From>(From)
-                                    HIPGEMM_INLINE { quantize_mxfp6_as<From, Map>(args, lds); });
+  quantize_mxfp6_as<Reads16Bits, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6_f32(const QuantizeMxArgs& args) {
-  using Map = ThreadMap<128, 128, kValuesOf<E2m3>, 64>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  quantize_mxfp6_as<FromF32, Map>(args, lds);
+  quantize_mxfp6_as<ReadsF32, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6_random(const RandomMxArgs& args) {
-  using Map = ThreadMap<128, 128, kValuesOf<E2m3>, 64>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  with_type(args.in_type,
-            [&]<class From>(From) HIPGEMM_INLINE { quantize_mxfp6_as<From, Map>(args, lds); });
-}
-
-// Arithmetic takes longer than memory here: small workgroups, and as many values per thread as
-// registers allow, so that address arithmetic weighs less.
-template <class From, class Map, class Args>
-HIPGEMM_DEVICE void quantize_mxfp4_as(const Args& args, typename Map::Lds& lds) {
-  with_mx_tile<From, Map, 1>(args, lds,
-                             [&](auto& tile) HIPGEMM_INLINE { quantize_mx<E2m1>(args, tile); });
+  quantize_mxfp6_as<ReadsAny, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
-  using Map = ThreadMap<64, 128, kValuesOf<E2m1>, 64>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  with_16bit_type(args.in_type, [&]<class From>(From)
-                                    HIPGEMM_INLINE { quantize_mxfp4_as<From, Map>(args, lds); });
+  quantize_mxfp4_as<Reads16Bits, ThreadMap<64, 128, kValuesOf<E2m1>, 64>, kThreads, kRows, kCols>(
+      args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4_f32(const QuantizeMxArgs& args) {
-  using Map = ThreadMap<64, 128, kValuesOf<E2m1>>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  quantize_mxfp4_as<FromF32, Map>(args, lds);
+  quantize_mxfp4_as<ReadsF32, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4_random(const RandomMxArgs& args) {
-  using Map = ThreadMap<64, 128, kValuesOf<E2m1>>;
-  static_assert(Map::is(kThreads, kRows, kCols), "");
-  static __shared__ Map::Lds lds;
-  with_type(args.in_type,
-            [&]<class From>(From) HIPGEMM_INLINE { quantize_mxfp4_as<From, Map>(args, lds); });
+  quantize_mxfp4_as<ReadsAny, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows, kCols>(args);
 }
 
 }  // namespace hipgemm
