@@ -258,7 +258,7 @@ def _orientations(p: Problem) -> list[tuple[Problem, bool]]:
 
 def serves(kernel: Kernel | LeftOut, p: Problem) -> bool:
     """Whether a kernel uses matrix instructions and implements this operation."""
-    return kernel.op.removeprefix("scaled_") == p.op.kernels
+    return kernel.op in (p.op.kernels, f"scaled_{p.op.kernels}")
 
 
 def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
