@@ -18,6 +18,7 @@ class Mutant(NamedTuple):
 
 KERNEL_TESTS = "tests/device/test_kernels"
 QUANTIZE_TESTS = f"{KERNEL_TESTS}_quantize.py::"
+FILE_TESTS = "tests/cpu/test_files.py::"
 ROUNDING_TESTS = "tests/device/test_rounding.py::"
 GROUP_TESTS = "tests/device/test_quantize_groups.py::"
 ISA_TESTS = "tests/emulator/test_isa_"
@@ -575,6 +576,43 @@ PYTHON = (
         "x.repeat(block[0], axis=-2)[..., :rows, :]",
         "x.repeat(block[0], axis=-2)[..., -rows:, :]",
         ("tests/device/test_block_scales.py::test_any_shape_and_strides",),
+    ),
+    Mutant(
+        "python-files-holes",
+        "hipgemm/files",
+        "if entry.begin != at:",
+        "if entry.begin < at:",
+        (f"{FILE_TESTS}test_damaged_files[hole between]",),
+    ),
+    Mutant(
+        "python-files-trailing-bytes",
+        "hipgemm/files",
+        "if at != data_size:",
+        "if at > data_size:",
+        (f"{FILE_TESTS}test_damaged_files[trailing bytes]",),
+    ),
+    Mutant(
+        "python-files-mutated",
+        "hipgemm/files",
+        "if scale.shape not in allowed or",
+        "if",
+        (f"{FILE_TESTS}test_mutated_files_load_right_or_raise",),
+    ),
+    Mutant(
+        "python-files-packed-size",
+        "hipgemm/files",
+        "return tuple(shape) if size == data.end - data.begin else None",
+        "return tuple(shape)",
+        (f"{FILE_TESTS}test_records_that_do_not_fit",),
+    ),
+    Mutant(
+        "python-files-rename",
+        "hipgemm/files",
+        """            if kind is None:
+                os.replace(""",
+        """            if True:
+                os.replace(""",
+        (f"{FILE_TESTS}test_a_file_is_complete_or_as_before",),
     ),
 )
 

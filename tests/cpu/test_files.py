@@ -674,7 +674,60 @@ def test_damaged_files(kind: str, tmp_path: Path) -> None:
         hg.load(tmp_path / "x")
 
 
-WORDS: list[Any] = [0, 1, 2, 3, 4, 16, 32, 48, 64, 96, -1, -2, -3, 2**31, 2**62, 10**30, 1.5, True, None]
+WRONG: dict[str, list[dict[str, Any]]] = {
+    "mxfp6 of 45": [
+        {"shape": [130, 44]}, {"shape": [130, 48]}, {"shape": [65, 90]}, {"shape": []}, {"hadamard": True},
+        {"block": [128, 128]}, {"unpacked": 1}, {"scale": "x"}, {"data": "x_scale"},
+    ],
+    "mxfp4 transformed": [
+        {"signs": -1}, {"signs": 2**64}, {"signs": 1.5}, {"hadamard": 1}, {"format": "mxfp6_e2m3"},
+    ],
+    "rows of fp8_e4m3": [
+        {"format": "fp8_e5m2"}, {"format": "mxfp8_e4m3"}, {"block": [1, 128]}, {"amax": "y"}, {"amax": "x"},
+        {"axis": 0}, {"axis": -3}, {"axis": True}, {"format": 1},
+    ],
+    "blocks of fp8_e4m3": [{"block": [128, 1]}, {"block": None}, {"block": 128}, {"axis": -3}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change"), [(name, x) for name, changes in WRONG.items() for x in changes])
+def test_records_that_do_not_fit(name: str, change: dict[str, Any], tmp_path: Path) -> None:
+    hg.save(tmp_path / "x", {"x": QUANTIZED[name]})
+    content = (tmp_path / "x").read_bytes()
+    (length,) = struct.unpack_from("<Q", content)
+    header = json.loads(content[8 : 8 + length])
+    record = json.loads(header["__metadata__"]["hipgemm"])
+    record["arrays"]["x"] |= change
+    header["__metadata__"]["hipgemm"] = json.dumps(record)
+    (tmp_path / "x").write_bytes(file_of(header, content[8 + length :]))
+    with pytest.raises(ValueError, match=r"^load: .*the record of array 'x' must fit its tensors"):
+        hg.load(tmp_path / "x")
+
+
+WORDS: list[Any] = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    16,
+    32,
+    33,
+    44,
+    47,
+    48,
+    64,
+    96,
+    -1,
+    -2,
+    -3,
+    2**31,
+    2**62,
+    10**30,
+    1.5,
+    True,
+    None,
+]
 WORDS += [
     "U8",
     "F4",
