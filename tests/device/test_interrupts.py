@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -152,6 +153,13 @@ def load_module(x: Arrays) -> str:
     return _launch._load_function(0, next(iter(built.kernels))).name
 
 
+def files(x: Arrays) -> list[np.ndarray]:
+    with tempfile.TemporaryDirectory() as folder:
+        hg.save(f"{folder}/x", {"rows": x.rows, "q": x.q})
+        loaded = hg.load(f"{folder}/x", device=0)
+    return [loaded["rows"].get(), *scaled(loaded["q"])]
+
+
 def usage(x: Arrays) -> int:
     hg.usage()
     hg.matmul(x.a, x.w, x.out)
@@ -187,11 +195,12 @@ CALLS: dict[str, Call | tuple[Call, Callable[[], object]]] = {
     "out of memory": out_of_memory,
     "limits": limited,
     "usage": usage,
+    "files": files,
     "first call": (first_call, forget_plans),
     "modules": load_module,
 }
 GROUPED = {"grouped", "wgrad", "groups found wrong", "quantize groups"}
-SLOW = {"NumPy, large", "out of memory", "limits", "first call", "modules"}
+SLOW = {"NumPy, large", "out of memory", "limits", "files", "first call", "modules"}
 
 
 def need_groups(x: Arrays) -> None:
