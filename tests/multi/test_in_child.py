@@ -17,6 +17,8 @@ def test_with_eight_devices(peers: str) -> None:
     environment = {**os.environ, "HIPGEMM_EMULATOR_DEVICES": "8", "HIPGEMM_TEST_PEERS": peers}
     files = sorted(map(str, HERE.glob("test_sharding*.py")))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
+    if peers == "off":  # of the interrupted calls those that copy from device to device
+        command += ["-k", "not each_instruction or k] or across or streams"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
