@@ -66,9 +66,11 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
     """Each operation in all pairs it serves, all of its tiles, all layouts; then those listed one by one."""
     pairs = {pair.name: pair for pair in listed.pairs}
 
-    def made(product: Product, pair: Pair, tile: Tile, row: Serves, layout: str) -> Instance:
-        like = made(product, pairs[pair.like], tile, row, layout) if pair.like else None
-        return _product(product, pair, tile, row, layout, formats, args, listed.demo, like)
+    def made(
+        product: Product, pair: Pair, tile: Tile, row: Serves, layout: str, mfma_rows: str = ""
+    ) -> Instance:
+        like = made(product, pairs[pair.like], tile, row, layout, mfma_rows) if pair.like else None
+        return _product(product, pair, tile, row, layout, mfma_rows, formats, args, listed.demo, like)
 
     for product in listed.products:
         for pair in listed.pairs:
@@ -81,7 +83,7 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
         (product,) = [row for row in listed.products if row.operation == single.operation]
         serves = listed.serving(single.operation, single.pair)
         (row,) = [row for row, layout in serves if layout == single.layout]
-        yield made(product, pairs[single.pair], single.tile, row, single.layout)
+        yield made(product, pairs[single.pair], single.tile, row, single.layout, single.mfma_rows)
 
 
 def _product(
@@ -90,6 +92,7 @@ def _product(
     tile: Tile,
     serves: Serves,
     layout: str,
+    mfma_rows: str,
     formats: FormatTables,
     args: Arguments,
     demo: Demo,
@@ -103,7 +106,8 @@ def _product(
     limit = serves.ring_limit if tile.is_ring else serves.limit
     product_name, small = f"{operation}_{pair.name}_{layout}", tile.size in demo.tiles.split()
     unit = product_name if small else f"{product_name}_more"  # tiles that `make demo` can do without
-    name = f"{product_name}_{tile.size}x{pair.k}"
+    name = f"{product_name}_{tile.size}x{pair.k}{f'_mfma{mfma_rows}' if mfma_rows else ''}"
+    rows = mfma_rows or "16"
     kernel = {
         "name": name,
         "op": f"scaled_{operation}" if scaled else operation,
@@ -114,12 +118,14 @@ def _product(
         "waves": waves,
         "threads": waves * WAVE_LANES,
         "schedule": tile.schedule,
+        # Rows of a matrix instruction, and its columns.
+        "mfma_rows": int(rows),
         # Elements along K that share a scale; 0 where a row or all share one.
         "block": block or 0,
         "limits": {"waves_per_simd": int(tile.waves_per_simd), "valu_salu": int(limit)},
         "args": args[listed],
     }
-    fields = (name, operation, listed, pair.a, pair.b, layout, *size, *tile[1:])
+    fields = (name, operation, listed, pair.a, pair.b, rows, layout, *size, *tile[1:])
     row = _row("PRODUCT_KERNEL", *fields)
     return Instance(
         kernel=kernel,

@@ -54,16 +54,16 @@ KERNELS = (
     Mutant(
         "kernel-reads-of-6-bits",
         "src_hip/gemm",
-        "group * kReads + read : read * kLaneGroups + group",
-        "group * kReads + kReads - 1 - read : read * kLaneGroups + group",
+        "* kTogether + read % kTogether) * kReadBytes",
+        "* kTogether + (kTogether - 1 - read % kTogether)) * kReadBytes",
         (f"{KERNEL_TESTS}_scaled.py::test_every_format_pair[gemm_mxfp6_e3m2_mxfp4_e2m1_nt_32x64x128]",),
         ("gemm_mxfp6_e3m2_mxfp4_e2m1_nt_32x64x128",),
     ),
     Mutant(
         "kernel-multipliers-of-rows",
         "src_hip/gemm",
-        "row(i % T::A::kFragments * kFragmentRows, i / T::A::kFragments)",
-        "row(i / T::A::kFragments * kFragmentRows, i % T::A::kFragments)",
+        "row(i % T::A::kFragments * T::kFragmentRows, i / T::A::kFragments)",
+        "row(i / T::A::kFragments * T::kFragmentRows, i % T::A::kFragments)",
         (
             f"{KERNEL_TESTS}_blocks.py::test_every_scale_serves_its_own_block[gemm_fp8_e5m2_block_nt_128x256x128]",
         ),

@@ -120,11 +120,12 @@ class Kernel(NamedTuple):
     waves_n: str
     schedule: str
     waves_per_simd: str
+    mfma_rows: str = ""
 
     @property
     def tile(self) -> Tile:
         """Its tile, as a TILE row has it."""
-        return Tile(*self[3:])
+        return Tile(*self[3:8])
 
 
 class Demo(NamedTuple):
@@ -320,7 +321,9 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
         if kernel.tile.is_ring and not serves[kernel.layout].ring_limit:
             raise table.refused(kernel, "is a ring, for which the layout has no limit")
         (product,) = [p for p in found.products if p.operation == kernel.operation]
-        if kernel.size in product.tiles.split():
+        if kernel.mfma_rows not in ("", "32"):
+            raise table.refused(kernel, "may have no matrix instructions but those of 32 rows")
+        if kernel.size in product.tiles.split() and not kernel.mfma_rows:
             raise table.refused(kernel, "is one of the operation's tiles already")
     table.refers(found.demo, found.demo.pairs.split(), [pair.name for pair in found.pairs], "pair")
     table.refers(found.demo, found.demo.tiles.split(), found.tiles, "tile")

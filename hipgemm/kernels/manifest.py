@@ -52,6 +52,7 @@ class Kernel:
     layout: str = ""
     element_bytes: int = 0
     schedule: str = ""
+    mfma_rows: int = 16  # of a matrix instruction, if it has any
     lds: int = 0  # bytes per workgroup
     workgroups_per_cu: float = 0  # occupancy, limited by registers and LDS
     # Per wave and K tile.

@@ -27,7 +27,8 @@ struct Accumulators {
         }
   }
 
-  // With block scales: this tile's are those of the unit's steps from kFirstStep on.
+  // With block scales: this tile's are those of the unit's steps from kFirstStep on. Multipliers
+  // are applied after several instructions: the compiler would do it after each, and wait for it.
   template <u32 kPartA, u32 kPartB, u32 kFirstStep, class Scales, class Multipliers>
   HIPGEMM_DEVICE void multiply(Index<kPartA>, Index<kPartB>, Index<kFirstStep>,
                                const typename Reader<T, OperandA<T>>::Fragments& a,
@@ -38,38 +39,67 @@ struct Accumulators {
       unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
         constexpr u32 kB = kPartB * T::B::kFragments + j;
         constexpr auto kByte = kIndex<Scales::byte(kB, kFirstStep)>;
-        for (u32 i = 0; i < T::A::kFragments; i++) {
-          auto& c = at[kPartA][kPartB][i][j];
-          const auto onto = [&](typename T::Accumulator sum) HIPGEMM_INLINE {
-            return T::Mfma::multiply(b[j][0], a[i][0], sum, kByte, scales.b.word(kB));
-          };
-          if constexpr (T::Mfma::kHasMultipliers)
-            c = __builtin_elementwise_fma(onto({}), multipliers.b[kB], c);
-          else
-            c = onto(c);
+        const auto product = [&](u32 i, typename T::Accumulator sum) HIPGEMM_INLINE {
+          return T::Mfma::multiply(b[j][0], a[i][0], sum, kByte, scales.b.word(kB, 0));
+        };
+        auto& c = at[kPartA][kPartB];
+        if constexpr (T::Mfma::kHasMultipliers) {
+          typename T::Accumulator sum[T::A::kFragments];
+          for (u32 i = 0; i < T::A::kFragments; i++) sum[i] = product(i, {});
+          sched_barrier();
+          for (u32 i = 0; i < T::A::kFragments; i++)
+            c[i][j] = __builtin_elementwise_fma(sum[i], multipliers.b[kB], c[i][j]);
+        } else {
+          for (u32 i = 0; i < T::A::kFragments; i++) c[i][j] = product(i, c[i][j]);
         }
       });
     } else {
-      unrolled<T::kSteps>([&]<u32 kStep>(Index<kStep>) {
-        unrolled<T::A::kFragments>([&]<u32 i>(Index<i>) {
-          unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
-            constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
+      const auto product = [&]<u32 kStep, u32 i, u32 j>(
+                               Index<kStep>, Index<i>, Index<j>,
+                               typename T::Accumulator sum) HIPGEMM_INLINE {
+        constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
+        constexpr u32 kScaleStep = kFirstStep + kStep / T::kStepMfmas,
+                      kMfma = kStep % T::kStepMfmas;
+        return T::Mfma::multiply(b[j][kStep], a[i][kStep], sum,
+                                 kIndex<Scales::byte(kB, kScaleStep)>, scales.b.word(kB, kMfma),
+                                 kIndex<Scales::byte(kA, kScaleStep)>, scales.a.word(kA, kMfma));
+      };
+      const auto each = [&](auto f) HIPGEMM_INLINE {
+        unrolled<T::A::kFragments>([&]<u32 i>(Index<i> index) HIPGEMM_INLINE {
+          unrolled<T::B::kFragments>([&]<u32 j>(Index<j> other)
+                                         HIPGEMM_INLINE { f(index, other); });
+        });
+      };
+      if constexpr (T::Mfma::kHasMultipliers) {
+        typename T::Accumulator sum[T::A::kFragments][T::B::kFragments];
+        each([&]<u32 i, u32 j>(Index<i>, Index<j>)
+                 HIPGEMM_INLINE { sum[i][j] = product(kIndex<0>, kIndex<i>, kIndex<j>, {}); });
+        sched_barrier();
+        each([&]<u32 i, u32 j>(Index<i>, Index<j>) HIPGEMM_INLINE {
+          constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
+          auto& c = at[kPartA][kPartB][i][j];
+          c = __builtin_elementwise_fma(sum[i][j], f32x4(multipliers.a[kA]) * multipliers.b[kB], c);
+        });
+      } else {
+        unrolled<T::kSteps>([&]<u32 kStep>(Index<kStep> step) HIPGEMM_INLINE {
+          each([&]<u32 i, u32 j>(Index<i> index, Index<j> other) HIPGEMM_INLINE {
             auto& c = at[kPartA][kPartB][i][j];
-            constexpr auto kByteA = kIndex<Scales::byte(kA, kFirstStep + kStep)>;
-            constexpr auto kByteB = kIndex<Scales::byte(kB, kFirstStep + kStep)>;
-            const auto onto = [&](typename T::Accumulator sum) HIPGEMM_INLINE {
-              return T::Mfma::multiply(b[j][kStep], a[i][kStep], sum, kByteB, scales.b.word(kB),
-                                       kByteA, scales.a.word(kA));
-            };
-            if constexpr (T::Mfma::kHasMultipliers)
-              c = __builtin_elementwise_fma(onto({}), f32x4(multipliers.a[kA]) * multipliers.b[kB],
-                                            c);
-            else
-              c = onto(c);
+            c = product(step, index, other, c);
           });
         });
-      });
+      }
     }
+  }
+
+  // A quad of the lane's columns, in the row of a fragment of A.
+  HIPGEMM_DEVICE f32x4& quad(u32 part, u32 i, u32 quad) {
+    constexpr u32 kB = T::B::kFragments;
+    const u32 fragment = quad % (kB * T::kParts);
+    auto& c = at[part][fragment / kB][i][fragment % kB];
+    if constexpr (T::kFragmentQuads == 1)
+      return c;
+    else
+      return reinterpret_cast<f32x4*>(&c)[quad / (kB * T::kParts)];
   }
 
   // Lane groups exchange quads (see OperandB): afterwards quads 2v and 2v + 1 of a lane are

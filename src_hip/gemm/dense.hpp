@@ -41,7 +41,7 @@ HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const TileDescriptor<T>& 
                                      const ThreadPosition<T>& position) {
   if constexpr (T::kScaling == Scaling::blocks) {
     // An odd number of steps leaves the first half of unit 0 unused.
-    const u32 unit = (tile.range.first_index * T::kSteps + kUnitSteps - 1) / kUnitSteps;
+    const u32 unit = (tile.range.first_index * T::kScaleSteps + kUnitSteps - 1) / kUnitSteps;
     const TileArea<T>& at = tile.area;
     return {{tile.a_scale, args.a_scale_step, at.row, at.rows, tile.k, unit, position},
             {tile.b_scale, args.b_scale_step, at.column, at.columns, tile.k, unit, position}};

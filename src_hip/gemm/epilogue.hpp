@@ -40,7 +40,7 @@ class Epilogue {
   }
 
  private:
-  // A quad of the lane's columns: fragment q of the wave, over both parts.
+  // Quads of the lane's columns: see Accumulators::quad.
   static constexpr u32 kQuads = T::kLaneColumns / 4;
 
   // The first column in the tile of a quad.
@@ -53,12 +53,10 @@ class Epilogue {
   HIPGEMM_DEVICE void for_each_row(Accumulators<T>& acc, F f) const {
     for (u32 part = 0; part < T::kParts; part++)
       for (u32 i = 0; i < T::A::kFragments; i++) {
-        const u32 row =
-            OperandA<T>::tile_row(part, (position_.wave_m * T::A::kFragments + i) * kFragmentRows +
-                                            position_.lane % kFragmentRows);
-        f(row, [&](u32 quad) -> f32x4& {
-          return acc.at[part][quad / T::B::kFragments][i][quad % T::B::kFragments];
-        });
+        const u32 row = OperandA<T>::tile_row(
+            part, (position_.wave_m * T::A::kFragments + i) * T::kFragmentRows +
+                      position_.lane % T::kFragmentRows);
+        f(row, [&](u32 quad) -> f32x4& { return acc.quad(part, i, quad); });
       }
   }
 

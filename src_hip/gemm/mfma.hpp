@@ -7,15 +7,12 @@
 
 namespace hipgemm {
 
-// All of them are 16 x 16: in published measurements on gfx950 these are faster than 32 x 32.
-inline constexpr u32 kFragmentRows = 16;
-
 // D(16,16) += A(16,32) * B(32,16) in 4 passes (16 clocks).
 //   A, B: lane l holds row (column) l % 16, k = 8 * (l / 16) + element: one 16-byte chunk of K.
 //   C, D: lane l, register r holds row 4 * (l / 16) + r, column l % 16.
 template <class Element>
 struct Mfma16x16x32 {
-  static constexpr u32 kLaneGroups = 4;    // lanes l / 16 share a row and split K between them
+  static constexpr u32 kRows = 16;         // of A, and columns of B; lanes l / kRows split K
   static constexpr bool kHasRuns = false;  // whether a lane's elements of a row are consecutive
   static constexpr u32 kK = 32, kBitsA = 16, kBitsB = 16;
   static constexpr Scaling kScaling = Scaling::none;
@@ -33,6 +30,15 @@ struct Mfma16x16x32 {
   }
 };
 
+// Elements of 6 and 4 bits in the registers of 8-bit ones.
+HIPGEMM_DEVICE i32x8 widen(i32x8 x) { return x; }
+HIPGEMM_DEVICE i32x8 widen(Vector<int, 6> x) {
+  return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, -1, -1);
+}
+HIPGEMM_DEVICE i32x8 widen(Vector<int, 4> x) {
+  return __builtin_shufflevector(x, x, 0, 1, 2, 3, -1, -1, -1, -1);
+}
+
 // D(16,16) += A(16,128) * B(128,16) in 8 passes, or 4 if no format has 8 bits. B comes first: the
 // kernels compute C transposed.
 //   A, B: lane l holds row (column) l % 16. 8 bits: k = 16 * (l / 16) + element for the first 16,
@@ -41,7 +47,7 @@ struct Mfma16x16x32 {
 //   format. C, D: as above.
 template <MfmaFormat kA, MfmaFormat kB, Scaling kScaling_>
 struct Mfma16x16x128 {
-  static constexpr u32 kLaneGroups = 4;
+  static constexpr u32 kRows = 16;
   static constexpr bool kHasRuns = false, kScalesA = true, kHasMultipliers = false;
   static constexpr u32 kK = 128, kBitsA = bits_of(kA), kBitsB = bits_of(kB);
   static constexpr Scaling kScaling = kScaling_;
@@ -62,14 +68,29 @@ struct Mfma16x16x128 {
         widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), kByteB, word_b, kByteA,
         word_a);
   }
+};
 
- private:
-  static HIPGEMM_DEVICE i32x8 widen(i32x8 x) { return x; }
-  static HIPGEMM_DEVICE i32x8 widen(Vector<int, 6> x) {
-    return __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, -1, -1);
-  }
-  static HIPGEMM_DEVICE i32x8 widen(Vector<int, 4> x) {
-    return __builtin_shufflevector(x, x, 0, 1, 2, 3, -1, -1, -1, -1);
+// D(32,32) += A(32,64) * B(64,32) of 6 or 4 bits, in 8 passes; B comes first, as above. For as many
+// products it takes half as many instructions of twice the time.
+//   A, B: lane l holds row (column) l % 32, k = 32 * (l / 32) + element, and the scale of these 32.
+//   C, D: lane l, register r holds row 8 * (r / 4) + 4 * (l / 32) + r % 4, column l % 32.
+template <MfmaFormat kA, MfmaFormat kB, Scaling kScaling_>
+struct Mfma32x32x64 {
+  static constexpr u32 kRows = 32;
+  static constexpr bool kHasRuns = false, kScalesA = true, kHasMultipliers = false;
+  static constexpr u32 kK = 64, kBitsA = bits_of(kA), kBitsB = bits_of(kB);
+  static_assert(kBitsA < 8 && kBitsB < 8, "a lane's 8-bit elements are two chunks of K");
+  static constexpr Scaling kScaling = kScaling_;
+  using FragmentA = Vector<int, kBitsA>;
+  using FragmentB = Vector<int, kBitsB>;
+  using Accumulator = Vector<f32, 16>;
+
+  template <u32 kByteB, u32 kByteA>
+  static HIPGEMM_DEVICE Accumulator multiply(FragmentB b, FragmentA a, Accumulator c, Index<kByteB>,
+                                             u32 word_b, Index<kByteA>, u32 word_a) {
+    return __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(
+        widen(b), widen(a), c, static_cast<int>(kB), static_cast<int>(kA), kByteB, word_b, kByteA,
+        word_a);
   }
 };
 
@@ -80,7 +101,7 @@ struct Mfma16x16x128 {
 //   C, D: as above.
 template <MfmaFormat kB, Scaling kScaling_>
 struct WeightMfma {
-  static constexpr u32 kLaneGroups = 4;
+  static constexpr u32 kRows = 16;
   static constexpr bool kHasRuns = true, kScalesA = false, kHasMultipliers = false;
   static constexpr u32 kK = 128, kBitsA = 16, kBitsB = bits_of(kB);
   static constexpr Scaling kScaling = kScaling_;
@@ -145,6 +166,7 @@ struct BlockMfma : Mfma {
 };
 
 // The matrix instruction for two formats: without scales both are the same, with scales any pair.
+// Those of 6 and 4 bits have two shapes, of 16 and of 32 rows.
 template <Format>
 struct ScaledFormat;
 #define SCALED_FORMAT(name, code, bits, element, block)                              \
@@ -165,13 +187,20 @@ template <class Float, class Power>
 struct Either<Float, Power, true> {
   using Type = Float;
 };
-template <Format kA, Format kB>
+template <Format kA, Format kB, u32 kRows = 16>
 struct MfmaFor {
   using A = ScaledFormat<kA>;
   using B = ScaledFormat<kB>;
   static_assert(A::kBlock == B::kBlock, "scales of both are applied at the same time");
   using Mfma = Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
   using Type = typename Either<BlockMfma<Mfma>, Mfma, A::kBlock == kStepElements>::Type;
+};
+template <Format kA, Format kB>
+struct MfmaFor<kA, kB, 32> {
+  using A = ScaledFormat<kA>;
+  using B = ScaledFormat<kB>;
+  static_assert(A::kBlock == B::kBlock && A::kBlock == kScaleBlock, "MX formats");
+  using Type = Mfma32x32x64<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
 };
 template <Format kB>
 struct MfmaFor<Format::bf16, kB> {

@@ -27,12 +27,14 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
     for (u32 d = 0; d < Operand::kDmas; d++) {
       const u32 row = position.wave * Operand::kBlockRows + d * Operand::kRowsPerDma +
                       position.lane / kRowChunks;
-      chunk_[d] = Operand::swizzled(row, slot);
-      const bool none = kDataChunks < kRowChunks && chunk_[d] >= kDataChunks;
+      const u32 chunk = Operand::swizzled(row, slot);
+      chunk_[d] = Operand::memory_chunk(chunk);
+      const bool none = Operand::is_spare(row, chunk);
       if (none) chunk_[d] = kNoChunk;
       for (u32 part = 0; part < T::kParts; part++) {
         lane_offset_[part][d] = Operand::tile_row(part, row) * static_cast<u32>(pitch) +
-                                chunk_[d] * kChunkBytes + kBias - instruction_offset(d);
+                                chunk_[d] * kChunkBytes + Operand::memory_shift(row, chunk) +
+                                kBias - instruction_offset(d);
         if (none) lane_offset_[part][d] = kDmaOutOfRange;
       }
     }
@@ -76,8 +78,7 @@ class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
   using Block::group_offset;
   using Block::instruction_offset;
   using Block::kBias;
-  static constexpr u32 kRowBytes = Operand::kRowBytes, kRowChunks = Operand::kRowChunks,
-                       kDataChunks = Operand::kDataChunks;
+  static constexpr u32 kRowBytes = Operand::kRowBytes, kRowChunks = Operand::kRowChunks;
   static constexpr u32 kNoChunk = 1u << 20;  // past any K tile
 
   // The chunks that hold so many elements of a row.
@@ -99,11 +100,11 @@ class Reader<T, Operand, Major::k> {
   using Fragments = typename Operand::Fragment[Operand::kFragments][T::kSteps];
 
   HIPGEMM_DEVICE Reader(LdsByte* lds, const ThreadPosition<T>& position) {
-    const u32 row = Operand::wave_index(position) * (Operand::kFragments * kFragmentRows) +
-                    position.lane % kFragmentRows;
+    const u32 row = Operand::wave_index(position) * (Operand::kFragments * T::kFragmentRows) +
+                    position.lane % T::kFragmentRows;
     for (u32 stage = 0; stage < T::kStages; stage++)
       for (u32 read = 0; read < kReads; read++) {
-        const u32 byte = Operand::read_offset(position.lane / kFragmentRows, read);
+        const u32 byte = Operand::read_offset(row, position.lane / T::kFragmentRows, read);
         address_[stage][read] = lds + stage * T::kStageBytes + row_offset(row) +
                                 (Operand::lds_offset(row, byte) - row * Operand::kLdsRowBytes);
         // One value: else the compiler keeps its summands in registers as well.
@@ -115,18 +116,29 @@ class Reader<T, Operand, Major::k> {
   HIPGEMM_DEVICE void read(Index<kStage>, Index<kPart>, Fragments& out) const {
     for (u32 f = 0; f < Operand::kFragments; f++)
       for (u32 step = 0; step < T::kSteps; step++) {
-        struct {
-          Read read[Operand::kFragmentReads];
-        } bits;
-        for (u32 r = 0; r < Operand::kFragmentReads; r++)
-          bits.read[r] =
-              load(address_[kStage][step * Operand::kFragmentReads + r] + kPart * T::kPartBytes +
-                   (row_offset(f * kFragmentRows) - row_offset(0)));
-        if constexpr (Operand::kElementBits == 6) {
-          const auto& r = bits.read;  // a vector of 6 is larger than its elements
-          out[f][step] = {r[0].x, r[0].y, r[1].x, r[1].y, r[2].x, r[2].y};
+        const auto at = [&](u32 r) HIPGEMM_INLINE {
+          return address_[kStage][step * Operand::kFragmentReads + r] + kPart * T::kPartBytes +
+                 (row_offset(f * T::kFragmentRows) - row_offset(0));
+        };
+        if constexpr (Operand::kIsSplit) {
+          const auto chunk = load<kChunkBytes>(at(0));
+          const auto rest = load<8>(at(1));
+          if (step % 2 == 0)
+            out[f][step] = {chunk.x, chunk.y, chunk.z, chunk.w, rest.x, rest.y};
+          else
+            out[f][step] = {rest.x, rest.y, chunk.x, chunk.y, chunk.z, chunk.w};
         } else {
-          out[f][step] = __builtin_bit_cast(typename Operand::Fragment, bits);
+          struct {
+            Vector<int, Operand::kReadBytes / 4> read[Operand::kFragmentReads];
+          } bits;
+          for (u32 r = 0; r < Operand::kFragmentReads; r++)
+            bits.read[r] = load<Operand::kReadBytes>(at(r));
+          if constexpr (Operand::kElementBits == 6) {
+            const auto& r = bits.read;  // a vector of 6 is larger than its elements
+            out[f][step] = {r[0].x, r[0].y, r[1].x, r[1].y, r[2].x, r[2].y};
+          } else {
+            out[f][step] = __builtin_bit_cast(typename Operand::Fragment, bits);
+          }
         }
       }
   }
@@ -142,13 +154,12 @@ class Reader<T, Operand, Major::k> {
 
  private:
   static constexpr u32 kReads = Operand::kReads;
-  using Read = Vector<int, Operand::kReadBytes / 4>;
-  using Lds = __attribute__((address_space(3))) Read;
-
   // Volatile: the compiler would join reads of 8 bytes of two fragments into one instruction, whose
   // results it would have to move.
-  static HIPGEMM_DEVICE Read load(const LdsByte* at) {
-    if constexpr (Operand::kReadBytes == 8)
+  template <u32 kBytes>
+  static HIPGEMM_DEVICE Vector<int, kBytes / 4> load(const LdsByte* at) {
+    using Lds = __attribute__((address_space(3))) Vector<int, kBytes / 4>;
+    if constexpr (kBytes == 8)
       return *reinterpret_cast<const volatile Lds*>(at);
     else
       return *reinterpret_cast<const Lds*>(at);

@@ -9,19 +9,21 @@
 
 namespace hipgemm {
 
+inline constexpr u32 kSegmentRows = 16;
+
 // The LDS layout of a part. A slice is all of the part's rows at one k, a segment the 16 rows of it
 // that one fragment takes. A transposing read takes one segment of several slices in each phase of
 // 32 lanes, and these must not share banks: such slices are contiguous, a run, and their segments
 // are swizzled, so that the read is free of conflicts.
 template <u32 kRows, u32 kElementBytes>
 struct SliceMap {
-  static_assert((kRows & (kRows - 1)) == 0 && kRows % kFragmentRows == 0, "fields of an address");
+  static_assert((kRows & (kRows - 1)) == 0 && kRows % kSegmentRows == 0, "fields of an address");
   static constexpr u32 kSliceBytes = kRows * kElementBytes;
-  static constexpr u32 kSegments = kRows / kFragmentRows;
-  static constexpr u32 kSegmentBytes = kFragmentRows * kElementBytes;
+  static constexpr u32 kSegments = kRows / kSegmentRows;
+  static constexpr u32 kSegmentBytes = kSegmentRows * kElementBytes;
   static constexpr u32 kReadBytes = 8;  // by one lane
   static constexpr u32 kPieces = kSegmentBytes / kReadBytes;
-  static constexpr u32 kGroupSlices = kFragmentRows / kPieces;  // read by 16 lanes
+  static constexpr u32 kGroupSlices = kSegmentRows / kPieces;  // read by 16 lanes
   static constexpr u32 kRunSlices = 2 * kGroupSlices;
   static constexpr u32 kRunBytes = kRunSlices * kSliceBytes;
 
@@ -141,7 +143,8 @@ class Reader<T, Operand, Major::mn> {
   using Fragments = typename Operand::Fragment[Operand::kFragments][T::kSteps];
 
   HIPGEMM_DEVICE Reader(LdsByte* lds, const ThreadPosition<T>& position) {
-    const u32 group = position.lane / kFragmentRows, lane = position.lane % kFragmentRows;
+    static_assert(T::kFragmentRows == kSegmentRows);
+    const u32 group = position.lane / kSegmentRows, lane = position.lane % kSegmentRows;
     const u32 i = group % 2 * Slices::kGroupSlices + lane / Slices::kPieces;
     for (u32 f = 0; f < Operand::kFragments; f++) {
       const u32 slot = Operand::wave_index(position) * Operand::kFragments + f;

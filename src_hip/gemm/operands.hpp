@@ -52,9 +52,9 @@ struct OperandA : T::A {
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
     if constexpr (T::kScaling != Scaling::blocks || !T::A::kIsKMajor)
       return part * T::A::kPartRows + row;
-    constexpr u32 kWaveRows = T::A::kFragments * kFragmentRows;
-    const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
-              i = row % kFragmentRows;
+    constexpr u32 kWaveRows = T::A::kFragments * T::kFragmentRows;
+    const u32 wave = row / kWaveRows, fragment = row % kWaveRows / T::kFragmentRows,
+              i = row % T::kFragmentRows;
     return scale_position(wave * (kWaveRows * T::kParts) + i * (T::A::kFragments * T::kParts) +
                           part * T::A::kFragments + fragment);
   }
@@ -64,7 +64,8 @@ struct OperandA : T::A {
 };
 
 // Operand B of T. B's fragment is the instruction's first operand, so it computes C transposed and
-// lane group g holds fragment rows 4g .. 4g+3 of every fragment: a quad of columns of C.
+// lane group g holds fragment rows 4g .. 4g+3 of every fragment: a quad of columns of C. Fragments
+// of 32 rows have four quads for each of two groups.
 // K-major: the tile's columns are interleaved by lane group first, so that quads are contiguous and
 // a lane holds kLaneColumns consecutive columns in one row of C. MN-major: a transposing read takes
 // 16 consecutive columns for a fragment, so lane groups exchange quads of every two fragments
@@ -75,13 +76,14 @@ struct OperandB : T::B {
   static constexpr u32 kBlockOffset = T::A::kDmas * kDmaBytes;
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
     if constexpr (!T::B::kIsKMajor) return part * T::B::kPartRows + row;
-    constexpr u32 kWaveRows = T::B::kFragments * kFragmentRows;
-    static_assert(T::kScaling != Scaling::blocks || T::kLaneColumns <= kScaleRows,
+    constexpr u32 kFragments = T::B::kFragments * T::kParts,
+                  kWaveRows = T::B::kFragments * T::kFragmentRows;
+    static_assert(T::kScaling != Scaling::blocks || 4 * kFragments <= kScaleRows,
                   "columns four apart have contiguous scales within groups of 16");
-    const u32 wave = row / kWaveRows, fragment = row % kWaveRows / kFragmentRows,
-              i = row % kFragmentRows;
-    return wave * (kWaveRows * T::kParts) + i / 4 * T::kLaneColumns +
-           4 * (part * T::B::kFragments + fragment) + i % 4;
+    const u32 wave = row / kWaveRows, fragment = row % kWaveRows / T::kFragmentRows,
+              i = row % T::kFragmentRows, group = i / 4 % T::kLaneGroups,
+              quad = i / (4 * T::kLaneGroups) * kFragments + part * T::B::kFragments + fragment;
+    return wave * (kWaveRows * T::kParts) + group * T::kLaneColumns + 4 * quad + i % 4;
   }
   static HIPGEMM_DEVICE u32 wave_index(const ThreadPosition<T>& position) {
     return position.wave_n;
@@ -90,11 +92,11 @@ struct OperandB : T::B {
   // The first column in the tile of a quad of the lane, fragments counted over both parts, is
   // lane_column() + quad_column(quad).
   static HIPGEMM_DEVICE u32 lane_column(const ThreadPosition<T>& position) {
-    const u32 group = position.lane / kFragmentRows;
+    const u32 group = position.lane / T::kFragmentRows;
     if constexpr (T::B::kIsKMajor)
-      return (position.wave_n * 4 + group) * T::kLaneColumns;
+      return (position.wave_n * T::kLaneGroups + group) * T::kLaneColumns;
     else
-      return position.wave_n * (T::B::kFragments * kFragmentRows) +
+      return position.wave_n * (T::B::kFragments * T::kFragmentRows) +
              group % 2 * (fragment_column(1) - fragment_column(0)) + group / 2 * 8;
   }
   static constexpr HIPGEMM_DEVICE u32 quad_column(u32 quad) {
@@ -104,7 +106,7 @@ struct OperandB : T::B {
  private:
   static constexpr HIPGEMM_DEVICE u32 fragment_column(u32 fragment) {
     return fragment / T::B::kFragments * T::B::kPartRows +
-           fragment % T::B::kFragments * kFragmentRows;
+           fragment % T::B::kFragments * T::kFragmentRows;
   }
 };
 

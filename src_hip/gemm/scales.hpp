@@ -9,23 +9,24 @@
 
 namespace hipgemm {
 
-// Which scales of a unit a lane loads for one operand: those of its fragments in all parts. Loads
-// are as wide as these are contiguous, which depends on the operand's major axis.
+// Which scales of a unit a lane loads for one operand: those of its fragments in all parts, for a
+// block of each step. Loads are as wide as these are contiguous, which depends on the operand's
+// major axis.
 template <class T, class Operand, Major = Operand::kMajor>
 struct ScaleLoads {
   static constexpr u32 kLoads = 1;
   static constexpr u32 kLoadStride = 0;
   static constexpr u32 kAlignedRows = kScaleRows;
   static HIPGEMM_DEVICE u32 position(const ThreadPosition<T>& position) {
-    const u32 row = Operand::wave_index(position) * (Operand::kFragments * kFragmentRows) +
-                    position.lane % kFragmentRows;
+    const u32 row = Operand::wave_index(position) * (Operand::kFragments * T::kFragmentRows) +
+                    position.lane % T::kFragmentRows;
     return scale_position(Operand::tile_row(0, row));
   }
 };
 template <class T, class Operand>
 struct ScaleLoads<T, Operand, Major::mn> {
   static constexpr u32 kFragmentsPerLoad =
-      smaller(Operand::kFragments, kMnScaleRows / kFragmentRows);
+      smaller(Operand::kFragments, kMnScaleRows / T::kFragmentRows);
   static constexpr u32 kLoads = Operand::kFragments * T::kParts / kFragmentsPerLoad;
   static constexpr u32 kAlignedRows = kMnScaleRows;
   static constexpr u32 kLoadStride = Operand::kFragments > kFragmentsPerLoad
@@ -35,21 +36,24 @@ struct ScaleLoads<T, Operand, Major::mn> {
                                 Operand::kPartRows == kLoads / T::kParts * kLoadStride),
                 "loads at constant distances");
   static HIPGEMM_DEVICE u32 position(const ThreadPosition<T>& position) {
-    return mn_scale_position(Operand::wave_index(position) * (Operand::kFragments * kFragmentRows) +
-                             position.lane % kFragmentRows);
+    const u32 first = Operand::wave_index(position) * (Operand::kFragments * T::kFragmentRows);
+    return mn_scale_position(first + position.lane % T::kFragmentRows);
   }
 };
 
 // The scales of one operand. The lane of a fragment's row and block holds, for each of its
-// fragments in all parts, the bytes of the current unit, and those of the next one in flight.
+// fragments in all parts, the bytes of the current unit, and those of the next one in flight. Where
+// a step takes two instructions it has two blocks.
 template <class T, class Operand>
 class ScaleReader {
  public:
   using Loads = ScaleLoads<T, Operand>;
-  static constexpr u32 kLoads = Loads::kLoads;
-  static constexpr u32 kWords = Operand::kFragments * T::kParts * kUnitSteps / 4;
+  static constexpr u32 kBlocks = T::kStepMfmas;
+  static constexpr u32 kLoads = Loads::kLoads * kBlocks;
+  static constexpr u32 kLoadWords =
+      Operand::kFragments * T::kParts * kUnitSteps / 4 / Loads::kLoads;
   struct Words {
-    Vector<u32, kWords / kLoads> load[kLoads];
+    Vector<u32, kLoadWords> load[kBlocks][Loads::kLoads];
   };
   Words current, next;
 
@@ -63,14 +67,17 @@ class ScaleReader {
     const u32 positions =
         (rows + Loads::kAlignedRows - 1) / Loads::kAlignedRows * Loads::kAlignedRows;
     bytes_ = k ? ((kStepBlocks - 1) * step_rows + positions) * kUnitSteps : 0;
-    offset_ = (position.lane / kFragmentRows * step_rows + Loads::position(position)) * kUnitSteps;
+    offset_ = (position.lane / T::kFragmentRows * kBlocks * step_rows + Loads::position(position)) *
+              kUnitSteps;
   }
 
   HIPGEMM_DEVICE void load(Words& into) const {
     const Buffer from = make_buffer(base_, bytes_);
     for (u32 i = 0; i < kLoads; i++) {
-      const u32 at = offset_ + i * Loads::kLoadStride * kUnitSteps;
-      auto& words = into.load[i];
+      const u32 block = i / Loads::kLoads, load = i % Loads::kLoads;
+      const u32 at =
+          offset_ + block * (unit_bytes_ / kStepBlocks) + load * Loads::kLoadStride * kUnitSteps;
+      auto& words = into.load[block][load];
       if constexpr (sizeof(words) == 16)
         words = __builtin_amdgcn_raw_buffer_load_b128(from, at, 0, 0);
       else if constexpr (sizeof(words) == 8)
@@ -82,10 +89,9 @@ class ScaleReader {
   HIPGEMM_DEVICE void advance_if(bool on) { base_ += on ? unit_bytes_ : 0; }
   HIPGEMM_DEVICE u32 unit_bytes() const { return unit_bytes_; }
 
-  // The current word that holds a fragment's bytes.
-  HIPGEMM_DEVICE u32 word(u32 fragment) const {
-    constexpr u32 kLoadWords = kWords / kLoads;
-    return current.load[fragment / 2 / kLoadWords][fragment / 2 % kLoadWords];
+  // The current word that holds a fragment's bytes for a block.
+  HIPGEMM_DEVICE u32 word(u32 fragment, u32 block) const {
+    return current.load[block][fragment / 2 / kLoadWords][fragment / 2 % kLoadWords];
   }
 
  private:
@@ -157,11 +163,11 @@ struct MultiplierRows<T, OperandA<T>> {
   using Load = f32;
   static constexpr u32 kLoads = T::A::kFragments * T::kParts;
   static HIPGEMM_DEVICE u32 first(const ThreadPosition<T>& position) {
-    return row(position.wave_m * (T::A::kFragments * kFragmentRows) + position.lane % kFragmentRows,
-               0);
+    const u32 first = position.wave_m * (T::A::kFragments * T::kFragmentRows);
+    return row(first + position.lane % T::kFragmentRows, 0);
   }
   static HIPGEMM_DEVICE f32 load(Buffer from, u32 offset, u32 i) {
-    const u32 at = row(i % T::A::kFragments * kFragmentRows, i / T::A::kFragments) * sizeof(f32);
+    const u32 at = row(i % T::A::kFragments * T::kFragmentRows, i / T::A::kFragments) * sizeof(f32);
     return __builtin_bit_cast(f32, __builtin_amdgcn_raw_buffer_load_b32(from, offset + at, 0, 0));
   }
 
@@ -256,7 +262,7 @@ struct BlockScales {
   HIPGEMM_DEVICE void begin(u32 tiles) {
     a.load(a.current);
     b.load(b.current);
-    const bool middle = T::kSteps < kUnitSteps && tiles % 2 == 1 && tiles > 1;
+    const bool middle = T::kScaleSteps < kUnitSteps && tiles % 2 == 1 && tiles > 1;
     a.advance_if(middle);
     b.advance_if(middle);
     a.load(a.next);

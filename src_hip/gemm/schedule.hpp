@@ -58,7 +58,7 @@ struct Pipeline {
   template <Remaining kRemaining, u32 kStage>
   HIPGEMM_DEVICE void advance_scales(Static<kRemaining>, Index<kStage>) {
     if constexpr (T::kScaling == Scaling::blocks)
-      if constexpr (T::kSteps == kUnitSteps || kStage == 0)
+      if constexpr (T::kScaleSteps == kUnitSteps || kStage == 0)
         scales.advance(kStatic<unit_loads(kRemaining, kStage) != 0>);
     if constexpr (T::Mfma::kHasMultipliers)
       multipliers.advance(kStatic<kRemaining != Remaining::none>, scales);
@@ -69,8 +69,9 @@ struct Pipeline {
   }
   static constexpr u32 unit_loads(Remaining after, u32 stage) {
     if constexpr (T::kScaling == Scaling::blocks) {
-      const bool next = T::kSteps == kUnitSteps ? after != Remaining::none
-                                                : stage == 0 && after == Remaining::two_or_more;
+      const bool next = T::kScaleSteps == kUnitSteps
+                            ? after != Remaining::none
+                            : stage == 0 && after == Remaining::two_or_more;
       return next ? ScalesOf<T>::kLoads : 0;
     }
     return 0;
@@ -80,8 +81,8 @@ struct Pipeline {
                                Accumulators<T>& acc, const typename A::Fragments& a,
                                const typename B::Fragments& b) const {
     if constexpr (T::kScaling == Scaling::blocks)
-      acc.multiply(part_a, part_b, kIndex < T::kSteps == kUnitSteps ? 0 : kStage >, a, b, scales,
-                   multipliers);
+      acc.multiply(part_a, part_b, kIndex < T::kScaleSteps == kUnitSteps ? 0 : kStage >, a, b,
+                   scales, multipliers);
     else
       acc.multiply(part_a, part_b, a, b);
   }

@@ -1,6 +1,7 @@
 // Every constant that follows from a format, a tile and a schedule.
 #pragma once
 
+#include "common/scale_layout.hpp"
 #include "common/swizzle.hpp"
 #include "common/types.hpp"
 #include "gemm/dma.hpp"
@@ -22,9 +23,11 @@ using Layout_tn = Layout<Major::mn, Major::mn>;
 using Layout_tt = Layout<Major::mn, Major::k>;
 
 // A row of a K tile of one operand: in memory, and in LDS, where a lane reads its share of it.
-template <u32 kElementBits_, u32 kK, u32 kLaneGroups, u32 kSteps, bool kHasRuns>
+template <u32 kElementBits_, u32 kK, u32 kFragmentRows_, u32 kSteps, bool kHasRuns>
 struct RowTraits {
   static constexpr u32 kElementBits = kElementBits_;
+  static constexpr u32 kFragmentRows = kFragmentRows_;
+  static constexpr u32 kLaneGroups = kWaveLanes / kFragmentRows;
   static constexpr u32 kRowBytes = kK * kElementBits / 8;
   static constexpr u32 kDataChunks = kRowBytes / kChunkBytes;
   static_assert(kDataChunks * kChunkBytes == kRowBytes, "a DMA fetches 16 bytes per lane");
@@ -36,24 +39,57 @@ struct RowTraits {
 
   // The lane groups of a fragment split a row: a lane's share is one run of bytes (kIsRun), or one
   // chunk in each read, of which the lane groups take four consecutive ones. 6-bit elements are
-  // always a run, of 24 bytes in three reads.
+  // always a run, of 24 bytes in three reads. In fragments of 32 rows, a lane's shares of two
+  // instructions are consecutive.
   static constexpr bool kIsRun = kHasRuns || kElementBits == 6;
+  // 6 bits and 32 rows: a read of 8 bytes serves 32 rows at once, so half of them must have these
+  // in the second half of a chunk. A lane's 48 bytes of two instructions are 24 + 24: a chunk and
+  // 8 bytes, 8 bytes and a chunk. Rows 0..15 have the three chunks of memory, so the second one's
+  // halves are the two 8 bytes; rows 16..31 have two chunks, 8..23 and 24..39, instead of it.
+  static constexpr bool kIsSplit = kElementBits == 6 && kFragmentRows == 32;
+  static constexpr HIPGEMM_BOTH bool is_upper(u32 row) { return row / 16 % 2 != 0; }
   static constexpr u32 kReadBytes = kElementBits == 6 ? 8 : kChunkBytes;
-  static constexpr u32 kReads = kRowBytes / (kLaneGroups * kReadBytes);
+  static constexpr u32 kReads = kIsSplit ? 2 * kSteps : kRowBytes / (kLaneGroups * kReadBytes);
   static constexpr u32 kFragmentReads = kReads / kSteps;
-  static constexpr u32 kFragmentBytes = kFragmentReads * kReadBytes;
-  static_assert(kFragmentReads * kSteps * kLaneGroups * kReadBytes == kRowBytes, "whole reads");
-  static constexpr HIPGEMM_BOTH u32 read_offset(u32 group, u32 read) {
-    return (kIsRun ? group * kReads + read : read * kLaneGroups + group) * kReadBytes;
+  static_assert(kIsSplit ? kSteps == 2 && kRowBytes == kLaneGroups * 48
+                         : kFragmentReads * kSteps * kLaneGroups * kReadBytes == kRowBytes,
+                "whole reads");
+  static constexpr HIPGEMM_BOTH u32 read_bytes(u32 read) {
+    return kIsSplit && read % 2 == 0 ? kChunkBytes : kReadBytes;
+  }
+  static constexpr HIPGEMM_BOTH u32 read_offset(u32 row, u32 group, u32 read) {
+    if constexpr (kIsSplit) {
+      const u32 halves[] = {is_upper(row) ? 24u : 16u, is_upper(row) ? 48u : 24u};
+      return group * 4 * kChunkBytes + (read % 2 ? halves[read / 2] : read * kChunkBytes);
+    }
+    constexpr u32 kTogether = kIsRun ? kReads : kFragmentRows == 32 ? 2 : 1;
+    return ((read / kTogether * kLaneGroups + group) * kTogether + read % kTogether) * kReadBytes;
   }
   static constexpr HIPGEMM_BOTH u32 swizzled(u32 row, u32 chunk) {
-    return swizzled_chunk<kRowChunks, kHasRuns ? kReads : 1>(row, chunk);
+    return swizzled_chunk<kRowChunks, kFragmentRows == 32 ? 0 : kHasRuns ? kReads : 1>(row, chunk);
   }
   static constexpr HIPGEMM_BOTH u32 lds_offset(u32 row, u32 byte) {
     return row * kLdsRowBytes + swizzled(row, byte / kChunkBytes) * kChunkBytes +
            byte % kChunkBytes;
   }
-  // The first element of a chunk, or the one that ends in it.
+  // What a chunk of a row in LDS holds: whether nothing; the chunk of memory with the bytes that
+  // are read; by how many bytes it begins after that one.
+  static constexpr HIPGEMM_BOTH bool is_spare(u32 row, u32 chunk) {
+    if constexpr (kIsSplit) return chunk % 4 == 3 && !is_upper(row);
+    return kDataChunks < kRowChunks && chunk >= kDataChunks;
+  }
+  static constexpr HIPGEMM_BOTH u32 memory_chunk(u32 chunk) {
+    if constexpr (kIsSplit) return chunk / 4 * 3 + (chunk % 4 == 3 ? 1 : chunk % 4);
+    return chunk;
+  }
+  static constexpr HIPGEMM_BOTH u32 memory_shift(u32 row, u32 chunk) {
+    if constexpr (kIsSplit) {
+      if (chunk % 4 == 1 && is_upper(row)) return 0 - kChunkBytes / 2;
+      if (chunk % 4 == 3) return kChunkBytes / 2;
+    }
+    return 0;
+  }
+  // The first element of a chunk of memory, or the one that ends in it.
   static constexpr HIPGEMM_BOTH u32 chunk_element(u32 chunk) {
     return kElementBits == 6 ? chunk * 64 / 3 : chunk * (kChunkBytes * 8 / kElementBits);
   }
@@ -63,21 +99,22 @@ struct RowTraits {
   // and 32 more.
   static consteval bool free_of_conflicts() {
     for (u32 read = 0; read < kReads; read++)
-      for (u32 phase = 0; phase < kWaveLanes * kReadBytes / 256; phase++) {
+      for (u32 phase = 0; phase < kWaveLanes * read_bytes(read) / 256; phase++) {
         u64 banks = 0;
         for (u32 lane = 0; lane < kWaveLanes; lane++) {
           const u32 quad = lane / 4 % 8;
           const bool first = quad == 0 || quad == 3 || quad == 5 || quad == 6;
-          if ((kReadBytes == 8 ? lane / 32 : lane / 32 * 2 + !first) != phase) continue;
-          const u32 at = lds_offset(lane % 16, read_offset(lane / 16, read));
-          for (u32 dword = 0; dword < kReadBytes / 4; dword++)
+          if ((read_bytes(read) == 8 ? lane / 32 : lane / 32 * 2 + !first) != phase) continue;
+          const u32 row = lane % kFragmentRows, group = lane / kFragmentRows;
+          const u32 at = lds_offset(row, read_offset(row, group, read));
+          for (u32 dword = 0; dword < read_bytes(read) / 4; dword++)
             banks |= 1ull << (at / 4 + dword) % 64;
         }
         if (banks + 1 != 0) return false;
       }
     return true;
   }
-  static_assert(kLaneGroups * 16 == kWaveLanes && free_of_conflicts());
+  static_assert(free_of_conflicts());
 };
 
 // One operand of a tile: kTileRows rows (of A; columns of B) in kParts equal parts. All waves of
@@ -86,6 +123,7 @@ template <class Row, class Fragment_, u32 kTileRows, u32 kParts, u32 kOperandWav
           u32 kWorkgroupWaves, Major kMajor_>
 struct OperandTraits : Row {
   using Fragment = Fragment_;
+  using Row::kFragmentRows;
   static constexpr Major kMajor = kMajor_;
   static constexpr bool kIsKMajor = kMajor == Major::k;
   static_assert(kIsKMajor || Row::kElementBits >= 8, "transposing reads of bytes and wider");
@@ -123,11 +161,14 @@ struct GemmTraits {
   static constexpr Scaling kScaling = Mfma::kScaling;
   // Matrix instructions along K.
   static constexpr u32 kSteps = kK / Mfma::kK;
-  static_assert(kSteps * Mfma::kK == kK && kSteps <= 2, "whole instructions");
+  static_assert(kSteps * Mfma::kK == kK && kK <= kUnitElements, "whole instructions");
+  static constexpr u32 kFragmentRows = Mfma::kRows, kLaneGroups = kWaveLanes / kFragmentRows;
+  // With block scales: steps of them (scale_layout.hpp), and the instructions that each takes.
+  static constexpr u32 kScaleSteps = kK / kStepElements, kStepMfmas = kStepElements / Mfma::kK;
 
   static constexpr u32 kParts = Schedule::kParts;
   template <u32 kElementBits>
-  using Row = RowTraits<kElementBits, kK, Mfma::kLaneGroups, kSteps, Mfma::kHasRuns>;
+  using Row = RowTraits<kElementBits, kK, kFragmentRows, kSteps, Mfma::kHasRuns>;
   using A = OperandTraits<Row<Mfma::kBitsA>, typename Mfma::FragmentA, kM, kParts, kWavesM, kWaves,
                           Layout_::kA>;
   using B = OperandTraits<Row<Mfma::kBitsB>, typename Mfma::FragmentB, kN, kParts, kWavesN, kWaves,
@@ -148,8 +189,9 @@ struct GemmTraits {
   static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
 
   // Columns of C that a lane holds in one row, at least 8 consecutive ones: see OperandB in
-  // operands.hpp.
-  static constexpr u32 kLaneColumns = 4 * B::kFragments * kParts;
+  // operands.hpp. They are quads, of which each fragment has as many.
+  static constexpr u32 kFragmentQuads = kFragmentRows / kLaneGroups / 4;
+  static constexpr u32 kLaneColumns = 4 * kFragmentQuads * B::kFragments * kParts;
   static_assert(kLaneColumns % 8 == 0, "whole 16-byte stores of two-byte elements");
 };
 

@@ -75,18 +75,21 @@ class LoadedTile {
   static constexpr u32 kHalves = Map::kCols * kBytes / 16 / Map::kLdsRowChunks;
   static constexpr u32 kHalfCols = Map::kCols / kHalves, kHalfThreads = Map::kRowThreads / kHalves;
 
-  // A chunk: 16 bytes of a row in LDS. A row's length is a multiple of all banks, so threads that
-  // read down columns would use the same banks; therefore chunks are swizzled (XOR) by a number of
-  // the thread that owns the row. A wave reads four words of a chunk in kColThreads rows and, where
-  // these are fewer than 16, of chunks two apart: no two of the first eight numbers differ in 2
-  // alone. down: a constant number of rows from `row` on, which has no bits in common with it.
+  // A chunk: 16 bytes of a row in LDS. A row's length is a multiple of all banks, so lanes that are
+  // served together would use the same ones. Therefore chunks are swizzled (XOR), such that the
+  // place modulo 8 differs
+  //   where 32 lanes read down columns: four words of as many chunks in a row as there are rows;
+  //     these are of different threads, so their number is swizzled in, from bit 2 down,
+  //   where 8 lanes write 16 bytes each, of one row or two: chunks 1, 2, 4 or 8 apart.
+  // Modulo 16, so do all of a wave's reads. down: a constant number of rows from `row` on, which
+  // has no bits in common with it.
   HIPGEMM_DEVICE u32x4& chunk(u32 row, u32 down, u32 at) const {
-    const auto swizzle = [](u32 thread) HIPGEMM_INLINE {
-      return (thread ^ (thread & 2) << 2) & (Map::kLdsRowChunks - 1);
+    const auto swizzle = [](u32 row) HIPGEMM_INLINE {
+      const auto bit = [&](u32 i) HIPGEMM_INLINE { return row / kValues >> i & 1; };
+      return (bit(0) * 12 ^ bit(1) * 10 ^ bit(2) * 9 ^ bit(3) * 8) ^ (row & 1) << 1;
     };
-    const u32 swizzled = at ^ swizzle(row / kValues);
-    return lds_[row * Map::kLdsRowChunks + (swizzled ^ swizzle(down / kValues)) +
-                down * Map::kLdsRowChunks];
+    const u32 swizzled = at ^ (at >> 3 & 1) ^ swizzle(row);
+    return lds_[row * Map::kLdsRowChunks + (swizzled ^ swizzle(down)) + down * Map::kLdsRowChunks];
   }
 
   // f(part, its chunk) for this thread's values in a half.

@@ -122,7 +122,8 @@ def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
         }
     for one in listed.kernels:
         (pair,) = [row for row in listed.pairs if row.name == one.pair]
-        wanted.add(f"{one.operation}_{pair.name}_{one.layout}_{one.size}x{pair.k}")
+        rows = f"_mfma{one.mfma_rows}" if one.mfma_rows else ""
+        wanted.add(f"{one.operation}_{pair.name}_{one.layout}_{one.size}x{pair.k}{rows}")
     assert names == wanted
     assert len(names) == len(MANIFEST["archs"]["gfx950"]["kernels"])
 
@@ -163,6 +164,11 @@ WRONG = [
     (DEMO, more("gemm", "bf16", "nt", "64x64"), "2) is one of the operation's tiles already"),
     (
         DEMO,
+        more("gemm", "mxfp4_e2m1", "nt", "64x64").replace("2)", "2, 8)"),
+        "2, 8) may have no matrix instructions but those of 32 rows",
+    ),
+    (
+        DEMO,
         more("grouped_wgrad", "bf16", "tn", "64x128", "Ring4"),
         "Ring4, 2) is a ring, for which the layout has no limit",
     ),
@@ -189,7 +195,20 @@ def test_one_more_kernel_is_one_row(monkeypatch):
     assert made.kernel["name"] == "gemm_bf16_nn_64x128x64"
     assert (made.unit, made.demo) == ("gemm_bf16_nn_more", False)
     assert made.kernel["limits"] == {"waves_per_simd": 2, "valu_salu": 16}
-    assert "bf16, bf16, nn, 64, 128, 64, 2, 2, DoubleBuffer, 2)" in made.row
+    assert "bf16, bf16, 16, nn, 64, 128, 64, 2, 2, DoubleBuffer, 2)" in made.row
+
+
+def test_a_kernel_with_larger_matrix_instructions_is_one_row():
+    """Beside that of the same tile; with the formats of the pair that it is like."""
+    row = "KERNEL(gemm, mxfp6_e2m3, nt, 256x256, 2, 4, PingPong, 2, 32)"
+    formats = tables.read_formats()
+    listed = tables.read_kernels(formats, f"{ROWS}\n{row}\n")
+    args = dict.fromkeys(name for p in listed.products for name in (p.args, p.scaled_args))
+    *_, made = instances._products(listed, formats, args)
+    assert made.kernel["name"] == "gemm_mxfp6_e2m3_nt_256x256x128_mfma32"
+    assert made.kernel["mfma_rows"] == 32
+    assert "mxfp6_e2m3, mxfp6_e2m3, 32, nt, 256, 256, 128, 2, 4, PingPong, 2)" in made.row
+    assert made.like.kernel["name"] == "gemm_mxfp6_e3m2_nt_256x256x128_mfma32"
 
 
 # ---- what differs between two builds ---------------------------------------------------------------
