@@ -199,7 +199,7 @@ def test_one_more_kernel_is_one_row(monkeypatch):
 
 
 def test_a_kernel_with_larger_matrix_instructions_is_one_row():
-    """Beside that of the same tile; with the formats of the pair that it is like."""
+    """In addition to that of the same tile; with the formats of the pair that it is like."""
     row = "KERNEL(gemm, mxfp6_e2m3, nt, 256x256, 2, 4, PingPong, 2, 32)"
     formats = tables.read_formats()
     listed = tables.read_kernels(formats, f"{ROWS}\n{row}\n")
