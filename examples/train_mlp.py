@@ -7,10 +7,11 @@ Prints a table of the final accuracy and saves the loss curves.
 
 Needs the extra ``hipgemm[examples]``.
 
-A recipe with ``+sr`` rounds the gradients dy stochastically.
+A recipe with ``+sr`` rounds the gradients dy stochastically. ``--roundings N`` prints instead how far the
+mean of N such roundings to mxfp4 is from dy.
 
-Run: python examples/train_mlp.py [--recipes float32 bf16 fp8 mxfp8 mxfp4] [--epochs 16] [--seeds 3]
-     [--plot train_mlp.png]
+Run: python examples/train_mlp.py [--recipes float32 bf16 fp8 fp8_block mxfp8 mxfp4 mxfp4+sr] [--epochs 16]
+     [--rate 2e-3] [--seeds 3] [--plot train_mlp.png] [--roundings N]
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class HipLayer(Float32Layer):
 class Adam:
     """The optimizer, on float32 parameters in place; its rate falls to 0 along a cosine."""
 
-    def __init__(self, parameters: list[Floats], total: int, rate: float = 2e-3) -> None:
+    def __init__(self, parameters: list[Floats], total: int, rate: float) -> None:
         self.parameters, self.rate, self.total, self.steps = parameters, rate, total, 0
         self.moments = [(np.zeros_like(p), np.zeros_like(p)) for p in parameters]
 
@@ -197,7 +198,7 @@ def batches(count: int, epochs: int, rng: np.random.Generator) -> Iterator[NDArr
         yield from (order[i : i + BATCH] for i in range(0, count - BATCH + 1, BATCH))
 
 
-def train(recipe: str, data: Digits, epochs: int, seed: int, run: Run, bar: Any) -> None:
+def train(recipe: str, data: Digits, epochs: int, rate: float, seed: int, run: Run, bar: Any) -> None:
     """Train one network and add what came of it to `run`."""
     rng = np.random.default_rng(seed)
     seeds = itertools.count()  # another one for each layer and step
@@ -206,18 +207,48 @@ def train(recipe: str, data: Digits, epochs: int, seed: int, run: Run, bar: Any)
         return Float32Layer(w, b) if recipe == "float32" else HipLayer(w, b, recipe, seeds)
 
     network = Network(layer, rng)
-    adam = Adam(network.parameters, epochs * (len(data.train_x) // BATCH))
+    adam = Adam(network.parameters, epochs * (len(data.train_x) // BATCH), rate)
     start, losses = time.perf_counter(), []
     for rows in batches(len(data.train_x), epochs, rng):
         loss, grads = network.loss_and_grads(data.train_x[rows], data.train_y[rows])
         adam.step(grads)
         losses.append(loss)
-        bar.set_description(f"{recipe:8}")
+        bar.set_description(f"{recipe:9}")
         bar.update()
     run.seconds += time.perf_counter() - start
     run.losses.append(losses)
     run.accuracies.append(float(np.mean(network.logits(data.test_x).argmax(1) == data.test_y)))
     run.saved_bytes = sum(layer.saved_bytes for layer in network.layers)
+
+
+def print_roundings(data: Digits, count: int) -> None:
+    """Print the error of dy of each layer after one rounding to mxfp4, and that of the mean of several.
+
+    Of dy blocked along the batch, as for dw; in float32 layers with their first weights.
+    """
+    given: list[Floats] = []
+
+    class Recorder(Float32Layer):
+        def backward(self, dy: Floats) -> tuple[Floats, list[Floats]]:
+            given.insert(0, dy)
+            return super().backward(dy)
+
+    network = Network(Recorder, np.random.default_rng(0))
+    network.loss_and_grads(data.train_x[:BATCH], data.train_y[:BATCH])
+    print(f"error of dy, relative    one rounding             mean of {count}")
+    print("layer                  nearest  stochastic    nearest  stochastic")
+    for i, dy in enumerate(given):
+        errors = []
+        for n in (1, count):
+            several = [
+                hg.dequantize(hg.quantize_mxfp4(dy, axis=0, rounding="stochastic", seed=seed))
+                for seed in range(n)
+            ]
+            nearest = hg.dequantize(hg.quantize_mxfp4(dy, axis=0))
+            errors += [
+                np.linalg.norm(x - dy) / np.linalg.norm(dy) for x in (nearest, np.mean(several, axis=0))
+            ]
+        print(f"{i:<20}" + "{:8.1%} {:11.1%}   {:8.1%} {:11.1%}".format(*errors))
 
 
 def plot(runs: dict[str, Run], path: Path) -> None:
@@ -238,6 +269,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small network in low precision")
     parser.add_argument("--recipes", nargs="+", default=RECIPES, metavar="RECIPE")
     parser.add_argument("--epochs", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=2e-3, help="Adam's, at the first step")
+    parser.add_argument(
+        "--roundings", type=int, metavar="N", help="measure N roundings of dy, and train nothing"
+    )
     parser.add_argument(
         "--seeds", type=int, default=3, help="networks per recipe, whose accuracies are averaged"
     )
@@ -246,23 +281,28 @@ def main() -> None:
 
     print("on", hg.info().summary)
     data = Digits.load()
+    if args.roundings:
+        print_roundings(data, args.roundings)
+        return
     runs = {recipe: Run() for recipe in ("float32", *args.recipes)}  # float32 once, first
     steps = len(data.train_x) // BATCH * args.epochs
     with tqdm(total=steps * args.seeds * len(runs), unit="step", disable=None) as bar:  # None: on a terminal
         for recipe, run in runs.items():
             for seed in range(args.seeds):
-                train(recipe, data, args.epochs, seed, run, bar)
+                train(recipe, data, args.epochs, args.rate, seed, run, bar)
     plot(runs, args.plot)
 
     exact = np.mean(runs["float32"].accuracies)
-    print("recipe    accuracy  points to float32  final loss  saved bytes  seconds")
+    print("recipe     accuracy  points to float32  deviation  final loss  saved bytes  seconds")
     for recipe, run in runs.items():
         accuracy = np.mean(run.accuracies)
         loss = np.mean([losses[-10:] for losses in run.losses])
         print(
-            f"{recipe:8} {100 * accuracy:8.2f}% {100 * (accuracy - exact):+18.2f} {loss:11.4f} "
+            f"{recipe:9} {100 * accuracy:8.2f}% {100 * (accuracy - exact):+18.2f} "
+            f"{100 * np.std(run.accuracies):10.2f} {loss:11.4f} "
             f"{run.saved_bytes:12,} {run.seconds:8.1f}"
         )
+    print("deviation: of the accuracies, from seed to seed")
     print(f"{steps} steps of {BATCH} images, {args.seeds} seeds, {len(data.test_x)} test images; {args.plot}")
 
 

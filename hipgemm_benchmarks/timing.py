@@ -22,7 +22,7 @@ import numpy as np
 from hipgemm import reference, testing
 from hipgemm.array.device_array import asarray, empty
 from hipgemm.errors import UnsupportedError, requirement
-from hipgemm.formats.elements import FORMATS, QUANTIZED, named_format
+from hipgemm.formats.elements import BLOCK_FORMATS, BLOCK_SIDE, FORMATS, QUANTIZED, named_format
 from hipgemm.inspect.explain import pair_of, read_formats
 from hipgemm.inspect.info import info
 from hipgemm.inspect.usage import reset_usage, usage
@@ -78,10 +78,10 @@ _MX = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4_e2m1")
 _MXFP6 = ("mxfp6_e2m3", "mxfp6_e3m2")
 # Formats of each operation, the first one by default.
 FORMATS_OF: dict[str, tuple[str, ...]] = {
-    "matmul": ("bf16", "f16", *QUANTIZED),
-    "grouped_matmul": ("bf16", "f16", "fp8_e4m3", *_MX, *_MXFP6),
+    "matmul": ("bf16", "f16", *QUANTIZED, *BLOCK_FORMATS),
+    "grouped_matmul": ("bf16", "f16", *QUANTIZED, *BLOCK_FORMATS),
     "grouped_wgrad": ("bf16", "f16", "fp8_e4m3", *_MX[:2]),
-    "quantize_fp8": ("fp8_e4m3", "fp8_e5m2"),
+    "quantize_fp8": ("fp8_e4m3", "fp8_e5m2", *BLOCK_FORMATS),
     "quantize_mxfp8": _MX[:2],
     "quantize_mxfp6": _MXFP6,
     "quantize_mxfp4": _MX[2:],
@@ -277,10 +277,12 @@ def _random(shape: tuple[int, ...], rng: np.random.Generator) -> Any:
     return rng.standard_normal(shape, dtype=np.float32)
 
 
-def _operand(x: Any, form: str, axis: int = -1) -> Any:
-    """Random numbers in a format, on the host."""
+def _operand(x: Any, form: str, axis: int = -1, block_rows: int = 1) -> Any:
+    """Random numbers in a format, on the host; blocks of fp8 have so many rows."""
     if form in FORMATS:
         return x.astype(FORMATS[form].dtype)
+    if form in BLOCK_FORMATS:
+        return reference.quantize_fp8(x, format=named_format(form).name, block=(block_rows, BLOCK_SIDE))
     return reference.quantize(x, form, **({"axis": axis} if QUANTIZED[form].block else {}))
 
 
@@ -304,7 +306,9 @@ def _prepare(case: Case) -> Work:
     m, n, k, form = case.m, case.n, case.k, case.format
     flop = 2.0 * m * n * k
     if case.op == "matmul":
-        a, w = (_operand(_random((x, k), rng), name) for x, name in zip((m, n), pair_of(form), strict=True))
+        first, second = pair_of(form)
+        a = _operand(_random((m, k), rng), first)
+        w = _operand(_random((n, k), rng), second, block_rows=BLOCK_SIDE)
         x, y = asarray(a), asarray(w)
         out = empty((m, n), ml_dtypes.bfloat16)
         return Work(
@@ -330,11 +334,14 @@ def _prepare(case: Case) -> Work:
             lambda z: _same(z.get(), wanted),
         )
     call = QUANTIZERS[case.op]
-    options: dict[str, Any] = {} if case.op == "quantize_mxfp4" else {"format": form}
+    options: dict[str, Any] = {} if case.op == "quantize_mxfp4" else {"format": named_format(form).name}
+    in_blocks = form in BLOCK_FORMATS
+    options |= {"block": (1, BLOCK_SIDE)} if in_blocks else {}
     specified = getattr(reference, case.op)
     made = 2.0 if case.op == "quantize_both" else 1.0
-    reads = 2.0 if case.op == "quantize_fp8" else 1.0  # its own amax comes first
-    narrow = named_format(form).bits / 8 + (1 / QUANTIZED[form].block if QUANTIZED[form].block else 0)
+    reads = 2.0 if case.op == "quantize_fp8" and not in_blocks else 1.0  # its own amax comes first
+    known = named_format(form)
+    narrow = known.bits / 8 + (4 / BLOCK_SIDE if in_blocks else 1 / known.block if known.block else 0)
     return Work(
         lambda s: call(source, **options, stream=s),
         0.0,
@@ -350,13 +357,15 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
     blocked = form in QUANTIZED and bool(QUANTIZED[form].block)
     if case.op == "grouped_matmul":
         first, second = pair_of(form)
-        a, w = _operand(_random((m, k), rng), first), _operand(_random((groups, n, k), rng), second)
+        a = _operand(_random((m, k), rng), first)
+        w = _operand(_random((groups, n, k), rng), second, block_rows=BLOCK_SIDE)
+        blocks = -(-k // BLOCK_SIDE) if second in BLOCK_FORMATS else 0
         x, y = asarray(a), asarray(w)
 
         def check(out: Any) -> None:
             rows, weights, got = reference.values(a), reference.values(w), out.get()
             for g, (low, high) in enumerate(pairwise(offsets)):
-                _near(got[low:high], rows[low:high], weights[g].T)
+                _near(got[low:high], rows[low:high], weights[g].T, blocks)
 
         return Work(
             lambda s: grouped_matmul(x, y.mT, offsets, stream=s),
@@ -388,9 +397,13 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
     )
 
 
-def _near(got: Any, a: Any, b: Any) -> None:
-    """Within the bound of a product, where the float32 scale of each operand is one more rounding."""
-    testing.assert_gemm_close(got, np.pad(a, ((0, 0), (0, 2))), np.pad(b, ((0, 2), (0, 0))))
+def _near(got: Any, a: Any, b: Any, blocks: int = 0) -> None:
+    """Within the bound of a product, where the float32 scale of each operand is one more rounding.
+
+    `blocks` of K with scales of their own have two more each.
+    """
+    more = 2 + 2 * blocks
+    testing.assert_gemm_close(got, np.pad(a, ((0, 0), (0, more))), np.pad(b, ((0, more), (0, 0))))
 
 
 def _same(got: Any, wanted: Any) -> None:

@@ -1,4 +1,4 @@
-"""Signal to quantization noise of each format and scale rule: the table in docs/trust/formats.md.
+"""Signal to quantization noise, and size, of each format and scale rule: the table in docs/trust/formats.md.
 
 Run: python tools/format_table.py [--values 4194304]
 """
@@ -21,11 +21,12 @@ ROW = 4096
 
 
 def signals(count: int) -> dict[str, Floats]:
-    """Two kinds of data: like activations, and with the heavy tails of gradients."""
+    """Three kinds of data: like weights, like activations that are not negative, and with heavy tails."""
     rng = np.random.default_rng(0)
     normal = rng.standard_normal(count, dtype=np.float32)
     heavy = np.exp(2 * rng.standard_normal(count)) * rng.choice((-1.0, 1.0), count)
-    return {"normal": normal.reshape(-1, ROW), "lognormal": heavy.astype(np.float32).reshape(-1, ROW)}
+    data = {"normal": normal, "abs(normal)": np.abs(normal), "lognormal": heavy.astype(np.float32)}
+    return {name: x.reshape(-1, ROW) for name, x in data.items()}
 
 
 def recipes() -> Iterator[tuple[str, str, Any]]:
@@ -33,6 +34,12 @@ def recipes() -> Iterator[tuple[str, str, Any]]:
     for fp8 in ("fp8_e4m3", "fp8_e5m2"):
         yield fp8, "one scale", lambda x, f=fp8: reference.quantize_fp8(x, format=f)
         yield fp8, "one per row", lambda x, f=fp8: reference.quantize_fp8(x, format=f, axis=-1)
+        for block in ((1, 128), (128, 128)):
+            yield (
+                fp8,
+                f"block {block}",
+                lambda x, f=fp8, b=block: reference.quantize_fp8(x, format=f, block=b),
+            )
     for mx in ("mxfp8_e4m3", "mxfp8_e5m2"):
         for rule in SCALE_RULES:
             yield mx, rule, lambda x, f=mx, r=rule: reference.quantize_mxfp8(x, format=f, scaling=r)
@@ -42,6 +49,7 @@ def recipes() -> Iterator[tuple[str, str, Any]]:
     for rule in SCALE_RULES:
         yield "mxfp4_e2m1", rule, lambda x, r=rule: reference.quantize_mxfp4(x, scaling=r, hadamard=False)
     yield "mxfp4_e2m1", "even, Hadamard", reference.quantize_mxfp4
+    yield "mxfp4_e2m1", "even, Hadamard, signs", lambda x: reference.quantize_mxfp4(x, signs=0)
 
 
 def measure(x: Floats, q: ScaledArray) -> tuple[float, float]:
@@ -56,14 +64,16 @@ def table(count: int) -> list[str]:
     """The table in Markdown."""
     data = signals(count)
     lines = [
-        "| format | scale | " + " | ".join(f"{name}: SQNR, dB | to 0" for name in data) + " |",
-        "|---|---|" + "--:|--:|" * len(data),
+        "| format | scale | bytes | " + " | ".join(f"{name}: SQNR, dB | to 0" for name in data) + " |",
+        "|---|---|--:|" + "--:|--:|" * len(data),
     ]
     for form, rule, quantize in recipes():
         cells = []
         for x in data.values():
-            ratio, lost = measure(x, quantize(x))
+            q = quantize(x)
+            ratio, lost = measure(x, q)
             cells.append(f"{ratio:.1f} | {100 * lost:.1f}%")
+        cells.insert(0, f"{q.nbytes / x.size:.3f}")
         lines.append(f"| {form} | {rule} | " + " | ".join(cells) + " |")
     return lines
 

@@ -135,12 +135,18 @@ def dtype_name(dtype: npt.DTypeLike) -> str:
         return shown(dtype)
 
 
+# Names of fp8 with a scale for each block, of kernels and on the command line.
+BLOCK_FORMATS = ("fp8_e4m3_block", "fp8_e5m2_block")
+
+
 def full_name(name: str) -> str:
     """Complete the name of a format, as typed on a command line.
 
-    >>> full_name("mxfp8"), full_name("bf16")
-    ('mxfp8_e4m3', 'bf16')
+    >>> full_name("mxfp8"), full_name("bf16"), full_name("fp8_block")
+    ('mxfp8_e4m3', 'bf16', 'fp8_e4m3_block')
     """
+    if name == "fp8_block":
+        return BLOCK_FORMATS[0]
     for known in QUANTIZED:  # the first of a family is the usual one
         if name == known.split("_")[0]:
             return known

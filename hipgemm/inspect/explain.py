@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import requirement
-from ..formats.elements import FORMATS, QUANTIZED, full_name
-from ..formats.scaled import ScaledArray, group_blocks, scale_shape
+from ..formats.elements import BLOCK_FORMATS, BLOCK_SIDE, F32, FORMATS, QUANTIZED, full_name, named_format
+from ..formats.scaled import ScaledArray, block_axis, block_scale_shape, group_blocks, scale_shape
 from ..formats.strides import contiguous_strides, swap_last_axes
 from ..products.chips import CHIPS, chip_of
 from ..products.choose import Support
@@ -51,9 +51,10 @@ def read_formats(text: str) -> str:
     'bf16@mxfp4_e2m1'
     """
     names = [full_name(name) for name in text.split("@")]
-    if len(names) > 2 or any(name not in (*FORMATS, *QUANTIZED) for name in names):
-        known = ", ".join((*FORMATS, *QUANTIZED))
-        raise argparse.ArgumentTypeError(requirement(f"a format must be one of {known}", repr(text)))
+    known = (*FORMATS, *QUANTIZED, *BLOCK_FORMATS)
+    if len(names) > 2 or any(name not in known for name in names):
+        required = f"a format must be one of {', '.join(known)}"
+        raise argparse.ArgumentTypeError(requirement(required, repr(text)))
     return "@".join(names)
 
 
@@ -150,6 +151,8 @@ def ask_shapes(
     by_groups = offsets if OPERATIONS[op].ragged == "k" else None
     sides = zip(pair_of(form), (a, b), axes, strict=True)
     operands = [untouched(name, *x, axis, by_groups) for name, x, axis in sides]
+    if op != "grouped_wgrad" and pair_of(form)[1] in BLOCK_FORMATS:
+        operands[1] = untouched(pair_of(form)[1], *b, axes[1], block_rows=BLOCK_SIDE)
     return can_use(op, *operands, *([] if offsets is None else [offsets]), **given)
 
 
@@ -159,18 +162,24 @@ def untouched(
     transposed: bool,
     axis: int,
     offsets: npt.NDArray[np.int32] | None = None,
+    block_rows: int = 1,
 ) -> Any:
     """Make matrices without memory, stored transposed if `transposed`.
 
-    Quantized ones are blocked along `axis`, and in groups of rows with `offsets`.
+    Quantized ones are blocked along `axis`, and in groups of rows with `offsets`; blocks of fp8 have so many
+    rows.
     """
-    made = FORMATS.get(form) or QUANTIZED[form]
+    made = named_format(form)
     one = np.zeros(1, f"u{made.itemsize}")
     strides = contiguous_strides(swap_last_axes(shape) if transposed else shape, made.itemsize)
     strides = swap_last_axes(strides) if transposed else strides
     x = np.lib.stride_tricks.as_strided(one, shape, strides).view(made.dtype)
     if made.scale_dtype is None:
         return x
+    if form in BLOCK_FORMATS:
+        block = (block_rows, BLOCK_SIDE) if axis == -1 else (BLOCK_SIDE, block_rows)
+        scale = np.broadcast_to(np.ones((), F32.dtype), block_scale_shape(shape, block))
+        return ScaledArray._make(x, scale, made, block_axis(block), shape, block=block)
     if not made.block:
         return ScaledArray(x, 1.0, form, axis=axis)
     scales = list(scale_shape(shape, axis, made.block))

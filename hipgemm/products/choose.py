@@ -329,7 +329,14 @@ def _by_group(p: Problem, kernels: Sequence[Kernel]) -> tuple[list[Choice], list
         "fp8 with blocks has no kernel for all groups at once: one product for each, by offsets on the host"
     )
     why = (Reason(UnsupportedError, "groups", text),)
-    return [replace(c, problem=p, why=why, by_group=True) for c in found], reasons
+    names = dict(zip(MATMUL.operands, p.op.operands, strict=True))
+    made = [
+        replace(
+            c, problem=p, why=why, by_group=True, copies=tuple((names[x[0]] + x[1:], w) for x, w in c.copies)
+        )
+        for c in found
+    ]
+    return made, reasons
 
 
 def _one_group(x: Operand, k: int) -> Operand:

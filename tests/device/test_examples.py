@@ -57,7 +57,7 @@ def test_train_mlp(tmp_path: Path) -> None:
     assert list(rows) == ["float32", "bf16", "fp8", "mxfp8", "mxfp4"], out
     saved = []
     for row in rows.values():
-        accuracy, points, loss, saved_bytes, _ = row.replace("%", "").replace(",", "").split()
+        accuracy, points, _, loss, saved_bytes, _ = row.replace("%", "").replace(",", "").split()
         assert float(accuracy) > 90, out
         assert abs(float(points)) < 3, out
         assert float(loss) < 0.4, out
@@ -65,6 +65,17 @@ def test_train_mlp(tmp_path: Path) -> None:
     assert saved[0] == 2 * saved[1]
     assert saved[1] > saved[3] > saved[2] > saved[4], out
     assert curves.read_bytes().startswith(b"\x89PNG")
+
+
+def test_train_mlp_measures_roundings() -> None:
+    """Rounding to nearest keeps its error in the mean; stochastic rounding loses it."""
+    out = run("train_mlp.py", "--roundings", "16")
+    rows = re.findall(r"^\d +([\d.]+)% +([\d.]+)% +([\d.]+)% +([\d.]+)%$", out, re.MULTILINE)
+    assert len(rows) == 3, out
+    for row in rows:
+        nearest, stochastic, nearest_mean, mean = map(float, row)
+        assert nearest == nearest_mean < stochastic, out
+        assert mean < stochastic / 3, out
 
 
 @pytest.mark.matrix
