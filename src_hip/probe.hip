@@ -41,6 +41,10 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   sum = __builtin_amdgcn_mfma_f32_16x16x32_f16(half, half, sum, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 0, 1, 0, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 4, 4, 1, x.z, 2, x.w);
+  using F32x16 = Vector<f32, 16>;
+  sum += __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(wide, wide, F32x16(sum.x), 4, 4, 1, x.z, 2,
+                                                         x.w)
+             .lo.lo;
   __builtin_amdgcn_s_setprio(0);
 
   // Lanes.
@@ -59,7 +63,6 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   sum.zw += __builtin_amdgcn_cvt_pk_f32_bf8(code, true);
   code = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(code, sum.x, sum.y, 1.0f, 1);
   sum.xy += __builtin_amdgcn_cvt_scalef32_pk_f32_fp4(code, 1.0f, 2);
-  using F32x16 = Vector<f32, 16>;
   const auto sixes =
       __builtin_amdgcn_cvt_scalef32_2xpk16_fp6_f32(F32x16(sum.x), F32x16(sum.y), 1.0f);
   const auto others =
