@@ -42,9 +42,9 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 0, 1, 0, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 4, 4, 1, x.z, 2, x.w);
   using F32x16 = Vector<f32, 16>;
-  sum += __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(wide, wide, F32x16(sum.x), 4, 4, 1, x.z, 2,
-                                                         x.w)
-             .lo.lo;
+  const F32x16 large = __builtin_amdgcn_mfma_scale_f32_32x32x64_f8f6f4(wide, wide, F32x16(sum.x), 4,
+                                                                       4, 1, x.z, 2, x.w);
+  sum += large.lo.lo;
   __builtin_amdgcn_s_setprio(0);
 
   // Lanes.
