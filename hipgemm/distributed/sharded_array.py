@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, parse_dtype
 from ..formats.arrays import AnyArray, on_host
-from ..formats.checks import Checks, require_axes
+from ..formats.checks import Checks, is_int, require_axes
 from ..formats.elements import F32, QUANTIZED
 from ..formats.scaled import ScaledArray
 from ..formats.strides import swap_last_axes
@@ -439,7 +439,7 @@ def parse_devices(checks: Checks, devices: Any) -> tuple[int, ...]:
     count = _hip.runtime().devices
     if devices is None:
         return tuple(range(count))
-    if isinstance(devices, (int, np.integer)) and not isinstance(devices, bool):
+    if is_int(devices):
         if not 1 <= devices <= count:
             checks.add(ValueError, "device", f"devices must be 1 to {count}", devices)
             return ()

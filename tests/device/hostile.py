@@ -336,6 +336,12 @@ def an_array(x: Any) -> bool:
     return isinstance(x, (np.ndarray, hg.DeviceArray, hg.ScaledArray, hg.ShardedArray))
 
 
+def devices(x: Any) -> bool:
+    """An iterator over device 0; as many devices as there are."""
+    count = _hip.runtime().devices
+    return hasattr(x, "__next__") or (isinstance(x, range) and len(x) <= count)
+
+
 def text(x: Any) -> bool:
     """As in the environment."""
     return isinstance(x, str)
@@ -544,10 +550,10 @@ ROWS = [
     row(hg.empty, shape=just((4, 32)), dtype=just(F32), device=NONE, stream=NONE),
     row(hg.zeros, shape=just((4, 32)), dtype=just(F32), device=NONE, stream=NONE),
     row(hg.shard, x=array(4, 32), devices=just([0, 0]), axis=just(0), sizes=NONE, timeout=just(9.0),
-        accepts_={"devices": lambda x: hasattr(x, "__next__")}),
+        accepts_={"devices": devices}),
     row(hg.sharded_matmul, a=array(4, 32), b=array(32, 8), split=just("m"), devices=just([0, 0]),
         dtype=just(F32), alpha=just(1.0), col_scale=NONE, bias=NONE, timeout=just(9.0),
-        accepts_={"alpha": real, "devices": lambda x: hasattr(x, "__next__")}),
+        accepts_={"alpha": real, "devices": devices}),
     row(sharding.assemble, parts=lambda: [device_array(), device_array()], axis=just(0), comm=NONE,
         timeout=just(9.0)),
     row(_can_use, name_="can_use", op=just("matmul"), a=array(4, 32), b=array(32, 8), arch=NONE),

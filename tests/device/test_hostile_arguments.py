@@ -136,14 +136,17 @@ def test_hostile_arguments(row: Row, name: str) -> None:
     assert used() == before
 
 
-@pytest.mark.emulator("two devices")
+ON_DEVICES = "matmul or linear or quantize_fp8 or asarray or device or pack_mx_scales"
+
+
+@pytest.mark.emulator("several devices")
 @pytest.mark.skipif("HIPGEMM_EMULATOR_DEVICES" in os.environ, reason="chooses the number of devices itself")
-def test_with_two_devices() -> None:
-    """Arrays on another device are hostile as well."""
-    rows = "matmul or linear or quantize_fp8 or asarray or device or pack_mx_scales"
+@pytest.mark.parametrize(("devices", "rows"), [("2", ON_DEVICES), ("8", "devices")])
+def test_with_several_devices(devices: str, rows: str) -> None:
+    """Arrays on another device are hostile as well, and more numbers of devices are valid."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, "-k", rows],
-        env=os.environ | {"HIPGEMM_EMULATOR_DEVICES": "2", "HIPGEMM_TEST_HOSTILE": "on another device"},
+        env=os.environ | {"HIPGEMM_EMULATOR_DEVICES": devices, "HIPGEMM_TEST_HOSTILE": "on another device"},
         capture_output=True,
         text=True,
         check=False,
