@@ -300,7 +300,12 @@ class LayerChecks(OperandChecks):
         one_each = self.kind.grouped and q.ndim == 3 and tuple(q.scale.shape) == (q.shape[0], 1, 1)
         if q.format not in self.recipe.formats:
             known = " or ".join(self.recipe.formats) or dtype_names(OUTPUTS)
-            self.add(TypeError, "format", f"{name} must be {known} {self.what}", q.format)
+            advice = (
+                ""
+                if self.recipe.formats or name != "w"
+                else "matmul takes bfloat16 times any quantized array"
+            )
+            self.add(TypeError, "format", f"{name} must be {known} {self.what}", q.format, advice)
         elif q.group_offsets is not None and not in_groups:
             required = f"{name} must not be quantized by groups of rows"
             self.add(ValueError, "groups", required, "group_offsets")
@@ -308,6 +313,7 @@ class LayerChecks(OperandChecks):
             self._fp8_blocks(name, q, axes)
         elif not mx and q.scale.shape != () and not one_each:
             hint = "a product of the backward pass sums over rows: quantize_fp8(x) without axis"
+            hint = hint if q.block is None else "recipe fp8_block takes blocks"
             got = f"scale.shape={tuple(q.scale.shape)}"
             self.add(ValueError, "axis", f"{name} must have one scale for the tensor", got, hint)
         # An array with more axes is flattened, so blocks along its rows are not possible.

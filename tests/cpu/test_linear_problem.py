@@ -116,13 +116,14 @@ PAIR = reference.quantize_both(X, "mxfp8_e4m3")
             ValueError,
             "w must have blocks of 128 along axis -1; got block=(128, 1)",
         ),
+        ({"w": MX8}, TypeError, "for recipe bf16; got mxfp8_e4m3; matmul takes bfloat16 times any quantized"),
         ({"recipe": "fp8_block", "x": MX8}, TypeError, "x must be fp8_e4m3 or fp8_e5m2 for recipe fp8_block"),
         ({"recipe": "fp8_block", "scaling": "even"}, ValueError, "scaling must be None for recipe fp8_block"),
         ({"recipe": "fp8_block", "x_amax": 1.0}, ValueError, "x_amax must be None for recipe fp8_block"),
         (
             {"recipe": "fp8", "x": reference.quantize_fp8(X, block=(1, 128))},
             ValueError,
-            "x must have one scale for the tensor; got scale.shape=(4, 1)",
+            "x must have one scale for the tensor; got scale.shape=(4, 1); recipe fp8_block takes blocks",
         ),
         ({"recipe": "mxfp8", "x": PAIR[::-1]}, ValueError, "x[0] must be blocked along axis -1; got axis=-2"),
         (
