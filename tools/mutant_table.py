@@ -23,6 +23,7 @@ ROUNDING_TESTS = "tests/device/test_rounding.py::"
 GROUP_TESTS = "tests/device/test_quantize_groups.py::"
 ISA_TESTS = "tests/emulator/test_isa_"
 CHECK_TESTS = "tests/emulator/test_check_"
+GFX942_TESTS = "tests/emulator/test_gfx942.py::test_what_differs"
 
 KERNELS = (
     Mutant(
@@ -693,6 +694,27 @@ EMULATOR = (
         "if (infinite(d[k]) && !infinite(c[k])) d[k] -= 1;",
         "if (infinite(d[k])) d[k] -= 1;",
         (f"{ISA_TESTS}mfma.py::test_overflow_follows_mode",),
+    ),
+    Mutant(
+        "emulator-zero-of-fnuz",
+        "emulator/isa/small_float.hpp",
+        "return (r & 0x7f) == 0 ? r : r | sign;",
+        "return r | sign;",
+        (GFX942_TESTS,),
+    ),
+    Mutant(
+        "emulator-mantissa-of-xf32",
+        "emulator/isa/mfma.cpp",
+        "const Bits kept = x & 0xffffe000u;",
+        "const Bits kept = x & 0xfffff000u;",
+        (GFX942_TESTS,),
+    ),
+    Mutant(
+        "emulator-wait-states-of-gfx942",
+        "emulator/core/arch.cpp",
+        ".after_xdl = 0,",
+        ".after_xdl = 1,",
+        (GFX942_TESTS,),
     ),
     Mutant(
         "emulator-transposing-load",

@@ -3,7 +3,7 @@
 //
 // A wait state is an instruction issued in between; s_nop n counts n + 1. The distances are those
 // of AMD's CDNA3 and CDNA4 ISA documents and of LLVM's hazard recognizer. Some of them are kept by
-// the compiler alone: AMD's own gfx950 binaries do without, so that the hardware must wait there by
+// the compiler alone: AMD's own binaries do without, so that the hardware must wait there by
 // itself. The check reports these as advice.
 #include <algorithm>
 
@@ -141,7 +141,7 @@ class Hazards final : public Check {
   }
   // Of the wait states after an XDL MFMA, those that AMD's binaries keep.
   static int kept_by_amd(const Traits& a) {
-    return a.xdl && arch().advice ? a.passes + 2 : static_cast<int>(kLongest) + 1;
+    return a.xdl && arch().xdl_advice ? a.passes + 2 : static_cast<int>(kLongest) + 1;
   }
 
   // ---- loads in flight ----
@@ -293,7 +293,7 @@ class Hazards final : public Check {
         }
         if (k == kM0 && near(s, x.salu) && needs_ready_m0(b) &&
             !too_close(w, i, s, x.salu, 1, "m0 is read after a scalar operation has written it",
-                       b.shape.to_lds && arch().advice ? 0 : kLongest + 1))
+                       b.shape.to_lds ? 0 : kLongest + 1))
           return false;
       }
     if (near(s, s.exec_valu) && t.vector_alu) {

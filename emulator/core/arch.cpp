@@ -29,7 +29,7 @@ constexpr Arch kArchs[] = {
         .fnuz = false,
         .f64_passes = 16,
         .after_xdl = 1,
-        .advice = true,
+        .xdl_advice = true,
     },
     {
         .name = "gfx942",
@@ -51,7 +51,7 @@ constexpr Arch kArchs[] = {
         .fnuz = true,
         .f64_passes = 8,
         .after_xdl = 0,
-        .advice = false,
+        .xdl_advice = false,
     },
 };
 

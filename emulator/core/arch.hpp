@@ -22,9 +22,9 @@ struct Arch {
   uint32_t absent;         // flags (isa/decoded.hpp) of the instructions that it does not have
   bool fnuz;               // 8-bit floats: FNUZ, else OCP
   // Wait states (check/hazard.cpp).
-  int f64_passes;  // of v_mfma_f64_16x16x4
-  int after_xdl;   // more than the passes imply, after a result of four passes or more
-  bool advice;     // which rules the hardware keeps by itself is known
+  int f64_passes;   // of v_mfma_f64_16x16x4
+  int after_xdl;    // more than the passes imply, after a result of four passes or more
+  bool xdl_advice;  // which rules the hardware keeps by itself is known
 };
 
 // All that are known.

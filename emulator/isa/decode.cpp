@@ -243,8 +243,9 @@ struct Decoder {
       seen = id;
     };
     const OpInfo& o = info();
+    const bool lane_in_m0 = d.op == Op::v_writelane_b32 && d.src[1] == kM0;  // does not count
     for (int i = 0; i < 3; ++i)
-      if (o.src[i]) reads(d.src[i], o.src[i].dwords);
+      if (o.src[i] && !(i == 1 && lane_in_m0)) reads(d.src[i], o.src[i].dwords);
     if (o.has(kInlineLiteral)) reads(kLiteral, 1);
     if (d.op == Op::v_div_fmas_f32 || d.op == Op::v_div_fmas_f64) reads(kVccLo, 2);
   }

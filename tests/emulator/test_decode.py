@@ -298,6 +298,8 @@ def test_unused_selects_of_a_scale_prefix_are_ignored(disassemble: Disassemble) 
         ("0301fe7e", None),  # no such VOP1 opcode
         ("0104feff", None),  # no such family
         ("010180d206070200", None),  # f64 in an odd register
+        ("08008ad206f80000", "v_writelane_b32 v8, s6, m0"),  # two scalars: m0 does not count here
+        ("08008ad2060e0000", None),  # s6 and s7
         ("000101be", None),  # SOP1 prefix without its top bit is SOPC/SOP2: opcode 0x7c does not exist
     ],
 )
