@@ -1,8 +1,8 @@
 """The code objects of other architectures, where the emulator can execute them.
 
 The emulator is a gfx942 exactly. It is no gfx90a, but the instructions that our kernels for gfx90a use are
-gfx950's. So the portable kernels of both run the tests of these kernels. (The emulator loads no code object of
-another architecture than the one it reports.)
+gfx950's. So the portable kernels of both run the tests of these kernels. (The emulator loads no code object
+of another architecture than the one it reports.)
 """
 
 from __future__ import annotations
