@@ -323,7 +323,7 @@ def test_nothing_built(run_python: Run, tmp_path) -> None:
 def copy_kernels(tmp_path):
     """Copy what was built; return the copy of the device's code object."""
     built = code_object(_hip.arch(0)).path
-    for path in built.parent.iterdir():
+    for path in filter(lambda path: path.is_file(), built.parent.iterdir()):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     return tmp_path / built.name
 
