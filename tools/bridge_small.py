@@ -110,7 +110,7 @@ def alone(rng: np.random.Generator) -> None:
     kernel = _launch.function(0, "gemm_float_scale")
     for_floats = hg.empty(float_scale_bytes(37, 160), np.uint8)
     values = {"src": floats.ptr, "dst": for_floats.ptr, "src_row_stride": 8, "src_col_stride": 4}
-    values |= {"rows": 37, "k": 160, "step": step, "row_block": 1, "e8m0": 0}
+    values |= {"rows": 37, "k": 160, "step": step, "row_block": 1, "e8m0": 0, "whole": 0}
     _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, **values)
     for_floats.get()
 
