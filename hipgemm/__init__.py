@@ -30,6 +30,7 @@ from .inspect.counters import EmulatorCounters, EmulatorLaunch, emulator_counter
 from .inspect.info import Info, info
 from .inspect.usage import Usage, reset_usage, usage
 from .layers.linear import grouped_linear, grouped_linear_backward, linear, linear_backward
+from .layers.normalize import rms_norm, softmax
 from .layers.saved import GroupedSaved, LinearGrads, LinearSaved
 from .products.choose import Support
 from .products.grouped import grouped_matmul, grouped_wgrad
@@ -101,10 +102,12 @@ __all__ = [
     "quantize_mxfp6",
     "quantize_mxfp8",
     "reset_usage",
+    "rms_norm",
     "save",
     "shard",
     "sharded_matmul",
     "sharding",
+    "softmax",
     "synchronize",
     "transpose_quantize_mxfp6",
     "transpose_quantize_mxfp8",

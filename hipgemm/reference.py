@@ -551,6 +551,60 @@ def transpose_quantize_mxfp6(x: Array, **options: Any) -> ScaledArray:
     return quantize_mxfp6(x.T, axis=-1, **options)
 
 
+@check.checked_arguments(
+    x=check.floats(wide=True),
+    weight=check.vector,
+    eps=check.magnitude,
+    residual=check.optional(check.floats(wide=True)),
+)
+def rms_norm(x: Array, weight: Array, *, eps: float = 1e-6, residual: Array | None = None) -> Array:
+    """Return ``s / sqrt(mean(s**2) + eps) * weight`` along the last axis in float64, with s = x + residual.
+
+    Examples
+    --------
+    >>> rms_norm(np.array([[3.0, 4.0]]), np.array([5.0, 10.0]), eps=0.5).round(4)
+    array([[ 4.1603, 11.094 ]])
+    """
+    checks = Checks("rms_norm")
+    if weight.shape != x.shape[-1:]:
+        checks.add(ValueError, "shape", f"weight.shape must be {x.shape[-1:]}", weight.shape)
+    if residual is not None and residual.shape != x.shape:
+        checks.add(ValueError, "shape", f"residual.shape must be {x.shape}", residual.shape)
+    checks.raise_all()
+    s = x.astype(np.float64)
+    if residual is not None:
+        s = s + residual.astype(np.float64)
+    mean = np.square(s).sum(-1, keepdims=True) / max(1, s.shape[-1])
+    return np.asarray(s / np.sqrt(mean + np.float64(_float32(eps))) * weight.astype(np.float64))
+
+
+@check.checked_arguments(x=check.floats(wide=True), axis=check.axis, scale=check.finite, causal=check.flag)
+def softmax(x: Array, *, axis: int = -1, scale: float = 1.0, causal: bool = False) -> Array:
+    """Return ``exp(x * scale)`` over its sum along an axis, in float64. See `hipgemm.softmax`.
+
+    Examples
+    --------
+    >>> softmax(np.zeros((2, 2)), causal=True)
+    array([[1. , 0. ],
+           [0.5, 0.5]])
+    """
+    checks = Checks("softmax")
+    along = checks.axis(axis, x.ndim)
+    if causal:
+        checks.ndim("x", x.shape, 2)
+        if along is not None and along != -1:
+            checks.add(ValueError, "axis", "axis must be the last one with causal", axis)
+    checks.raise_all()
+    assert along is not None
+    s = x.astype(np.float64) * np.float64(_float32(scale))
+    if causal:
+        rows, columns = s.shape[-2:]
+        hidden = np.arange(columns) > np.arange(rows)[:, None] + columns - rows
+        s = np.where(hidden, -np.inf, s)
+    e = np.exp(s - s.max(along, keepdims=True, initial=-np.inf))
+    return np.asarray(e / e.sum(along, keepdims=True))
+
+
 @check.checked_arguments(x=check.floats(wide=True))
 def hadamard(x: Floats) -> Floats:
     """Multiply each 16 consecutive elements of the last axis by Sylvester's H16 / 4, its own inverse.

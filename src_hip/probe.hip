@@ -85,6 +85,7 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   x.x += __builtin_amdgcn_frexp_expf(sum.w);
   sum.y = __builtin_amdgcn_fmed3f(sum.x, sum.y, sum.z);
   sum.z = __builtin_copysignf(__builtin_nanf(""), __builtin_fmaf(sum.x, sum.y, sum.z));
+  sum.x += __builtin_sqrtf(sum.w) - __builtin_inff();
   sum.w =
       __builtin_fmaxf(__builtin_fminf(__builtin_fabsf(sum.w), sum.x), __builtin_ldexpf(sum.y, 3));
 

@@ -74,6 +74,19 @@ def layers(rng: np.random.Generator) -> None:
         hg.linear_backward(dy, saved)
 
 
+def normalizations(rng: np.random.Generator) -> None:
+    """Softmax and RMS norm, rounded and quantized, of rows that fit in registers and of one that does not."""
+    for shape in ((70, 96), (5, 45), (2, 17000)):
+        x = hg.asarray(random_matrix(shape, rng))
+        weight = rng.standard_normal(shape[1]).astype(F32)
+        hg.softmax(x, causal=True)
+        hg.rms_norm(x, weight, residual=x)
+        hg.rms_norm(x, weight, out_format="fp8_e4m3", out_amax=hg.AmaxState(4.0))
+        for name in ("mxfp8_e4m3", "mxfp6_e2m3", "mxfp4_e2m1"):
+            hg.rms_norm(x, weight, out_format=name)
+        x[:, ::2] = x[:, ::2] * hg.asarray(weight)[::2].astype(BF16) + 1
+
+
 def alone(rng: np.random.Generator) -> None:
     """Kernels that prepare operands of kernels which are not built here, launched by themselves."""
     parts = rng.standard_normal((3, 20, 32)).astype(F32)
@@ -125,7 +138,7 @@ def main() -> None:
     """Run all, and say which kernels ran."""
     rng = np.random.default_rng(3)
     hg.reset_usage()
-    for part in (products, quantizers, layers, alone):
+    for part in (products, quantizers, layers, normalizations, alone):
         part(rng)
         _hip.synchronize()
     built, ran = set(code_object(_hip.arch(0)).kernels), set(hg.usage().kernels)

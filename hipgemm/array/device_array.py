@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 import numpy as np
@@ -180,6 +181,59 @@ class DeviceArray(Resident):
         if not self.shape:
             raise TypeError("DeviceArray: a 0-d array cannot be iterated over")
         return (self[i] for i in range(self.shape[0]))
+
+    def __add__(self, other: Any) -> Any:
+        """Add an array of the same dtype, or a Python number, in float32; rounded once. Shapes broadcast."""
+        return _elementwise().combine("+", self, other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Any) -> Any:
+        """Multiply by an array of the same dtype, or a Python number; as for `+`."""
+        return _elementwise().combine("*", self, other)
+
+    __rmul__ = __mul__
+
+    def __iadd__(self, other: Any) -> Any:
+        raise TypeError("DeviceArray: += is not supported; use a = a + b, or a[...] = a + b")
+
+    def __imul__(self, other: Any) -> Any:
+        raise TypeError("DeviceArray: *= is not supported; use a = a * b, or a[...] = a * b")
+
+    def astype(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """Convert to another dtype, as NumPy does; a copy.
+
+        Parameters
+        ----------
+        dtype : dtype
+            bfloat16, float16 or float32, from one of these; or the array's own. Numbers are rounded to
+            nearest even, and those beyond the range become Inf. For fewer bits, use a quantizer.
+
+        Returns
+        -------
+        DeviceArray
+            With the axes in the same order in memory.
+
+        Raises
+        ------
+        TypeError
+            For other dtypes.
+
+        Examples
+        --------
+        >>> import hipgemm as hg
+        >>> hg.asarray(np.array([1.0, 70000.0], np.float32)).astype(np.float16).get()
+        array([ 1., inf], dtype=float16)
+        """
+        made: DeviceArray = _elementwise().as_type(self, dtype)
+        return made
+
+    def __setitem__(self, index: Index, value: Any) -> None:
+        """Assign an array of a device or the host, or a number, which broadcast; converted as by `astype`.
+
+        The result is as in NumPy if the source is a part of the array itself.
+        """
+        _elementwise().assign(self[index], value)
 
     def __copy__(self) -> DeviceArray:
         return self._view(self._address, self.shape, self.strides, self.padded)
@@ -403,6 +457,13 @@ class DeviceArray(Resident):
             "stream": stream or 1,  # 1 is the default stream
             "version": 3,
         }
+
+
+def _elementwise() -> ModuleType:
+    """The module of the arithmetic, which is of a higher layer too."""
+    from ..layers import elementwise
+
+    return elementwise
 
 
 class _Export:

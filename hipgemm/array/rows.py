@@ -78,6 +78,20 @@ def as_rows(x: DeviceArray, axis: int, stream: int, function: str = "quantize") 
     return Rows(dense, rows, length, row, item, lead, axis)
 
 
+def contiguous_rows(x: DeviceArray, axis: int, stream: int, function: str) -> Rows:
+    """View an array as contiguous rows along an axis, or copy it."""
+    r = as_rows(x, axis, stream, function)
+    item = x.dtype.itemsize
+    if r.stride == item or r.length <= 1 or r.rows == 0:
+        return r
+    count_copy(function, "x", "rows not contiguous")
+    dense = new((r.rows, r.length), x.dtype, x.device, stream)
+    x._block.begin_read(stream)
+    pitch = r.length * item
+    copy_strided(x.device, stream, item, r.matrix, (dense.ptr, pitch, item), r.rows, r.length)
+    return Rows(dense, r.rows, r.length, pitch, item, r.lead, r.axis)
+
+
 def storage_axis(x: DeviceArray) -> int:
     """The contiguous axis of a quantized result: as in the source if that is a matrix, else the last axis."""
     if x.ndim == 2 and abs(x.strides[0]) < abs(x.strides[1]) and x.shape[0] > 1 and x.shape[1] > 1:

@@ -17,13 +17,16 @@ from .arrays import Array, Resident, array_hint, device_name, is_array
 from .elements import (
     BLOCK_SIDE,
     F32,
+    FORMATS,
     QUANTIZED,
     ROUNDINGS,
     Format,
     dtype_name,
     dtype_names,
+    fnuz_hint,
     format_of,
     nearest_float,
+    void_hint,
 )
 from .philox import MAX_SEED
 
@@ -94,6 +97,17 @@ class Checks:
             return form
         self.add(TypeError, "dtype", f"{name} must be {dtype_names(formats)}", dtype_name(dtype), hint)
         return None
+
+    def floats(self, name: str, x: object) -> int | None:
+        """Check an array of the types of products, with one axis or more; return their number."""
+        array = self.array(name, x)
+        if array is None:
+            return None
+        dtype = array.dtype
+        hint = fnuz_hint(dtype) or void_hint(name, dtype)
+        hint = hint or (f"convert with {name}.astype(numpy.float32)" if dtype.kind in "fiu" else "")
+        self.dtype(f"{name}.dtype", dtype, tuple(FORMATS.values()), hint)
+        return len(array.shape) if self.ndim(name, array.shape, 1) else None
 
     def ndim(self, name: str, shape: tuple[int, ...], least: int, most: int | None = None) -> bool:
         """Check that an array has at least `least` axes, and at most `most`."""
@@ -250,6 +264,14 @@ class Checks:
         found = self.number(name, x, what, hint)
         if found is not None and not 0 <= found <= F32.maximum:
             self.add(ValueError, "range", f"{name} must be finite and not negative", x)
+            return None
+        return found
+
+    def finite(self, name: str, x: Any) -> float | None:
+        """Parse a number that must be finite in float32."""
+        found = self.number(name, x)
+        if found is not None and not abs(found) <= F32.maximum:
+            self.add(ValueError, "range", f"{name} must be finite", x)
             return None
         return found
 

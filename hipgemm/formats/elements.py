@@ -290,6 +290,11 @@ def round_stochastic(
 SCALE_RULES = ("unit", "floor", "rceil", "even")
 
 
+def default_rule(form: Format) -> str:
+    """Return the rule by which the quantizer of an MX format scales by default."""
+    return "unit" if form.bits == 8 else "even"
+
+
 @on_host
 def scale_byte(amax: npt.ArrayLike, rule: str, to: Format) -> npt.NDArray[np.uint8]:
     """Return the e8m0 byte of blocks whose absolute maximum is `amax` (float32, finite).

@@ -158,6 +158,11 @@ def magnitude(checks: OperandChecks, name: str, x: Any) -> None:
     checks.magnitude(name, x)
 
 
+def finite(checks: OperandChecks, name: str, x: Any) -> None:
+    """A number that is finite in float32."""
+    checks.finite(name, x)
+
+
 def flag(checks: OperandChecks, name: str, x: Any) -> None:
     """True or False."""
     checks.flag(name, x)

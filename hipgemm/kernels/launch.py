@@ -288,6 +288,24 @@ def _tiles(kernel: Function, rows: int, columns: int) -> int:
     return tiles
 
 
+def share_rows(kernel: Function, rows: int, length: int) -> tuple[int, int]:
+    """How a kernel that has whole rows in registers takes so many of this length.
+
+    Returns
+    -------
+    shift, sets : int
+        A row has 2**shift threads; so many workgroups have all rows at the same time.
+    """
+    values = kernel.tile[0] // kernel.threads  # of a thread
+    most = kernel.threads.bit_length() - 1
+    shift = min(max(4, (-(-length // values) - 1).bit_length()), most)
+    sets = -(-rows // (kernel.threads >> shift))
+    if max(rows, length) > _MAX_EXTENT or sets > _MAX_THREADS // kernel.threads:
+        required = f"x must have at most {_MAX_EXTENT} rows and columns, and {_MAX_THREADS} threads"
+        raise UnsupportedError(requirement(required, f"{rows} x {length} for the kernel"))
+    return shift, sets
+
+
 def copy_strided(
     device: int,
     stream: int,

@@ -11,6 +11,7 @@ from ..formats.elements import F32, Format, known_format
 from ..kernels.launch import Value, launch_tiles
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call
+from .elementwise import elementwise
 
 SUM_ROWS = 64  # rows that one pass reduces to one
 
@@ -32,31 +33,17 @@ def rescale(
     columns: DeviceArray | None = None,
     divide: bool = False,
 ) -> DeviceArray:
-    """Multiply (or divide) a matrix by float32 factors of rows or columns. The rows of `out` are contiguous.
+    """Multiply (or divide) a matrix by float32 factors of rows, or of columns.
 
     It is computed in float32 and rounded once. The device of both matrices is current.
     """
-    for read in (x, rows, columns):
-        if read is not None:
-            read._block.begin_read(stream)
-    out._block.begin_write(stream)
-    m, n = x.shape
-    launch_tiles(
-        x.device,
-        "rescale",
-        m,
-        n,
-        stream,
-        **source(x),
-        dst=out.ptr,
-        dst_pitch=out.strides[0] if m > 1 else n * out.dtype.itemsize,
-        row_factor=0 if rows is None else rows.ptr,
-        col_factor=0 if columns is None else columns.ptr,
-        out_type=known_format(out.dtype),
-        divide=divide,
-    )
-    count_call(Call(function, "rescale", 0, x.nbytes + out.nbytes))
-    return out
+    factors = None
+    if rows is not None:
+        factors = DeviceArray(rows._block, rows.ptr, x.shape, (rows.strides[0], 0), rows.dtype)
+    elif columns is not None:
+        factors = DeviceArray(columns._block, columns.ptr, x.shape, (0, columns.strides[0]), columns.dtype)
+    operation = "copy" if factors is None else "/" if divide else "*"
+    return elementwise(function, x, out, stream, operation, factors)
 
 
 def as_type(function: str, x: DeviceArray, to: Format, stream: int) -> DeviceArray:

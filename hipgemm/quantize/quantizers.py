@@ -16,7 +16,7 @@ from ..errors import error_context
 from ..formats import elements as formats
 from ..formats.arrays import array_hint, is_array
 from ..formats.checks import Checks
-from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format, fnuz_hint, void_hint
+from ..formats.elements import F32, FORMATS, MXFP4_E2M1, SCALE_RULES, Format
 from ..formats.groups import offset_reasons
 from ..formats.philox import MAX_SEED
 from ..formats.scaled import HADAMARD, ScaledArray, scale_shape
@@ -124,7 +124,7 @@ def quantize_fp8(
         return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, amax, seed)
     checks = Checks(function)
     form = checks.format(format, FP8)
-    ndim = _check_input(checks, x)
+    ndim = checks.floats("x", x)
     along = None if axis is None else checks.axis(axis, ndim)
     number = checks.magnitude("eps", eps)
     given = _parse_amax(checks, amax, x, along, axis)
@@ -575,25 +575,13 @@ def pack_mx_scales(scale: Input, *, stream: Any = None) -> Any:
 # ---- checks ----------------------------------------------------------------------------------------
 
 
-def _check_input(checks: Checks, x: object) -> int | None:
-    """Check the array to quantize; return its number of axes if it is valid."""
-    array = checks.array("x", x)
-    if array is None:
-        return None
-    dtype = array.dtype
-    hint = fnuz_hint(dtype) or void_hint("x", dtype)
-    hint = hint or ("convert with x.astype(numpy.float32)" if dtype.kind in "fiu" else "")
-    checks.dtype("x.dtype", dtype, tuple(FORMATS.values()), hint)
-    return len(array.shape) if checks.ndim("x", array.shape, 1) else None
-
-
 def _check_mx(
     function: str, x: Input, axes: Axes, options: Options, seed: int | None, stream: Any
 ) -> tuple[Checks, Format, tuple[int, ...], tuple[int | None, int | None]]:
     """Check the arguments of an MX quantizer; return the format, the axes, seed and signs too."""
     checks, (scaling, format, among, hadamard, rounding, signs) = Checks(function), options
     form = checks.format(format, among)
-    ndim = _check_input(checks, x)
+    ndim = checks.floats("x", x)
     if len(axes) == 2 and ndim is not None and ndim != 2:
         checks.add(ValueError, "shape", "x.ndim must be 2", ndim, f"x.shape={x.shape}")
         ndim = None
@@ -711,7 +699,7 @@ def _fp8_blocks(
             return _run(x.device, plan.run, x, _hip.stream_handle(function, stream), eps, seed)
     checks = Checks(function)
     form = checks.format(format, FP8)
-    _check_input(checks, x)
+    checks.floats("x", x)
     sides = checks.fp8_block(block, x.shape if is_array(x) else None, axis, amax)
     seed = checks.rounding(rounding, seed)
     number = checks.magnitude("eps", eps)

@@ -8,16 +8,18 @@
 
 namespace hipgemm {
 
-// Those of a row of `length` from value `first` on. Chunks of 16 bytes exist as a whole if they
-// have any of the row's values.
+// Chunks of 16 bytes in a row of `length` values; all their bits may be more than 2^32.
+HIPGEMM_DEVICE u32 count_chunks(u32 length, u32 bits) {
+  return length / 64 * (bits / 2) + (length % 64 * bits + kChunkBytes * 8 - 1) / (kChunkBytes * 8);
+}
+
+// Those of a row of `length` from value `first` on. Chunks exist as a whole if they have any of the
+// row's values.
 template <class Element>
 class QuantizedRow {
  public:
   HIPGEMM_DEVICE QuantizedRow(u64 row, u32 first, u32 length) {
-    // length * kBits may exceed 2^32
-    const u32 chunks = length / 64 * (Element::kBits / 2) +
-                       (length % 64 * Element::kBits + kChunkBytes * 8 - 1) / (kChunkBytes * 8);
-    const u32 all = chunks * (kChunkBytes / kPieceBytes);
+    const u32 all = count_chunks(length, Element::kBits) * (kChunkBytes / kPieceBytes);
     const u32 before = first / kValuesOf<Element> * kPieces;
     address_ = row + static_cast<u64>(before) * kPieceBytes;
     pieces_ = all - smaller(all, before);

@@ -45,15 +45,45 @@ HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 coun
       *global<u32x4>(address + v * 16) = piece;
       continue;
     }
-#pragma unroll
-    for (u32 e = 0; e < kWide; e++) {
-      if (v * kWide + e >= count) continue;
-      if constexpr (Out::kBytes == 4)
-        global<u32>(address)[v * kWide + e] = piece[e];
-      else
-        global<u16>(address)[v * kWide + e] = static_cast<u16>(piece[e / 2] >> e % 2 * 16);
+    // A loop, for shorter code: the next value is the first one left.
+    const u32 end = smaller(count, (v + 1) * kWide);
+    u32x4 left = piece;
+#pragma unroll 1
+    for (u32 at = v * kWide; at < end; at++) {
+      if constexpr (Out::kBytes == 4) {
+        global<u32>(address)[at] = left.x;
+        left = left.yzwx;
+      } else {
+        global<u16>(address)[at] = static_cast<u16>(left.x);
+        left = left >> 16 | left.yzwx << 16;
+      }
     }
   }
+}
+
+template <u32 kValues>
+HIPGEMM_DEVICE void store_values(u64 address, Format type, const Values<kValues>& x, u32 count,
+                                 bool aligned, bool whole) {
+  switch (type) {
+    case Format::bf16:
+      store_values<OutBf16, kValues>(address, x, count, aligned, whole);
+      break;
+    case Format::f16:
+      store_values<OutF16, kValues>(address, x, count, aligned, whole);
+      break;
+    case Format::f32:
+      store_values<OutF32, kValues>(address, x, count, aligned, whole);
+      break;
+    default:
+      break;
+  }
+}
+
+// The first `count` of 8 values of a row of `length`, of which neighbouring threads have the next.
+HIPGEMM_DEVICE void store_chunk(u64 address, Format type, const Values<8>& x, u32 count,
+                                u32 length) {
+  const bool aligned = address % 16 == 0;
+  if (count != 0) store_values<8>(address, type, x, count, aligned, aligned && length % 16 == 0);
 }
 
 // An iteration's values inside the matrix, in the type of dst.
@@ -68,19 +98,7 @@ HIPGEMM_DEVICE void store_row(const Args& args, const Map& at, u32 iteration,
   const auto type = static_cast<Format>(args.out_type);
   const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
                  static_cast<u64>(first) * element_bytes(type);
-  switch (type) {
-    case Format::bf16:
-      store_values<OutBf16, Map::kValues>(to, x, count, aligned, whole);
-      break;
-    case Format::f16:
-      store_values<OutF16, Map::kValues>(to, x, count, aligned, whole);
-      break;
-    case Format::f32:
-      store_values<OutF32, Map::kValues>(to, x, count, aligned, whole);
-      break;
-    default:
-      break;
-  }
+  store_values<Map::kValues>(to, type, x, count, aligned, whole);
 }
 
 }  // namespace hipgemm

@@ -28,8 +28,8 @@ ORDER = [
     "testing",
     "__main__",
 ]
-# A method of a lower layer that calls a function of an upper one, and imports it when called.
-UPWARD = {("formats/arrays.py", "products.matmul")}
+# Methods of a lower layer that call functions of an upper one, and import them when called.
+UPWARD = {("formats/arrays.py", "products.matmul"), ("array/device_array.py", "layers.elementwise")}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 

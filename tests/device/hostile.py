@@ -316,6 +316,11 @@ def magnitude(x: Any) -> bool:
     return number(x) and 0 <= x < 2**127
 
 
+def finite(x: Any) -> bool:
+    """Finite numbers of float32."""
+    return number(x) and -(2**127) < x < 2**127
+
+
 def positive(x: Any) -> bool:
     """Numbers above 0."""
     return number(x) and x > 0
@@ -540,6 +545,13 @@ ROWS = [
         rounding=just("nearest"), seed=NONE, stream=NONE,
         oracle_=lambda x, **_: reference.transpose_quantize_mxfp6(x)),
     row(hg.dequantize, q=quantized(4, 32), dtype=just(F32), stream=NONE),
+    row(hg.rms_norm, x=array(4, 32), weight=array(32, dtype=F32), eps=just(0.5), residual=array(4, 32),
+        out_format=NONE, out_amax=NONE, stream=NONE, accepts_={"eps": magnitude}),
+    row(hg.rms_norm, name_="rms_norm to fp8", prefix_="rms_norm", x=on_device(4, 32),
+        weight=array(32, dtype=F32), eps=just(0.5), residual=on_device(4, 32), out_format=just("fp8_e4m3"),
+        out_amax=lambda: hg.AmaxState(3.0), stream=NONE, accepts_={"eps": magnitude}),
+    row(hg.softmax, x=array(4, 32), axis=just(-1), scale=just(0.5), causal=just(True), stream=NONE,
+        accepts_={"scale": finite}),
     row(hg.pack_mx_scales, scale=array(4, 8, dtype=np.uint8), stream=NONE),
     row(hg.pack_fp4, x=array(4, 32, dtype=E2M1)),
     row(hg.unpack_fp4, x=array(4, 32, dtype=np.uint8)),
@@ -620,6 +632,10 @@ ROWS += [
     row(_quantize, name_="quantize", x=array(4, 32), format=just("mxfp6_e2m3")),
     row(_transpose_quantize_6, name_="transpose_quantize_mxfp6", x=array(32, 4)),
     row(_quantize_both, name_="quantize_both", x=array(4, 32), format=just("mxfp8_e4m3")),
+    row(reference.rms_norm, x=array(4, 32), weight=array(32, dtype=F32), eps=just(0.5),
+        residual=array(4, 32), accepts_={"eps": magnitude}),
+    row(reference.softmax, x=array(4, 32), axis=just(-1), scale=just(0.5), causal=just(True),
+        accepts_={"scale": finite}),
     row(_transpose_quantize, name_="transpose_quantize_mxfp8", x=array(32, 4)),
     row(reference.hadamard, x=array(4, 32, dtype=F32)),
     row(reference.linear_products, x=array(4, 32), w=array(8, 32), dy=array(4, 8), recipe=just("fp8"),

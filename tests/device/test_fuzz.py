@@ -13,6 +13,7 @@ import fuzz
 import fuzz_experts
 import fuzz_groups
 import fuzz_layers
+import fuzz_rows
 import fuzz_shards
 import pytest
 
@@ -27,6 +28,7 @@ KINDS = {
     "linear": (fuzz_layers.make_layering, fuzz_layers.run_layering),
     "groups": (fuzz_groups.make, fuzz_groups.run),
     "experts": (fuzz_experts.make, fuzz_experts.run),
+    "rows": (fuzz_rows.make, fuzz_rows.run),
     "shards": (fuzz_shards.make, fuzz_shards.run),
 }
 

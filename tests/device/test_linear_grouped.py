@@ -13,7 +13,7 @@ import pytest
 import hipgemm as hg
 from hipgemm import reference
 from hipgemm.formats.scaled import group_blocks
-from hipgemm.layers import passes
+from hipgemm.layers import elementwise, passes
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -238,7 +238,8 @@ def test_weights_are_made_in_rows_that_are_read_in_place(recipe, n, k, rng):
 
 def test_counts_name_the_function_that_was_called(rng, monkeypatch):
     counted = []
-    monkeypatch.setattr(passes, "count_call", lambda call: counted.append((call.op, call.kernel)))
+    for module in (passes, elementwise):
+        monkeypatch.setattr(module, "count_call", lambda call: counted.append((call.op, call.kernel)))
 
     def swapped(*shape):  # axes that no view merges
         return hg.asarray(rng.standard_normal(shape).astype(F32).swapaxes(0, 1))
@@ -249,10 +250,10 @@ def test_counts_name_the_function_that_was_called(rng, monkeypatch):
     _, saved = hg.grouped_linear(x, swapped(32, 2, 64), np.array([0, 20, 64]))
     hg.grouped_linear_backward(x[:, :32], saved)
     assert counted == [
-        *(("linear", "rescale"), ("linear", "rescale")),
-        *(("linear_backward", kernel) for kernel in ("rescale", "rescale", "sum_rows")),
-        *(("grouped_linear", "rescale"), ("grouped_linear", "rescale")),
-        ("grouped_linear_backward", "rescale"),
+        *(("linear", "elementwise"), ("linear", "elementwise")),
+        *(("linear_backward", kernel) for kernel in ("elementwise", "elementwise", "sum_rows")),
+        *(("grouped_linear", "elementwise"), ("grouped_linear", "elementwise")),
+        ("grouped_linear_backward", "elementwise"),
     ]
     functions = [key[0] for key in hg.usage().copies if key[2] == "axes cannot be merged"]
     assert functions == ["linear", "linear_backward", "grouped_linear"]

@@ -36,7 +36,13 @@ FOLDER = Path(__file__).parent
 other_architecture = pytest.mark.emulator("a device of another architecture")
 # gfx90a needs fewer wait states than gfx950, whose rules the hazard check applies.
 CHECKS = {"gfx942": "all", "gfx90a": "race,uninit,bounds"}
-FILES = ("test_kernels_plain.py", "test_kernels_quantize.py", "test_kernels_rescale.py", "test_kernels.py")
+FILES = (
+    "test_kernels_plain.py",
+    "test_kernels_quantize.py",
+    "test_kernels_elementwise.py",
+    "test_kernels.py",
+    "test_normalize.py",
+)
 TESTS = "not clean_under and (not test_kernels.py or test_copy)"  # those start processes
 
 

@@ -63,6 +63,9 @@ PATHS = [
     path("sharded_matmul", "ranges of K", split=just("k"), alpha=just(1e-30), col_scale=array(8, dtype=F32)),
     path("sharded_matmul", "ranges of K, fp8", split=just("k"), a=scaled("fp8_e4m3", 4, 32),
          b=OnHost(lambda: scaled("fp8_e4m3", 8, 32)().T)),
+    *(path("rms_norm", f"{of} to {to}", x=array(4, 32, dtype=of), weight=array(32, dtype=of),
+           residual=NONE, out_format=just(to)) for of in (BF16, F16, F32) for to in (None, "mxfp4_e2m1")),
+    *(path("softmax", str(of), x=array(4, 32, dtype=of)) for of in (F16, F32)),
     path("save", "from the host", arrays=OnHost(
         lambda: {"x": numbers(4, 32, dtype=F32), "rows": scaled("fp8_e4m3", 32, 48)()})),
     path("linear fp8", "mxfp8", recipe=just("mxfp8"), x_amax=NONE, w_amax=NONE),

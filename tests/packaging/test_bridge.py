@@ -22,7 +22,7 @@ TESTS = (
     *(
         "tests/device/test_streams.py",
         "tests/device/test_interchange.py",
-        "tests/device/test_kernels_rescale.py",
+        "tests/device/test_kernels_elementwise.py",
     ),
     *("tests/bridge/test_driver.py", "tests/multi/test_sharding.py"),
 )

@@ -1,0 +1,353 @@
+"""RMS norm and softmax. `reference` defines their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
+from ..array.device_array import DeviceArray, asarray, new, upload_async
+from ..array.rows import Rows, contiguous_rows, round_up
+from ..errors import error_context
+from ..formats.arrays import is_array
+from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, default_rule, known_format
+from ..formats.operand_checks import OperandChecks
+from ..formats.scaled import ScaledArray
+from ..kernels.launch import Function, Value, function, launch, share_rows
+from ..kernels.manifest import CHUNK_BYTES
+from ..quantize.amax import AmaxState
+from ..quantize.plan import MxArray
+from ..quantize.quantizers import quantize_fp8, quantize_mxfp4, quantize_mxfp6, quantize_mxfp8
+from ..reference import FP8, MXFP6, MXFP8
+from ..runtime import hip as _hip
+from ..runtime.tally import Call, count_call
+
+Input = npt.NDArray[Any] | DeviceArray
+Work = Callable[[DeviceArray, int], tuple[Any, ...]]
+
+
+def rms_norm(
+    x: Input,
+    weight: Input,
+    *,
+    eps: float = 1e-6,
+    residual: Input | None = None,
+    out_format: str | None = None,
+    out_amax: AmaxState | None = None,
+    stream: Any = None,
+) -> Any:
+    """Divide rows by their root mean square, after adding a residual, and quantize the result.
+
+    ``y = x / sqrt(mean(x**2) + eps) * weight`` along the last axis, in float32. All of it is one pass over
+    memory for rows of up to 16384 elements; longer rows are read twice.
+
+    Parameters
+    ----------
+    x : numpy.ndarray or DeviceArray
+        bfloat16, float16 or float32, with one axis or more, in any layout. On a device, rows that are not
+        contiguous, or axes that cannot be merged, are copied first (`usage` counts that).
+    weight : array (N,)
+        bfloat16, float16 or float32; may be on the host.
+    eps : float
+        Added to the mean.
+    residual : numpy.ndarray or DeviceArray, optional
+        Of the shape of `x`: the sum ``x + residual`` is normalized, before it is rounded, and returned too.
+    out_format : str, optional
+        Quantize y along its last axis, as the quantizer of the format does by default: ``"fp8_e4m3"``,
+        ``"fp8_e5m2"``, ``"mxfp8_e4m3"``, ``"mxfp8_e5m2"``, ``"mxfp6_e2m3"``, ``"mxfp6_e3m2"`` or
+        ``"mxfp4_e2m1"`` (without a Hadamard transform).
+    out_amax : AmaxState, optional
+        For fp8, and required there: the amax by which to scale. It must have a value, and is updated with
+        that of y for the next step.
+    stream : int or object with int(), optional
+        The stream to work on.
+
+    Returns
+    -------
+    y : numpy.ndarray, DeviceArray or ScaledArray
+        Of the dtype of `x`, rounded once, or quantized from float32. On the device of `x`.
+    sum : numpy.ndarray or DeviceArray
+        Only with `residual`: ``x + residual``, rounded once to their dtype, or to float32 if they differ.
+
+    Raises
+    ------
+    TypeError
+        For another type or dtype, or arrays on different devices.
+    ValueError
+        If shapes do not fit, for an unknown format, an `out_amax` that is missing, not used or without a
+        value, or an eps that is negative or not finite.
+    UnsupportedError
+        On a device, for more than 2**31 rows or columns, or too many rows for one launch.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> x = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)
+    >>> hg.rms_norm(x, np.array([5.0, 10.0], np.float32), eps=0.5).round(4)
+    array([[ 4.1603, 11.0940],
+           [ 0.    ,  0.    ]], dtype=float32)
+    >>> y, total = hg.rms_norm(x, np.ones(2, np.float32), residual=x)
+    >>> total
+    array([[6., 8.],
+           [0., 0.]], dtype=float32)
+    """
+    name = "rms_norm"
+    checks = OperandChecks(name)
+    columns = x.shape[-1] if checks.floats("x", x) is not None else None
+    checks.vector("weight", weight, (BF16, F16, F32), columns)
+    device = x.device if isinstance(x, DeviceArray) else None
+    if weight is None:
+        checks.wrong_type("weight", "a numpy.ndarray or a hipgemm.DeviceArray", weight)
+    elif isinstance(weight, DeviceArray) and is_array(x):
+        checks.same_device("weight", weight.device, device, "x")
+    if residual is not None:
+        checks.floats("residual", residual)
+        if is_array(residual) and is_array(x):
+            place = residual.device if isinstance(residual, DeviceArray) else None
+            checks.same_device("residual", place, device, "x")
+            if residual.shape != x.shape:
+                checks.add(ValueError, "shape", f"residual.shape must be {x.shape}", residual.shape)
+    number = checks.magnitude("eps", eps)
+    named = None if out_format is None else checks.option("out_format", out_format, tuple(QUANTIZED))
+    form = None if named is None else QUANTIZED[named]
+    _check_out_amax(checks, out_amax, form, (named is None) == (out_format is None), device)
+    checks.value_or(_hip.existing_stream(name, stream), 0)
+    checks.raise_all()
+    assert number is not None
+
+    def work(d: DeviceArray, handle: int) -> tuple[Any, ...]:
+        more = None if residual is None else asarray(residual, device=d.device, stream=stream)
+        return _rms_norm(d, weight, more, number, form, out_amax, handle)
+
+    made = _on_device(name, x, stream, work, None if out_amax is None else out_amax.device)
+    return made if residual is not None else made[0]
+
+
+def softmax(x: Input, *, axis: int = -1, scale: float = 1.0, causal: bool = False, stream: Any = None) -> Any:
+    """Compute ``exp(x * scale) / sum(exp(x * scale))`` along an axis.
+
+    The maximum is subtracted first. All of it is in float32, and one pass over memory for up to 16384
+    elements along the axis; more are read twice.
+
+    Parameters
+    ----------
+    x : numpy.ndarray or DeviceArray
+        bfloat16, float16 or float32, with one axis or more, in any layout. On a device, `x` is copied first
+        if the axis is not contiguous, or other axes cannot be merged (`usage` counts that).
+    axis : int
+        The axis to sum over.
+    scale : float
+        The factor of `x`.
+    causal : bool
+        For matrices (.., M, N) and the last axis: row i has only the columns up to ``i + N - M``. The others
+        become 0, whatever they are.
+    stream : int or object with int(), optional
+        The stream to work on.
+
+    Returns
+    -------
+    numpy.ndarray or DeviceArray
+        Of shape and dtype of `x`, rounded once, and on its device.
+
+    Raises
+    ------
+    TypeError
+        If an argument has another type, or `x` another dtype.
+    ValueError
+        For an axis that `x` does not have, `causal` with another axis or fewer than two, or a scale that is
+        not finite.
+    UnsupportedError
+        On a device, for more than 2**31 rows or columns, or too many rows for one launch.
+
+    Notes
+    -----
+    By the formula, a NaN or +Inf makes all of its row NaN. So does a row of -Inf only, or without columns.
+
+    Examples
+    --------
+    >>> import hipgemm as hg
+    >>> hg.softmax(np.zeros((2, 2), np.float32), causal=True)
+    array([[1. , 0. ],
+           [0.5, 0.5]], dtype=float32)
+    """
+    name = "softmax"
+    checks = OperandChecks(name)
+    axes = checks.floats("x", x)
+    along = checks.axis(axis, axes)
+    number = checks.finite("scale", scale)
+    if checks.flag("causal", causal):
+        if axes is not None:
+            checks.ndim("x", x.shape, 2)
+        if along is not None and along != -1:
+            checks.add(ValueError, "axis", "axis must be the last one with causal", axis)
+    checks.value_or(_hip.existing_stream(name, stream), 0)
+    checks.raise_all()
+    assert along is not None
+    assert number is not None
+    return _on_device(name, x, stream, lambda d, s: (_softmax(d, along, number, bool(causal), s),))[0]
+
+
+# ---- on the device ---------------------------------------------------------------------------------
+
+
+def _on_device(name: str, x: Input, stream: Any, work: Work, device: int | None = None) -> tuple[Any, ...]:
+    """Run on the device of `x`; for NumPy arrays on `device` or the current one, with upload and download."""
+    handle = _hip.stream_handle(name, stream)
+    resident = x if isinstance(x, DeviceArray) else asarray(x, device=device, stream=stream)
+    with error_context(name), _hip.on_device(resident.device):
+        made = work(resident, handle)
+        return made if resident is x else tuple(part.get() for part in made)
+
+
+def _softmax(x: DeviceArray, axis: int, scale: float, causal: bool, stream: int) -> DeviceArray:
+    item, device = x.dtype.itemsize, x.device
+    r = contiguous_rows(x, axis, stream, "softmax")
+    dense = new((r.rows, r.length), x.dtype, device, stream)
+    out = DeviceArray(dense._block, dense.ptr, *r.layout(x.dtype, r.length, r.length * item))
+    kernel = function(device, "softmax")
+    if out.size:
+        shift, sets = share_rows(kernel, r.rows, r.length)
+        r.array._block.begin_read(stream)
+        launch(
+            kernel,
+            sets,
+            stream,
+            src=r.array.ptr,
+            dst=out.ptr,
+            src_pitch=r.row_stride,
+            dst_pitch=r.length * item,
+            rows=r.rows,
+            cols=r.length,
+            matrix_rows=x.shape[-2] if causal else 1,
+            row_shift=shift,
+            scale=scale,
+            causal=causal,
+            type=known_format(x.dtype),
+        )
+    count_call(Call("softmax", "softmax", 0, x.nbytes + out.nbytes))
+    return out
+
+
+# Rows in registers at a time share the weight, and those that follow: so many rows that reading it once
+# more is a small part, and more if there are more workgroups than a GPU has at a time.
+_ROWS_OF_WEIGHT, _WORKGROUPS = 8, 2048
+
+
+def _rms_norm(
+    x: DeviceArray,
+    weight: Input,
+    residual: DeviceArray | None,
+    eps: float,
+    form: Format | None,
+    state: AmaxState | None,
+    stream: int,
+) -> tuple[Any, ...]:
+    device, own = x.device, known_format(x.dtype)
+    total, sum_form = None, own
+    if residual is not None:
+        sum_form = own if residual.dtype == x.dtype else F32
+        total = new(x.shape, sum_form.dtype, device, stream)
+    added = () if total is None else (total,)
+    if x.size == 0:
+        empty = new(x.shape, x.dtype if form is None else F32.dtype, device, stream)
+        return (empty if form is None else _quantized(empty, form, state, stream)), *added
+    r = contiguous_rows(x, -1, stream, "rms_norm")
+    vector = weight if isinstance(weight, DeviceArray) else upload_async(weight, device, stream)
+    values: dict[str, Value] = {"src": r.array.ptr, "src_pitch": r.row_stride, "weight": vector.ptr}
+    reads = [r.array, vector]
+    second = r
+    if residual is not None:
+        second = contiguous_rows(residual, -1, stream, "rms_norm")
+        reads.append(second.array)
+    values |= {"residual": second.array.ptr, "residual_pitch": second.row_stride}
+    values |= {"sum": 0 if total is None else total.ptr, "rows": r.rows, "cols": r.length, "eps": eps}
+    y, rows = _output(r, form, state, stream, values)
+    kernel = function(device, "rms_norm" if form is None else f"rms_norm_{'mx' if form.block else 'fp8'}")
+    for read in reads:
+        read._block.begin_read(stream)
+    shift, sets = share_rows(kernel, rows, r.length)
+    least = -(-_ROWS_OF_WEIGHT // (kernel.threads >> shift))
+    times = max(1, min(sets, max(least, sets // _WORKGROUPS)))
+    formats = own, known_format(second.array.dtype), known_format(vector.dtype), sum_form, form or own
+    values |= {"row_shift": shift, "sets": times, "formats": _packed(kernel, formats, total is not None)}
+    launch(kernel, -(-sets // times), stream, **values)
+    made = y if isinstance(y, DeviceArray) else y.data
+    moved = [*reads, made, *added]
+    count_call(Call("rms_norm", kernel.name, 0, sum(array.nbytes for array in moved)))
+    if state is not None:
+        state._update(y.amax.ptr, stream)
+    return y, *added
+
+
+def _packed(kernel: Function, formats: tuple[Format, ...], has_residual: bool) -> int:
+    """The argument `formats` of the kernel."""
+    codes = [kernel.codes.formats[form.name] for form in formats]
+    return sum(code << 5 * i for i, code in enumerate(codes)) | has_residual << 5 * len(codes)
+
+
+def _quantized(x: DeviceArray, form: Format, state: AmaxState | None, stream: int) -> ScaledArray:
+    """Quantize an array along its last axis."""
+    if form.name in FP8:
+        return quantize_fp8(x, state, format=form.name, stream=stream)
+    if form.name in MXFP8:
+        return quantize_mxfp8(x, format=form.name, stream=stream)
+    if form.name in MXFP6:
+        return quantize_mxfp6(x, format=form.name, stream=stream)
+    return quantize_mxfp4(x, hadamard=False, stream=stream)
+
+
+def _check_out_amax(
+    checks: OperandChecks, state: object, form: Format | None, known: bool, device: int | None
+) -> None:
+    """Check `out_amax`; `known`: the output format is valid, or none; `device`: that of x, if on one."""
+    if state is None:
+        if form is not None and form.block == 0:
+            required = f"out_amax must be given with out_format={form.name!r}"
+            checks.add(ValueError, "amax", required, "None", "AmaxState(value) has a first value")
+    elif not isinstance(state, AmaxState):
+        checks.wrong_type("out_amax", "an AmaxState", state)
+    else:
+        if known and (form is None or form.block):
+            got = "an AmaxState"
+            name = "no out_format" if form is None else f"out_format={form.name!r}"
+            checks.add(ValueError, "amax", f"out_amax must be omitted with {name}", got)
+        if not checks.in_memory("out_amax", state._values):
+            return
+        if not state._primed:
+            checks.add(ValueError, "amax", "out_amax must have a value", "an AmaxState of None")
+        if device is not None:
+            checks.same_device("out_amax", state.device, device, "x")
+
+
+def _output(
+    r: Rows, form: Format | None, state: AmaxState | None, stream: int, values: dict[str, Value]
+) -> tuple[Any, int]:
+    """Allocate y, and add the arguments for it; return y, and how many rows the kernel must cover."""
+    device, x = r.array.device, r.array
+    if form is None:
+        y = new(r.shape, x.dtype, device, stream)
+        values["dst"] = y.ptr
+        return y, r.rows
+    if form.block:
+        made, (data, scale, ordered) = MxArray.of(r, form, False, None).allocate(device, stream)
+        values |= {"dst": data, "scale": scale, "gemm_scale": ordered, "rule": default_rule(form)}
+        return made, round_up(r.rows, CHUNK_BYTES) if ordered else r.rows
+    assert state is not None
+    item, width = F32.itemsize, round_up(r.length, CHUNK_BYTES)
+    data_bytes = r.rows * width
+    block = _hip.allocate(data_bytes + 2 * item, device, stream)
+    own = block.ptr + data_bytes
+    scale = own + item
+    _hip.clear(own, item, stream)
+    state._values._block.begin_read(stream)
+    values |= {"dst": block.ptr, "amax": state._values.ptr, "scale": scale, "next": own, "amax_eps": 1e-8}
+    small = (), (), F32.dtype
+    return ScaledArray._make(
+        DeviceArray(block, block.ptr, *r.layout(form.dtype, r.length, width), padded=True),
+        DeviceArray(block, scale, *small),
+        form,
+        -1,
+        r.shape,
+        amax=DeviceArray(block, own, *small),
+    ), r.rows

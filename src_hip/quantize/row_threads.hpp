@@ -1,0 +1,56 @@
+// Whole rows in registers: how the threads of a workgroup share them, and reductions over a row.
+#pragma once
+
+#include "common/hip_device.hpp"
+#include "common/lane_reduce.hpp"
+#include "common/types.hpp"
+#include "quantize/load_row.hpp"
+
+namespace hipgemm {
+
+// A row has 2^shift threads, 16 or more. A thread has kSteps chunks of 8 values, the chunks of a
+// step one after the other. A longer row is several blocks of so many values, which are loaded once
+// more for a second pass. Sums depend on nothing but the row's length and values.
+template <u32 kThreads>
+struct RowThreads {
+  static constexpr u32 kSteps = 4, kChunk = 8, kGroup = 16;
+  using Lds = f32[kThreads / kGroup];
+  u32 shift;
+
+  HIPGEMM_DEVICE u32 rows() const { return kThreads >> opaque_uniform(shift); }
+  HIPGEMM_DEVICE u32 row() const { return opaque(thread_index()) >> shift; }
+  HIPGEMM_DEVICE u32 blocks(u32 length) const {
+    const u32 block = (kSteps * kChunk) << shift;
+    return larger(1, length / block + (length % block != 0));
+  }
+  // The first value of a step of a block.
+  HIPGEMM_DEVICE u32 first(u32 block, u32 step) const {
+    const u32 by = opaque_uniform(shift), index = opaque(thread_index()) & ((1u << by) - 1);
+    return (((block * kSteps + step) << by) + index) * kChunk;
+  }
+
+  // Of all values x of a row; all threads of the workgroup take part.
+  template <class Combine>
+  HIPGEMM_DEVICE f32 reduce(f32 x, f32 identity, Lds& lds, Combine combine) const {
+    x = reduce_lanes<kGroup>(x, combine);
+    const u32 lane = opaque(thread_index()) % kGroup,
+              groups = (1u << opaque_uniform(shift)) / kGroup;
+    const u32 mine = row() * groups;
+    sync_workgroup();  // what the last reduction left was read
+    if (lane == 0) lds[thread_index() / kGroup] = x;
+    sync_workgroup();
+    x = lane < groups ? lds[mine + lane] : identity;
+    static_assert(kThreads / kGroup <= 2 * kGroup, "");
+    if (groups > kGroup) x = combine(x, lds[mine + kGroup + lane]);
+    return reduce_lanes<kGroup>(x, combine);
+  }
+  HIPGEMM_DEVICE f32 sum(f32 x, Lds& lds) const {
+    return reduce(x, 0.0f, lds, [](f32 a, f32 b) HIPGEMM_INLINE { return a + b; });
+  }
+  HIPGEMM_DEVICE f32 max(f32 x, Lds& lds) const {
+    return reduce(x, -__builtin_inff(), lds,
+                  [](f32 a, f32 b) HIPGEMM_INLINE { return __builtin_fmaxf(a, b); });
+  }
+};
+
+}  // namespace hipgemm
