@@ -83,9 +83,10 @@ def rms_norm(
     Examples
     --------
     >>> import hipgemm as hg
+    >>> import numpy as np
     >>> x = np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)
     >>> hg.rms_norm(x, np.array([5.0, 10.0], np.float32), eps=0.5).round(4)
-    array([[ 4.1603, 11.0940],
+    array([[ 4.1603, 11.094 ],
            [ 0.    ,  0.    ]], dtype=float32)
     >>> y, total = hg.rms_norm(x, np.ones(2, np.float32), residual=x)
     >>> total
@@ -167,6 +168,7 @@ def softmax(x: Input, *, axis: int = -1, scale: float = 1.0, causal: bool = Fals
     Examples
     --------
     >>> import hipgemm as hg
+    >>> import numpy as np
     >>> hg.softmax(np.zeros((2, 2), np.float32), causal=True)
     array([[1. , 0. ],
            [0.5, 0.5]], dtype=float32)
