@@ -8,7 +8,8 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   static __shared__ __attribute__((aligned(1024))) u8 lds[4096];
   LdsByte* const stage = (LdsByte*)lds;
   const u32 thread = __builtin_amdgcn_workitem_id_x(), group = __builtin_amdgcn_workgroup_id_x();
-  const u32 groups = *(Constant<u32>*)__builtin_amdgcn_implicitarg_ptr();
+  const u32 groups = *(Constant<u32>*)__builtin_amdgcn_implicitarg_ptr() +
+                     __builtin_ctz(*(Constant<u32>*)__builtin_amdgcn_kernarg_segment_ptr());
 
   // Memory: raw buffers, DMA into LDS, transposing reads.
   const __amdgpu_buffer_rsrc_t from =

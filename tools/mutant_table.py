@@ -138,9 +138,9 @@ KERNELS = (
     ),
     Mutant(
         "kernel-store-mask",
-        "src_hip/gemm",
-        "vector_column(v) + kVector <= area_.columns",
-        "vector_column(v) < area_.columns",
+        "src_hip/gemm/finish_rows.hpp",
+        "&& count >= kFinished",
+        "&& count >= 1",
         (f"{KERNEL_TESTS}.py::test_rows_of_c_at_any_alignment[bf16-gemm_bf16_nt_64x64x64]",),
         ("gemm_bf16_nt_64x64x64",),
     ),

@@ -62,6 +62,13 @@ class GluActivation(Activation):
     """A function of gate and up."""
 
 
+class Glu(NamedTuple):
+    """Which columns are gate and up."""
+
+    name: str
+    code: str
+
+
 class Pair(NamedTuple):
     """The formats of two operands."""
 
@@ -234,17 +241,22 @@ def read_formats() -> FormatTables:
     return FormatTables(elements, {row.name: row for row in formats}, rules)
 
 
-def read_activations() -> list[Activation]:
-    """Read activations.def."""
+def _activation_table() -> Table:
     path = SOURCE / "common" / "activations.def"
-    table = Table(path.name, path.read_text(), (Activation, GluActivation))
+    return Table(path.name, path.read_text(), (Activation, GluActivation, Glu))
+
+
+def read_activations() -> list[Activation]:
+    """The activations of activations.def."""
+    table = _activation_table()
     return [*table.rows(Activation), *table.rows(GluActivation)]
 
 
 def read_codes() -> dict[str, dict[str, int]]:
-    """The manifest's codes of formats, scale rules and activations."""
+    """The manifest's codes of formats, scale rules, activations and GLUs."""
     activations = {row.name: int(row.code) for row in read_activations()}
-    return {**read_formats().codes(), "activations": activations}
+    glus = {row.name: int(row.code) for row in _activation_table().rows(Glu)}
+    return {**read_formats().codes(), "activations": activations, "glus": glus}
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from instances import Instance, is_gemm, unit_source
 from toolchain import BuildError, Toolchain, assembler_flags, hip_flags
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
-LAYOUT = "1"  # version of the files in the cache; to be changed with their contents
+LAYOUT = "2"  # version of the files in the cache; to be changed with their contents
 KEPT_SECONDS = 24 * 3600  # that a unit stays in the cache after its last use
 
 
@@ -156,7 +156,7 @@ class Compiler:
             flags = (f"-I{here}", *unit.flags, *passed_on)
             self._tools.compile(self._source, unit.arch, made, *flags)
             files = [name for name in read_files(read.read_text()) if not name.startswith(here)]
-            self._keep(unit, made.read_text(), files, folder)
+            self._keep(unit, share_functions(made.read_text()), files, folder)
 
     def _derive(self, unit: Unit) -> None:
         assert unit.like is not None
@@ -194,8 +194,13 @@ def renamed(assembly: str, unit: Unit, into: Unit) -> str:
     ((start, old),) = {instance.named for instance in unit.instances}
     ((_, new),) = {instance.named for instance in into.instances}
     lines = assembly.splitlines(keepends=True)
+    kernels = {instance.kernel["name"] for instance in unit.instances}
+    in_kernel = False  # not in a function that kernels share, which serves any format
     for i, line in enumerate(lines):
-        if line.startswith(f"\t{start}"):
+        label = re.match(r"(\w+):", line)
+        if label:
+            in_kernel = label[1] in kernels
+        if in_kernel and line.startswith(f"\t{start}"):
             if line.count(old) != 1:
                 raise BuildError(f"{unit.name}: an instruction does not name the formats by {old}: {line}")
             lines[i] = line.replace(old, new)
@@ -203,6 +208,36 @@ def renamed(assembly: str, unit: Unit, into: Unit) -> str:
     for before, after in zip(unit.instances, into.instances, strict=True):
         text = text.replace(before.kernel["name"], after.kernel["name"])
     return text
+
+
+FUNCTION = re.compile(
+    r"^\t\.p2align\t2 +; -- Begin function (\w+)\n(.*?^\t\.size\t\1,.*?\n)", re.MULTILINE | re.DOTALL
+)
+
+
+def share_functions(assembly: str) -> str:
+    """Name functions that are not kernels after their code, and give each a group of its own.
+
+    Then a linker keeps one copy of those that several units have.
+    """
+    names = {}
+    for name, code in FUNCTION.findall(assembly):
+        plain = re.sub(r"\.(LBB|Lfunc_end)\d+", r".\1", re.sub(r" *;.*", "", code)).replace(name, "")
+        named = re.sub(r"\W|\d", "", name)[-40:]
+        names[name] = f"shared_{hashlib.sha256(plain.encode()).hexdigest()[:16]}_{named}"
+
+    def grouped(found: re.Match[str]) -> str:
+        name, code = found.groups()
+        made = names[name]
+        group = (
+            f'\t.section\t.text.{made},"axG",@progbits,{made},comdat\n\t.globl\t{made}\n\t.hidden\t{made}\n'
+        )
+        return f"{group}\t.p2align\t2\n{code}\t.text\n"
+
+    assembly = FUNCTION.sub(grouped, assembly)
+    for name, made in names.items():
+        assembly = assembly.replace(name, made)
+    return assembly
 
 
 def without_comments(text: str) -> str:

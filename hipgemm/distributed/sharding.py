@@ -21,7 +21,7 @@ from ..formats.operand import Operand
 from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks
 from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
-from ..kernels.launch import NO_SCALES, BoundLaunch, bind_tiles
+from ..kernels.launch import NO_SCALES, NO_STAGES, BoundLaunch, bind_tiles
 from ..products.matmul import matmul
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
@@ -507,7 +507,14 @@ def _reduction(
     per_row: tuple[bool, bool],  # whether a and b have a scale per row, and per column
 ) -> BoundLaunch:
     plane = 4 * rows * columns
-    unused: dict[str, Any] = {**NO_SCALES, "alpha_ptr": 0, "c_outer": 0, "c_inner": 0}
+    unused: dict[str, Any] = {
+        **NO_SCALES,
+        **NO_STAGES,
+        "alpha_ptr": 0,
+        "row_end": 0,
+        "c_outer": 0,
+        "c_inner": 0,
+    }
     steps = {"a_scale_step": int(per_row[0]), "b_scale_step": int(per_row[1])}
     found = bind_tiles(
         device,

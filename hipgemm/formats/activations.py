@@ -97,3 +97,4 @@ def _swiglu_oss_derivatives(gate: Floats, up: Floats) -> tuple[Floats, Floats]:
 
 
 GLU_ACTIVATIONS = {"swiglu_oss": GluActivation(_swiglu_oss, _swiglu_oss_derivatives)}
+GLUS = ("interleaved", "halves")  # which columns are gate and up

@@ -130,10 +130,10 @@ class Checks:
             required = f"{name} on a device must be contiguous"
             self.add(ValueError, "stride", required, f"strides={x.strides}")
 
-    def writeable(self, x: object) -> None:
-        """Check that `out` is not read-only."""
+    def writeable(self, x: object, name: str = "out") -> None:
+        """Check that an output is not read-only."""
         if (not x.flags.writeable) if isinstance(x, np.ndarray) else getattr(x, "readonly", False):
-            self.add(ValueError, "readonly", "out must be writeable", "a read-only array")
+            self.add(ValueError, "readonly", f"{name} must be writeable", "a read-only array")
 
     def no_groups(self, name: str, q: Any) -> None:
         """Check that a ScaledArray has no groups."""

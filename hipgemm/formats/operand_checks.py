@@ -14,6 +14,7 @@ from .checks import FP8_BLOCKS, Checks, python_number
 from .elements import BF16, BLOCK_SIDE, F16, F32, QUANTIZED, Format, fnuz_hint, void_hint
 from .operand import Operand, bytes_of, operand_of, overlap, overlaps_itself
 from .scaled import ScaledArray
+from .strides import rows_contiguous
 
 INPUTS = (BF16, F16)
 OUTPUTS = (BF16, F16, F32)
@@ -138,14 +139,29 @@ class OperandChecks(Checks):
             self.add(ValueError, "shape", required, got, shapes_named(("a", "b"), a, b))
             return None
 
-    def vector(self, name: str, x: object, formats: tuple[Format, ...], columns: int | None) -> Format | None:
-        """Check a per-column argument."""
+    def vector(
+        self,
+        name: str,
+        x: object,
+        formats: tuple[Format, ...],
+        columns: int | None,
+        groups: int | None = None,
+    ) -> Format | None:
+        """Check a per-column argument, or (groups, columns)."""
         array = None if x is None else self.array(name, x)
         if array is None:
             return None
         shape = array.shape
         form = self.dtype(f"{name}.dtype", array.dtype, formats)
-        if len(shape) != 1 or (columns is not None and shape[0] != columns):
+        if groups is not None and columns is not None:
+            if shape != (groups, columns):
+                self.add(ValueError, "shape", f"{name}.shape must be (G, N)={groups, columns}", shape)
+            elif isinstance(array, Resident) and not rows_contiguous(
+                shape, array.strides, array.dtype.itemsize
+            ):
+                required = f"{name} on a device must have contiguous rows"
+                self.add(ValueError, "stride", required, f"strides={array.strides}")
+        elif len(shape) != 1 or (columns is not None and shape[0] != columns):
             want = "(N,)" if columns is None else f"(N,)=({columns},)"
             self.add(ValueError, "shape", f"{name}.shape must be {want}", shape)
         elif isinstance(array, Resident):
@@ -193,9 +209,14 @@ class OperandChecks(Checks):
         if overlaps_itself(operand):
             got = f"shape {operand.shape}, strides {operand.strides}"
             self.add(ValueError, "overlap", "out must not overlap itself", got)
-        for name, x in inputs.items():
+        self.disjoint("out", operand, **inputs)
+
+    def disjoint(self, written: str, operand: Operand, **others: Operand | None) -> None:
+        """Check that an array that is written overlaps no other."""
+        for name, x in others.items():
             if x is not None and x.device == operand.device and overlap(operand, x):
-                self.add(ValueError, "overlap", f"out must not overlap {name}", "arrays that share memory")
+                required = f"{written} must not overlap {name}"
+                self.add(ValueError, "overlap", required, "arrays that share memory")
 
 
 def shapes_named(named: tuple[str, str], a: tuple[int, ...], b: tuple[int, ...]) -> str:

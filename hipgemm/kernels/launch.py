@@ -21,12 +21,24 @@ from ..runtime.tally import Call
 from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
 from .scale_layout import gemm_scale_bytes, gemm_scale_step
 
-Value = float | Format | str  # of an argument; a str is a scale rule
+Value = float | Format | str  # of an argument; a str is a scale rule, an activation or a GLU
 
 # The scale arguments of a product without scales.
 NO_SCALES: dict[str, Value] = {
     f"{side}_scale{what}": 0 for side in "ab" for what in ("", "_step", "_outer", "_inner")
 }
+
+# The arguments of the stages that follow a product: addresses, and the others. All are 0 if there are none.
+STAGE_POINTERS = ("aux", "residual", "out_scale", "out_amax", "next_amax")
+NO_STAGES: dict[str, Value] = dict.fromkeys(
+    (
+        *STAGE_POINTERS,
+        *("ldaux", "aux_outer", "aux_inner", "ldresidual", "residual_outer", "residual_inner", "out_pitch"),
+        *("out_scale_row", "out_scale_block", "out_scale_outer", "out_scale_inner", "staged"),
+        *("activation", "glu", "aux_type", "residual_type", "accumulate", "scale_rule", "eps"),
+    ),
+    0,
+)
 
 # The arguments with which those of a product begin.
 POINTERS = ("a", "b", "c", "alpha_ptr", "col_scale", "bias")
@@ -78,7 +90,7 @@ class Function:
     def _number(self, value: Value) -> float:
         if isinstance(value, Format):
             return self.codes.formats[value.name]
-        return self.codes.scale_rules[value] if isinstance(value, str) else value
+        return self.codes.of(value) if isinstance(value, str) else value
 
     def _mismatch(self, what: str) -> KernelNotFoundError:
         return KernelNotFoundError(

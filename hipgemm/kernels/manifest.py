@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import KernelNotFoundError
-from ..formats.activations import ACTIVATIONS, GLU_ACTIVATIONS
+from ..formats.activations import ACTIVATIONS, GLU_ACTIVATIONS, GLUS
 from ..formats.elements import FORMATS, QUANTIZED, SCALE_RULES, named_format
 
 KERNEL_DIR = Path(__file__).parent
@@ -74,11 +74,16 @@ _KERNEL_FIELDS = [field.name for field in fields(Kernel)]
 
 @dataclass(frozen=True)
 class Codes:
-    """The kernels' enumeration of formats, scale rules and activations, by name."""
+    """The kernels' enumerations, by name."""
 
     formats: Mapping[str, int]
     scale_rules: Mapping[str, int]
     activations: Mapping[str, int]
+    glus: Mapping[str, int]
+
+    def of(self, name: str) -> int:
+        """The code of a name that is not a format's."""
+        return next(codes[name] for codes in (self.scale_rules, self.activations, self.glus) if name in codes)
 
     @property
     def missing(self) -> list[str]:
@@ -87,6 +92,7 @@ class Codes:
             ((*FORMATS, *QUANTIZED), self.formats),
             (SCALE_RULES, self.scale_rules),
             ((*ACTIVATIONS, *GLU_ACTIVATIONS), self.activations),
+            (GLUS, self.glus),
         )
         return [name for names, codes in wanted for name in names if name not in codes]
 

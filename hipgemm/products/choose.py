@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..config import config
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement
+from ..formats.elements import F32
 from ..formats.groups import group_slots
 from ..formats.operand import Operand
 from ..formats.strides import padded_pitch
@@ -191,6 +192,18 @@ class Choice:
     by_group: bool = False  # one product for each group
 
     @property
+    def apart(self) -> str:
+        """Why a second kernel applies the stages; empty if the product's kernel does, or there are none."""
+        stages = self.problem.stages
+        if not self.problem.staged:
+            return ""
+        if self.kernel.op == PLAIN:
+            return "the plain kernel has no stages"
+        if self.cost.splits > 1:
+            return f"K is split into {self.cost.splits} parts"
+        return "glu='halves' takes columns of two tiles" if stages and stages.glu == "halves" else ""
+
+    @property
     def names(self) -> tuple[str, str]:
         """The names of the kernel's first and second operand in messages."""
         first, second = self.problem.op.operands
@@ -226,13 +239,18 @@ def _choice(p: Problem, kernel: Kernel, swapped: bool = False) -> Choice:
                 clocks += copy_clocks(size, size, kernel.arch)
             if (reason := scales_reason(x, kernel, side)) is not None:
                 scales.append((f"{name}.scale", reason))
+    if kernel.op != PLAIN or p.staged:
         out_reason = out_copy_reason(p, kernel)
     if out_reason is not None:
         found.append(("out", out_reason))
         size = math.prod(p.out.shape) * p.out.format.itemsize
         clocks += copy_clocks(size, size, kernel.arch)
     cost = estimate(_product(p), kernel)
-    return Choice(kernel, p, swapped, (*scales, *sorted(found)), cost, clocks)
+    choice = Choice(kernel, p, swapped, (*scales, *sorted(found)), cost, clocks)
+    if not choice.apart or cost.splits > 1:
+        return choice
+    sums = p.batches * p.m * p.n * F32.itemsize  # that one kernel writes, and another reads
+    return replace(choice, copy_clocks=clocks + copy_clocks(sums, sums, kernel.arch))
 
 
 def _product(p: Problem) -> Product:
@@ -251,7 +269,7 @@ def _needs_copy(choice: Choice) -> bool:
 
 def _orientations(p: Problem) -> list[tuple[Problem, bool]]:
     """The product, its transpose, or both: those whose output has contiguous rows."""
-    if p.op.ragged or p.col_scale or p.bias is not None:
+    if p.op.ragged or p.col_scale or p.bias is not None or p.staged:
         return [(p, False)]
     ways = [(p, False), (p.transposed, True)]
     return [(q, swapped) for q, swapped in ways if q.out and q.out.rows_contiguous] or ways[:1]
@@ -426,6 +444,9 @@ class Support:
         The number of parts that K would be split into (split-K); a second kernel adds them.
     why : tuple of Reason
         Why no faster kernel would run, if the plain kernel would.
+    apart : str
+        Why a second kernel, split_reduce, would apply what follows the bias. Empty if the kernel itself
+        would, or if there is nothing.
     not_built : tuple of str
         Tiles whose kernels, which may be faster, were left out by ``make demo``.
     """
@@ -437,6 +458,7 @@ class Support:
     splits: int = 1
     why: tuple[Reason, ...] = ()
     not_built: tuple[str, ...] = ()
+    apart: str = ""
 
     @classmethod
     def of(cls, p: Problem, found: Sequence[Choice]) -> Support:
@@ -446,7 +468,7 @@ class Support:
         costs = tuple(choice.cost for choice in found)
         built = None if config.kernel else load_manifest().get(best.kernel.arch)
         tiles = built.left_out_tiles if built else ()
-        return cls(best.kernel.name, (), copies, costs, best.cost.splits, best.why, tiles)
+        return cls(best.kernel.name, (), copies, costs, best.cost.splits, best.why, tiles, best.apart)
 
     def __bool__(self) -> bool:
         return self.kernel is not None
@@ -462,6 +484,7 @@ class Support:
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
         lines = [f"yes: {self.kernel}{parts}"]
         lines += [f"  copies {text}" for text in self.copies]
+        lines += [f"  split_reduce applies what follows the bias: {self.apart}"] if self.apart else []
         lines += [f"  no faster kernel: {reason}" for reason in self.why]
         if self.not_built:
             lines.append(f"  not built, may be faster: tiles {', '.join(self.not_built)}; run: {MAKE_LINE}")

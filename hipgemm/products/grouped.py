@@ -8,6 +8,7 @@ import numpy as np  # noqa: F401  (in examples)
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray
+from ..quantize.amax import AmaxState
 from .operation import GROUPED_MATMUL, GROUPED_WGRAD
 from .run import run
 
@@ -22,12 +23,23 @@ def grouped_matmul(
     out: Any = None,
     *,
     dtype: npt.DTypeLike | None = None,
+    alpha: float | DeviceArray = 1.0,
+    col_scale: Host | DeviceArray | None = None,
+    bias: Host | DeviceArray | None = None,
+    accumulate: bool = False,
+    residual: Host | DeviceArray | None = None,
+    activation: str | None = None,
+    glu: str | None = None,
+    aux: Host | DeviceArray | None = None,
+    out_format: str | None = None,
+    out_scaling: str | None = None,
+    out_amax: AmaxState | None = None,
     stream: Any = None,
 ) -> Any:
     """Multiply each group of rows by its own matrix: ``out[o[g]:o[g+1]] = x[o[g]:o[g+1]] @ w[g]``.
 
     One launch serves all groups. Offsets on the device are not copied to the host. Sums are accumulated in
-    float32, and the result is rounded once.
+    float32, and the result is rounded once. What may follow the product is as in `matmul`.
 
     Parameters
     ----------
@@ -44,14 +56,19 @@ def grouped_matmul(
         The destination (M, N), on the device of `x`. It must not overlap an input.
     dtype : dtype, optional
         bfloat16 (the default; float16 for such inputs), float16 or float32.
+    alpha, col_scale, accumulate, residual, activation, glu, aux, out_format, out_scaling, out_amax
+        As for `matmul`. Rows from the last offset on stay what they are with `accumulate`; `aux` is not
+        written there.
+    bias : array (N,) or (G, N), optional
+        Of all groups, or of each.
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
-    numpy.ndarray or DeviceArray
-        (M, N), of the same kind as the inputs. A DeviceArray is returned before the work is complete; `get`
-        waits.
+    numpy.ndarray, DeviceArray or ScaledArray
+        (M, N), or (M, N/2) with `glu`; of the same kind as the inputs. A DeviceArray is returned before the
+        work is complete; `get` waits.
 
     Raises
     ------
@@ -74,7 +91,12 @@ def grouped_matmul(
            [13., 17., 21.],
            [ 0.,  0.,  0.]], dtype=float32)
     """
-    return run(GROUPED_MATMUL, x, w, out, dtype, offsets=group_offsets, stream=stream)
+    stages: tuple[Any, ...] | None = None
+    ordinary = residual is None and activation is None and glu is None and aux is None
+    if not ordinary or out_format is not None or out_scaling is not None or out_amax is not None:
+        stages = residual, activation, glu, aux, out_format, out_scaling, out_amax
+    more: dict[str, Any] = {"offsets": group_offsets, "accumulate": accumulate, "stages": stages}
+    return run(GROUPED_MATMUL, x, w, out, dtype, alpha, col_scale, bias, stream, **more)
 
 
 def grouped_wgrad(

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..formats.elements import Format
 from ..formats.operand import Operand
 from ..formats.strides import contiguous_strides, merge, padded_pitch
 from .problem import Problem
+from .stages import Stages
 
 Axes = tuple[int, ...]
 
@@ -99,15 +101,22 @@ def on_device(p: Problem) -> Problem:
     a, b = (uploaded(x, p.k) for x in (p.a, p.b))
     out = p.out
     if out is None or out.device is None:
-        strides = contiguous_strides(p.shape, p.out_format.itemsize)
-        out = Operand(p.shape, strides, p.out_format, 0, p.device or 0)
+        shape, strides = p.shape, contiguous_strides(p.shape, p.out_format.itemsize)
+        if p.stages and p.stages.quantized:
+            shape = (*shape[:-1], p.out_format.packed_bytes(p.columns))
+            strides = quantized_strides(p.shape, p.out_format)
+        out = Operand(shape, strides, p.out_format, 0, p.device or 0)
+    stages = _uploaded_stages(p.stages)
     if p.op.ragged:
-        return replace(p, a=a, b=b, out=out)
+        return replace(p, a=a, b=b, out=out, stages=stages)
+    views = [stages.aux, stages.residual] if stages else [None, None]
     parts = [a.strides, b.strides, out.strides, _scale_strides(a), _scale_strides(b)]
+    parts += [(0,) * len(out.strides) if x is None else x.strides for x in views]
     batch, levels = merge(p.batch, *(steps[:-2] for steps in parts))
     steps = [list(level) for level in levels]
     rows, m = [part[-2] for part in parts], p.m
-    moving = (0, 2, 3)  # a, out and the scales of a
+    moving = [0, 2, 3]  # a, out and the scales of a; aux and residual
+    moving += [i for i, x in zip((5, 6), views, strict=True) if x is not None]
     while batch and m * batch[-1] < 2**31 and not (steps[1][-1] or steps[4][-1]):
         if a.format.block and len(batch) > 1:
             break  # blocked scales are reordered for all rows at once, or for each product
@@ -128,14 +137,39 @@ def on_device(p: Problem) -> Problem:
             return made
         return replace(made, scale_strides=(*steps[scales], rows[scales], parts[scales][-1]))
 
+    if stages:
+        aux, residual = (
+            None if x is None else part(x, i, (m, x.shape[-1])) for i, x in zip((5, 6), views, strict=True)
+        )
+        stages = replace(stages, aux=aux, residual=residual)
     return replace(
         p,
         m=m,
         a=part(a, 0, (m, a.shape[-1]), 3),
         b=part(b, 1, (b.shape[-2], b.shape[-1]), 4),
-        out=part(out, 2, (m, p.n)),
+        out=part(out, 2, (m, out.shape[-1])),
         batch=batch,
+        stages=stages,
     )
+
+
+def quantized_strides(shape: Axes, form: Format) -> Axes:
+    """Strides of a quantized result in bytes: rows padded to 16 bytes."""
+    pitch = padded_pitch(form.packed_bytes(shape[-1]), 1)
+    return (*contiguous_strides(shape[:-1], pitch), 1)
+
+
+def _uploaded_stages(stages: Stages | None) -> Stages | None:
+    """The stages with aux and residual as they will be on a device."""
+    if stages is None:
+        return None
+
+    def view(x: Operand | None) -> Operand | None:
+        if x is None or x.device is not None:
+            return x
+        return replace(x, strides=contiguous_strides(x.shape, x.format.itemsize), address=0, device=0)
+
+    return replace(stages, aux=view(stages.aux), residual=view(stages.residual))
 
 
 def _scale_strides(x: Operand) -> Axes:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray
 from ..formats.scaled import ScaledArray
+from ..quantize.amax import AmaxState
 from .operation import MATMUL
 from .run import run
 
@@ -27,7 +28,19 @@ class _Options(TypedDict, total=False):
     alpha: Number
     col_scale: Vector | None
     bias: Vector | None
+    accumulate: bool
+    residual: Vector | None
+    activation: str | None
+    glu: str | None
+    aux: Vector | None
     stream: Any
+
+
+class _QuantizedOptions(_Options, total=False):
+    """Those of a quantized result."""
+
+    out_scaling: str | None
+    out_amax: AmaxState | None
 
 
 @overload
@@ -67,11 +80,20 @@ def matmul(
     alpha: Number = 1.0,
     col_scale: Vector | None = None,
     bias: Vector | None = None,
+    accumulate: bool = False,
+    residual: Vector | None = None,
+    activation: str | None = None,
+    glu: str | None = None,
+    aux: Vector | None = None,
+    out_format: str | None = None,
+    out_scaling: str | None = None,
+    out_amax: AmaxState | None = None,
     stream: Any = None,
 ) -> Any:
-    """Multiply matrices: ``out = (a @ b) * alpha * col_scale + bias``.
+    """Multiply matrices: ``out = (a @ b) * alpha * col_scale + bias``, and what a layer does with that.
 
-    Sums are accumulated in float32, and the result is rounded once.
+    Sums are accumulated in float32, and the result is rounded once. With ``t`` for the result above, `aux`
+    gets ``t``, and the result is ``activation(t) + residual``, plus what `out` held with `accumulate`.
 
     Parameters
     ----------
@@ -91,13 +113,33 @@ def matmul(
         A factor per column, on the host or the device.
     bias : array (N,), optional
         Added last; bfloat16, float16 or float32, on the host or the device.
+    accumulate : bool
+        Add to the values in `out`, in float32 before rounding.
+    residual : array (.., M, N), optional
+        Added after the activation; bfloat16, float16 or float32. It may be `out` itself.
+    activation : str, optional
+        ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``.
+    glu : str, optional
+        The columns of ``t`` are gates and ups in turn (``"interleaved"``), or the gates come first
+        (``"halves"``): the result is ``activation(gate) * up``, and has N/2 columns. With a GLU, `activation`
+        may also be ``"swiglu_oss"``, the clamped one of gpt-oss.
+    aux : array (.., M, N), optional
+        Gets ``t`` rounded to its type: bfloat16, float16 or float32.
+    out_format : str, optional
+        Quantize the result to this format, from its float32 values: ``"fp8_e4m3"``, ``"fp8_e5m2"``, or an MX
+        format in blocks along N.
+    out_scaling : str, optional
+        The rule of an MX format's scales, with the quantizer's default.
+    out_amax : AmaxState, optional
+        For fp8: scales by its `current`, and collects the amax of the result as `quantize_fp8` does.
     stream : int or object with int(), optional
         The stream to work on.
 
     Returns
     -------
-    numpy.ndarray or DeviceArray
-        Of the same kind as the inputs. A DeviceArray is returned before the work is complete; `get` waits.
+    numpy.ndarray, DeviceArray or ScaledArray
+        Of the same kind as the inputs; a ScaledArray with `out_format`. A DeviceArray is returned before the
+        work is complete; `get` waits.
 
     Raises
     ------
@@ -127,6 +169,10 @@ def matmul(
     it is slow; `usage` and `can_use` give the reason. HIPGEMM_KERNEL selects one kernel by its name, or the
     plain kernel by ``plain``.
 
+    What follows the bias is applied by the kernel of the product while the result is on the chip; or by a
+    second kernel, ``split_reduce``, from float32 values, if K is split, with ``glu="halves"`` and after the
+    plain kernel. `can_use` says so. The functions are accurate to 4 units in the last place of float32.
+
     To sum over the batch too, as for weight gradients, flatten both operands:
     ``dy.reshape(-1, N).T @ x.reshape(-1, K)``.
 
@@ -145,7 +191,17 @@ def matmul(
     >>> hg.matmul(x, hg.quantize_mxfp6(w).T, dtype=np.float32)
     array([[6., 6., 6., 6.],
            [6., 6., 6., 6.]], dtype=float32)
+    >>> hg.matmul(x, w.T, activation="silu", glu="interleaved", dtype=np.float32).shape
+    (2, 2)
+    >>> hg.matmul(x, w.T, out_format="mxfp8_e4m3").format
+    'mxfp8_e4m3'
     >>> hg.matmul(hg.zeros((5, 2, 3), np.float16), hg.zeros((3, 4), np.float16))
     DeviceArray(shape=(5, 2, 4), dtype=float16, device=0)
     """
-    return run(MATMUL, a, b, out, dtype, alpha, col_scale, bias, stream)
+    stages: tuple[Any, ...] | None = None
+    ordinary = residual is None and activation is None and glu is None and aux is None
+    if not ordinary or out_format is not None or out_scaling is not None or out_amax is not None:
+        stages = residual, activation, glu, aux, out_format, out_scaling, out_amax
+    if accumulate is False and stages is None:
+        return run(MATMUL, a, b, out, dtype, alpha, col_scale, bias, stream)
+    return run(MATMUL, a, b, out, dtype, alpha, col_scale, bias, stream, accumulate=accumulate, stages=stages)

@@ -43,6 +43,18 @@ class Arguments(NamedTuple):
     offsets: Any = None
     recipe: Any = None
     accumulate: Any = False
+    residual: Any = None
+    activation: Any = None
+    glu: Any = None
+    aux: Any = None
+    out_format: Any = None
+    out_scaling: Any = None
+    out_amax: Any = None
+
+    @property
+    def stages(self) -> tuple[Any, ...]:
+        """What follows the bias, but for `accumulate`."""
+        return self[10:]
 
     @classmethod
     def named(cls, op: Operation, given: Mapping[str, Any]) -> Arguments:

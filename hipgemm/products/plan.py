@@ -11,12 +11,15 @@ import numpy as np
 
 from ..array.device_array import DeviceArray
 from ..array.rows import round_up
-from ..formats.elements import BLOCK, F32
+from ..formats.elements import BLOCK, F32, Format
 from ..formats.operand import Operand
+from ..formats.scaled import ScaledArray
 from ..formats.strides import byte_range, contiguous_strides, merge
 from ..kernels.launch import (
     NO_SCALES,
+    NO_STAGES,
     POINTERS,
+    STAGE_POINTERS,
     BoundLaunch,
     Function,
     Value,
@@ -35,6 +38,7 @@ from ..kernels.scale_layout import (
     group_scale_step,
     scale_order,
 )
+from ..quantize.plan import MxArray
 from ..runtime import device_errors, hip
 from ..runtime.tally import Call
 from .choose import (
@@ -49,9 +53,10 @@ from .choose import (
     tiles,
     workgroups,
 )
-from .layout import Batch, Copy, copy_to_rows, own_axes, spread
+from .layout import Batch, Copy, copy_to_rows, own_axes, quantized_strides, spread
 from .operation import Operation
 from .problem import Problem
+from .stages import OUT_EPS, Stages
 
 Axes = tuple[int, ...]
 Values = dict[str, Value]
@@ -108,8 +113,13 @@ class Plan:
     direct: tuple[BoundLaunch, Call] | None = None  # the launch if there is nothing else to do
     starts: tuple[Axes, ...] = ()  # offsets of a, b, out and scales for each launch; empty for one launch
     out_copy: Copy | None = None
-    reduce: BoundLaunch | None = None  # adds the parts of K
+    reduce: BoundLaunch | None = None  # adds the parts of K, and applies stages
     workspace: int = 0
+    applied: bool = False  # if there is `reduce`: the product's own kernel has applied alpha and vectors
+    inner_scales: bool = False  # .. and scales
+    result: MxArray | Fp8Result | None = None  # a quantized result
+    staged: bool = False  # there are stages, whose addresses a launch takes
+    given_vectors: bool = False  # a product of groups has more than alpha before its stages
     rows: int = 0  # that groups divide
     reads: bool = True  # for groups: whether the operands are read
     quantizes: bool = False  # quantize the operands by groups first
@@ -124,7 +134,7 @@ class Plan:
 def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
     """Make the plan of the first choice."""
     choice = choices[0]
-    q, kernel = choice.problem, choice.kernel
+    kernel = choice.kernel
     given = p.given or (p.a, p.b)
     spans = [byte_range(x.shape, x.strides, x.format.itemsize, 0) for x in given]
     spans.append(
@@ -143,6 +153,10 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
         "rows": p.k if p.op.ragged == "k" else p.m,
         "quantizes": p.given is not None and p.op.ragged == "k" and p.given[0].format != p.a.format,
     }
+    if p.stages is not None and p.stages.quantized:
+        form = p.stages.quantized
+        known["result"] = MxArray.in_rows(form, shape) if form.block else Fp8Result(form, shape)
+    known["staged"] = p.stages is not None
     if 0 in shape:
         return Plan(**known)
     flop = 2 * p.batches * p.m * p.n * p.k
@@ -156,8 +170,8 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
     loaded, names = function(device, kernel.name), choice.names
     if p.op.ragged:
         return Plan(**known, **_grouped(choice, loaded, device))
-    known |= _plain(q, loaded, names) if kernel.op == PLAIN else _matrix(choice, loaded, device, names)
-    vectors = p.alpha == "device" or p.col_scale or p.bias is not None
+    known |= _plain(choice, loaded, device) if kernel.op == PLAIN else _matrix(choice, loaded, device, names)
+    vectors = p.staged or p.alpha == "device" or p.col_scale or p.bias is not None
     on_device = p.device is not None and not vectors
     if on_device and known["in_place"] and known["one_launch"] and known.get("out_copy") is None:
         known["direct"] = known["launch"], known["served"]
@@ -284,6 +298,61 @@ def _float_scales(x: Operand, k: int, device: int, alone: bool) -> tuple[ScalePl
     return plan, spread(contiguous_strides(lead, each), own, len(x.shape) - 2)
 
 
+@dataclass(frozen=True)
+class Fp8Result:
+    """The layout of a result in fp8 with one scale. One allocation: elements, amax, scale."""
+
+    form: Format
+    shape: Axes
+
+    def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
+        """Allocate the array; return it, and the addresses of elements, scale and amax, which is 0."""
+        strides = quantized_strides(self.shape, self.form)
+        size = math.prod(self.shape[:-1]) * strides[-2]
+        block = hip.allocate(size + 2 * F32.itemsize, device, stream)
+        amax = block.ptr + size
+        scale = amax + F32.itemsize
+        hip.clear(amax, F32.itemsize, stream)
+        small: tuple[Axes, Axes, Any] = (), (), F32.dtype
+        made = ScaledArray._make(
+            DeviceArray(block, block.ptr, self.shape, strides, self.form.dtype, padded=True),
+            DeviceArray(block, scale, *small),
+            self.form,
+            -1,
+            self.shape,
+            amax=DeviceArray(block, amax, *small),
+        )
+        return made, (block.ptr, scale, amax)
+
+
+def _stage_values(p: Problem, batch: Batch) -> tuple[Values, tuple[Axes, ...]]:
+    """The arguments of the stages, and the batch strides of aux, residual and the result's scales."""
+    lead = (0,) * len(p.batch)
+    steps = [lead, lead, lead]
+    if not p.staged:
+        return NO_STAGES, tuple(steps)
+    stages = p.stages or Stages()
+    values = {**NO_STAGES, "staged": 1, "accumulate": p.accumulate}
+    values |= {
+        name: value for name, value in (("activation", stages.activation), ("glu", stages.glu)) if value
+    }
+    for i, (name, x) in enumerate((("aux", stages.aux), ("residual", stages.residual))):
+        if x is not None:
+            steps[i] = x.strides[:-2]
+            values |= {f"ld{name}": x.pitch, f"{name}_type": x.format, **_levels(name, batch.pair(steps[i]))}
+    form = stages.quantized
+    if form is not None:
+        assert p.out is not None
+        values["out_pitch"] = quantized_strides(p.shape, form)[-2]
+    if form is not None and form.block:
+        steps[2] = contiguous_strides(p.batch, p.m)
+        values |= {"out_scale_row": 1, "out_scale_block": p.m * math.prod(p.batch)}
+        values |= {"scale_rule": stages.scaling, **_levels("out_scale", batch.pair(steps[2]))}
+    elif form is not None:
+        values["eps"] = OUT_EPS
+    return values, tuple(steps)
+
+
 def _out_copy(p: Problem, kernel: Kernel) -> Copy | None:
     """Plan the copy from contiguous storage to an output that the kernel cannot store to directly."""
     assert p.out is not None
@@ -293,7 +362,7 @@ def _out_copy(p: Problem, kernel: Kernel) -> Copy | None:
     item = p.out_format.itemsize
     target = contiguous_strides(p.out.shape, item)
     nbytes = item * math.prod(p.out.shape)
-    return Copy(reason, item, p.out.shape, target, p.out.strides, p.n, nbytes)
+    return Copy(reason, item, p.out.shape, target, p.out.strides, p.columns, nbytes)
 
 
 # ---- arguments of each kind of kernel --------------------------------------------------------------
@@ -308,7 +377,7 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
     out_copy = _out_copy(p, kernel)
     out_steps, ldc = p.out.strides[:-2], p.out.pitch
     if out_copy is not None:
-        out_steps, ldc = out_copy.source[:-2], p.n
+        out_steps, ldc = out_copy.source[:-2], p.columns
     scaled = b.plan.scales is not None
     blocked = b.plan.scales is not None and b.plan.scales.blocked
     layout: Values = {
@@ -331,57 +400,77 @@ def _matrix(choice: Choice, loaded: Function, device: int, names: tuple[str, str
         **_levels("a_scale", batch.pair(a.scale_steps)),
         **_levels("b_scale", batch.pair(b.scale_steps)),
     }
-    starts = batch.starts(a.steps, b.steps, out_steps, a.scale_steps, b.scale_steps)
+    stages, stage_steps = _stage_values(p, batch)
+    starts = batch.starts(a.steps, b.steps, out_steps, a.scale_steps, b.scale_steps, *stage_steps)
     known = _sides(a, b, scaled, out_copy) | {"starts": starts}
     grid, pointers = tiles(p, kernel) * batch.count, POINTERS
-    varying = (*pointers, *(SCALES if scaled else ()), "alpha")
-    if cost.splits == 1:
-        fixed = {**layout, **result, **types, **(steps if scaled else {}), "split_stride": 0}
+    ends = STAGE_POINTERS if p.stages else ()
+    varying = (*pointers, *(SCALES if scaled else ()), "alpha", *ends)
+    if not choice.apart and cost.splits == 1:
+        fixed = {**layout, **result, **types, **(steps if scaled else {}), "split_stride": 0, **stages}
         return {
             **known,
             "launch": BoundLaunch(loaded, grid, varying, fixed),
             "one_launch": not starts,
         }
     # Each part stores its sums to a workspace, and a second kernel adds them and applies the epilogue.
-    ld = -(-p.n // 4) * 4  # so that rows are aligned to 16 bytes
-    matrix = 4 * p.m * ld
-    part = matrix * batch.count
-    sums: Values = {"ldc": ld, "c_outer": batch.inner * matrix, "c_inner": matrix, "split_stride": part}
-    fixed = {**layout, **sums, "out_type": F32, "bias_type": F32}
+    sums, reduce = _in_two_steps(p, batch, cost.splits, device, scaled and not blocked, steps, result, stages)
+    fixed = {**layout, **sums, "out_type": F32, "bias_type": F32, **NO_STAGES}
     # Block scales are applied inside the sums, other scales after the reduction.
-    inner, outer = ((*SCALES, "alpha"), ("alpha",)) if blocked else (("alpha",), (*SCALES, "alpha"))
-    outer = outer if scaled else ("alpha",)
+    inner = (*SCALES, "alpha") if blocked else ("alpha",)
     if scaled:
         fixed |= steps if blocked else NO_SCALES
-    after = steps if scaled and not blocked else {}
     return {
         **known,
         "launch": BoundLaunch(loaded, grid * cost.splits, (*pointers, *inner), fixed),
         "one_launch": False,
-        "reduce": bind_tiles(
-            device,
-            "split_reduce",
-            p.m,
-            p.n,
-            ("src", "dst", "alpha_ptr", "col_scale", "bias", *outer),
-            matrices=batch.count,
-            **{**NO_SCALES, **after},
-            src_ld=ld,
-            split_stride=part,
-            src_batch=matrix,
-            **result,
-            m=p.m,
-            n=p.n,
-            batch_inner=batch.inner,
-            splits=cost.splits,
-            **types,
-        ),
-        "workspace": part * cost.splits,
+        "inner_scales": blocked,
+        **reduce,
     }
 
 
-def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, Any]:
-    """Plan a launch of the plain kernel."""
+def _in_two_steps(
+    p: Problem,
+    batch: Batch,
+    splits: int,
+    device: int,
+    scaled: bool,
+    steps: Values,
+    result: Values,
+    stages: Values,
+) -> tuple[Values, dict[str, Any]]:
+    """Plan that a kernel stores its sums, and a second one does the rest; `scaled`: also applies scales."""
+    ld = round_up(p.n, 4)  # so that rows are aligned to 16 bytes
+    matrix = 4 * p.m * ld
+    part = matrix * batch.count
+    sums: Values = {"ldc": ld, "c_outer": batch.inner * matrix, "c_inner": matrix, "split_stride": part}
+    own = (*SCALES, "alpha") if scaled else ("alpha",)
+    reduce = bind_tiles(
+        device,
+        "split_reduce",
+        p.m,
+        p.n,
+        ("src", "dst", *POINTERS[3:], *own, *(STAGE_POINTERS if p.stages else ()), "row_end"),
+        matrices=batch.count,
+        **{**NO_SCALES, **(steps if scaled else {})},
+        src_ld=ld,
+        split_stride=part,
+        src_batch=matrix,
+        **result,
+        m=p.m,
+        n=p.n,
+        batch_inner=batch.inner,
+        splits=splits,
+        out_type=p.out_format,
+        bias_type=p.bias or F32,
+        **stages,
+    )
+    return sums, {"reduce": reduce, "workspace": part * splits}
+
+
+def _plain(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
+    """Plan a launch of the plain kernel; and of a second one if there are stages."""
+    p, names = choice.problem, choice.names
     assert p.out is not None
     batch = Batch(p.batch)
     fixed: Values = {}
@@ -396,7 +485,10 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
         plans.append(OperandPlan(name, None, where))
         steps.append(x.strides[:-2])
         scale_steps.append(scales[:-2])
-    out = p.out.strides
+    out, out_copy = p.out.strides, None
+    if p.staged:
+        out_copy = _out_copy(p, choice.kernel)
+        out = p.out.strides if out_copy is None else out_copy.source
     fixed |= {"c_row": out[-2], "c_col": out[-1], **_levels("c", batch.pair(out[:-2]))}
     fixed |= {"m": p.m, "n": p.n, "k": p.k, "batch_inner": batch.inner, "batches": batch.count}
     fixed |= {"a_format": p.a.format, "b_format": p.b.format}
@@ -406,14 +498,23 @@ def _plain(p: Problem, loaded: Function, names: tuple[str, str]) -> dict[str, An
         fixed |= dict.fromkeys(SCALES, 0)
     tile_m, tile_n = loaded.tile[:2]
     grid = -(-p.m // tile_m) * -(-p.n // tile_n) * batch.count
-    starts = batch.starts(*steps, out[:-2], *scale_steps)
+    stages, stage_steps = _stage_values(p, batch)
+    starts = batch.starts(*steps, out[:-2], *scale_steps, *stage_steps)
+    more: dict[str, Any] = {"one_launch": not starts}
+    if p.staged:
+        ldc = p.out.pitch if out_copy is None else p.columns
+        result: Values = {"ldc": ldc, **_levels("c", batch.pair(out[:-2]))}
+        sums, more = _in_two_steps(p, batch, 1, device, False, {}, result, stages)
+        fixed |= {"c_row": F32.itemsize * round_up(p.n, 4), "c_col": F32.itemsize, "out_type": F32}
+        fixed |= {name: sums[name] for name in ("c_outer", "c_inner")}
+        more |= {"one_launch": False, "out_copy": out_copy, "applied": True, "inner_scales": True}
     return {
+        **more,
         "launch": BoundLaunch(loaded, grid, (*POINTERS, *(SCALES if scaled else ()), "alpha"), fixed),
         "first": plans[0],
         "second": plans[1],
         "in_place": not scaled,
         "scaled": scaled,
-        "one_launch": not starts,
         "starts": starts,
     }
 
@@ -426,8 +527,11 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
     a, b = (_plan_operand(p, kernel, side, name, device, reads) for side, name in enumerate(choice.names))
     out_copy = _out_copy(p, kernel)
     out = p.out.strides if out_copy is None else out_copy.source
-    ldc = p.out.pitch if out_copy is None else p.n
+    ldc = p.out.pitch if out_copy is None else p.columns
     scaled = p.b.format.scale_dtype is not None
+    batch = Batch(())
+    stages, _ = _stage_values(p, batch)
+    bias = p.bias or F32
     groups = 0 if forward and not reads else p.groups
     fixed: Values = {
         "status": device_errors.slot(p.op.name),
@@ -440,7 +544,8 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
         "k": p.k,
         "groups": groups,
         "out_type": p.out_format,
-        "accumulate": p.accumulate,
+        "bias_type": bias,
+        "bias_outer": p.n * bias.itemsize if p.bias_by_group else 0,
     }
     if scaled:
         scales = [x.plan.scales.step if x.plan.scales else 0 for x in (a, b)]
@@ -448,10 +553,24 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
             scales = [group_scale_step(p.m), group_scale_step(p.n)]
         fixed["a_scale_step"], fixed["b_scale_step"] = scales
         fixed["scale_group_stride"] = b.scale_steps[0] if forward and b.scale_steps else 0
-    return _sides(a, b, scaled, out_copy) | {
-        "launch": BoundLaunch(
-            loaded, workgroups(p, kernel), ("a", "b", "c", "offsets", *(SCALES if scaled else ())), fixed
-        ),
+    given = p.alpha == "device" or p.col_scale or p.bias is not None or p.stages is not None
+    varying: tuple[str, ...] = ("a", "b", "c", "offsets", *(SCALES if scaled else ()), "alpha")
+    vectors = POINTERS[3:]
+    if given:
+        varying += vectors
+    else:
+        fixed |= dict.fromkeys(vectors, 0)
+    known = _sides(a, b, scaled, out_copy) | {
         "reads": reads,
         "error_slot": device_errors.slot(p.op.name),
+        "given_vectors": given,
     }
+    if choice.apart:
+        result: Values = {"ldc": ldc, **_levels("c", (0, 0))}
+        sums, more = _in_two_steps(p, batch, 1, device, False, {}, result, stages)
+        known |= more | {"one_launch": False, "applied": True, "inner_scales": True}
+        fixed |= {"ldc": sums["ldc"], "out_type": F32, **NO_STAGES}
+    else:
+        varying += STAGE_POINTERS if p.stages else ()
+        fixed |= stages
+    return known | {"launch": BoundLaunch(loaded, workgroups(p, kernel), varying, fixed)}

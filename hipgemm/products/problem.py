@@ -10,13 +10,25 @@ import numpy as np
 
 from ..errors import Reason, shown
 from ..formats.arrays import Resident, is_array
-from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, dtype_name, dtype_names, format_of
+from ..formats.elements import (
+    BF16,
+    F16,
+    F32,
+    QUANTIZED,
+    SCALE_RULES,
+    Format,
+    dtype_name,
+    dtype_names,
+    format_of,
+)
 from ..formats.groups import offset_reasons, same_offsets, straddling
 from ..formats.operand import Operand, Shaped, bytes_of, operand_of
 from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks, shapes_named
 from ..formats.scaled import ScaledArray
 from ..formats.strides import padded_pitch
+from ..quantize.amax import AmaxState
 from .operation import MATMUL, Arguments, Operation
+from .stages import GLUS, OUT_FORMATS, Stages, activations
 
 Described = tuple["Problem | None", list[Reason]]
 RECIPES = ("bf16", "mxfp8")  # of grouped_wgrad
@@ -45,6 +57,8 @@ class Problem:
     groups: int = 0
     accumulate: bool = False
     given: tuple[Operand, Operand] | None = None  # the arguments, before they are quantized
+    stages: Stages | None = None
+    bias_by_group: bool = False
 
     @property
     def batches(self) -> int:
@@ -52,9 +66,19 @@ class Problem:
         return math.prod(self.batch)
 
     @property
+    def columns(self) -> int:
+        """Columns of the result."""
+        return self.stages.columns(self.n) if self.stages else self.n
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the result."""
-        return (*((self.groups,) if self.op.ragged == "k" else self.batch), self.m, self.n)
+        return (*((self.groups,) if self.op.ragged == "k" else self.batch), self.m, self.columns)
+
+    @property
+    def staged(self) -> bool:
+        """Whether anything follows the bias."""
+        return self.accumulate or self.stages is not None
 
     @property
     def empty(self) -> bool:
@@ -65,7 +89,7 @@ class Problem:
 
     @property
     def transposed(self) -> Problem:
-        """The transposed product, with swapped operands. Only for products without col_scale and bias."""
+        """The transposed product, with swapped operands. Only for products with no more than alpha."""
         out = None if self.out is None else self.out.transposed
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, out=out)
 
@@ -109,17 +133,22 @@ def describe(op: Operation, call: Arguments) -> Described:
     alpha = faults.alpha(call.alpha)
     if op.ragged == "k":
         faults.recipe(call.recipe, a, b)
-        faults.accumulation(call.accumulate, out)
+    faults.accumulation(call.accumulate, out)
     out_format = faults.out_format(call.dtype, out_operand, operands[0])
     x, y = operands
     if x and y:
         faults.pair(a, b, x, y, op.operands, weights=op.ragged != "k")
-    shapes = faults.extents(op, a, b, call.offsets, out_operand)
+    gated = isinstance(call.glu, str) and call.glu in GLUS
+    shapes = faults.extents(op, a, b, call.offsets, out_operand, gated)
     columns = shapes.n if shapes else None
     if columns is None and not op.ragged and isinstance(b, Shaped) and len(b.shape) >= 2:
         columns = int(b.shape[-1])
     faults.vector("col_scale", call.col_scale, (F32,), columns)
-    bias = faults.vector("bias", call.bias, OUTPUTS, columns)
+    by_group = op.ragged == "m" and is_array(call.bias) and len(call.bias.shape) == 2
+    bias = faults.vector("bias", call.bias, OUTPUTS, columns, shapes.groups if shapes and by_group else None)
+    stages = faults.stages(op, call, shapes, x) if any(z is not None for z in call.stages) else None
+    if stages and stages.quantized:
+        out_format = stages.quantized
     if op.ragged:
         rows = a.shape[0] if isinstance(a, Shaped) and len(a.shape) == 2 else None
         groups = b.shape[0] if op.ragged == "m" and isinstance(b, Shaped) and len(b.shape) == 3 else None
@@ -159,6 +188,8 @@ def describe(op: Operation, call: Arguments) -> Described:
         shapes.groups,
         isinstance(call.accumulate, (bool, np.bool_)) and bool(call.accumulate),
         (k_last(given[0]), given[1].transposed),
+        stages,
+        by_group,
     )
     return problem, faults.found
 
@@ -169,6 +200,7 @@ class _Extents:
     n: int
     k: int
     groups: int
+    lead: tuple[int, ...]  # of the result
 
 
 class _ProductChecks(OperandChecks):
@@ -189,8 +221,10 @@ class _ProductChecks(OperandChecks):
             self.add(ValueError, "shape", required, len(x.shape), f"{name}.shape={x.shape}")
         return found
 
-    def extents(self, op: Operation, a: Any, b: Any, offsets: Any, out: Operand | None) -> _Extents | None:
-        """Check that the shapes match; return M, N, K and the number of groups."""
+    def extents(
+        self, op: Operation, a: Any, b: Any, offsets: Any, out: Operand | None, gated: bool
+    ) -> _Extents | None:
+        """Check that the shapes match; return M, N, K and the number of groups. `gated`: whether N halves."""
         ndims = op.ndims or (0, 0)
         for x, ndim in zip((a, b), ndims, strict=True):
             if not isinstance(x, Shaped) or len(x.shape) < 2 or (ndim and len(x.shape) != ndim):
@@ -209,12 +243,15 @@ class _ProductChecks(OperandChecks):
             if batch is None:
                 return None
             lead = batch
-        want = (*lead, m, n)
+        if gated and n % 2:
+            self.add(ValueError, "shape", "N must be even with glu", n, f"{op.operands[1]}.shape={b.shape}")
+        want = (*lead, m, n // 2 if gated else n)
         if out is not None and len(out.shape) >= 2 and out.shape != want:
             axes = "(batch.., M, N)" if lead and not op.ragged else op.out_name
+            axes = axes.replace("N)", "N/2)") if gated else axes
             context = "" if op.ragged else shapes_named(op.operands, a.shape, b.shape)
             self.add(ValueError, "shape", f"out.shape must be {axes}={want}", out.shape, context)
-        return _Extents(m, n, a.shape[op.k_axes[0]], groups)
+        return _Extents(m, n, a.shape[op.k_axes[0]], groups, lead)
 
     def out_format(self, dtype: Any, out: Operand | None, like: Operand | None) -> Format | None:
         """Parse the type of the result."""
@@ -236,6 +273,82 @@ class _ProductChecks(OperandChecks):
             self.add(TypeError, "type", required, type(accumulate).__qualname__)
         elif accumulate and out is None:
             self.add(ValueError, "accumulate", "accumulate=True needs an array out", "out=None")
+
+    def stages(self, op: Operation, call: Arguments, shapes: _Extents | None, like: Operand | None) -> Stages:
+        """Check what follows the bias. `like`: the first operand, on whose device all arrays must be."""
+        out = call.out
+        if call.activation is not None:
+            self.option("activation", call.activation, activations(call.glu))
+        if call.glu is not None:
+            self.option("glu", call.glu, GLUS)
+        quantized = (
+            None if call.out_format is None else self.option("out_format", call.out_format, OUT_FORMATS)
+        )
+        rule = "unit"
+        if quantized is not None:
+            for name, x in (("out", out), ("dtype", call.dtype)):
+                if x is not None:
+                    self.add(ValueError, name, f"{name} must be omitted with out_format", shown(x))
+        form = None if quantized is None else QUANTIZED[quantized]
+        if form is None or not form.block:
+            if call.out_scaling is not None:
+                required = "out_scaling must be omitted but for MX formats"
+                self.add(ValueError, "out_scaling", required, shown(call.out_scaling))
+        elif call.out_scaling is None:
+            rule = "unit" if form.bits == 8 else "even"
+        else:
+            rule = self.option("out_scaling", call.out_scaling, SCALE_RULES) or rule
+        self._out_amax(call.out_amax, form, like)
+        shape = None if shapes is None else (*shapes.lead, shapes.m, shapes.n)
+        aux = self._stage_array("aux", call.aux, shape, like)
+        if shape is not None and isinstance(call.glu, str) and call.glu in GLUS:
+            shape = (*shape[:-1], shape[-1] // 2)
+        residual = self._stage_array("residual", call.residual, shape, like)
+        if aux is not None:
+            self.writeable(call.aux, "aux")
+            others = {"residual": residual, "out": _described(out) if _in_memory(out) else None}
+            self.disjoint("aux", aux, **_inputs(op, call), **others)
+        if residual is not None and _in_memory(out):
+            written = _described(out)
+            same = residual.address == written.address and residual.strides == written.strides
+            if not (same and residual.format == written.format):
+                self.disjoint("out", written, residual=residual)
+        return Stages(call.activation, call.glu, aux, residual, form, rule)
+
+    def _out_amax(self, state: Any, form: Format | None, like: Operand | None) -> None:
+        """Check the state by which an fp8 result is scaled."""
+        needed = form is not None and not form.block
+        if state is None:
+            if needed:
+                self.add(ValueError, "out_amax", "out_amax must be given for fp8", "out_amax=None")
+        elif not isinstance(state, AmaxState):
+            self.wrong_type("out_amax", "an AmaxState", state)
+        elif not needed:
+            self.add(ValueError, "out_amax", "out_amax must be omitted but for fp8", repr(state))
+        elif self.in_memory("out_amax", state):
+            if not state.primed:
+                required = "out_amax must have a value: AmaxState(value), or used by quantize_fp8 before"
+                self.add(ValueError, "out_amax", required, "none yet")
+            if like is not None and like.device is not None:
+                self.same_device("out_amax", state.device, like.device, "the operands")
+
+    def _stage_array(
+        self, name: str, x: Any, shape: tuple[int, ...] | None, like: Operand | None
+    ) -> Operand | None:
+        """Check an array of the result's or the product's shape."""
+        if x is None:
+            return None
+        found = self.matrix(name, x, OUTPUTS)
+        if found is None:
+            return None
+        if shape is not None and found.shape != shape:
+            self.add(ValueError, "shape", f"{name}.shape must be {shape}", found.shape)
+        if like is not None and found.device != like.device:
+            self.same_device(name, found.device, like.device, "the operands")
+        if found.device is not None and not found.rows_contiguous:
+            required = f"{name} on a device must have contiguous rows"
+            self.add(ValueError, "stride", required, f"strides={found.strides}")
+        return found
 
     def recipe(self, recipe: Any, dy: Any, x: Any) -> None:
         """Check the recipe, the format to quantize operands to."""
@@ -274,6 +387,10 @@ def _kind(offsets: Any) -> str:
 def _in_memory(x: Any) -> TypeGuard[np.ndarray[Any, Any] | Resident]:
     """Whether it is an array that was not freed."""
     return is_array(x) and not getattr(x, "freed", False)
+
+
+def _described(x: Any) -> Operand:
+    return operand_of(x, format_of(x.dtype) or BF16)
 
 
 def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..array.device_array import DeviceArray, upload_async
+from ..array.device_array import DeviceArray, asarray, upload_async, zeros
 from ..array.transfer import address_of
 from ..config import config
 from ..errors import PlainKernelWarning, UnsupportedError, error_context, raise_reasons, warn
 from ..formats.checks import python_number
-from ..formats.elements import BLOCK, nearest_float
+from ..formats.elements import BF16, BLOCK, nearest_float
 from ..formats.groups import group_slots, in_order, same_offsets
-from ..formats.scaled import ScaledArray
+from ..formats.operand import Shaped
+from ..formats.scaled import ScaledArray, packed_data
 from ..formats.strides import merge
 from ..kernels.launch import copy_strided, function, launch
 from ..kernels.manifest import MATRIX_ARCHS, code_object
@@ -49,12 +50,23 @@ def run(
     offsets: Any = None,
     recipe: Any = None,
     accumulate: Any = False,
+    stages: tuple[Any, ...] | None = None,
 ) -> Any:
-    """Compute a product. The arguments are those of the public functions, not checked yet."""
+    """Compute a product. The arguments are those of the public functions, not checked yet.
+
+    `stages` is `Arguments.stages`, or None if all of them are.
+    """
     handle = 0 if stream is None else hip.stream_handle(op.name, stream)
     if type(alpha) is not float:
         alpha = _number(alpha)
-    call = a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate
+    if op.ragged == "m" and bias is not None and isinstance(a, Shaped) and a.shape[-1:] == (0,):
+        # The kernel would take all rows for those of no group.
+        a, b = _zeros_of_sums(op, Arguments(a, b, out, dtype, alpha, col_scale, bias, offsets))
+    call: tuple[Any, ...] = a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate
+    if stages is not None:
+        call += stages
+        if _on_host(a):
+            return _run_from_host(op, Arguments(*call), handle)
     key = found = None
     try:
         key = _call_key(op, call)
@@ -68,7 +80,10 @@ def run(
         made = _run_directly(found[0], a, b, out, alpha, handle)
         if made is not None:
             return made
-    more = alpha, col_scale, bias, offsets
+    more: tuple[Any, ...] = alpha, col_scale, bias, offsets
+    if stages is not None:
+        residual, _, _, aux, _, _, state = stages
+        more += aux, residual, state
     if found is None:
         plan, host_plan = _plan(op, Arguments(*call), key)
     else:
@@ -79,17 +94,56 @@ def run(
         if host_plan is not None:
             return host_plan.run(plan, execute, a, b, out, more, handle)
         device = plan.device
-        if out is None:
+        if out is None and plan.result is None:
             out = plan.new_out(handle)
         if hip.current_device() == device:
-            execute(plan, a, b, out, more, handle)
+            made = execute(plan, a, b, out, more, handle)
         else:
             with hip.on_device(device):
-                execute(plan, a, b, out, more, handle)
+                made = execute(plan, a, b, out, more, handle)
     except ValueError:  # an array that was freed since the call was planned
         raise_reasons(op.name, describe(op, Arguments(*call))[1])
         raise
-    return out
+    return made
+
+
+def _zeros_of_sums(op: Operation, call: Arguments) -> tuple[Any, Any]:
+    """Operands whose products are 0, in place of those without columns in K."""
+    raise_reasons(op.name, describe(op, call)[1])
+    dtype = BF16.dtype if isinstance(call.a, ScaledArray) else call.a.dtype
+    shapes = (*call.a.shape[:-1], BLOCK), (*call.b.shape[:-2], BLOCK, call.b.shape[-1])
+    if _on_host(call.a):
+        a, b = (np.zeros(shape, dtype) for shape in shapes)
+        return a, b
+    x, y = (zeros(shape, dtype, device=call.a.device) for shape in shapes)
+    return x, y
+
+
+def _run_from_host(op: Operation, call: Arguments, stream: int) -> Any:
+    """Compute a product of host arrays with stages: by copies of all arrays on the current device."""
+    problem, reasons = describe(op, call)
+    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
+        raise_reasons(op.name, reasons)
+    if isinstance(call.offsets, np.ndarray):
+        call = call._replace(offsets=call.offsets.astype(np.int32))
+
+    def uploaded(x: Any) -> Any:
+        if isinstance(x, ScaledArray):
+            return x._with(asarray(packed_data(x), stream=stream), asarray(x.scale, stream=stream), amax=None)
+        return asarray(x, stream=stream) if isinstance(x, np.ndarray) and x.ndim else x
+
+    resident = [uploaded(x) for x in call]
+    if call.out is not None and not call.accumulate and call.residual is not call.out:
+        resident[2], resident[3] = None, call.out.dtype  # nothing is read from it
+    if call.residual is call.out and call.out is not None:
+        resident[10] = resident[2]
+    on_device = Arguments(*resident)
+    made = run(op, *on_device[:7], stream, *on_device[7:10], stages=on_device.stages)
+    if call.aux is not None:
+        on_device.aux.get(out=call.aux)
+    if isinstance(made, ScaledArray):
+        return made.get()
+    return made.get(out=call.out)
 
 
 def _run_directly(
@@ -127,7 +181,7 @@ def _run_directly(
 
 def _call_key(op: Operation, call: tuple[Any, ...]) -> Any:
     """The cache key: everything that a plan and its checks depend on, except values and addresses."""
-    a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate = call
+    a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate, *stages = call
     return (
         op.name,
         a._layout or a._key if type(a) is DeviceArray else _key(a),
@@ -141,6 +195,21 @@ def _call_key(op: Operation, call: tuple[Any, ...]) -> Any:
         recipe,
         accumulate is False or (type(accumulate), accumulate),
         config.kernel,
+        _stages_key(*stages) if stages else None,
+    )
+
+
+def _stages_key(residual: Any, activation: Any, glu: Any, aux: Any, *rest: Any) -> Any:
+    """The part of the cache key of `Arguments.stages`."""
+    out_format, out_scaling, state = rest
+    return (
+        None if residual is None else _key(residual),
+        activation,
+        glu,
+        None if aux is None else _key(aux),
+        out_format,
+        out_scaling,
+        None if state is None else (type(state), state.primed, state.device),
     )
 
 
@@ -187,8 +256,10 @@ def cached_choices(
     if type(call.alpha) is not float:
         call = call._replace(alpha=_number(call.alpha))
     try:
-        plan, host_plan = plans[_call_key(op, call)]
-        valid = _is_valid(plan, call.a, call.b, call.out, call[4:8])
+        given = call if any(x is not None for x in call.stages) else call[:10]
+        plan, host_plan = plans[_call_key(op, given)]
+        stages = (call.aux, call.residual, call.out_amax) if plan.staged else ()
+        valid = _is_valid(plan, call.a, call.b, call.out, (*call[4:8], *stages))
     except (AttributeError, KeyError, TypeError):
         return None
     if arch is None:
@@ -261,9 +332,29 @@ def _is_valid(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bo
     alpha = more[0]
     if type(alpha) is float and (alpha >= _BEYOND_FLOAT32 or alpha <= -_BEYOND_FLOAT32):
         return False
-    if out is not None and _may_overlap(plan, a, b, out, more):
+    if plan.staged:
+        if not _surely_apart(a, b, out, more):
+            return False
+    elif out is not None and _may_overlap(plan, a, b, out, more):
         return False
     return not plan.op.ragged or _groups_fit(plan, a, b, more[3])
+
+
+def _surely_apart(a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bool:
+    """Whether `out` and `aux` share memory with no other array, but for `out` that is `residual`."""
+    *inputs, aux, residual, state = more
+    if state is not None and state.freed:
+        return False
+    if residual is not None and residual is not out:
+        inputs.append(residual)
+    for x in (a, b):
+        inputs += (x.data, x.scale) if type(x) is ScaledArray else (x,)
+    blocks = {id(x._block) for x in inputs if type(x) is DeviceArray}
+    written = [x._block for x in (out, aux) if x is not None]
+    arrays = [x for x in (*inputs, out, aux) if type(x) is DeviceArray]
+    if not all(x._block.ptr and x._block.size for x in arrays):
+        return False  # freed, or memory of another library, which may be aliased
+    return len({id(x) for x in written}) == len(written) and blocks.isdisjoint(map(id, written))
 
 
 def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) -> bool:
@@ -320,18 +411,43 @@ def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
 # ---- execution: all work is queued on the stream, in order -----------------------------------------
 
 
-def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...], stream: int) -> None:
-    """Queue a product of arrays on the current device; `more` is alpha, col_scale, bias and offsets."""
+def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream: int) -> Any:
+    """Queue a product of arrays on the current device, and return the result.
+
+    `more` is alpha, col_scale, bias and offsets; with stages also aux, residual and out_amax. For a quantized
+    result, `out` is None.
+    """
     bound, served = plan.launch, plan.served
+    result = out
+    ends: tuple[int, ...] = ()
+    if plan.result is not None:
+        result, (data, out_scale, own_amax) = plan.result.allocate(plan.device, stream)
+        out = DeviceArray(result.data._block, data, (), (), result.data.dtype)
     if served is None:
-        return
-    alpha, col_scale, bias, offsets = more
+        return result
+    alpha, col_scale, bias, offsets, *stages = more
     if plan.choices[0].by_group:
         by_group.wgrad(run, a, b, out, offsets, stream)
         tally.count_call(served)
-        return
+        return result
     if bound is None:
-        return
+        return result
+    state = None
+    if stages:
+        aux, residual, state = stages
+        if aux is not None:
+            aux._block.begin_write(stream)
+        if residual is not None:
+            residual._block.begin_read(stream)
+        ends = (
+            0 if aux is None else aux.ptr,
+            0 if residual is None else residual.ptr,
+            0 if plan.result is None else out_scale,
+            0 if state is None else state.current.ptr,
+            0 if state is None else own_amax,
+        )
+        if state is not None:
+            state.current._block.begin_read(stream)
     # These return to the pool at the end of this function, for reuse on this stream.
     temporaries: list[hip.Block] = []
     values: tuple[Any, ...]
@@ -355,10 +471,8 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
         second_ptr, second_scales = _read(plan, plan.second, second, offsets, stream, temporaries)
         scales = first_scales + second_scales
     device = plan.device
-    if plan.op.ragged:
-        offsets._block.begin_read(stream)
-        vectors: tuple[Any, ...] = (offsets.ptr, *scales)
-    else:
+    vectors: tuple[Any, ...] = ()
+    if not plan.op.ragged or plan.given_vectors:
         if type(alpha) is float:
             alpha_ptr = 0
         else:
@@ -367,25 +481,56 @@ def execute(plan: Plan, a: Any, b: Any, out: DeviceArray, more: tuple[Any, ...],
         scale_ptr = 0 if col_scale is None else _read_vector(col_scale, device, stream, temporaries)
         bias_ptr = 0 if bias is None else _read_vector(bias, device, stream, temporaries)
         vectors = alpha_ptr, scale_ptr, bias_ptr
+    if plan.op.ragged:
+        offsets._block.begin_read(stream)
     block = out._block
     if block.writer != stream or block.readers:
         block.begin_write(stream)
     out_ptr = out.ptr
     if plan.out_copy is not None:
-        result = hip.allocate(plan.out_copy.nbytes, device, stream)
-        temporaries.append(result)
-        out_ptr = result.ptr
+        copied = hip.allocate(plan.out_copy.nbytes, device, stream)
+        temporaries.append(copied)
+        out_ptr = copied.ptr
         if plan.problem.accumulate:
             _copy(plan.out_copy.back, device, stream, out.ptr, out_ptr)
-    if plan.one_launch:
-        values = first_ptr, second_ptr, out_ptr, *vectors
-        bound.launch(stream, values if plan.op.ragged else (*values, *scales, alpha), served)
-    else:
-        _launch_parts(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha)
+    if plan.op.ragged and plan.one_launch:
+        values = first_ptr, second_ptr, out_ptr, offsets.ptr, *scales, alpha, *vectors, *ends
+        bound.launch(stream, values, served)
+    elif plan.one_launch:
+        values = first_ptr, second_ptr, out_ptr, *vectors, *scales, alpha, *ends
+        bound.launch(stream, values, served)
+    elif plan.op.ragged:
+        _launch_groups_apart(
+            plan, stream, (first_ptr, second_ptr, out_ptr), offsets, (*scales, alpha, *vectors), ends
+        )
         tally.count_call(served)
+    else:
+        _launch_parts(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha, ends)
+        tally.count_call(served)
+    if state is not None:
+        state._update(own_amax, stream)
     if plan.out_copy is not None:
         tally.count_copy(plan.op.name, "out", plan.out_copy.reason, plan.out_copy.nbytes)
         _copy(plan.out_copy, device, stream, out_ptr, out.ptr)
+    return result
+
+
+def _launch_groups_apart(
+    plan: Plan,
+    stream: int,
+    pointers: tuple[int, int, int],
+    offsets: DeviceArray,
+    own: tuple[Any, ...],
+    ends: tuple[int, ...],
+) -> None:
+    """Run a product of groups whose stages a second kernel applies."""
+    assert plan.launch is not None
+    a, b, c = pointers
+    workspace = hip.allocate(plan.workspace, plan.device, stream)
+    plan.launch.launch(stream, (a, b, workspace.ptr, offsets.ptr, *own))
+    row_end = offsets.ptr + plan.problem.groups * offsets.dtype.itemsize
+    if plan.reduce is not None:
+        plan.reduce.launch(stream, (workspace.ptr, c, 0, 0, 0, 1.0, *ends, row_end))
 
 
 def _launch_parts(
@@ -395,23 +540,29 @@ def _launch_parts(
     vectors: tuple[Any, ...],
     scales: tuple[int, ...],
     alpha: float,
+    ends: tuple[int, ...],
 ) -> None:
-    """Run a plan with several launches: for axes that one launch cannot cover, or parts of K."""
+    """Run a plan with several launches: for axes that one launch cannot cover, parts of K, or stages."""
     bound, reduce = plan.launch, plan.reduce
     assert bound is not None
     workspace = hip.allocate(plan.workspace, plan.device, stream) if reduce else None
-    blocked = plan.second.scales is not None and plan.second.scales.blocked
     a, b, c = pointers
-    for starts in plan.starts or ((0, 0, 0, 0, 0),):
+    for starts in plan.starts or ((0,) * 8,):
         a, b, c = (pointer + start for pointer, start in zip(pointers, starts, strict=False))
-        own = tuple([pointer + start for pointer, start in zip(scales, starts[3:], strict=False)])
+        own = tuple([pointer + start for pointer, start in zip(scales, starts[3:5], strict=False)])
+        # aux, residual and the result's scales: 0 stays 0
+        moved = [end and end + start for end, start in zip(ends, starts[5:], strict=False)]
+        stages = (*moved, *ends[3:])
         if reduce is None:
-            bound.launch(stream, (a, b, c, *vectors, *own, alpha))
-        else:
-            assert workspace is not None
-            inner, outer = (own, ()) if blocked else ((), own)
-            bound.launch(stream, (a, b, workspace.ptr, 0, 0, 0, *inner, 1.0))
-            reduce.launch(stream, (workspace.ptr, c, *vectors, *outer, alpha))
+            bound.launch(stream, (a, b, c, *vectors, *own, alpha, *stages))
+            continue
+        assert workspace is not None
+        inner, outer = (own, ()) if plan.inner_scales else ((), own)
+        before, factor, after, rest = ((0, 0, 0), 1.0, vectors, alpha)
+        if plan.applied:
+            before, factor, after, rest = vectors, alpha, (0, 0, 0), 1.0
+        bound.launch(stream, (a, b, workspace.ptr, *before, *inner, factor))
+        reduce.launch(stream, (workspace.ptr, c, *after, *outer, rest, *stages, 0))
 
 
 def _read(

@@ -67,6 +67,11 @@ class AmaxState:
         return self._values[1]
 
     @property
+    def primed(self) -> bool:
+        """Whether it has a `current` yet."""
+        return self._primed
+
+    @property
     def device(self) -> int:
         """The device that holds it."""
         return self._values.device

@@ -15,7 +15,7 @@ from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
 from ..formats.philox import key_of
 from ..formats.scaled import ScaledArray, block_scale_shape, group_blocks
-from ..formats.strides import contiguous_strides
+from ..formats.strides import contiguous_strides, padded_pitch
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch
 from ..kernels.manifest import CHUNK_BYTES, code_object
 from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes, own_k_tile, scale_order
@@ -145,6 +145,18 @@ class MxArray:
             ordered,
             data_bytes + ordered + r.rows * blocks,
         )
+
+    @classmethod
+    def in_rows(cls, form: Format, shape: Axes) -> MxArray:
+        """The layout of an array (.., rows, length) with its rows in C order."""
+        assert form.scale_dtype is not None
+        rows, width, blocks = math.prod(shape[:-1]), form.packed_bytes(shape[-1]), -(-shape[-1] // BLOCK)
+        pitch = padded_pitch(width, 1)
+        dtype = np.dtype(np.uint8) if form.is_packed else form.dtype
+        data = (*shape[:-1], width), (*contiguous_strides(shape[:-1], pitch), 1), dtype
+        scale = (*shape[:-1], blocks), (*contiguous_strides(shape[:-1], 1), rows), form.scale_dtype
+        size = rows * pitch
+        return cls(form, -1, shape, False, None, data, scale, (pitch, rows), size, 0, size + rows * blocks)
 
     def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
         """Allocate the array; return it, and the addresses for the kernel."""
@@ -307,7 +319,7 @@ class AmaxPlan:
         if self.amax is None or self.quantize is None:
             count_call(self.served)
         else:
-            if amax is None or (state is not None and not state._primed):
+            if amax is None or (state is not None and not state.primed):
                 self.amax.launch(stream, (source, own))
                 used, next_ptr = own, 0
             else:

@@ -152,6 +152,12 @@ enum class Activation : u32 {
 #include "common/activations.def"
 };
 
+enum class GluLayout : u32 {
+  none,
+#define GLU(name, code) name = code,
+#include "common/activations.def"
+};
+
 // f(its struct()) for an activation, but for those of GLUs alone.
 template <class F>
 HIPGEMM_DEVICE void with_activation(Activation activation, F f) {

@@ -76,6 +76,9 @@ HIPGEMM_DEVICE void sync_workgroup() {
 
 // The value is the same in all lanes: keep it in a scalar register.
 HIPGEMM_DEVICE unsigned uniform(unsigned x) { return __builtin_amdgcn_readfirstlane(x); }
+HIPGEMM_DEVICE unsigned long long uniform_address(unsigned long long x) {
+  return uniform(static_cast<unsigned>(x >> 32)) * (1ull << 32) | uniform(static_cast<unsigned>(x));
+}
 
 // The value of lane `which` of each 2, 4 or 16.
 template <unsigned kLanes, unsigned which>

@@ -63,6 +63,15 @@ enum class Format : u32 {
 #include "common/formats.def"
 };
 
+HIPGEMM_BOTH constexpr u32 bits_of(Format format) {
+#define FORMAT(name, code, bits) \
+  if (format == Format::name) return bits;
+#define SCALED_FORMAT(name, code, bits, ...) \
+  if (format == Format::name) return bits;
+#include "common/formats.def"
+  return 0;
+}
+
 // Elements of 8 bits and fewer, as the matrix instruction encodes them.
 enum class MfmaFormat : u32 {
 #define ELEMENT(name, code, bits) name = code,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/kargs.hpp"
+#include "common/stages.hpp"
 #include "gemm/accumulators.hpp"
 #include "gemm/epilogue.hpp"
 #include "gemm/schedule.hpp"
@@ -10,7 +11,8 @@
 
 //   c = round(a * b^T * alpha * col_scale[n] + bias[n]) for each entry of a batch
 // alpha_ptr, when not null, points to the float to use instead of alpha; col_scale and bias may be
-// null. ld* count elements; out_type and bias_type are Format.
+// null. ld* count elements; out_type and bias_type are Format. Before the rounding come the stages,
+// if any.
 // Entry outer * batch_inner + inner of the batch begins at outer * *_outer + inner * *_inner bytes.
 // With more than one split, split s is the product over the iterations (tile_order.hpp) from
 // s * split_tiles on, stored split_stride bytes after that of split s - 1; split_tiles is even.
@@ -20,7 +22,7 @@
   X(i64, ldb) X(i64, ldc) X(i64, a_outer) X(i64, a_inner) X(i64, b_outer) X(i64, b_inner)         \
   X(i64, c_outer) X(i64, c_inner) X(i64, split_stride) X(u32, m) X(u32, n) X(u32, k)              \
   X(u32, batch_inner) X(u32, splits) X(u32, split_tiles) X(f32, alpha) X(u32, out_type)           \
-  X(u32, bias_type)
+  X(u32, bias_type) HIPGEMM_STAGES(X)
 
 // After these, for scaled operands: c = round(a * b^T * (a_scale * b_scale) * alpha * col_scale[n] + bias[n]).
 // Floats: with step 0 one for all rows (columns), with step 1 one for each; null is 1. Blocks: scales
@@ -63,11 +65,17 @@ HIPGEMM_DEVICE MultipliersOf<T> multipliers_of(const Args& args, const TileDescr
   }
 }
 
+// The LDS of a workgroup.
+template <class T>
+HIPGEMM_DEVICE LdsByte* tile_lds() {
+  static __shared__ __attribute__((aligned(1024))) u8 lds[T::kLdsBytes];
+  return (LdsByte*)lds;
+}
+
 template <class T, class Args>
 HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& tile,
                             const ThreadPosition<T>& position) {
-  static __shared__ __attribute__((aligned(1024))) u8 lds[T::kLdsBytes];
-  LdsByte* const stages = (LdsByte*)lds;
+  LdsByte* const stages = tile_lds<T>();
 
   const TileArea<T>& area = tile.area;
   const KRange& range = tile.range;
@@ -88,7 +96,7 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& tile,
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
   if constexpr (!T::B::kIsKMajor) acc.interleave_quads();
-  Epilogue<T, Args>(args, tile, ThreadPosition<T>::recomputed()).run(acc);
+  Epilogue<T, Args>(tile, ThreadPosition<T>::recomputed(), stages).run(acc);
 }
 
 template <class T, class Args>

@@ -4,9 +4,9 @@
 #include "common/element_types.hpp"
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
-#include "common/scaled_sum.hpp"
 #include "common/types.hpp"
 #include "gemm/accumulators.hpp"
+#include "gemm/finish_tile.hpp"
 #include "gemm/tile_descriptor.hpp"
 
 namespace hipgemm {
@@ -14,25 +14,34 @@ namespace hipgemm {
 template <class T, class Args>
 class Epilogue {
  public:
-  HIPGEMM_DEVICE Epilogue(const Args& args, const TileDescriptor<T>& tile,
-                          const ThreadPosition<T>& position)
-      : args_(args),
+  HIPGEMM_DEVICE Epilogue(const TileDescriptor<T>& tile, const ThreadPosition<T>& position,
+                          LdsByte* lds)
+      : args_(kernel_arguments()),
         tile_(tile),
         area_(tile.area),
         position_(position),
+        lds_(lds),
         lane_column_(OperandB<T>::lane_column(position)) {}
 
   HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
-    scale(acc);
-    switch (static_cast<Format>(args_.out_type)) {
+    const f32 alpha = args_->alpha_ptr ? load_scalar(args_->alpha_ptr) : args_->alpha;
+    u32 unscaled = __builtin_amdgcn_ballot_w64(!in_range(alpha)) != 0;
+    // Opaque: the compiler would make each of these one branch with the next, in which acc is live
+    // before and after.
+    asm volatile("" : "+v"(unscaled));
+    if (!uniform(unscaled)) scale(acc, alpha);
+    u32 in_rows = unscaled | args_->staged | !stores_whole_vectors();
+    asm volatile("" : "+v"(in_rows));
+    if (uniform(in_rows)) return finish_in_rows(acc, uniform(unscaled));
+    switch (static_cast<Format>(args_->out_type)) {
       case Format::bf16:
-        finish<OutBf16, FromBf16>(acc);
+        store<OutBf16>(acc);
         break;
       case Format::f16:
-        finish<OutF16, FromF16>(acc);
+        store<OutF16>(acc);
         break;
       case Format::f32:
-        finish<OutF32, FromF32>(acc);
+        store<OutF32>(acc);
         break;
       default:
         break;
@@ -40,6 +49,13 @@ class Epilogue {
   }
 
  private:
+  // Read again, so that the compiler does not keep them in registers through the K loop.
+  static HIPGEMM_DEVICE Constant<Args>* kernel_arguments() {
+    auto at = (Constant<Args>*)__builtin_amdgcn_kernarg_segment_ptr();
+    asm volatile("" : "+s"(at));
+    return at;
+  }
+
   // Quads of the lane's columns: see Accumulators::quad.
   static constexpr u32 kQuads = T::kLaneColumns / 4;
 
@@ -60,16 +76,10 @@ class Epilogue {
       }
   }
 
-  HIPGEMM_DEVICE void scale(Accumulators<T>& acc) {
-    const f32 alpha = args_.alpha_ptr ? load_scalar(args_.alpha_ptr) : args_.alpha;
+  HIPGEMM_DEVICE void scale(Accumulators<T>& acc, f32 alpha) {
     f32x4 scale[kQuads], bias[kQuads];
     load_col_scale(scale);
     load_bias(bias);
-    u32 rare = __builtin_amdgcn_ballot_w64(!in_range(acc, alpha)) != 0;
-    if (rare) scale_each(acc, alpha, scale, bias);
-    // Opaque: the compiler would make it one branch, in which acc is live before and after.
-    asm volatile("" : "+v"(rare));
-    if (uniform(rare)) return;
     if constexpr (T::kScaling == Scaling::floats)
       if (has_scales()) scale_operands(acc);
     for_each_row(acc, [&](u32, auto at) {
@@ -95,11 +105,12 @@ class Epilogue {
 
   // Whether no product but the last can overflow or underflow in float32. Sums of fp8 elements are
   // 0 or in [2^-32, 2^63), so limits for the factors suffice. Other sums may be anything: then only
-  // one factor will do. A split of K has no factors.
-  HIPGEMM_DEVICE bool in_range(Accumulators<T>& acc, f32 alpha) const {
-    const bool one_factor = !args_.col_scale || alpha == 1.0f;
+  // one factor will do. A split of K has no factors. All waves look at all scales of the tile: they
+  // must agree.
+  HIPGEMM_DEVICE bool in_range(f32 alpha) const {
+    const bool one_factor = !args_->col_scale || alpha == 1.0f;
     if constexpr (T::kScaling == Scaling::floats && !T::Mfma::kScalesA) {
-      return has_scales() ? !args_.col_scale && alpha == 1.0f : one_factor;
+      return has_scales() ? !args_->col_scale && alpha == 1.0f : one_factor;
     } else if constexpr (T::kScaling == Scaling::floats) {
       if (!has_scales()) return true;
       constexpr int kLeast = -35, kGreatest = 20;
@@ -109,9 +120,10 @@ class Epilogue {
         least = exponent < least ? exponent : least;
         greatest = exponent > greatest ? exponent : greatest;
       };
-      for_each_row(acc, [&](u32 row, auto) { take(row_scale(row)); });
-      for (u32 q = 0; q < kQuads; q++)
-        for (u32 e = 0; e < 4; e++) take(column_scales(q)[e]);
+      const u32 lane = position_.lane;
+      for (u32 i = 0; i < T::kM; i += kWaveLanes) take(row_scale(i + lane));
+      for (u32 i = 0; i < T::kN; i += kWaveLanes)
+        take(load_scale(column_scales(), (i + lane) * args_->b_scale_step));
       const int exponent = exponent_of(alpha);
       return least >= kLeast && greatest <= kGreatest &&
              (one_factor || (exponent >= -kGreatest && exponent <= kGreatest));
@@ -119,40 +131,19 @@ class Epilogue {
     return one_factor;
   }
 
-  // This is rare. Quad by quad, each with the operands' scales loaded again, it needs few
-  // registers.
-  HIPGEMM_DEVICE void scale_each(Accumulators<T>& acc, f32 alpha, const f32x4 (&scale)[kQuads],
-                                 const f32x4 (&bias)[kQuads]) {
-    for (u32 q = 0; q < kQuads; q++) {
-      u32 none = 0;
-      asm volatile("" : "+v"(none));
-      f32x4 column;
-      if constexpr (T::kScaling == Scaling::floats) column = column_scales(q);
-      for_each_row(acc, [&](u32 row, auto at) {
-        Factor of_row = kNoScales;
-        if constexpr (T::kScaling == Scaling::floats) of_row = Factor::of(row_scale(row + none));
-        for (u32 e = 0; e < 4; e++) {
-          Factor scales = kNoScales;
-          if constexpr (T::kScaling == Scaling::floats) scales = of_row * Factor::of(column[e]);
-          at(q)[e] =
-              scaled_sum(at(q)[e], scales, Factor::of(alpha), Factor::of(scale[q][e]), bias[q][e]);
-        }
-        sched_barrier();
-      });
-    }
-  }
-
   // Float scales of a row of A, and of a quad's columns of B.
   HIPGEMM_DEVICE f32 row_scale(u32 row) const {
     if constexpr (!T::Mfma::kScalesA) return 1.0f;
-    return load_scale(scales_from(tile_.a_scale, args_.a_scale_step, area_.row, area_.rows),
-                      row * args_.a_scale_step);
+    return load_scale(scales_from(tile_.a_scale, args_->a_scale_step, area_.row, area_.rows),
+                      row * args_->a_scale_step);
+  }
+  HIPGEMM_DEVICE Buffer column_scales() const {
+    return scales_from(tile_.b_scale, args_->b_scale_step, area_.column, area_.columns);
   }
   HIPGEMM_DEVICE f32x4 column_scales(u32 quad) const {
-    const Buffer from = scales_from(tile_.b_scale, args_.b_scale_step, area_.column, area_.columns);
     f32x4 scales;
     for (u32 e = 0; e < 4; e++)
-      scales[e] = load_scale(from, (column_of(quad) + e) * args_.b_scale_step);
+      scales[e] = load_scale(column_scales(), (column_of(quad) + e) * args_->b_scale_step);
     return scales;
   }
   // One float (step 0), or one for each row of the tile.
@@ -164,28 +155,33 @@ class Epilogue {
   }
 
   HIPGEMM_DEVICE void load_col_scale(f32x4 (&out)[kQuads]) {
-    if (!args_.col_scale) {
+    if (!args_->col_scale) {
       for (f32x4& x : out) x = f32x4(1.0f);
       return;
     }
     const Buffer from =
-        make_buffer(reinterpret_cast<u64>(args_.col_scale) + static_cast<u64>(area_.column) * 4,
+        make_buffer(reinterpret_cast<u64>(args_->col_scale) + static_cast<u64>(area_.column) * 4,
                     area_.columns * 4);
     for (u32 q = 0; q < kQuads; q++)
       out[q] = __builtin_bit_cast(
           f32x4, __builtin_amdgcn_raw_buffer_load_b128(from, column_of(q) * 4, 0, 0));
   }
 
+  HIPGEMM_DEVICE u64 bias() const {
+    const u64 first = reinterpret_cast<u64>(args_->bias);
+    if constexpr (requires { args_->bias_outer; })
+      return first ? first + tile_.outer * static_cast<u64>(args_->bias_outer) : 0;
+    return first;
+  }
   HIPGEMM_DEVICE void load_bias(f32x4 (&out)[kQuads]) {
-    if (!args_.bias) {
+    if (!args_->bias) {
       for (f32x4& x : out) x = f32x4(-0.0f);  // x + -0.0 is x, even for -0.0
       return;
     }
-    const auto type = static_cast<Format>(args_.bias_type);
+    const auto type = static_cast<Format>(args_->bias_type);
     const u32 bytes = type == Format::f32 ? 4 : 2;
     const Buffer from =
-        make_buffer(reinterpret_cast<u64>(args_.bias) + static_cast<u64>(area_.column) * bytes,
-                    area_.columns * bytes);
+        make_buffer(bias() + static_cast<u64>(area_.column) * bytes, area_.columns * bytes);
     if (type == Format::f32) {
       for (u32 q = 0; q < kQuads; q++)
         out[q] = __builtin_bit_cast(
@@ -201,111 +197,80 @@ class Epilogue {
       }
   }
 
-  template <class Out, class From>
-  HIPGEMM_DEVICE void finish(Accumulators<T>& acc) {
-    if (tile_.accumulate)  // a constant false in all kernels but grouped_wgrad
-      store<Out, AddTo<From>>(acc);
-    else
-      store<Out, Overwrite>(acc);
+  // Whether rows consist of whole vectors of 16 bytes, at dword-aligned addresses.
+  HIPGEMM_DEVICE bool stores_whole_vectors() const {
+    const u32 bytes = element_bytes(static_cast<Format>(args_->out_type));
+    const u64 pitch = static_cast<u64>(args_->ldc) * bytes;
+    return (tile_.c % 4 | pitch % 4 | area_.columns * bytes % 16) == 0;
   }
 
-  // Whether the result replaces what C holds, or is added to it.
-  struct Overwrite {
-    static constexpr bool kReads = false;
-  };
-  template <class From>
-  struct AddTo {
-    static constexpr bool kReads = true;
-    using Bits = typename From::Bits;
-    static HIPGEMM_DEVICE f32 widen(u32 bits) { return From::widen(bits); }
-  };
-
-  template <class Out, class Onto>
+  template <class Out>
   HIPGEMM_DEVICE void store(Accumulators<T>& acc) {
-    constexpr u32 kVector = 16 / Out::kBytes;
+    constexpr u32 kVector = 16 / Out::kBytes;  // elements of one access
+    constexpr u32 kVectors = T::kLaneColumns / kVector;
     const Buffer to = stored_rows<Out>();
-    for_each_piece<Out, Onto::kReads>(
-        acc,
-        [&](auto at, u32 v, u32 at_byte) {
-          f32x4 quads[kVector / 4];
-          for (u32 q = 0; q < kVector / 4; q++) quads[q] = at(v * (kVector / 4) + q);
-          if constexpr (Onto::kReads) {
-            const auto old =
-                __builtin_bit_cast(Vector<typename Onto::Bits, kVector>,
-                                   __builtin_amdgcn_raw_buffer_load_b128(to, at_byte, 0, 0));
-            for (u32 e = 0; e < kVector; e++) quads[e / 4][e % 4] += Onto::widen(old[e]);
-          }
-          __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(quads), to, at_byte, 0, 0);
-        },
-        [&](auto at, u32 c, u32 at_byte) {
-          const f32x4 quad = at(c / 4);
-          f32 x = quad[c % 4];
-          if constexpr (Out::kBytes == 4) {
-            if constexpr (Onto::kReads)
-              x += Onto::widen(__builtin_amdgcn_raw_buffer_load_b32(to, at_byte, 0, 0));
-            __builtin_amdgcn_raw_buffer_store_b32(__builtin_bit_cast(u32, x), to, at_byte, 0, 0);
-          } else {
-            if constexpr (Onto::kReads)
-              x += Onto::widen(__builtin_amdgcn_raw_buffer_load_b16(to, at_byte, 0, 0));
-            __builtin_amdgcn_raw_buffer_store_b16(static_cast<u16>(Out::pack({x, x})), to, at_byte,
-                                                  0, 0);
-          }
-        });
+    const u32 row_bytes = static_cast<u32>(args_->ldc) * Out::kBytes;
+    u32 offset[kVectors];
+    for (u32 v = 0; v < kVectors; v++) {
+      const u32 column = column_of(v * kVector / 4);
+      offset[v] = column < area_.columns ? column * Out::kBytes : kOutOfRange;
+    }
+    for_each_row(acc, [&](u32 row, auto at) {
+      for (u32 v = 0; v < kVectors; v++) {
+        f32x4 quads[kVector / 4];
+        for (u32 q = 0; q < kVector / 4; q++) quads[q] = at(v * (kVector / 4) + q);
+        __builtin_amdgcn_raw_buffer_store_b128(pack<Out>(quads), to,
+                                               (row - tile_.skipped) * row_bytes + offset[v], 0, 0);
+      }
+    });
   }
 
   // The tile's rows of C that are to be stored. Rows skipped at its top have negative
   // offsets, which are out of range as well.
   template <class Out>
   HIPGEMM_DEVICE Buffer stored_rows() const {
-    const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
+    const u64 pitch = static_cast<u64>(args_->ldc) * Out::kBytes;
     return make_buffer(
         tile_.c + (area_.row + tile_.skipped) * pitch +
             static_cast<u64>(area_.column) * Out::kBytes,
         (area_.rows - tile_.skipped - 1) * static_cast<u32>(pitch) + area_.columns * Out::kBytes);
   }
 
-  // The lane's elements of C: wide(the row's accumulators, v, offset) for its v-th 16 bytes of a
-  // row, narrow(the same, c, offset) for its c-th column. Wide accesses need dword-aligned
-  // addresses, and all their columns inside C; the others are narrow. Where C is read as well,
-  // registers suffice for a few rows at a time.
-  template <class Out, bool kReads, class Wide, class Narrow>
-  HIPGEMM_DEVICE void for_each_piece(Accumulators<T>& acc, Wide wide, Narrow narrow) {
-    constexpr u32 kVector = 16 / Out::kBytes;  // elements of one access
-    constexpr u32 kVectors = T::kLaneColumns / kVector;
-    const auto vector_column = [&](u32 v) { return column_of(v * kVector / 4); };
-    const u64 pitch = static_cast<u64>(args_.ldc) * Out::kBytes;
-    const u32 row_bytes = static_cast<u32>(pitch);
-    constexpr u32 kRowsAtOnce = 2;
-    u32 rows = 0;
-    const auto next_row = [&] {
-      if (kReads && ++rows % kRowsAtOnce == 0) sched_barrier();
-    };
-    const bool aligned = (tile_.c % 4 | pitch % 4) == 0;
-    const auto is_wide = [&](u32 v) {
-      return aligned && vector_column(v) + kVector <= area_.columns;
-    };
-    if (aligned) {
-      u32 offset[kVectors];
-      for (u32 v = 0; v < kVectors; v++)
-        offset[v] = is_wide(v) ? vector_column(v) * Out::kBytes : kOutOfRange;
-      for_each_row(acc, [&](u32 row, auto at) {
-        for (u32 v = 0; v < kVectors; v++)
-          wide(at, v, (row - tile_.skipped) * row_bytes + offset[v]);
-        next_row();
+  // Everything else (finish_rows.hpp), a few rows of all waves at a time: in LDS, whose use for
+  // operands is over.
+  HIPGEMM_DEVICE void finish_in_rows(Accumulators<T>& acc, u32 unscaled) const {
+    constexpr u32 kFragments = T::kParts * T::A::kFragments;
+    constexpr u32 kRows = T::kWavesM * T::kFragmentRows;  // of a fragment of each wave
+    constexpr u32 kAtOnce = smaller(T::kLdsBytes / (kRows * TileRows::bytes_of(T::kN)), kFragments);
+    static_assert(kAtOnce > 0, "LDS has room for the rows of a fragment of each wave");
+    wait_dma<0>();  // those past the last tile, which fetch nothing, still write zeros
+    unrolled<(kFragments + kAtOnce - 1) / kAtOnce>([&]<u32 piece>(Index<piece>) HIPGEMM_INLINE {
+      constexpr u32 kFirst = piece * kAtOnce, kEnd = smaller(kFirst + kAtOnce, kFragments);
+      const TileRows rows{lds_, (kEnd - kFirst) * kRows, T::kN};
+      sync_workgroup();  // LDS is not read any more
+      unrolled<kEnd - kFirst>([&]<u32 i>(Index<i>) HIPGEMM_INLINE {
+        constexpr u32 kPart = (kFirst + i) / T::A::kFragments;
+        constexpr u32 kFragment = (kFirst + i) % T::A::kFragments;
+        const u32 in_wave = position_.lane % T::kFragmentRows;
+        const u32 slot = (i * T::kWavesM + position_.wave_m) * T::kFragmentRows + in_wave;
+        const u32 row = OperandA<T>::tile_row(
+            kPart, (position_.wave_m * T::A::kFragments + kFragment) * T::kFragmentRows + in_wave);
+        const bool stored = row >= tile_.skipped && row < area_.rows;
+        rows.row(slot) = stored ? area_.row + row : kNoRow;
+        for (u32 q = 0; q < kQuads; q++)
+          rows.quad(slot, column_of(q)) = acc.quad(kPart, kFragment, q);
       });
-    }
-    if (!aligned || area_.columns % kVector != 0) {
-      u32 offset[T::kLaneColumns];
-      for (u32 c = 0; c < T::kLaneColumns; c++)
-        offset[c] = !is_wide(c / kVector) && column_of(c / 4) + c % 4 < area_.columns
-                        ? (column_of(c / 4) + c % 4) * Out::kBytes
-                        : kOutOfRange;
-      for_each_row(acc, [&](u32 row, auto at) {
-        for (u32 c = 0; c < T::kLaneColumns; c++)
-          narrow(at, c, (row - tile_.skipped) * row_bytes + offset[c]);
-        next_row();
-      });
-    }
+      if (unscaled) {
+        constexpr bool kHasFloats = T::kScaling == Scaling::floats;
+        sync_workgroup();
+        scale_tile_rows<Args>(args_, lds_, rows.count, T::kN, T::kThreads, bias(),
+                              kHasFloats ? tile_.a_scale : 0, kHasFloats ? tile_.b_scale : 0,
+                              area_.column, area_.columns);
+      }
+      finish_tile<Args>(
+          args_, rows,
+          {tile_.c, tile_.outer, tile_.inner, area_.column, area_.columns, T::kThreads});
+    });
   }
 
   // 16 bytes of a row.
@@ -319,10 +284,11 @@ class Epilogue {
     }
   }
 
-  const Args& args_;
+  Constant<Args>* const args_;
   const TileDescriptor<T>& tile_;
   const TileArea<T>& area_;
   const ThreadPosition<T>& position_;
+  LdsByte* const lds_;
   const u32 lane_column_;
 };
 

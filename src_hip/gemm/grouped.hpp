@@ -3,20 +3,23 @@
 
 #include "common/groups.hpp"
 #include "common/kargs.hpp"
+#include "common/stages.hpp"
 #include "gemm/accumulators.hpp"
 #include "gemm/dense.hpp"
 #include "gemm/tile_descriptor.hpp"
 #include "gemm/traits.hpp"
 
 // Products of groups of rows (groups.hpp). Matrices of one group each, b or c, are group_stride
-// bytes apart. status: an OffsetFault, for wrong offsets.
+// bytes apart, and each group's bias is bias_outer bytes after that of the group before. status: an
+// OffsetFault, for wrong offsets. alpha, col_scale, bias and stages as in dense.hpp.
 //   matmul: m rows of a and c; k and n as in dense.hpp.
-//   wgrad: m and n of each c, from k rows in all of a and b. accumulate: add to what c holds.
+//   wgrad: m and n of each c, from k rows in all of a and b. Of the stages it has accumulate alone.
 // clang-format off
 #define HIPGEMM_GroupedArgs(X)                                                                    \
-  X(ptr, a) X(ptr, b) X(ptr, c) X(ptr, offsets) X(ptr, status) X(i64, lda) X(i64, ldb)            \
-  X(i64, ldc) X(i64, group_stride) X(u32, m) X(u32, n) X(u32, k) X(u32, groups) X(u32, out_type)  \
-  X(u32, accumulate)
+  X(ptr, a) X(ptr, b) X(ptr, c) X(ptr, offsets) X(ptr, status) X(ptr, alpha_ptr)                  \
+  X(ptr, col_scale) X(ptr, bias) X(i64, lda) X(i64, ldb) X(i64, ldc) X(i64, group_stride)         \
+  X(i64, bias_outer)  X(u32, m) X(u32, n) X(u32, k) X(u32, groups) X(f32, alpha)                  \
+  X(u32, out_type) X(u32, bias_type) HIPGEMM_STAGES(X)
 
 // After these, as in dense.hpp; those of b, one set for each group, are scale_group_stride bytes apart.
 #define HIPGEMM_GROUPED_SCALES(X)                                                                 \
@@ -27,16 +30,8 @@
 
 namespace hipgemm {
 
-// The epilogue applies nothing but scales.
-#define HIPGEMM_GROUPED_STRUCT(Args)                                               \
-  struct Args {                                                                    \
-    static constexpr ptr alpha_ptr = nullptr, col_scale = nullptr, bias = nullptr; \
-    static constexpr f32 alpha = 1.0f;                                             \
-    static constexpr u32 bias_type = 0;                                            \
-    HIPGEMM_MEMBERS(Args)                                                          \
-  }
-HIPGEMM_GROUPED_STRUCT(GroupedArgs);
-HIPGEMM_GROUPED_STRUCT(ScaledGroupedArgs);
+HIPGEMM_STRUCT(GroupedArgs);
+HIPGEMM_STRUCT(ScaledGroupedArgs);
 
 // A workgroup computes one tile, and finds out by itself which. There are no persistent workgroups:
 // the dispatcher starts new ones at little cost, while a loop around the K loop would keep
@@ -57,10 +52,6 @@ HIPGEMM_DEVICE void store_zeros(u64 c, u64 pitch, u32 bytes, const TileArea<T>& 
         *(Byte2*)at = 0;
     }
 }
-HIPGEMM_DEVICE u32 bytes_of(u32 element_type) {
-  return static_cast<Format>(element_type) == Format::f32 ? 4 : 2;
-}
-
 // Scales in GEMM order interleave rows by 16, so tiles with scales begin at a multiple of 16, and
 // do not store the rows there that belong to the group before.
 template <class T>
@@ -89,10 +80,14 @@ HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
   const TileArea<T> area{row, column, smaller(slot.end - row, T::kM),
                          smaller(args.n - column, T::kN)};
   if (slot.group == args.groups) {
-    const u32 bytes = bytes_of(args.out_type);
-    store_zeros<T>(reinterpret_cast<u64>(args.c), static_cast<u64>(args.ldc) * bytes, bytes,
-                   {row + skipped, column, area.rows - skipped, area.columns});
-    return;
+    const TileArea<T> stored{row + skipped, column, area.rows - skipped, area.columns};
+    if (args.staged)
+      return finish_zeros<Args>((Constant<Args>*)__builtin_amdgcn_kernarg_segment_ptr(),
+                                T::kThreads, stored.row, stored.rows, stored.column,
+                                stored.columns);
+    const u32 bytes = element_bytes(static_cast<Format>(args.out_type));
+    return store_zeros<T>(reinterpret_cast<u64>(args.c), static_cast<u64>(args.ldc) * bytes, bytes,
+                          stored);
   }
   // All of K. The compiler must not see that the first iteration is 0: it would keep more of
   // mxfp4's loop in registers than fits.
@@ -109,6 +104,7 @@ HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
       .k = args.k,
       .range = k_range(k_tiles, first_iteration, count_iterations(k_tiles)),
       .skipped = skipped,
+      .outer = slot.group,
   };
   if constexpr (T::kScaling != Scaling::none) {
     tile.a_scale = reinterpret_cast<u64>(args.a_scale);
@@ -132,7 +128,8 @@ HIPGEMM_DEVICE void grouped_wgrad(const Args& args) {
   const TileArea<T> area = tile_area<T>(
       tile_of_workgroup(workgroup - group * (tiles_m * tiles_n), tiles_m, tiles_n), args.m, args.n);
   const GroupSlot rows = groups.rows(group);
-  const u32 k = rows.end - rows.begin, bytes = bytes_of(args.out_type);
+  const u32 k = rows.end - rows.begin;
+  const u32 bytes = element_bytes(static_cast<Format>(args.out_type));
   const u64 c = reinterpret_cast<u64>(args.c) + group * static_cast<u64>(args.group_stride);
   if (k == 0) {
     if (!args.accumulate) store_zeros<T>(c, static_cast<u64>(args.ldc) * bytes, bytes, area);
@@ -153,7 +150,6 @@ HIPGEMM_DEVICE void grouped_wgrad(const Args& args) {
       .k = k,
       .range = whole_k(count_k_tiles(k, T::kK)),
       .skipped = 0,
-      .accumulate = args.accumulate != 0,
   };
   if constexpr (T::kScaling != Scaling::none) {
     const auto scales = [&](const void* all, u32 step_rows) {

@@ -17,8 +17,8 @@ struct TileDescriptor {
   u64 a_scale, b_scale;  // and their scales, if any
   u32 k;                 // extent of the matrices
   KRange range;
-  u32 skipped;              // rows at the top of the tile that are not stored
-  bool accumulate = false;  // add to what C holds
+  u32 skipped;               // rows at the top of the tile that are not stored
+  u32 outer = 0, inner = 0;  // of the batch; outer: the group
 };
 
 // Workgroups of the grid, which the runtime passes after the arguments.
@@ -57,6 +57,8 @@ HIPGEMM_DEVICE TileDescriptor<T> dense_tile(const Args& args, u32 workgroup) {
           k_tiles, split * args.split_tiles,
           split + 1 == args.splits ? count_iterations(k_tiles) : (split + 1) * args.split_tiles),
       .skipped = 0,
+      .outer = outer,
+      .inner = inner,
   };
   if constexpr (T::kScaling != Scaling::none) {
     tile.a_scale = entry(args.a_scale, args.a_scale_outer, args.a_scale_inner);

@@ -260,7 +260,7 @@ def test_build_reports_padded_registers(built, assembly):
     ]
     kernel = padded("split_reduce", 176) | {"vgpr": 170}
     assert faults(kernel, ARCHS["gfx950"]) == [
-        "split_reduce: 2 waves per SIMD (176 VGPR allocated, 0 bytes of LDS), must be at least 4"
+        "split_reduce: 2 waves per SIMD (176 VGPR allocated, 1104 bytes of LDS), must be at least 4"
     ]
 
 

@@ -73,7 +73,7 @@ def test_arguments_are_packed_by_the_codes_of_the_manifest():
     args = tuple(
         Argument(name, "u32", 4 * i, 4) for i, name in enumerate(("out_type", "element", "rule", "m"))
     )
-    codes = Codes({"bf16": 70, "mxfp4_e2m1": 71}, {"even": 72}, {})
+    codes = Codes({"bf16": 70, "mxfp4_e2m1": 71}, {"even": 72}, {}, {})
     kernel = Function("kernel", None, 64, (1,), args, struct.Struct(pack_format(args)), codes)
     packed = kernel.pack({"m": 73, "rule": "even", "element": MXFP4_E2M1, "out_type": BF16})
     assert struct.unpack("<4I", packed) == (70, 71, 72, 73)

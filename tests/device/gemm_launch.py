@@ -67,9 +67,11 @@ def launch(name: str, workgroups: int, **values: _launch.Value) -> None:
 
 
 def launch_in_order(function: _launch.Function, workgroups: int, stream: int, *values: _launch.Value) -> None:
-    """Launch a kernel with arguments in the order in which it takes them."""
-    named = zip((x.name for x in function.args), values, strict=True)
-    _launch.launch(function, workgroups, stream, **dict(named))
+    """Launch a kernel with arguments in the order in which it takes them, without stages."""
+    names = [x.name for x in function.args]
+    stages = _launch.NO_STAGES if "staged" in names else {}
+    named = zip((name for name in names if name not in stages), values, strict=True)
+    _launch.launch(function, workgroups, stream, **dict(named), **stages)
 
 
 @dataclass

@@ -392,6 +392,10 @@ def grouped_saved() -> Any:
     return hg.grouped_linear(hg.asarray(numbers(8, 32)), hg.asarray(numbers(3, 16, 32)), offsets())[1]
 
 
+def few_offsets() -> Any:
+    return np.array([0, 1, 1, 4], np.int32)
+
+
 def recorded() -> Any:
     return hg.Event().record()
 
@@ -467,16 +471,35 @@ def generator() -> Any:
 
 
 A_SEED = between(0, 2**64 - 1)
+# What may follow a product: nothing, or most of it.
+NO_STAGES: dict[str, Any] = dict.fromkeys(
+    ("residual", "activation", "glu", "aux", "out_format", "out_scaling", "out_amax"), NONE
+)
+NO_STAGES["accumulate"] = just(False)
+STAGES = NO_STAGES | {
+    "residual": array(4, 4),
+    "activation": just("silu"),
+    "glu": just("interleaved"),
+    "aux": array(4, 8, dtype=F32),
+    "out_format": just("mxfp8_e4m3"),
+    "out_scaling": just("floor"),
+}
 
 ROWS = [
     row(hg.matmul, a=array(4, 32), b=array(32, 8), out=NONE, dtype=just(F32), alpha=just(1.0), stream=NONE,
         col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), oracle_=matmul_oracle,
-        accepts_={"alpha": real}),
+        accepts_={"alpha": real}, **NO_STAGES),
+    row(hg.matmul, name_="matmul with stages", prefix_="matmul", a=array(4, 32), b=array(32, 8), out=NONE,
+        dtype=NONE, alpha=just(1.0), col_scale=NONE, bias=array(8, dtype=F32), stream=NONE,
+        accepts_={"alpha": real}, **STAGES),
     row(hg.matmul, name_="matmul with out", prefix_="matmul", a=array(4, 32), b=array(32, 8),
         out=array(4, 8, dtype=F32), dtype=NONE, alpha=just(1.0), col_scale=NONE, bias=NONE, stream=NONE,
-        accepts_={"alpha": real}),
+        accepts_={"alpha": real}, **NO_STAGES),
     row(hg.grouped_matmul, x=array(8, 32), w=array(3, 32, 16), group_offsets=offsets, out=NONE, dtype=NONE,
-        stream=NONE),
+        alpha=just(1.0), col_scale=NONE, bias=NONE, stream=NONE, accepts_={"alpha": real}, **NO_STAGES),
+    row(hg.grouped_matmul, name_="grouped_matmul with stages", prefix_="grouped_matmul", x=array(4, 32),
+        w=array(3, 32, 8), group_offsets=few_offsets, out=NONE, dtype=NONE, alpha=just(1.0), col_scale=NONE,
+        bias=array(3, 8, dtype=F32), stream=NONE, accepts_={"alpha": real}, **STAGES),
     row(hg.grouped_wgrad, dy=array(8, 16), x=array(8, 32), group_offsets=offsets, out=NONE, dtype=NONE,
         recipe=NONE, accumulate=just(False), stream=NONE),
     row(hg.linear, x=array(4, 32), w=array(8, 32), recipe=just("bf16"), bias=NONE, w_post_scale=NONE,
@@ -489,7 +512,7 @@ ROWS = [
         rounding=just("nearest"), seed=NONE, dtype=NONE, dw_dtype=NONE, stream=NONE),
     row(hg.matmul, name_="matmul, quantized", prefix_="matmul", a=resident(4, 32),
         b=resident(32, 8, axis=0), out=NONE, dtype=NONE, alpha=just(1.0), col_scale=NONE, bias=NONE,
-        stream=NONE, accepts_={"alpha": real}),
+        stream=NONE, accepts_={"alpha": real}, **NO_STAGES),
     row(hg.linear, name_="linear, quantized", prefix_="linear", x=resident(4, 32, fp8=True),
         w=resident(8, 32, fp8=True), recipe=just("fp8"), bias=NONE, w_post_scale=NONE, x_amax=NONE,
         w_amax=NONE, scaling=NONE, hadamard=NONE, dtype=NONE, stream=NONE),
