@@ -81,14 +81,19 @@ class LoadedTile {
   //   where 32 lanes read down columns: four words of as many chunks in a row as there are rows;
   //     these are of different threads, so their number is swizzled in, from bit 2 down,
   //   where 8 lanes write 16 bytes each, of one row or two: chunks 1, 2, 4 or 8 apart.
-  // Modulo 16, so do all of a wave's reads. down: a constant number of rows from `row` on, which
+  // Modulo 16, so do all of a wave's reads. With 8 values per thread a simpler swizzle, which takes
+  // fewer registers, leaves some conflicts. down: a constant number of rows from `row` on, which
   // has no bits in common with it.
   HIPGEMM_DEVICE u32x4& chunk(u32 row, u32 down, u32 at) const {
     const auto swizzle = [](u32 row) HIPGEMM_INLINE {
+      if constexpr (kValues == 8) {
+        const u32 thread = row / kValues;
+        return (thread ^ (thread & 2) << 2) & (Map::kLdsRowChunks - 1);
+      }
       const auto bit = [&](u32 i) HIPGEMM_INLINE { return row / kValues >> i & 1; };
       return (bit(0) * 12 ^ bit(1) * 10 ^ bit(2) * 9 ^ bit(3) * 8) ^ (row & 1) << 1;
     };
-    const u32 swizzled = at ^ (at >> 3 & 1) ^ swizzle(row);
+    const u32 swizzled = (kValues == 8 ? at : at ^ (at >> 3 & 1)) ^ swizzle(row);
     return lds_[row * Map::kLdsRowChunks + (swizzled ^ swizzle(down)) + down * Map::kLdsRowChunks];
   }
 

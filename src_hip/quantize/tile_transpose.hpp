@@ -63,8 +63,7 @@ class TransposedTile : public LoadedTile<From, Map_> {
   // The column of an iteration, and how far it is from the first iteration's.
   static constexpr u32 cols_from_first(u32 iteration) {
     const u32 word = iteration / kWordValues;
-    return word / kHalfWords * kHalfCols +
-           word % kHalfWords * (Map::kLdsRowChunks / kHalfWords) * 4 * kWordValues +
+    return word / kHalfWords * kHalfCols + word % kHalfWords * kWordDistance * kWordValues +
            iteration % kWordValues;
   }
   static HIPGEMM_DEVICE u32 col_in_tile(u32 iteration) {
@@ -78,9 +77,16 @@ class TransposedTile : public LoadedTile<From, Map_> {
   static constexpr u32 kHalfWords = Map::kIterations / kWordValues / kHalves;
 
   // The word of a row in LDS that a thread takes down columns. kColThreads neighbours take the same
-  // one, the next ones the next of the row; further words are as far apart as possible.
+  // one, the next ones the next of the row; further words are as far apart as possible. With 8
+  // values per thread, after a chunk's four words come those two chunks on.
+  static constexpr u32 kWordDistance = Map::kValues == 8 ? 4 : Map::kLdsRowChunks / kHalfWords * 4;
   static HIPGEMM_DEVICE u32 word_in_half(u32 word) {
-    return Map::thread() / Map::kColThreads + word * (Map::kLdsRowChunks / kHalfWords) * 4;
+    if constexpr (Map::kValues == 8) {
+      u32 chunk = Map::thread() / (Map::kColThreads * 4) * kHalfWords + word;
+      if constexpr (kHalfWords == 1) chunk = (chunk & ~3u) | (chunk & 1) << 1 | (chunk >> 1 & 1);
+      return chunk * 4 + Map::thread() / Map::kColThreads % 4;
+    }
+    return Map::thread() / Map::kColThreads + word * kWordDistance;
   }
 
   HIPGEMM_DEVICE void put(u32 half) {
