@@ -275,8 +275,8 @@ KERNELS = (
     Mutant(
         "kernel-fp6-rest-of-a-row",
         "src_hip/quantize",
-        "(length % 64 * Element::kBits + kChunkBytes * 8 - 1)",
-        "(length % 64 * Element::kBits)",
+        "(length % 64 * bits + kChunkBytes * 8 - 1)",
+        "(length % 64 * bits)",
         (f"{QUANTIZE_TESTS}test_mx_of_any_layout[bf16-row]",),
         ("quantize_mxfp6",),
     ),

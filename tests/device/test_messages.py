@@ -473,6 +473,26 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "  - axis must be from -2 to 1; got 7\n"
      "  - scale.dtype must be float8_e8m0fnu for mxfp8_e4m3; got float32\n"
      "  - hadamard=True is only for mxfp4_e2m1; got mxfp8_e4m3"),
+    # slices of quantized arrays, files, stages
+    (lambda: hg.load("a\0b"), V, "load: path must have no null character; got 'a\\x00b'"),
+    (lambda: hg.load("a", names="w"), T, "load: names must be a sequence of str; got 'w'"),
+    (lambda: hg.matmul(signed(4, 64, signs=1)[:, :32], signed(8, 64, signs=1)[:, 32:].T), V,
+     "matmul: a and b must begin at the same element of the arrays with random signs; got 0 and 32"),
+    (lambda: hg.grouped_matmul(ones(4, 32, dtype=BF16), ones(2, 32, 8, dtype=BF16), np.array([0, 1, 4]),
+                               bias=ones(3, 8)), V,
+     "grouped_matmul: bias.shape must be (G, N)=(2, 8); got (3, 8)"),
+    (lambda: hg.matmul(on(4, 32, dtype=BF16), on(32, 8, dtype=BF16), aux=on(8, 4).T), V,
+     "matmul: aux on a device must have contiguous rows; got strides=(4, 16)"),
+    (lambda: q(4, 64)[:, 1], V,
+     "ScaledArray: axis 1, along which elements share a scale, must stay: pass a slice; got 1"),
+    (lambda: q(4, 64)[:, 16:], V,
+     "ScaledArray: a slice of axis 1 must consist of whole blocks of 32; got 16:"),
+    (lambda: groups(np.array([0, 2, 4]))[1:], V,
+     "ScaledArray: axis 0, along which the array has groups, must stay whole; got 1:"),
+    (lambda: in_blocks(4, 256)[0], V,
+     "ScaledArray: axis 0 must stay, since blocks have two axes: pass a slice; got 0"),
+    (lambda: reference.quantize_fp8(ones(4, 256), axis=None)[0, 0], V,
+     "ScaledArray: at least one axis must stay; got 2 ints: pass a slice"),
 ]  # fmt: skip
 
 
