@@ -151,7 +151,11 @@ WRONG = [
     (SERVES, "SERVES(gemm, mxfp5, nt, 14, 32)", "32) names mxfp5, which is no family of pairs"),
     (SERVES, "SERVES(gemm, mxfp4, nt, 14)", "nt, 14) must have a limit for the tiles that are rings"),
     ("TILE(64x64, ", "TILE(64x65, ", "128x128 64x64 32x64) names 64x64, which is no tile"),
-    (f"{DEMO}fp8_e4m3 mxfp8_e4m3 mxfp4_e2m1, 128x128 64x64 32x64)", "", "one row DEMO; got 0"),
+    (
+        f"{DEMO}fp8_e4m3 mxfp8_e4m3 mxfp4_e2m1 bf16_mxfp4_e2m1, 128x128 64x64 32x64)",
+        "",
+        "one row DEMO; got 0",
+    ),
     (DEMO, "DEMO(bf17 ", "64x64 32x64) names bf17, which is no pair"),
     ("32x64)\n\n// PASS", "32x65)\n\n// PASS", "64x64 32x65) names 32x65, which is no tile"),
     (DEMO, more("gem", "bf16", "nt", "64x128"), "2) names gem, which is no operation"),

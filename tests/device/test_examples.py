@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors
 
 import hipgemm as hg
 
@@ -91,6 +93,33 @@ def test_moe_layer() -> None:
         assert min(dx, d_up) > 6, out  # some ReLUs switch
     assert "bf16: every element of 48 products inside its bound" in out
     assert "grouped_wgrad_mxfp8" in out
+
+
+@pytest.mark.matrix
+def test_gpt_oss_layer(tmp_path: Path) -> None:
+    """Experts in MXFP4 agree with their decoded weights; the file has the names and shapes of gpt-oss."""
+    out = run("gpt_oss_layer.py", "--small", "--tokens", "48")
+    (noise,) = re.findall(r"^SQNR against float32: (\S+) dB$", out, re.MULTILINE)
+    assert float(noise) >= 50, out
+    assert "grouped_matmul_bf16_mxfp4_e2m1_nt" in out
+    sys.path.insert(0, str(EXAMPLES))
+    from gpt_oss_layer import write_layer
+
+    prefix = "model.layers.7.mlp."
+    write_layer(tmp_path / "model.safetensors", prefix, 64, np.random.default_rng(2))
+    written = safetensors.deserialize((tmp_path / "model.safetensors").read_bytes())
+    assert {name.removeprefix(prefix): (x["dtype"], x["shape"]) for name, x in written} == {
+        "experts.gate_up_proj_blocks": ("U8", [32, 128, 2, 16]),
+        "experts.gate_up_proj_scales": ("U8", [32, 128, 2]),
+        "experts.gate_up_proj_bias": ("BF16", [32, 128]),
+        "experts.down_proj_blocks": ("U8", [32, 64, 2, 16]),
+        "experts.down_proj_scales": ("U8", [32, 64, 2]),
+        "experts.down_proj_bias": ("BF16", [32, 64]),
+        "router.weight": ("BF16", [32, 64]),
+        "router.bias": ("BF16", [32]),
+    }
+    out = run("gpt_oss_layer.py", "--file", str(tmp_path), "--layer", "7")
+    assert float(re.findall(r"^SQNR against float32: (\S+) dB$", out, re.MULTILINE)[0]) >= 50, out
 
 
 def test_sentence_embeddings(matrix_kernels: bool) -> None:
