@@ -29,6 +29,11 @@ def products(rng: np.random.Generator) -> None:
         a, w = random_matrix((70, 100), rng, dtype=dtype), random_matrix((45, 100), rng, dtype=dtype)
         bias = rng.standard_normal(45).astype(F32)
         x, y = hg.asarray(a), hg.asarray(w)
+        staged: dict[str, Any] = {"residual": hg.zeros((70, 22), F32), "aux": hg.empty((70, 44), dtype)}
+        hg.matmul(x, y[:44].T, activation="gelu", glu="halves", **staged).get()
+        for format in ("mxfp8_e5m2", "mxfp6_e2m3", "mxfp4_e2m1"):
+            hg.matmul(x, y[:44].T, activation="swiglu_oss", glu="interleaved", out_format=format).get()
+        hg.matmul(x, y.T, activation="silu", out_format="fp8_e4m3", out_amax=hg.AmaxState(9.0)).get()
         got = hg.matmul(x, y.T, bias=bias, alpha=0.5, col_scale=np.abs(bias))
         assert_gemm_close(got.get(), a, w.T, bias=bias, alpha=0.5, col_scale=np.abs(bias))
         assert_gemm_close(hg.matmul(x[::-1, ::2], y[:, ::2].T).get(), a[::-1, ::2], w[:, ::2].T)
@@ -60,6 +65,7 @@ def quantizers(rng: np.random.Generator) -> None:
         assert_gemm_close(hg.matmul(q, q.T, dtype=F32).get(), q.get(), q.get().T)
     hg.quantize_both(x, "mxfp8_e4m3")
     hg.quantize_mxfp8(x, axis=0)
+    hg.quantize_mxfp6(x.astype(BF16))
     hg.pack_mx_scales(hg.quantize_mxfp8(x).scale).get()
 
 
@@ -121,7 +127,7 @@ def alone(rng: np.random.Generator) -> None:
     ordered = hg.empty(size, np.uint8)
     floats = hg.asarray(rng.standard_normal((37, 2)).astype(F32))
     kernel = _launch.function(0, "gemm_float_scale")
-    for_floats = hg.empty(float_scale_bytes(37, 160), np.uint8)
+    for_floats = hg.zeros(float_scale_bytes(37, 160), np.uint8)  # nothing is written between its parts
     values = {"src": floats.ptr, "dst": for_floats.ptr, "src_row_stride": 8, "src_col_stride": 4}
     values |= {"rows": 37, "k": 160, "step": step, "row_block": 1, "e8m0": 0, "whole": 0}
     _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, **values)
