@@ -45,6 +45,10 @@ class _QuantizedOptions(_Options, total=False):
 
 @overload
 def matmul(
+    a: Any, b: Any, /, out: None = None, *, out_format: str, **options: Unpack[_QuantizedOptions]
+) -> ScaledArray: ...
+@overload
+def matmul(
     a: Host, b: Host | ScaledArray, /, out: Host | None = None, **options: Unpack[_Options]
 ) -> Host: ...
 @overload
