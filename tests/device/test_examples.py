@@ -122,9 +122,10 @@ def test_gpt_oss_layer(tmp_path: Path) -> None:
     assert float(re.findall(r"^SQNR against float32: (\S+) dB$", out, re.MULTILINE)[0]) >= 50, out
 
 
-def test_sentence_embeddings(matrix_kernels: bool) -> None:
-    """bf16 linear layers hardly change the embeddings; the last line says how much."""
-    out = run("sentence_embeddings.py")
+@pytest.mark.parametrize("example", ["sentence_embeddings.py", "transformer.py"])
+def test_sentence_embeddings(example: str, matrix_kernels: bool) -> None:
+    """bf16 hardly changes the embeddings; the last line says how much."""
+    out = run(example)
     last = re.fullmatch(r"mean_cosine=(\d\.\d{5})", out.splitlines()[-1])
     assert last, out
     assert float(last[1]) >= 0.9999
