@@ -1,9 +1,9 @@
 """The sentence transformer of sentence_embeddings.py with activations that stay on the device.
 
-Embeddings of tokens go up once, and the last layer's activations come down once, for pooling. In between, a
-product adds bias and residual or applies GELU before its result is stored; attention is two batched products
-and `hipgemm.softmax`. LayerNorm is `hipgemm.rms_norm` of centred rows: their means come from a product with ones.
-All sentences share the linear layers, as rows of one matrix without padding.
+Embeddings of tokens go up once, and the last layer's activations come down once, for pooling. In between,
+products add bias and residual or apply GELU before their result is stored; attention is two batched products
+and `hipgemm.softmax`. LayerNorm is `hipgemm.rms_norm` of centred rows: their means come from a product with
+ones. All sentences share the linear layers, as rows of one matrix without padding.
 
 Needs what sentence_embeddings.py needs.
 
@@ -102,7 +102,8 @@ class DeviceEncoder:
         """LayerNorm over the last axis, of float32 rows."""
         mean = hg.matmul(x.astype(BF16), self.ones, alpha=-1 / x.shape[-1], dtype=F32)
         normed: hg.DeviceArray = hg.rms_norm(x + mean, self.device[f"{name}.weight"], eps=self.epsilon)
-        return normed + self.device[f"{name}.bias"]
+        result: hg.DeviceArray = normed + self.device[f"{name}.bias"]
+        return result
 
 
 def main() -> None:
