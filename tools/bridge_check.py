@@ -118,6 +118,9 @@ def bandwidth(args: argparse.Namespace) -> Result:
     target = hg.empty(x.shape, x.dtype)
     state, scale, bf16 = hg.AmaxState(4.0), 1 / 32, x.dtype
 
+    tokens = x.reshape(-1, min(columns, 4096))
+    weight = hg.asarray(np.ones(tokens.shape[1], np.float32))
+
     def on(made: Any) -> Callable[[], Any]:
         return lambda: hg.dequantize(made, dtype=bf16)
 
@@ -137,6 +140,12 @@ def bandwidth(args: argparse.Namespace) -> Result:
         "dequantize, mxfp8": (1 + scale + 2, on(hg.quantize_mxfp8(x))),
         "dequantize, mxfp6": (0.75 + scale + 2, on(hg.quantize_mxfp6(x))),
         "dequantize, mxfp4": (0.5 + scale + 2, on(hg.quantize_mxfp4(x, hadamard=False))),
+        "rms_norm": (2 + 2, lambda: hg.rms_norm(tokens, weight)),
+        "rms_norm, residual": (4 * 2, lambda: hg.rms_norm(tokens, weight, residual=tokens)),
+        "rms_norm to mxfp8": (2 + 1 + scale, lambda: hg.rms_norm(tokens, weight, out_format="mxfp8_e4m3")),
+        "softmax": (2 + 2, lambda: hg.softmax(tokens)),
+        "x + y": (3 * 2, lambda: x + target),
+        "astype(float32)": (2 + 4, lambda: x.astype(np.float32)),
     }
 
     def copy() -> None:
