@@ -336,6 +336,7 @@ def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
     [
         ("test_kernels_scaled.py", "k_tiles or product_of_scales"),
         ("test_kernels_quantize.py", "any_layout or given"),
+        ("test_stages.py", "every_tile or groups or results"),
     ],
 )
 def test_in_other_modes_of_the_emulator(file, chosen, setting):
