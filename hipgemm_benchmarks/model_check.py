@@ -14,7 +14,7 @@ from hipgemm.array.device_array import upload_async
 from hipgemm.errors import RuntimeNotFoundError, requirement
 from hipgemm.formats.elements import BF16, F32, QUANTIZED, named_format
 from hipgemm.formats.groups import group_slots
-from hipgemm.inspect.counters import emulator_counters
+from hipgemm.inspect.counters import EmulatorCounters, emulator_counters
 from hipgemm.inspect.explain import ask, in_place
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel
@@ -130,10 +130,27 @@ PUBLISHED = (
 MATRIX_CLOCKS, LDS_CLOCKS, DMA_BYTES, READ_BYTES, UNIQUE_BYTES, WRITTEN_BYTES = range(6)
 
 
-@cache
 def counted_launch(
     kernel: Kernel, m: int, n: int, k: int, *, single: bool = False, whole: Size | None = None
 ) -> Numbers:
+    """The counters of one launch that the terms need; see `launch_counters`."""
+    c = launch_counters(kernel, m, n, k, single=single, whole=whole)
+    lds = c.lds_data_clocks + c.lds_conflict_clocks
+    found = (
+        c.matrix_clocks,
+        lds,
+        c.lds_dma_bytes,
+        128 * c.l2_read_requests,
+        c.unique_read_bytes,
+        c.global_written_bytes,
+    )
+    return np.array(found, np.float64)
+
+
+@cache
+def launch_counters(
+    kernel: Kernel, m: int, n: int, k: int, *, single: bool = False, whole: Size | None = None
+) -> EmulatorCounters:
     """Count one launch on uninitialized memory, since no counter depends on the values.
 
     `single`: for a part of K, with float32 output and without per-tensor scales. If it is a part of a `whole`
@@ -181,17 +198,7 @@ def counted_launch(
     arguments = {x.name: values.get(x.name, 0) for x in kernel.args}
     emulator_counters(reset=True, addresses=True)
     _launch.launch(_launch.function(device, kernel.name), workgroups, 0, **arguments)
-    c = emulator_counters(reset=True, addresses=False)
-    lds = c.lds_data_clocks + c.lds_conflict_clocks
-    found = (
-        c.matrix_clocks,
-        lds,
-        c.lds_dma_bytes,
-        128 * c.l2_read_requests,
-        c.unique_read_bytes,
-        c.global_written_bytes,
-    )
-    return np.array(found, np.float64)
+    return emulator_counters(reset=True, addresses=False)
 
 
 def _up(n: int, chunk: int) -> int:

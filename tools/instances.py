@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from archs import Arch
@@ -83,7 +83,13 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
         (product,) = [row for row in listed.products if row.operation == single.operation]
         serves = listed.serving(single.operation, single.pair)
         (row,) = [row for row, layout in serves if layout == single.layout]
-        yield made(product, pairs[single.pair], single.tile, row, single.layout, single.mfma_rows)
+        yield _alone(made(product, pairs[single.pair], single.tile, row, single.layout, single.mfma_rows))
+
+
+def _alone(instance: Instance) -> Instance:
+    """In a unit of its own: other pairs, which may take the assembly of its pair's unit, do not have it."""
+    like = _alone(instance.like) if instance.like else None
+    return replace(instance, unit=instance.kernel["name"], like=like)
 
 
 def _product(

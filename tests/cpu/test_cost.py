@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from hipgemm.config import config
+from hipgemm.inspect.explain import ask
 from hipgemm.kernels.manifest import ARCHS, GEMMS, Kernel, code_object
 from hipgemm.products.chips import CHIPS
 from hipgemm.products.cost import Load, Product, copy_clocks, estimate
@@ -90,7 +92,7 @@ def test_the_estimate_is_what_its_terms_add_up_to(x, kernel):
 def test_work_of_a_k_tile_is_what_was_compiled(kernel):
     """Matrix clocks and LDS bytes that the model expects are those of the instructions in the main loop."""
     load, loop = Load(Product(4096, 4096, 4096), kernel), kernel.main_loop
-    passes = {16: 4, 8: 8, 6: 4, 4: 4}[kernel.bits]
+    passes = {16: 4, 8: 8, 6: 4, 4: 4}[kernel.bits] * kernel.mfma_rows // 16
     assert load.matrix_step == loop["mfma"] * passes * 4 * load.waves / 4
     assert load.dma_bytes == loop["dma"] * 1024 * load.waves
     assert load.lds_bytes == loop["ds_read_bytes"] * load.waves
@@ -164,6 +166,18 @@ def test_choices_that_everybody_expects():
     assert best(16, 4096, 14336).splits > 1
     assert best(64, 64, 64, batches=4096).splits == 1
     assert estimate(Product(4096, 4096, 4096), PLAIN).clocks > 10 * best(4096, 4096, 4096).clocks
+
+
+def test_kernels_of_larger_matrix_instructions_are_chosen_by_name_only():
+    found = [k for k in code_object("gfx950").kernels.values() if k.mfma_rows == 32]
+    assert {k.a for k in found} == {"mxfp4_e2m1", "mxfp6_e3m2"}
+    for kernel in found:
+        asked = 4096, 4096, 4096, kernel.a
+        considered = [cost.kernel.name for cost in ask(*asked, arch="gfx950").costs]
+        assert considered
+        assert not {k.name for k in found} & set(considered)
+        with config(kernel=kernel.name):
+            assert ask(*asked, arch="gfx950").kernel == kernel.name
 
 
 def test_rates_are_those_of_published_products():

@@ -13,6 +13,7 @@ from hipgemm.inspect.explain import ask, in_place
 from hipgemm.kernels.manifest import ARCHS, GEMMS, code_object
 from hipgemm.products.chips import CHIPS
 from hipgemm.products.cost import Load, Product, estimate
+from hipgemm_benchmarks import matrix_rows
 from hipgemm_benchmarks import model_check as choice_check
 from hipgemm_benchmarks.model_check import (
     DMA_BYTES,
@@ -190,6 +191,21 @@ def test_the_check_prints_its_table(capsys):
     assert len(published) == len(choice_check.PUBLISHED)
     for row, (form, size, best) in zip(published, choice_check.PUBLISHED, strict=True):
         assert row[:4] == [form, f"{size}^3", "published", f"{best:.0f}"]
+
+
+@pytest.mark.matrix
+@emulated
+def test_both_matrix_instructions_do_the_same_work():
+    """With 32 rows, half as many of twice the clocks; neither shape has bank conflicts in LDS."""
+    head, _, *lines = matrix_rows.table()
+    names = [cell.strip() for cell in head.split("|")[2:-1]]
+    rows = [dict(zip(names, map(float, line.split("|")[2:-1]), strict=True)) for line in lines]
+    assert len(rows) == 4
+    for small, large in zip(rows[::2], rows[1::2], strict=True):
+        assert small["MFMA"] == 2 * large["MFMA"] > 0
+        assert small["MFMA clocks"] == large["MFMA clocks"] > 0
+        assert small["LDS clocks"] == large["LDS clocks"] > 0
+        assert small["conflicts"] == large["conflicts"] == 0
 
 
 def test_thirty_shapes():
