@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..array.device_array import DeviceArray, new
+from ..array.device_array import DeviceArray, asarray, new
 from ..errors import error_context, raise_reasons
 from ..formats.checks import Checks
-from ..formats.elements import BF16, F32
+from ..formats.elements import BF16
 from ..formats.scaled import ScaledArray
 from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
@@ -18,7 +18,6 @@ from ..quantize.amax import AmaxState
 from ..quantize.quantizers import Input
 from ..runtime import hip as _hip
 from .operands import OperandMaker
-from .passes import rescale
 from .problem import describe_backward, describe_layer
 from .saved import GroupedSaved, LinearGrads, LinearSaved, Saved
 
@@ -37,10 +36,12 @@ def linear(
     w_amax: float | Input | AmaxState | None = None,
     scaling: str | None = None,
     hadamard: bool | None = None,
+    activation: str | None = None,
+    glu: str | None = None,
     dtype: npt.DTypeLike | None = None,
     stream: Any = None,
 ) -> tuple[Any, LinearSaved]:
-    """Apply a linear layer in low precision: ``y = (x @ w.T) * w_post_scale + bias``.
+    """Apply a linear layer in low precision: ``y = activation((x @ w.T) * w_post_scale + bias)``.
 
     `x` and `w` are first rounded to bfloat16 or quantized, as the recipe says. Sums are accumulated in
     float32, and y is rounded once.
@@ -55,7 +56,7 @@ def linear(
         ``"bf16"``, ``"fp8"`` (one scale per tensor), ``"fp8_block"`` (one per 128 elements, and per 128 x 128
         of w), ``"mxfp8"`` or ``"mxfp4"`` (one per 32 elements).
     bias : array (N,), optional
-        bfloat16, float16 or float32; added last.
+        bfloat16, float16 or float32; added before the activation.
     w_post_scale : float32 array (N,), optional
         Factors of the columns of y. The weights of the layer are then ``w * w_post_scale[:, None]``.
     x_amax, w_amax : float, 0-d float32 array or AmaxState, optional
@@ -66,6 +67,8 @@ def linear(
     hadamard : bool, optional
         For mxfp4: whether to apply a Hadamard transform first. Default: along each axis whose length is a
         multiple of 16.
+    activation, glu : str, optional
+        As for `matmul`. What they are applied to is saved in bfloat16.
     dtype : dtype, optional
         bfloat16 (the default), float16 or float32.
     stream : int or object with int(), optional
@@ -74,7 +77,7 @@ def linear(
     Returns
     -------
     y : numpy.ndarray or DeviceArray
-        (.., M, N), on the device of `x`.
+        (.., M, N), or (.., M, N/2) with `glu`, on the device of `x`.
     saved : LinearSaved
         What `linear_backward` needs; `nbytes` and `bytes` give its size. It may refer to `x` and `w` on the
         device without a copy (bfloat16 or quantized ones), so do not change them before the backward pass.
@@ -103,6 +106,7 @@ def linear(
     """
     options: dict[str, Any] = {"recipe": recipe, "bias": bias, "w_post_scale": w_post_scale, "dtype": dtype}
     options |= {"x_amax": x_amax, "w_amax": w_amax, "scaling": scaling, "hadamard": hadamard}
+    options |= {"activation": activation, "glu": glu}
     return forward("linear", LinearSaved, x, w, None, stream, **options)
 
 
@@ -116,19 +120,21 @@ def linear_backward(
     seed: int | None = None,
     dtype: npt.DTypeLike | None = None,
     dw_dtype: npt.DTypeLike | None = None,
+    dw: Input | None = None,
+    accumulate: bool = False,
     stream: Any = None,
 ) -> LinearGrads:
     """Return the gradients of a linear layer, given that of its result.
 
     With ``g = dy * w_post_scale``: ``dx = g @ w`` and ``dw = (g.T @ x) / w_post_scale[:, None]``. These are
     the gradients with respect to x and the weights before quantization (straight-through). `g` is quantized
-    once for both products.
+    once for both products. With an activation, dy is first multiplied by its derivative.
 
     Parameters
     ----------
     dy : numpy.ndarray, DeviceArray, ScaledArray or pair of ScaledArray
         The gradient of y: of its shape, on its device, bfloat16, float16 or float32. A quantized array is
-        used as `g`, and its leading axes may be flattened.
+        used as `g`, and its leading axes may be flattened; there is none with an activation.
     saved : LinearSaved
         The result of `linear`. It can be used several times.
     dy_amax : float, 0-d float32 array or AmaxState, optional
@@ -141,6 +147,10 @@ def linear_backward(
         recipe that quantizes, and a dy that is not quantized.
     dtype, dw_dtype : dtype, optional
         Types of dx and dw: bfloat16 (the default), float16 or float32.
+    dw : array (N, K), optional
+        The destination of dw, on the device of dy; it gives the type. It must not overlap an input.
+    accumulate : bool
+        Add to the values in `dw`, in float32 before rounding.
     stream : int or object with int(), optional
         The stream to work on.
 
@@ -159,6 +169,9 @@ def linear_backward(
     Leading axes are flattened for dw. Rows of dw whose w_post_scale is 0 are NaN. dbias is the sum of dy in
     float32, before quantization. docs/trust/bounds.md gives the error bound of each gradient.
 
+    The derivative of an activation is applied by a pass of its own, to what the forward pass saved in
+    bfloat16. Its result is float32 where it is quantized or summed for dbias, and bfloat16 elsewhere.
+
     Examples
     --------
     >>> import hipgemm as hg
@@ -169,7 +182,7 @@ def linear_backward(
     (array([1.5, 1.5], dtype=float32), array([4., 4.], dtype=float32))
     """
     options: dict[str, Any] = {"dy_amax": dy_amax, "format": format, "rounding": rounding, "seed": seed}
-    options |= {"dtype": dtype, "dw_dtype": dw_dtype}
+    options |= {"dtype": dtype, "dw_dtype": dw_dtype, "dw": dw, "accumulate": accumulate}
     return backward("linear_backward", LinearSaved, dy, saved, stream, **options)
 
 
@@ -179,10 +192,13 @@ def grouped_linear(
     group_offsets: Input,
     *,
     recipe: str = "bf16",
+    bias: Input | None = None,
     x_amax: float | Input | AmaxState | None = None,
     w_amax: float | Input | AmaxState | None = None,
     scaling: str | None = None,
     hadamard: bool | None = None,
+    activation: str | None = None,
+    glu: str | None = None,
     dtype: npt.DTypeLike | None = None,
     stream: Any = None,
 ) -> tuple[Any, GroupedSaved]:
@@ -197,13 +213,15 @@ def grouped_linear(
     group_offsets : int32 array (G+1,)
         The first row of each group, and the end of the last one: from 0, not decreasing, at most M; on the
         host or the device. Offsets on the device are not copied to the host.
-    recipe, x_amax, w_amax, scaling, hadamard, dtype, stream
+    recipe, x_amax, w_amax, scaling, hadamard, activation, glu, dtype, stream
         As for `linear`. For fp8 all weights share one scale.
+    bias : array (N,) or (G, N), optional
+        Of all groups, or of each.
 
     Returns
     -------
     y : numpy.ndarray or DeviceArray
-        (M, N), on the device of `x`; rows after the last group are 0.
+        (M, N), or (M, N/2) with `glu`, on the device of `x`; rows after the last group are 0.
     saved : GroupedSaved
         What `grouped_linear_backward` needs; `nbytes` and `bytes` give its size.
 
@@ -226,8 +244,9 @@ def grouped_linear(
            [64., 64.],
            [ 0.,  0.]], dtype=float32)
     """
-    options: dict[str, Any] = {"recipe": recipe, "x_amax": x_amax, "w_amax": w_amax}
+    options: dict[str, Any] = {"recipe": recipe, "bias": bias, "x_amax": x_amax, "w_amax": w_amax}
     options |= {"scaling": scaling, "hadamard": hadamard, "dtype": dtype}
+    options |= {"activation": activation, "glu": glu}
     return forward("grouped_linear", GroupedSaved, x, w, group_offsets, stream, **options)
 
 
@@ -241,6 +260,8 @@ def grouped_linear_backward(
     seed: int | None = None,
     dtype: npt.DTypeLike | None = None,
     dw_dtype: npt.DTypeLike | None = None,
+    dw: Input | None = None,
+    accumulate: bool = False,
     stream: Any = None,
 ) -> LinearGrads:
     """Return the gradients of grouped layers: in each group ``dx = dy @ w[g]`` and ``dw[g] = dy.T @ x``.
@@ -252,14 +273,15 @@ def grouped_linear_backward(
         a pair must be quantized along its columns with the same `group_offsets`.
     saved : GroupedSaved
         The result of `grouped_linear`. It can be used several times.
-    dy_amax, format, rounding, seed, dtype, dw_dtype, stream
-        As for `linear_backward`.
+    dy_amax, format, rounding, seed, dtype, dw_dtype, dw, accumulate, stream
+        As for `linear_backward`, with a `dw` (G, N, K).
 
     Returns
     -------
     LinearGrads
         On the device of dy: dx (M, K), with zero rows after the last group, and dw (G, N, K), with zeros for
-        empty groups.
+        empty groups (unchanged with `accumulate`). With a bias, dbias of its shape in float32, from the rows
+        of groups only.
 
     Raises
     ------
@@ -281,7 +303,7 @@ def grouped_linear_backward(
     (4, array([3, 0], dtype=bfloat16))
     """
     options: dict[str, Any] = {"dy_amax": dy_amax, "format": format, "rounding": rounding, "seed": seed}
-    options |= {"dtype": dtype, "dw_dtype": dw_dtype}
+    options |= {"dtype": dtype, "dw_dtype": dw_dtype, "dw": dw, "accumulate": accumulate}
     return backward("grouped_linear_backward", GroupedSaved, dy, saved, stream, **options)
 
 
@@ -312,14 +334,18 @@ def forward(
         make = OperandMaker(function, layer, device, stream)
         (x, x_saved), (w, w_saved) = make.forward(make.matrix(x), make.upload(w), x_amax, w_amax)
         factors = None if factors is None else make.vector(factors)
+        aux = new((layer.m, layer.n), BF16.dtype, device, stream) if layer.activated else None
+        then: dict[str, Any] = {"activation": layer.activation, "glu": layer.glu, "aux": aux}
         if layer.groups is None:
-            y = matmul(x, w.mT, dtype=dtype, col_scale=factors, bias=bias, stream=stream)
+            y = matmul(x, w.mT, dtype=dtype, col_scale=factors, bias=bias, **then, stream=stream)
         else:
             if not isinstance(group_offsets, DeviceArray):
                 group_offsets = np.array(group_offsets, np.int32)  # the caller may change the array
-            y = grouped_matmul(x, w.mT, group_offsets, dtype=dtype, stream=stream)
+            if aux is not None:  # the product leaves rows of no group as they are
+                _hip.clear(aux.ptr, aux.nbytes, stream)
+            y = grouped_matmul(x, w.mT, group_offsets, dtype=dtype, bias=bias, **then, stream=stream)
         y = with_lead(y, layer.lead)
-        saved = saved_as(layer.recipe.name, x_saved, w_saved, factors, group_offsets, layer)
+        saved = saved_as(layer.recipe.name, x_saved, w_saved, factors, group_offsets, layer, aux)
         return (y.get() if layer.device is None else y), saved
 
 
@@ -330,7 +356,7 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
         raise TypeError(f"{function}: saved must be the result of hipgemm.{by}; got {got}")
     stream = _hip.stream_handle(function, stream)
     layer, offsets, factors = saved.layer, saved.group_offsets, saved.w_post_scale
-    dtype, dw_dtype = options["dtype"], options["dw_dtype"]
+    dtype, dw_dtype, given, accumulate = (options[x] for x in ("dtype", "dw_dtype", "dw", "accumulate"))
     checks = Checks(function)
     for name in saved.arrays:
         checks.in_memory(f"saved.{name}", getattr(saved, name))
@@ -340,32 +366,30 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
     device = saved.x.device
     assert device is not None
     _hip.require_stream(stream, device)
+    if given is not None:
+        dw_dtype = given.dtype
     with error_context(function), _hip.on_device(device):
         make = OperandMaker(function, layer, device, stream)
+        out = asarray(given, device=device, stream=stream) if isinstance(given, np.ndarray) else given
         dy = make.matrix(dy)
+        if saved.aux is not None:
+            dy = make.before_activation(dy, saved.aux, factors)
         g = dy if factors is None or not isinstance(dy, DeviceArray) else make.scaled(dy, factors)
         of_g = {name: options[name] for name in ("rounding", "seed")}
         g_rows, g_columns, w, x = make.backward(g, saved, options["dy_amax"], options["format"], of_g)
+        in_place: dict[str, Any] = {"dtype": dw_dtype, "accumulate": accumulate, "stream": stream}
         if offsets is not None:
             dx = grouped_matmul(g_rows, w, offsets, dtype=dtype, stream=stream)
-            dw, divisors = grouped_wgrad(g_columns, x, offsets, dtype=dw_dtype, stream=stream), None
+            dw = grouped_wgrad(g_columns, x, offsets, out, **in_place)
         else:
             dx = with_lead(matmul(g_rows, w, dtype=dtype, stream=stream), layer.lead)
-            if (
-                factors is not None and layer.recipe.form.scale_dtype == F32.dtype
-            ):  # scales times sums may leave float32's range
-                inverse, divisors = make.powers_of_two(factors)
-                dw = matmul(x.T, g_columns, dtype=F32.dtype, col_scale=inverse, stream=stream).T
+            if factors is None:
+                dw = matmul(g_columns.T, x, out, **in_place)
             else:
-                to = dw_dtype if factors is None else F32.dtype
-                dw, divisors = matmul(g_columns.T, x, dtype=to, stream=stream), factors
-        if factors is not None:
-            to = BF16.dtype if dw_dtype is None else np.dtype(dw_dtype)
-            out = new((layer.n, layer.k), to, device, stream)
-            dw = rescale(function, dw, out, stream, rows=divisors, divide=True)
-        dbias = make.bias_grad(dy, factors) if layer.biased else None
+                dw = make.weight_grad(g_columns, x, factors, out, dw_dtype, accumulate)
+        dbias = make.bias_grad(dy, factors, offsets) if layer.biased else None
         if layer.device is None:
-            return LinearGrads(dx.get(), dw.get(), None if dbias is None else dbias.get())
+            return LinearGrads(dx.get(), dw.get(out=given), None if dbias is None else dbias.get())
         return LinearGrads(dx, dw, dbias)
 
 

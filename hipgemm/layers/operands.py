@@ -11,8 +11,10 @@ import numpy as np
 from ..array.device_array import DeviceArray, asarray, new, new_padded, upload_async
 from ..formats.elements import BF16, BLOCK, BLOCK_SIDE, F32
 from ..formats.scaled import ScaledArray, blocked_along
+from ..products.matmul import matmul
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
-from .passes import as_type, flat, rescale, sum_rows
+from .elementwise import elementwise
+from .passes import activation_gradient, as_type, flat, rescale, sum_groups, sum_rows
 from .problem import Layer, first, parts
 from .saved import Saved, SavedArray
 
@@ -193,13 +195,40 @@ class OperandMaker:
         """Dequantize to bfloat16."""
         return dequantize(q, dtype=BF16.dtype, stream=self.stream)
 
-    # ---- scaling and bias gradients ---
+    # ---- gradients of what follows the products ---
+
+    def before_activation(
+        self, dy: DeviceArray, aux: DeviceArray, factors: DeviceArray | None
+    ) -> DeviceArray:
+        """Return the gradient before the activation: in float32, unless it is only multiplied next."""
+        layer = self.layer
+        to = F32 if self.recipe.formats or layer.biased or factors is not None else BF16
+        return activation_gradient(self.function, dy, aux, to, self.stream, layer.activation, layer.glu)
 
     def scaled(self, dy: DeviceArray, factors: DeviceArray) -> DeviceArray:
         """Return dy times factors of its columns, in float32 if it is quantized next."""
         to = F32 if self.recipe.formats else BF16
         out = new_padded(dy.shape, to.dtype, self.device, self.stream)
         return rescale(self.function, dy, out, self.stream, columns=factors)
+
+    def weight_grad(
+        self, g: Any, x: Any, factors: DeviceArray, out: DeviceArray | None, dtype: Any, accumulate: bool
+    ) -> DeviceArray:
+        """Return dw, divided by the factors of its rows; in `out` if there is one, added if asked for."""
+        divisors = factors
+        if self.recipe.form.scale_dtype == F32.dtype:  # scales times sums may leave float32's range
+            inverse, divisors = self.powers_of_two(factors)
+            dw = matmul(x.T, g, dtype=F32.dtype, col_scale=inverse, stream=self.stream).T
+        else:
+            dw = matmul(g.T, x, dtype=F32.dtype, stream=self.stream)
+        if out is None:
+            to = BF16.dtype if dtype is None else np.dtype(dtype)
+            out = new(self.layer.dw_shape, to, self.device, self.stream)
+        if not accumulate:
+            return rescale(self.function, dw, out, self.stream, rows=divisors, divide=True)
+        quotients = new(self.layer.dw_shape, F32.dtype, self.device, self.stream)
+        rescale(self.function, dw, quotients, self.stream, rows=divisors, divide=True)
+        return elementwise(self.function, quotients, out, self.stream, "+", out)
 
     def powers_of_two(self, factors: DeviceArray) -> tuple[DeviceArray, DeviceArray]:
         """Return the inverse powers of two of factors, and the factors times these, from 1/2 to 1.
@@ -217,12 +246,16 @@ class OperandMaker:
         rescale(self.function, column, rest, self.stream, rows=inverse[:, 0])
         return inverse[:, 0], rest[:, 0]
 
-    def bias_grad(self, dy: Any, factors: DeviceArray | None) -> DeviceArray:
+    def bias_grad(self, dy: Any, factors: DeviceArray | None, offsets: Any) -> DeviceArray:
         """Sum dy over its rows. A quantized dy includes the factors, so the sums are divided by them."""
         dy = first(dy)
+        total = dy if isinstance(dy, DeviceArray) else dequantize(dy, stream=self.stream)
+        if self.layer.groups is not None:
+            total = sum_groups(self.function, total, self.vector(offsets), self.layer.groups, self.stream)
+        if not self.layer.bias_by_group:
+            total = sum_rows(self.function, total, self.stream)
         if isinstance(dy, DeviceArray):
-            return sum_rows(self.function, dy, self.stream)
-        total = sum_rows(self.function, dequantize(dy, stream=self.stream), self.stream)
+            return total
         if factors is None:
             return total
         out = new((1, total.shape[0]), F32.dtype, self.device, self.stream)

@@ -1,4 +1,4 @@
-"""Elementwise and reduction passes over device matrices: conversion, scaling, column sums.
+"""Passes over device matrices: conversion, scaling, the gradient of an activation, column sums.
 
 `function` is the public function that was called, for the usage counts.
 """
@@ -71,6 +71,55 @@ def sum_rows(function: str, x: DeviceArray, stream: int) -> DeviceArray:
         x, rows = sums, left
         if rows == 1:
             return x[0]
+
+
+def sum_groups(function: str, x: DeviceArray, offsets: DeviceArray, groups: int, stream: int) -> DeviceArray:
+    """Sum the rows of each group of a matrix (M, N) to float32 (groups, N), in a fixed order."""
+    rows, columns = x.shape
+    sums = new((groups, columns), F32.dtype, x.device, stream)
+    for read in (x, offsets):
+        read._block.begin_read(stream)
+    where = source(x) | {"offsets": offsets.ptr, "groups": groups, "dst": sums.ptr}
+    if rows == 0:
+        _hip.clear(sums.ptr, sums.nbytes, stream)
+        return sums
+    launch_tiles(x.device, "sum_groups", groups, columns, stream, **where)
+    count_call(Call(function, "sum_groups", 0, x.nbytes + sums.nbytes))
+    return sums
+
+
+def activation_gradient(
+    function: str,
+    dy: DeviceArray,
+    aux: DeviceArray,
+    to: Format,
+    stream: int,
+    activation: str | None,
+    glu: str | None,
+) -> DeviceArray:
+    """Multiply a gradient by the activation's derivative at `aux`, in float32, and round once."""
+    rows, columns = dy.shape
+    out = new_padded(aux.shape, to.dtype, dy.device, stream)
+    for read in (dy, aux):
+        read._block.begin_read(stream)
+    count_call(Call(function, "activation_gradient", 0, dy.nbytes + aux.nbytes + out.nbytes))
+    launch_tiles(
+        dy.device,
+        "activation_gradient",
+        rows,
+        columns,
+        stream,
+        **source(dy),
+        aux=aux.ptr,
+        dst=out.ptr,
+        aux_pitch=aux.strides[0],
+        dst_pitch=out.strides[0],
+        aux_type=known_format(aux.dtype),
+        out_type=to,
+        activation=activation or 0,
+        glu=glu or 0,
+    )
+    return out
 
 
 def flat(function: str, x: DeviceArray, stream: int) -> DeviceArray:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ..errors import Reason, shown
+from ..formats.activations import GLUS
 from ..formats.arrays import Resident, device_name, is_array
 from ..formats.checks import FP8_BLOCKS
 from ..formats.elements import (
@@ -23,12 +24,13 @@ from ..formats.elements import (
     void_hint,
 )
 from ..formats.groups import offset_reasons, same_offsets
-from ..formats.operand import Operand, operand_of
+from ..formats.operand import Operand, bytes_of, operand_of, overlaps_itself
 from ..formats.operand_checks import OUTPUTS, OperandChecks
 from ..formats.scaled import HADAMARD, ScaledArray, blocked_along
 from ..formats.strides import contiguous_strides, padded_pitch
 from ..products.operation import GROUPED_MATMUL, MATMUL
 from ..products.problem import Problem
+from ..products.stages import Stages, activations
 from .recipe import ANY, RECIPES, Recipe
 
 Shape = tuple[int, ...]
@@ -39,7 +41,7 @@ Axes = tuple[int, ...]
 class Kind:
     """The differences between `linear` and `grouped_linear`, besides their products.
 
-    Grouped layers have no bias and no w_post_scale, because `grouped_matmul` has none.
+    Grouped layers have no w_post_scale.
     """
 
     grouped: bool  # fp8 weights may have one scale per matrix; columns of a pair are blocked by groups
@@ -68,6 +70,24 @@ class Layer:
     scaling: str | None = None
     hadamard: bool | None = None
     biased: bool = False
+    activation: str | None = None
+    glu: str | None = None
+    bias_by_group: bool = False
+
+    @property
+    def activated(self) -> bool:
+        """Whether y is not the product itself, so that the backward pass needs that."""
+        return self.activation is not None or self.glu is not None
+
+    @property
+    def columns(self) -> int:
+        """The columns of y."""
+        return self.n // 2 if self.glu else self.n
+
+    @property
+    def dw_shape(self) -> Shape:
+        """The shape of w and its gradient."""
+        return (*(() if self.groups is None else (self.groups,)), self.n, self.k)
 
     @property
     def m(self) -> int:
@@ -99,6 +119,8 @@ def describe_layer(
     w_amax: object = None,
     scaling: Any = None,
     hadamard: Any = None,
+    activation: object = None,
+    glu: object = None,
     dtype: npt.DTypeLike | None = None,
 ) -> tuple[Layer | None, list[Reason]]:
     """Describe a call of `linear` or `grouped_linear`: the layer, or None if it is invalid, and every fault.
@@ -125,10 +147,12 @@ def describe_layer(
         faults.add(ValueError, "shape", required, f"{x_shape[-1]} and {w_shape[-1]}", shapes)
     n = w_shape[-2] if w_shape else None
     faults.vector("w_post_scale", w_post_scale, (F32,), n)
-    faults.vector("bias", bias, OUTPUTS, n)
+    by_group = kind.grouped and is_array(bias) and len(bias.shape) == 2
+    faults.vector("bias", bias, OUTPUTS, n, w_shape[0] if w_shape and by_group else None)
     faults.amax("x_amax", x_amax, x)
     faults.amax("w_amax", w_amax, w)
     faults.options(scaling, hadamard, x_shape, w_shape)
+    gate, function_of_t = faults.activation(activation, glu, n)
     faults.output_dtype("dtype", dtype)
     faults.cancel(x, w)
     device, groups = faults.devices_of(x, w, w_post_scale=w_post_scale, bias=bias), None
@@ -138,7 +162,8 @@ def describe_layer(
     if not (x_shape and w_shape) or faults.found:
         return None, faults.found
     lead, (n, k) = x_shape[:-1], w_shape[-2:]
-    return Layer(faults.recipe, lead, n, k, device, groups, scaling, hadamard, bias is not None), []
+    more = bias is not None, function_of_t, gate, by_group
+    return Layer(faults.recipe, lead, n, k, device, groups, scaling, hadamard, *more), []
 
 
 def forward_problem(
@@ -158,12 +183,14 @@ def forward_problem(
         return None, reasons
     m, n, k, groups = layer.m, layer.n, layer.k, layer.groups
     a = converted(x, (m, k), layer)
-    b = converted(w, (n, k) if groups is None else (groups, n, k), layer, BLOCK_SIDE)
+    b = converted(w, layer.dw_shape, layer, BLOCK_SIDE)
     dtype = options.get("dtype")
     out, bias = BF16 if dtype is None else format_of(dtype) or BF16, options.get("bias")
     op = MATMUL if groups is None else GROUPED_MATMUL
     scaled, added = options.get("w_post_scale") is not None, None if bias is None else format_of(bias.dtype)
-    return Problem(op, m, n, k, a, b, None, out, col_scale=scaled, bias=added, groups=groups or 0), reasons
+    stages = Stages(layer.activation, layer.glu) if layer.activated else None
+    more: dict[str, Any] = {"groups": groups or 0, "stages": stages, "bias_by_group": layer.bias_by_group}
+    return Problem(op, m, n, k, a, b, None, out, col_scale=scaled, bias=added, **more), reasons
 
 
 def converted(q: Any, shape: Shape, layer: Layer, block_rows: int = 1) -> Operand:
@@ -197,6 +224,8 @@ def describe_backward(
     seed: object = None,
     dtype: npt.DTypeLike | None = None,
     dw_dtype: npt.DTypeLike | None = None,
+    dw: object = None,
+    accumulate: object = False,
 ) -> list[Reason]:
     """Find every fault of a call of the backward pass of `layer`, which saved its `x` and `w`.
 
@@ -206,9 +235,12 @@ def describe_backward(
     """
     faults = LayerChecks(layer.recipe, layer.kind)
     shape = faults.operand("dy", dy, layer.kind.dy_axes)
-    y_shape = (*layer.lead, layer.n)
-    if shape is not None and shape != y_shape and not (parts(dy) and shape == (layer.m, layer.n)):
+    y_shape = (*layer.lead, layer.columns)
+    if shape is not None and shape != y_shape and not (parts(dy) and shape == (layer.m, layer.columns)):
         faults.add(ValueError, "shape", f"dy.shape must be {y_shape}, the shape of y", shape)
+    if layer.activated and parts(dy):
+        required = "dy must not be quantized for a layer with an activation, whose derivative comes first"
+        faults.add(TypeError, "type", required, first(dy).format)
     given = dy[1].group_offsets if is_pair(dy) else None
     if given is not None and layer.kind.grouped and not same_offsets(given, group_offsets):
         faults.add(
@@ -221,8 +253,12 @@ def describe_backward(
     faults.output_dtype("dw_dtype", dw_dtype)
     if shape is not None:
         faults.same_device("dy", array_device(dy), layer.device, "x and w")
+    faults.weight_grad(dw, accumulate, dw_dtype, layer, dy=dy, **dict(zip(_SAVED, saved, strict=True)))
     faults.transforms(dy, *saved)
     return faults.found
+
+
+_SAVED = "saved.x", "saved.w"
 
 
 def is_pair(x: object) -> bool:
@@ -405,6 +441,41 @@ class LayerChecks(OperandChecks):
                 required = f"{axis} must be a multiple of {HADAMARD} for the Hadamard transform"
                 hint = "omit hadamard to transform the axes that allow it"
                 self.add(ValueError, "hadamard", required, length, hint)
+
+    def activation(self, activation: object, glu: object, n: int | None) -> tuple[str | None, str | None]:
+        """Parse a GLU and an activation of N columns."""
+        gate = None if glu is None else self.option("glu", glu, GLUS)
+        if glu is not None and n is not None and n % 2:
+            self.add(ValueError, "shape", "N must be even with glu", n)
+        if activation is None:
+            return gate, None
+        return gate, self.option("activation", activation, activations(glu))
+
+    def weight_grad(self, dw: Any, accumulate: object, dw_dtype: Any, layer: Layer, **inputs: Any) -> None:
+        """Check the array that gets dw."""
+        adds = self.flag("accumulate", accumulate)
+        if dw is None:
+            if adds:
+                self.add(ValueError, "accumulate", "accumulate=True needs an array dw", "dw=None")
+            return
+        found = self.matrix("dw", dw, OUTPUTS)
+        if found is None or not self.in_memory("dw", dw):
+            return
+        if found.shape != layer.dw_shape:
+            self.add(ValueError, "shape", f"dw.shape must be {layer.dw_shape}, the shape of w", found.shape)
+        if dw_dtype is not None and format_of(dw_dtype) not in (None, found.format):
+            self.add(TypeError, "dtype", "dw.dtype must be dw_dtype", found.format.dtype)
+        self.same_device("dw", found.device, layer.device, "x and w")
+        self.writeable(dw, "dw")
+        if overlaps_itself(found):
+            got = f"shape {found.shape}, strides {found.strides}"
+            self.add(ValueError, "overlap", "dw must not overlap itself", got)
+        for name, x in inputs.items():
+            read = [bytes_of(y) for q in parts(x) if not q.freed for y in (q.data, q.scale)]
+            if is_array(x) and not getattr(x, "freed", False):
+                read.append(operand_of(x, format_of(x.dtype) or BF16))
+            for operand in read:
+                self.disjoint("dw", found, **{name: operand})
 
     def grad_format(self, format: object, dy: Any) -> None:
         """Check the format of dy."""

@@ -26,11 +26,12 @@ class Saved:
     w_post_scale: DeviceArray | None
     group_offsets: Input | None
     layer: Layer = field(repr=False)
+    aux: DeviceArray | None = None
 
     @property
     def bytes(self) -> dict[str, int]:
-        """Bytes of each array, with its scales."""
-        arrays = {name: getattr(self, name) for name in self.arrays}
+        """Bytes of each array, with its scales; `aux` only if there is one."""
+        arrays = {name: getattr(self, name) for name in self.arrays if name != "aux" or self.aux is not None}
         return {name: 0 if array is None else array.nbytes for name, array in arrays.items()}
 
     @property
@@ -52,9 +53,11 @@ class LinearSaved(Saved):
         were quantized.
     w_post_scale : DeviceArray or None
         The factors of the columns of y.
+    aux : bfloat16 DeviceArray (M, N) or None
+        What the activation was applied to.
     """
 
-    arrays = ("x", "w", "w_post_scale")
+    arrays = ("x", "w", "w_post_scale", "aux")
 
 
 class GroupedSaved(Saved):
@@ -69,9 +72,11 @@ class GroupedSaved(Saved):
         operands of the forward pass; for mxfp4 the weights are blocked along N.
     group_offsets : int32 array (G+1,)
         The offsets of the groups of rows.
+    aux : bfloat16 DeviceArray (M, N) or None
+        What the activation was applied to; 0 in rows after the last group.
     """
 
-    arrays = ("x", "w", "group_offsets")
+    arrays = ("x", "w", "group_offsets", "aux")
 
 
 @dataclass(frozen=True)
@@ -82,9 +87,9 @@ class LinearGrads:
     ----------
     dx : array (lead.., K)
         With respect to x.
-    dw : array (N, K)
+    dw : array (N, K), or (G, N, K)
         With respect to the weights, w_post_scale included.
-    dbias : float32 array (N,), or None
+    dbias : float32 array (N,) or (G, N) like the bias, or None
         With respect to the bias.
     """
 

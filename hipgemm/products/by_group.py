@@ -20,7 +20,13 @@ _CUT = "groups end inside blocks"
 
 
 def wgrad(
-    product: Callable[..., Any], dy: ScaledArray, x: ScaledArray, out: DeviceArray, offsets: Any, stream: int
+    product: Callable[..., Any],
+    dy: ScaledArray,
+    x: ScaledArray,
+    out: DeviceArray,
+    offsets: Any,
+    stream: int,
+    accumulate: bool,
 ) -> None:
     """Queue the products of all groups on the current device; this waits for offsets on the device.
 
@@ -39,7 +45,7 @@ def wgrad(
                 _whole_blocks(name, q, begin, end, first, last, stream)
                 for name, q in zip(GROUPED_WGRAD.operands, (dy, x), strict=True)
             ]
-        product(MATMUL, rows[0].T, rows[1], out[g], stream=stream)
+        product(MATMUL, rows[0].T, rows[1], out[g], stream=stream, accumulate=accumulate)
 
 
 def _whole_blocks(

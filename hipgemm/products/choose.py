@@ -335,14 +335,10 @@ def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[R
 
 def _by_group(p: Problem, kernels: Sequence[Kernel]) -> tuple[list[Choice], list[Reason]]:
     """The choices for groups whose products are computed one by one: those for a group of average length."""
-    if p.accumulate:
-        text = (
-            "accumulate must be False for fp8 with blocks, whose groups are products of their own; got True"
-        )
-        return [], [Reason(UnsupportedError, "accumulate", text)]
     k = -(-p.k // max(1, p.groups))
     a, b = (_one_group(x, k) for x in (p.a, p.b))
-    found, reasons = choices(Problem(MATMUL, p.m, p.n, k, a, b, None, p.out_format), kernels)
+    one = Problem(MATMUL, p.m, p.n, k, a, b, None, p.out_format, accumulate=p.accumulate)
+    found, reasons = choices(one, kernels)
     text = (
         "fp8 with blocks has no kernel for all groups at once: one product for each, by offsets on the host"
     )

@@ -133,7 +133,7 @@ def grouped_wgrad(
         ``"mxfp8"`` quantizes bfloat16 and float16 operands by groups first. ``"bf16"``, the default,
         multiplies them without quantization.
     accumulate : bool
-        Add to the values in `out`, in float32 before rounding. Not for fp8 with blocks.
+        Add to the values in `out`, in float32 before rounding.
     stream : int or object with int(), optional
         The stream to work on.
 

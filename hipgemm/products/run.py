@@ -427,7 +427,7 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
         return result
     alpha, col_scale, bias, offsets, *stages = more
     if plan.choices[0].by_group:
-        by_group.wgrad(run, a, b, out, offsets, stream)
+        by_group.wgrad(run, a, b, out, offsets, stream, plan.problem.accumulate)
         tally.count_call(served)
         return result
     if bound is None:

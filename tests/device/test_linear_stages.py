@@ -1,0 +1,232 @@
+"""Linear layers with an activation, biases of experts, and gradients of weights that are added in place."""
+
+from __future__ import annotations
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+from test_kernels_gradients import derivatives
+from test_stages import WAYS, activated, assert_within, rounded
+
+import hipgemm as hg
+from hipgemm.formats.elements import BF16 as BF16_FORMAT
+from hipgemm.formats.elements import F32 as F32_FORMAT
+from hipgemm.layers import passes
+from hipgemm.testing import gamma, random_matrix
+
+BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
+RECIPES = ("bf16", "fp8", "fp8_block", "mxfp8", "mxfp4")
+OFFSETS = np.array([0, 33, 33, 70, 100], np.int32)
+
+every_recipe = pytest.mark.parametrize("recipe", RECIPES)
+in_groups = pytest.mark.parametrize("grouped", [False, pytest.param(True, marks=pytest.mark.matrix)])
+
+
+class Call:
+    """A layer, or one for each group, and the same one without an activation."""
+
+    def __init__(
+        self, rng, grouped, recipe, activation, glu, *, n=64, bias=True, factors=False, where=OFFSETS
+    ):
+        self.grouped, self.activation, self.glu = grouped, activation, glu
+        groups = (len(where) - 1,) if grouped else ()
+        self.x = hg.asarray(random_matrix((107, 96), rng))
+        self.w = hg.asarray(random_matrix((*groups, n, 96), rng))
+        self.bias = rng.standard_normal((*groups, n)).astype(F32) if bias else None
+        self.rest = {"recipe": recipe, "bias": self.bias}
+        if factors:
+            self.rest["w_post_scale"] = rng.uniform(0.5, 2, n).astype(F32)
+        self.offsets = (where,) if grouped else ()
+        self.dy = random_matrix((107, n // 2 if glu else n), rng, dtype=F32)
+
+    def forward(self, **stages):
+        function = hg.grouped_linear if self.grouped else hg.linear
+        return function(self.x, self.w, *self.offsets, dtype=F32, **self.rest, **stages)
+
+    def backward(self, dy, saved, **options):
+        function = hg.grouped_linear_backward if self.grouped else hg.linear_backward
+        return function(dy, saved, **options)
+
+
+@in_groups
+@pytest.mark.parametrize(("activation", "glu"), WAYS[1:])
+@every_recipe
+def test_forward(recipe, activation, glu, grouped, rng):
+    """The activation of what the layer without one has, which is saved in bfloat16."""
+    call = Call(rng, grouped, recipe, activation, glu)
+    y, saved = call.forward(activation=activation, glu=glu)
+    t = call.forward()[0].get()
+    want, bound = activated(t.astype(np.float64), np.zeros(t.shape), activation, glu)
+    inside = OFFSETS[-1] if grouped else len(t)
+    got = y.get()
+    assert_within(got[:inside], want[:inside], rounded(bound, want, F32)[:inside])
+    assert not got[inside:].any()
+    if activation is None and glu is None:
+        assert saved.aux is None
+        return
+    np.testing.assert_array_equal(saved.aux.get()[:inside], t[:inside].astype(BF16))
+    assert not saved.aux.get()[inside:].any()
+    assert saved.bytes["aux"] == saved.aux.nbytes == 107 * 64 * 2
+
+
+@in_groups
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    ("activation", "glu"), [("gelu", None), ("silu", "halves"), ("swiglu_oss", "interleaved")]
+)
+@every_recipe
+def test_backward(recipe, activation, glu, bias, grouped, rng):
+    """That of the layer without an activation, from the gradient before it: float32, where that is quantized
+    or summed, and bfloat16 where it is multiplied only."""
+    for factors in (False, True)[: 1 if grouped else 2]:
+        call = Call(rng, grouped, recipe, activation, glu, bias=bias, factors=factors)
+        _, saved = call.forward(activation=activation, glu=glu)
+        _, plain = call.forward()
+        got = call.backward(hg.asarray(call.dy), saved, dtype=F32, dw_dtype=F32)
+        to = BF16_FORMAT if recipe == "bf16" and not bias and not factors else F32_FORMAT
+        dt = passes.activation_gradient("test", hg.asarray(call.dy), saved.aux, to, 0, activation, glu)
+        exact, bound = derivatives(call.dy, saved.aux.get(), activation, glu)
+        assert_within(dt.get(), exact, rounded(bound, exact, to.dtype))
+        want = call.backward(dt, plain, dtype=F32, dw_dtype=F32)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_array_equal(one.get(), other.get())
+        assert (got.dbias is not None) == bias
+
+
+@in_groups
+@pytest.mark.parametrize("dtype", [BF16, F32])
+@pytest.mark.parametrize("place", ["host", "device"])
+@every_recipe
+def test_dw_in_place(recipe, place, dtype, grouped, rng):
+    """Written, or added in float32 and rounded once; whatever the strides."""
+    for factors in (False, True)[: 1 if grouped else 2]:
+        call = Call(rng, grouped, recipe, None, None, factors=factors)
+        if place == "host":
+            call.x, call.w = call.x.get(), call.w.get()
+        put = hg.asarray if place == "device" else lambda x: x
+        host = (lambda x: x.get()) if place == "device" else (lambda x: x)
+        dy = put(call.dy)
+        _, saved = call.forward()
+        want = host(call.backward(dy, saved, dw_dtype=F32).dw)
+        old = random_matrix(want.shape, rng, dtype=dtype)
+        for strided, accumulate in itertools.product((False, True), repeat=2):
+            base = put(np.repeat(old, 2, axis=-1) if strided else old.copy())
+            dw = base[..., ::2] if strided else base
+            got = call.backward(dy, saved, dw=dw, accumulate=accumulate).dw
+            assert got is dw
+            if accumulate:
+                np.testing.assert_array_equal(host(dw), (want + old.astype(F32)).astype(dtype))
+            else:
+                np.testing.assert_array_equal(host(dw), want.astype(dtype))
+            if strided:
+                np.testing.assert_array_equal(host(base)[..., 1::2], old)
+
+
+@every_recipe
+def test_adding_to_exact_dw(recipe, rng):
+    """Small integers: every bit, of float32 sums that are rounded once."""
+    x, w, dy = (rng.integers(-1, 2, shape).astype(F32) for shape in ((64, 64), (32, 64), (64, 32)))
+    x[::32] = dy[::32] = w[::32] = 1
+    x[:, ::32] = dy[:, ::32] = w[:, ::32] = 1
+    options = {"hadamard": False} if recipe == "mxfp4" else {}
+    if recipe.startswith("fp8"):
+        x[:, 0] = w[:, 0] = dy[:, 0] = 1.75  # 448 / 256
+        x[0], dy[0], w[0] = 1.75, 1.75, 1.75
+        options |= {"x_amax": 1.75, "w_amax": 1.75} if recipe == "fp8" else {}
+    _, saved = hg.linear(x, w, recipe=recipe, **options)
+    dw = np.full((32, 64), 256.5, F32)
+    more = {"dy_amax": 1.75} if recipe == "fp8" else {}
+    hg.linear_backward(dy, saved, dw=dw, accumulate=True, **more)
+    hg.linear_backward(dy, saved, dw=dw, accumulate=True, **more)
+    np.testing.assert_array_equal(dw, 2 * (dy.T @ x) + 256.5)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("shared", [False, True])
+@every_recipe
+def test_biases_of_experts(recipe, shared, place, rng):
+    """One for each, or one for all; rows of no group belong to no sum."""
+    offsets = hg.asarray(OFFSETS) if place == "device" else OFFSETS
+    call = Call(rng, True, recipe, None, None, where=offsets if place == "host" else OFFSETS)
+    if shared:
+        call.rest["bias"] = call.bias = call.bias[0]
+    call.offsets = (offsets,)
+    y, saved = call.forward()
+    bare, _ = hg.grouped_linear(call.x, call.w, offsets, recipe=recipe, dtype=F32)
+    bias = np.broadcast_to(call.bias, (len(OFFSETS) - 1, 64))
+    dy = call.dy.astype(np.float64)
+    sums, sizes = [], []
+    for g, (begin, end) in enumerate(itertools.pairwise(OFFSETS)):
+        np.testing.assert_array_equal(y.get()[begin:end], bare.get()[begin:end] + bias[g])
+        sums.append(dy[begin:end].sum(0))
+        sizes.append(abs(dy[begin:end]).sum(0))
+    assert not y.get()[OFFSETS[-1] :].any()
+    got = hg.grouped_linear_backward(hg.asarray(call.dy), saved).dbias
+    want, size = (sum(x) if shared else np.array(x) for x in (sums, sizes))
+    assert got.dtype == F32
+    assert got.shape == want.shape == call.bias.shape
+    assert_within(got.get(), want, gamma(18 + 1 + 6 * shared) * size)
+
+
+X, W = np.ones((4, 64), F32), np.ones((6, 64), F32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"activation": "tanh"}, ValueError, "activation must be one of relu, gelu, gelu_tanh, silu; got"),
+        ({"activation": "swiglu_oss"}, ValueError, "activation must be one of relu"),
+        ({"glu": "both"}, ValueError, "glu must be one of interleaved, halves; got 'both'"),
+        ({"w": W[:5], "glu": "halves"}, ValueError, "N must be even with glu; got 5"),
+    ],
+)
+def test_forward_faults(arguments, kind, text):
+    arguments = {"w": W} | arguments
+    with pytest.raises(kind, match=text):
+        hg.linear(X, **arguments)
+    assert text in str(hg.can_use("linear", X, **arguments))
+
+
+def test_can_use_knows_the_stages():
+    assert hg.can_use("linear", X, W, activation="gelu").apart == ""
+    assert "glu='halves'" in hg.can_use("linear", X, W, activation="gelu", glu="halves").apart
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"accumulate": True}, ValueError, "accumulate=True needs an array dw; got dw=None"),
+        ({"accumulate": 1}, TypeError, "accumulate must be True or False; got 1"),
+        ({"dw": np.zeros((6, 60), F32)}, ValueError, r"dw.shape must be \(6, 64\), the shape of w"),
+        ({"dw": np.zeros((6, 64))}, TypeError, "dw.dtype must be bfloat16, float16 or float32"),
+        (
+            {"dw": np.zeros((6, 64), F32), "dw_dtype": BF16},
+            TypeError,
+            "dw.dtype must be dw_dtype; got float32",
+        ),
+        ({"dw": [1.0]}, TypeError, "dw must be a numpy.ndarray"),
+        ({"dw": np.broadcast_to(np.zeros(64, F32), (6, 64))}, ValueError, "dw must be writeable"),
+        ({"dw": hg.zeros((6, 64), F32)}, TypeError, "dw must be on the host like x and w; got device 0"),
+        ({"dy": np.ones((4, 6), F32)}, ValueError, r"dy.shape must be \(4, 3\), the shape of y"),
+        (
+            {"dy": hg.quantize_fp8(np.ones((4, 3), F32))},
+            TypeError,
+            "dy must not be quantized for a layer with",
+        ),
+    ],
+)
+def test_backward_faults(arguments, kind, text):
+    _, saved = hg.linear(X, W, activation="silu", glu="halves", recipe="fp8")
+    with pytest.raises(kind, match=text):
+        hg.linear_backward(**{"dy": np.ones((4, 3), F32), "saved": saved} | arguments)
+
+
+def test_dw_overlaps_nothing():
+    dy, x = hg.zeros((64, 64), BF16), hg.zeros((64, 64), BF16)
+    _, saved = hg.linear(x, x)
+    for dw, name in ((dy, "dy"), (x, "saved.x")):
+        with pytest.raises(ValueError, match=f"dw must not overlap {name}"):
+            hg.linear_backward(dy, saved, dw=dw)
