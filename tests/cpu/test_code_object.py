@@ -197,9 +197,10 @@ WAVES = {  # per SIMD: 8 if they fit, 7 with up to 72 registers, 6 with up to 80
     **dict.fromkeys(("copy_strided_b1", "copy_strided_b2", "copy_strided_b4", "dequantize"), 8),
     **dict.fromkeys(("quantize_mxfp8", "split_reduce", "mx_gemm_scale", "mx_group_scale"), 8),
     **dict.fromkeys(("pack_mx_scales", "elementwise"), 8),
-    **dict.fromkeys(("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows"), 7),
+    **dict.fromkeys(("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows", "sum_groups"), 7),
     **dict.fromkeys(("quantize_mxfp8_f32", "quantize_mxfp4_f32", "softmax"), 6),
     **dict.fromkeys(("rms_norm", "rms_norm_fp8", "rms_norm_mx"), 4),  # whole rows
+    "activation_gradient": 4,
     "quantize_mxfp6": 4,  # a thread has 64 values
     "quantize_mxfp6_f32": 3,
     "quantize_mxfp4": 4.5,  # LDS: 9 workgroups of 2 waves with 16 KiB each
