@@ -1,9 +1,9 @@
 """Train a small network on handwritten digits in several recipes, and in float32 for comparison.
 
 A multilayer perceptron on scikit-learn's bundled digits (1797 images of 8 x 8). The products of all layers,
-forward and backward, are ``hipgemm.linear`` and ``hipgemm.linear_backward``; activations, loss and optimizer
-(Adam on float32 weights) are NumPy. Every recipe starts from the same weights and sees the same batches.
-Prints a table of the final accuracy and saves the loss curves.
+forward and backward, are ``hipgemm.linear`` and ``hipgemm.linear_backward``, ReLU included; loss and
+optimizer (Adam on float32 weights) are NumPy. Every recipe starts from the same weights and sees the same
+batches. Prints a table of the final accuracy and saves the loss curves.
 
 Needs the extra ``hipgemm[examples]``.
 
@@ -43,27 +43,34 @@ class Float32Layer:
 
     saved_bytes = 0
 
-    def __init__(self, w: Floats, b: Floats) -> None:
-        self.parameters = [w, b]
+    def __init__(self, w: Floats, b: Floats, activation: str | None) -> None:
+        self.parameters, self.activation = [w, b], activation
 
     def forward(self, x: Floats, training: bool = True) -> Floats:
         """Apply the layer to (rows, K)."""
         w, b = self.parameters
+        t = np.asarray(x @ w.T + b)
         if training:
-            self.x = x
-            self.saved_bytes = x.nbytes + w.nbytes
-        return np.asarray(x @ w.T + b)
+            self.x, self.t = x, t
+            self.saved_bytes = x.nbytes + w.nbytes + (t.nbytes if self.activation else 0)
+        return np.maximum(t, 0) if self.activation else t
 
     def backward(self, dy: Floats) -> tuple[Floats, list[Floats]]:
         """Return the gradients with respect to the input, and to weights and bias."""
-        return dy @ self.parameters[0], [dy.T @ self.x, dy.sum(0)]
+        return self.products(dy * (self.t > 0) if self.activation else dy)
+
+    def products(self, dt: Floats) -> tuple[Floats, list[Floats]]:
+        """Return them from the gradient before the activation."""
+        return dt @ self.parameters[0], [dt.T @ self.x, dt.sum(0)]
 
 
 class HipLayer(Float32Layer):
     """The same through hipgemm."""
 
-    def __init__(self, w: Floats, b: Floats, recipe: str, seeds: Iterator[int]) -> None:
-        super().__init__(w, b)
+    def __init__(
+        self, w: Floats, b: Floats, activation: str | None, recipe: str, seeds: Iterator[int]
+    ) -> None:
+        super().__init__(w, b, activation)
         self.recipe, _, rounding = recipe.partition("+")
         self.seeds = seeds if rounding == "sr" else None
         # fp8 scales by the amax of the previous step; MX formats need none.
@@ -78,6 +85,7 @@ class HipLayer(Float32Layer):
             w,
             recipe=self.recipe,
             bias=b,
+            activation=self.activation,
             dtype=np.float32,
             x_amax=states.get("x"),
             w_amax=states.get("w"),
@@ -143,20 +151,19 @@ class Digits:
 class Network:
     """Linear layers with ReLU between them."""
 
-    def __init__(self, make: Callable[[Floats, Floats], Float32Layer], rng: np.random.Generator) -> None:
+    def __init__(
+        self, make: Callable[[Floats, Floats, str | None], Float32Layer], rng: np.random.Generator
+    ) -> None:
         self.layers = []
         for k, n in itertools.pairwise(SIZES):
             w = (rng.standard_normal((n, k)) * np.sqrt(2 / k)).astype(np.float32)
-            self.layers.append(make(w, np.zeros(n, np.float32)))
+            self.layers.append(make(w, np.zeros(n, np.float32), None if n == SIZES[-1] else "relu"))
 
     def logits(self, x: Floats, training: bool = False) -> Floats:
         """Apply all layers."""
-        self.masks = []
-        for layer in self.layers[:-1]:
+        for layer in self.layers:
             x = layer.forward(x, training)
-            self.masks.append(x > 0)
-            x = np.maximum(x, 0)
-        return self.layers[-1].forward(x, training)
+        return x
 
     def loss_and_grads(self, x: Floats, labels: NDArray[np.int64]) -> tuple[float, list[Floats]]:
         """Cross-entropy of a batch and its gradients, in the order of `parameters`."""
@@ -168,11 +175,9 @@ class Network:
         dy[rows, labels] -= 1
         dy /= len(x)
         grads: list[Floats] = []
-        for i in reversed(range(len(self.layers))):
-            dy, own = self.layers[i].backward(dy)
+        for layer in reversed(self.layers):
+            dy, own = layer.backward(dy)
             grads = own + grads
-            if i:
-                dy = dy * self.masks[i - 1]
         return float(-logs[rows, labels].mean()), grads
 
     @property
@@ -203,8 +208,10 @@ def train(recipe: str, data: Digits, epochs: int, rate: float, seed: int, run: R
     rng = np.random.default_rng(seed)
     seeds = itertools.count()  # another one for each layer and step
 
-    def layer(w: Floats, b: Floats) -> Float32Layer:
-        return Float32Layer(w, b) if recipe == "float32" else HipLayer(w, b, recipe, seeds)
+    def layer(w: Floats, b: Floats, activation: str | None) -> Float32Layer:
+        if recipe == "float32":
+            return Float32Layer(w, b, activation)
+        return HipLayer(w, b, activation, recipe, seeds)
 
     network = Network(layer, rng)
     adam = Adam(network.parameters, epochs * (len(data.train_x) // BATCH), rate)
@@ -229,9 +236,9 @@ def print_roundings(data: Digits, count: int) -> None:
     given: list[Floats] = []
 
     class Recorder(Float32Layer):
-        def backward(self, dy: Floats) -> tuple[Floats, list[Floats]]:
-            given.insert(0, dy)
-            return super().backward(dy)
+        def products(self, dt: Floats) -> tuple[Floats, list[Floats]]:
+            given.insert(0, dt)
+            return super().products(dt)
 
     network = Network(Recorder, np.random.default_rng(0))
     network.loss_and_grads(data.train_x[:BATCH], data.train_y[:BATCH])
