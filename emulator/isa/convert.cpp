@@ -255,14 +255,19 @@ const Inst* widen_32(Wave& w, const Inst* i) {
   const uint32_t* const codes = w.reg(i->a);
   const uint32_t* const scales = operand_row(w, i, 2, i->c, buffer);
   const bool overflow = w.mode & kModeFp16Overflow;
+  alignas(64) int exponents[kLanes];
   for (int l = 0; l < kLanes; ++l) {
     const float scale = as<float>(scales[l]);
-    const int e = scale_exponent(std::is_same_v<T, F16> ? scale_for_half(scale) : scale);
-    for (int n = 0; n < 32; ++n) {
-      const int bit = 6 * n, word = bit / 32, shift = bit % 32;
-      uint32_t code = codes[word * kLanes + l] >> shift;
-      if (shift > 26) code |= codes[(word + 1) * kLanes + l] << (32 - shift);
-      const float x = widen<S>(code & 63, e);
+    exponents[l] = scale_exponent(std::is_same_v<T, F16> ? scale_for_half(scale) : scale);
+  }
+  for (int n = 0; n < 32; ++n) {  // lanes inside: the compiler makes vector instructions of them
+    const int bit = 6 * n, word = bit / 32, shift = bit % 32;
+    const uint32_t* const low = codes + word * kLanes;
+    // The rest of a code that begins in bits 27 to 31; of others no bit of this is left.
+    const uint32_t* const high = shift > 26 ? low + kLanes : low;
+    const int up = shift > 26 ? 32 - shift : 6;
+    for (int l = 0; l < kLanes; ++l) {
+      const float x = widen<S>((low[l] >> shift | high[l] << up) & 63, exponents[l]);
       if constexpr (std::is_same_v<T, F32>)
         out[n][l] = as<uint32_t>(x);
       else if constexpr (std::is_same_v<T, F16>)
