@@ -1,6 +1,6 @@
 """The sentence transformer of sentence_embeddings.py with activations that stay on the device.
 
-Embeddings of tokens are uploaded once, and the last layer's activations downloaded once, for pooling. Between,
+Tokens' embeddings are uploaded once, the last layer's activations downloaded once, for pooling. In between,
 products add bias and residual or apply GELU before their result is stored; attention is two batched products
 and `hipgemm.softmax`. LayerNorm is `hipgemm.rms_norm` of centred rows: their means come from a product with
 ones. All sentences share the linear layers, as rows of one matrix without padding.
