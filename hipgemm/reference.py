@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .errors import fault, raise_reasons, shown
 from .formats import host_checks as check
+from .formats.activations import ACTIVATIONS, GLU_ACTIVATIONS, GLUS
 from .formats.arrays import array_hint
 from .formats.checks import Checks, checked
 from .formats.elements import (
@@ -51,6 +52,8 @@ MXFP4 = ("mxfp4_e2m1",)
     alpha=check.alpha,
     col_scale=check.optional(check.vector),
     bias=check.optional(check.vector),
+    residual=check.optional(check.floats(2, wide=True)),
+    onto=check.optional(check.floats(2, wide=True)),
 )
 def matmul(
     a: Matrix,
@@ -61,17 +64,28 @@ def matmul(
     alpha: float = 1.0,
     col_scale: Array | None = None,
     bias: Array | None = None,
-) -> Array:
-    """Return ``a @ b * alpha * col_scale + bias`` in float64, rounded once to `dtype` if one is given.
+    residual: Array | None = None,
+    onto: Array | None = None,
+    activation: str | None = None,
+    glu: str | None = None,
+    out_format: str | None = None,
+    out_scaling: str | None = None,
+    out_amax: float | None = None,
+) -> Any:
+    """Return ``activation(a @ b * alpha * col_scale + bias) + residual + onto`` in float64.
 
-    `alpha` is rounded to float32 first, as for a kernel. The value of a quantized element is element times
-    scale.
+    It is rounded once to `dtype` if one is given, or quantized to `out_format` from float32 values; with the
+    amax `out_amax` for fp8. `alpha` is rounded to float32 first, as for a kernel. The value of a quantized
+    element is element times scale.
 
     Examples
     --------
     >>> matmul(np.eye(2), np.array([[1.0, 2.0], [3.0, 4.0]]), alpha=2.0, bias=np.array([1.0, 0.0]))
     array([[3., 4.],
            [7., 8.]])
+    >>> matmul(np.eye(2), np.array([[1.0, -2.0], [3.0, 4.0]]), activation="relu", glu="halves")
+    array([[-2.],
+           [12.]])
     """
     check.require_product("matmul", a, b, col_scale, bias)
     out: Array = values(a) @ values(b)
@@ -80,16 +94,41 @@ def matmul(
         out = out * col_scale.astype(np.float64)
     if bias is not None:
         out = out + bias.astype(np.float64)
-    return _rounded(out, dtype)
+    y = _added("matmul", _activated("matmul", out, activation, glu), residual=residual, onto=onto)
+    return _finished("matmul", y, dtype, out_format, out_scaling, out_amax)
 
 
-@check.checked_arguments(x=check.numbers(2, 2), w=check.numbers(3, 3), dtype=check.optional(check.dtype))
+@check.checked_arguments(
+    x=check.numbers(2, 2),
+    w=check.numbers(3, 3),
+    dtype=check.optional(check.dtype),
+    alpha=check.alpha,
+    col_scale=check.optional(check.vector),
+    bias=check.optional(check.floats(1, 2, wide=True)),
+    residual=check.optional(check.floats(2, 2, wide=True)),
+    onto=check.optional(check.floats(2, 2, wide=True)),
+)
 def grouped_matmul(
-    x: Matrix, w: Matrix, group_offsets: Array, /, *, dtype: npt.DTypeLike | None = None
-) -> Array:
-    """Return rows ``x[o[g]:o[g + 1]] @ w[g]`` for each group g, and zeros after the last group.
+    x: Matrix,
+    w: Matrix,
+    group_offsets: Array,
+    /,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    alpha: float = 1.0,
+    col_scale: Array | None = None,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    onto: Array | None = None,
+    activation: str | None = None,
+    glu: str | None = None,
+    out_format: str | None = None,
+    out_scaling: str | None = None,
+    out_amax: float | None = None,
+) -> Any:
+    """Return rows ``x[o[g]:o[g + 1]] @ w[g]`` for each group g; after the last one zeros, or those of `onto`.
 
-    In float64, rounded once to `dtype` if one is given.
+    What follows a product is as in `matmul`; `bias` is (N,), or (G, N).
 
     Examples
     --------
@@ -103,10 +142,86 @@ def grouped_matmul(
         raise fault(ValueError, "grouped_matmul", "x.shape[1] (K) must equal w.shape[1] (K)", got)
     rows, weights = values(x), values(w)
     out = np.zeros((rows.shape[0], weights.shape[2]))
-    for g, (begin, end) in enumerate(_groups(group_offsets)):
-        if begin < end:
-            out[begin:end] = rows[begin:end] @ weights[g]
-    return _rounded(out, dtype)
+    groups = _groups(group_offsets)
+    for name, v in (("col_scale", col_scale), ("bias", bias)):
+        shapes = [(out.shape[1],)] + [(len(groups), out.shape[1])] * (name == "bias")
+        if v is not None and v.shape not in shapes:
+            required = f"{name}.shape must be {' or '.join(map(str, shapes))}"
+            raise fault(ValueError, "grouped_matmul", required, v.shape)
+    factors = np.float64(_float32(alpha)) * (1.0 if col_scale is None else col_scale.astype(np.float64))
+    added = np.broadcast_to(0.0 if bias is None else bias.astype(np.float64), (len(groups), out.shape[1]))
+    for g, (begin, end) in enumerate(groups):
+        out[begin:end] = (rows[begin:end] @ weights[g]) * factors + added[g]
+    y = _added("grouped_matmul", _activated("grouped_matmul", out, activation, glu), residual=residual)
+    y[int(group_offsets[-1]) :] = 0
+    y = _added("grouped_matmul", y, onto=onto)
+    return _finished("grouped_matmul", y, dtype, out_format, out_scaling, out_amax)
+
+
+def _activated(function: str, t: Array, activation: str | None, glu: str | None) -> Array:
+    """Apply an activation, and a GLU."""
+    known = (*ACTIVATIONS, *GLU_ACTIVATIONS) if glu is not None else tuple(ACTIVATIONS)
+    if activation is not None:
+        checked(function, lambda checks: checks.option("activation", activation, known))
+    one = (lambda x: x) if activation is None else ACTIVATIONS[activation].function
+    if glu is None:
+        return np.asarray(one(t))
+    checked(function, lambda checks: checks.option("glu", glu, GLUS))
+    columns = t.shape[-1]
+    if columns % 2:
+        raise fault(ValueError, function, "N must be even with glu", columns)
+    halves = t[..., ::2], t[..., 1::2]
+    gate, up = halves if glu == "interleaved" else (t[..., : columns // 2], t[..., columns // 2 :])
+    if activation in GLU_ACTIVATIONS:
+        return np.asarray(GLU_ACTIVATIONS[activation].function(gate, up))
+    return np.asarray(one(gate) * up)
+
+
+def _added(function: str, y: Array, **terms: Array | None) -> Array:
+    for name, x in terms.items():
+        if x is None:
+            continue
+        if x.shape != y.shape:
+            raise fault(ValueError, function, f"{name}.shape must be {y.shape}", x.shape)
+        y = y + x.astype(np.float64)
+    return y
+
+
+def _finished(
+    function: str,
+    y: Array,
+    dtype: npt.DTypeLike | None,
+    out_format: str | None,
+    scaling: str | None,
+    amax: float | None,
+) -> Any:
+    """Round once, or quantize."""
+    named = (
+        None
+        if out_format is None
+        else checked(function, lambda checks: checks.option("out_format", out_format, tuple(QUANTIZED)))
+    )
+    form = None if named is None else QUANTIZED[named]
+    checks = Checks(function)
+    if form is not None and dtype is not None:
+        checks.add(ValueError, "dtype", "dtype must be omitted with out_format", shown(dtype))
+    if scaling is not None and (form is None or not form.block):
+        required = "out_scaling must be omitted but for MX formats"
+        checks.add(ValueError, "out_scaling", required, shown(scaling))
+    elif scaling is not None:
+        checks.option("out_scaling", scaling, SCALE_RULES)
+    if (amax is not None) != (form is not None and not form.block):
+        checks.add(ValueError, "out_amax", "out_amax must be given for fp8, and else omitted", shown(amax))
+    checks.raise_all()
+    if form is None:
+        return _rounded(y, dtype)
+    x = y.astype(np.float32)
+    if not form.block:
+        return quantize_fp8(x, amax, format=form.name)
+    rule: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
+    if form.name in MXFP4:
+        return quantize_mxfp4(x, hadamard=False, **rule)
+    return (quantize_mxfp8 if form.name in MXFP8 else quantize_mxfp6)(x, format=form.name, **rule)
 
 
 @check.checked_arguments(

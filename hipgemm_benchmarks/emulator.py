@@ -87,7 +87,7 @@ def _figures(variants: Sequence[Variant], seconds: float) -> list[Figure]:
     ratios: list[list[float]] = [[] for _ in variants]
     end = time.perf_counter() + seconds
     x, w, out = _operands(*MIX)
-    with _whole_k(), config(kernel=_kernel()), environment(HIPGEMM_EMULATOR_THREADS="1"):
+    with whole_k(), config(kernel=_kernel()), environment(HIPGEMM_EMULATOR_THREADS="1"):
         while time.perf_counter() < end or not all(f.fault or f.rate for f in found):
             first = 0.0
             for figure, variant, seen in zip(found, variants, ratios, strict=True):
@@ -156,7 +156,7 @@ def _print_cost(variant: Variant, seconds: float) -> None:
 def _print_profile() -> None:
     library = _library()
     x, w, out = _operands(*MIX)
-    with _whole_k(), config(kernel=_kernel()), environment(HIPGEMM_EMULATOR_THREADS="1"):
+    with whole_k(), config(kernel=_kernel()), environment(HIPGEMM_EMULATOR_THREADS="1"):
         fastest = float("inf")
         for _ in range(20):
             emulator_counters(reset=True)
@@ -235,7 +235,7 @@ def _operands(m: int, n: int, k: int) -> tuple[DeviceArray, DeviceArray, DeviceA
 
 
 @contextmanager
-def _whole_k() -> Iterator[None]:
+def whole_k() -> Iterator[None]:
     """Disable split-K, which would shorten the main loop of a product with few tiles."""
     names = vars(support)
     before = names["estimate"]

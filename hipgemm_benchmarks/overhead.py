@@ -131,12 +131,9 @@ class _Counted:
         return getattr(self._hip, name)
 
 
-def allocations(call: Call, calls: int = 1000) -> Allocations:
-    """Count what calls allocate, after enough of them to be in the steady state."""
+def counted_calls(call: Call, calls: int = 1) -> Counter[str]:
+    """Run calls, and count those of HIP's functions by name."""
     rt, counts = _hip.runtime(), Counter[str]()
-    for _ in range(200):
-        call()
-    _hip.synchronize()
     hip, handle = rt.hip, rt.handle
     rt.hip, rt.handle = _Counted(hip, counts), _Counted(handle, counts)
     try:
@@ -144,6 +141,15 @@ def allocations(call: Call, calls: int = 1000) -> Allocations:
             call()
     finally:
         rt.hip, rt.handle = hip, handle
+    return counts
+
+
+def allocations(call: Call, calls: int = 1000) -> Allocations:
+    """Count what calls allocate, after enough of them to be in the steady state."""
+    for _ in range(200):
+        call()
+    _hip.synchronize()
+    counts = counted_calls(call, calls)
     _hip.synchronize()
     before = memory_stats()
     blocks = sys.getallocatedblocks()

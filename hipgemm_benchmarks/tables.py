@@ -30,7 +30,7 @@ from hipgemm.quantize.quantizers import (
 from hipgemm.runtime import hip as _hip
 
 from . import emulator as emulator_bench
-from . import overhead, timing
+from . import layer, overhead, timing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             [256, 512, 1024],
             "sizes of the square products, comma-separated; quantizers use the last one",
         ),
+        ("--layer-rows", [16, 64, 512, 4096], "rows of the MLP"),
         ("--emulator-sizes", [512, 1024, 2048, 4096], "the same for the emulator's section"),
     ):
         shown = ",".join(map(str, default))
@@ -110,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     print()
     overhead.run()
     if kernels != ["plain"] and _hip.runtime().emulator is not None:  # it is timed on a main loop
+        print()
+        layer.run(args.layer_rows)
         print()
         emulator_bench.run(args.emulator_sizes, args.seconds)
     return 0

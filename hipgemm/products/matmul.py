@@ -45,6 +45,15 @@ class _QuantizedOptions(_Options, total=False):
 
 @overload
 def matmul(
+    a: Vector | ScaledArray,
+    b: Vector | ScaledArray,
+    /,
+    *,
+    out_format: str,
+    **options: Unpack[_QuantizedOptions],
+) -> ScaledArray: ...
+@overload
+def matmul(
     a: Any, b: Any, /, out: None = None, *, out_format: str, **options: Unpack[_QuantizedOptions]
 ) -> ScaledArray: ...
 @overload

@@ -59,7 +59,8 @@ def run(
     handle = 0 if stream is None else hip.stream_handle(op.name, stream)
     if type(alpha) is not float:
         alpha = _number(alpha)
-    if op.ragged == "m" and bias is not None and isinstance(a, Shaped) and a.shape[-1:] == (0,):
+    more_than_sums = bias is not None or stages is not None
+    if op.ragged == "m" and more_than_sums and isinstance(a, Shaped) and a.shape[-1:] == (0,):
         # The kernel would take all rows for those of no group.
         a, b = _zeros_of_sums(op, Arguments(a, b, out, dtype, alpha, col_scale, bias, offsets))
     call: tuple[Any, ...] = a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate
@@ -132,11 +133,14 @@ def _run_from_host(op: Operation, call: Arguments, stream: int) -> Any:
             return x._with(asarray(packed_data(x), stream=stream), asarray(x.scale, stream=stream), amax=None)
         return asarray(x, stream=stream) if isinstance(x, np.ndarray) and x.ndim else x
 
+    # A kernel reads and writes contiguous rows of these.
+    by_rows = (np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in (call.residual, call.aux))
     resident = [uploaded(x) for x in call]
+    resident[10], resident[13] = map(uploaded, by_rows)
     if call.out is not None and not call.accumulate and call.residual is not call.out:
         resident[2], resident[3] = None, call.out.dtype  # nothing is read from it
     if call.residual is call.out and call.out is not None:
-        resident[10] = resident[2]
+        resident[2] = resident[10]
     on_device = Arguments(*resident)
     made = run(op, *on_device[:7], stream, *on_device[7:10], stages=on_device.stages)
     if call.aux is not None:

@@ -114,10 +114,14 @@ def operand(
     hadamard: bool,
     block_rows: int = 0,
     signs: int | None = None,
+    put: Callable[..., Placed] = place,
 ) -> Operand:
-    """Make an operand of random values, K along `axis`; `block_rows`: of blocks of fp8, or 0."""
+    """Make an operand of random values, K along `axis`; `block_rows`: of blocks of fp8, or 0.
+
+    `put` chooses the layout of its elements.
+    """
     if format in FORMATS:
-        data = place(rng, shape, FORMATS[format].dtype)
+        data = put(rng, shape, FORMATS[format].dtype)
         data.host[...] = (exact_grid if exact else random_matrix)(shape, rng, dtype=data.dtype)
         if not exact and rng.random() < 0.1 and data.host.size:
             at = tuple(int(rng.integers(n)) for n in shape)
@@ -133,10 +137,10 @@ def operand(
             codes[tuple(int(rng.integers(n)) for n in shape)] = rng.choice([np.nan, np.inf, -np.inf])
     if form.is_packed:
         packed = pack_along(codes, axis)
-        data = place(rng, packed.shape, U8)
+        data = put(rng, packed.shape, U8)
         data.host[...] = packed
     else:
-        data = place(rng, shape, form.dtype)
+        data = put(rng, shape, form.dtype)
         data.host[...] = codes
     if block_rows:
         block = (block_rows, 128) if axis == -1 else (128, block_rows)

@@ -485,6 +485,14 @@ STAGES = NO_STAGES | {
     "out_scaling": just("floor"),
 }
 
+OF_REFERENCE = {
+    "activation": just("silu"),
+    "glu": just("interleaved"),
+    "out_format": NONE,
+    "out_scaling": NONE,
+    "out_amax": NONE,
+}
+
 ROWS = [
     row(hg.matmul, a=array(4, 32), b=array(32, 8), out=NONE, dtype=just(F32), alpha=just(1.0), stream=NONE,
         col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), oracle_=matmul_oracle,
@@ -644,8 +652,11 @@ ROWS = [
 ]  # fmt: skip
 ROWS += [
     row(reference.matmul, a=array(4, 32), b=array(32, 8), dtype=just(F32), alpha=just(1.0),
-        col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), accepts_={"alpha": real}),
-    row(reference.grouped_matmul, x=array(8, 32), w=array(3, 32, 16), group_offsets=offsets, dtype=NONE),
+        col_scale=array(8, dtype=F32), bias=array(8, dtype=F32), accepts_={"alpha": real},
+        onto=array(4, 4, dtype=F32), **OF_REFERENCE, residual=array(4, 4, dtype=F32)),
+    row(reference.grouped_matmul, x=array(8, 32), w=array(3, 32, 16), group_offsets=offsets, dtype=NONE,
+        alpha=just(1.0), col_scale=NONE, bias=array(3, 16, dtype=F32), accepts_={"alpha": real},
+        onto=NONE, **OF_REFERENCE, residual=array(8, 8, dtype=F32)),
     row(reference.grouped_wgrad, dy=array(8, 16), x=array(8, 32), group_offsets=offsets, dtype=NONE,
         onto=array(3, 16, 32, dtype=F32)),
     row(reference.values, x=array(4, 32)),

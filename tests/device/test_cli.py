@@ -258,6 +258,7 @@ def test_bench_reports_its_defaults(capsys):
 
 def test_bench_prints_its_figures(capsys, matrix_kernels):
     quick = ["--sizes", "64", "--repeat", "1", "--emulator-sizes", "64,128", "--seconds", "0"]
+    quick += ["--layer-rows", "1"]
     assert main(["bench", *quick]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"on {info().summary}\n")
@@ -272,6 +273,7 @@ def test_bench_prints_its_figures(capsys, matrix_kernels):
         assert "(aims are for two idle cores with AVX-512)" in text
         assert re.search(r"HIPGEMM_EMULATOR_CHECK=hazard +[\d.]+ times the time", text)
         assert re.search(r"  mfma +[\d.]+ % of the time, +[\d.]+ % of the instructions", text)
+        assert re.search(r"  M= +1 fused / unfused: 0\.\d+ of the bytes requested, 0\.\d+ of", text)
         assert re.search(r"  128\^3 bf16 +[\d.]+ ms, .*; grows as size\^", text)
 
 

@@ -15,12 +15,14 @@ import fuzz_groups
 import fuzz_layers
 import fuzz_rows
 import fuzz_shards
+import fuzz_stages
 import pytest
 
 HERE = Path(__file__).parent
 CASES = 600  # of matmul, in CI; fewer of what uses it
 
 
+CASES_OF = {"matmul": CASES, "stages": len(fuzz_stages.cases())}
 KINDS = {
     "matmul": (fuzz.make, fuzz.run),
     "quantizers": (fuzz_layers.make_quantizing, fuzz_layers.run_quantizing),
@@ -30,6 +32,7 @@ KINDS = {
     "experts": (fuzz_experts.make, fuzz_experts.run),
     "rows": (fuzz_rows.make, fuzz_rows.run),
     "shards": (fuzz_shards.make, fuzz_shards.run),
+    "stages": (fuzz_stages.make, fuzz_stages.run),  # whose cases hold all pairs of choices
 }
 
 
@@ -42,7 +45,7 @@ def pytest_generate_tests(metafunc):
             [
                 pytest.param(kind, seed, marks=pytest.mark.matrix if kind in ("groups", "experts") else ())
                 for kind in KINDS
-                for seed in chosen or range(count or (CASES if kind == "matmul" else CASES // 4))
+                for seed in chosen or range(count or CASES_OF.get(kind, CASES // 4))
             ],
         )
 
