@@ -11,11 +11,13 @@ import ml_dtypes
 import numpy as np
 from placed import Placed, place, snug
 from test_quantize import assert_bits, assert_same, wide
+from test_stages import WAYS, activated, assert_within, rounded
 
 import hipgemm as hg
 from hipgemm import reference
-from hipgemm.formats.elements import QUANTIZED, SCALE_RULES
-from hipgemm.testing import assert_gemm_close, gamma, random_matrix
+from hipgemm.formats.elements import FORMATS, QUANTIZED, SCALE_RULES
+from hipgemm.layers.passes import activation_gradient
+from hipgemm.testing import assert_gemm_close, gamma, gemm_bound, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 TYPES = (BF16, F16, F32)
@@ -182,6 +184,8 @@ class Layering:
     options: dict[str, Any] = field(default_factory=dict)
     format: str | None = None
     rounding: dict[str, Any] = field(default_factory=dict)  # of dy
+    stages: tuple[str | None, str | None] = (None, None)  # activation, glu
+    old: Placed | None = None  # what dw is added to
 
     def __str__(self) -> str:
         def text(x: Placed) -> str:
@@ -190,7 +194,7 @@ class Layering:
         return (
             f"case {self.seed}: linear {self.recipe} of {text(self.x)}, {text(self.w)}, dy {text(self.dy)}; "
             f"{self.where}, dtypes {self.dtypes}, {[*self.vectors]}, {self.options}, {self.format}, "
-            f"{self.rounding}"
+            f"{self.rounding}, {self.stages}, dw added to {'none' if self.old is None else text(self.old)}"
         )
 
 
@@ -226,6 +230,14 @@ def make_layering(seed: int) -> Layering:
         case.format = some(rng, None, f"{kind}_e4m3", f"{kind}_e5m2")
     if recipe != "bf16":
         case.rounding = random_rounding(rng)
+    if rng.integers(2):
+        case.stages = some(rng, *(way for way in WAYS[1:] if n % 2 == 0 or not way[1]))
+    if case.stages[1]:
+        case.dy = place(rng, (*lead, m, n // 2), case.dy.dtype)
+        case.dy.host[...] = random_matrix(case.dy.shape, rng, dtype=case.dy.dtype)
+    if rng.integers(2):
+        case.old = place(rng, (n, k), some(rng, *TYPES), output=True)
+        case.old.host[...] = random_matrix((n, k), rng, dtype=case.old.dtype)
     return case
 
 
@@ -235,9 +247,20 @@ def run_layering(case: Layering) -> None:
     up = {"host": np.asarray, "device": hg.asarray, "exactly": snug}[case.where]
     vectors = {n: up(v) if v.size else v for n, v in case.vectors.items()}
     dtype, dx_dtype, dw_dtype = case.dtypes
-    y, saved = hg.linear(x, w, recipe=case.recipe, dtype=dtype, **vectors, **case.options)
+    activation, glu = case.stages
+    options = {"activation": activation, "glu": glu, **case.options}
+    y, saved = hg.linear(x, w, recipe=case.recipe, dtype=dtype, **vectors, **options)
     of_dy = {"format": case.format, **case.rounding}
     grads = hg.linear_backward(dy, saved, dtype=dx_dtype, dw_dtype=dw_dtype, **of_dy)
+    if case.old is not None:
+        dw = brought(case.old, case.where)
+        dw = dw.copy() if isinstance(dw, np.ndarray) else dw
+        exact = hg.linear_backward(dy, saved, dw_dtype=F32, **of_dy).dw
+        hg.linear_backward(dy, saved, dw=dw, accumulate=True, **of_dy)
+        dw, exact = (v if isinstance(v, np.ndarray) else v.get() for v in (dw, exact))
+        with np.errstate(over="ignore"):
+            want = (exact + case.old.host.astype(F32)).astype(dw.dtype)
+        np.testing.assert_array_equal(dw, want)
     got = {"y": y, "dx": grads.dx, "dw.T": grads.dw}
     got = {name: v if isinstance(v, np.ndarray) else v.get() for name, v in got.items()}
     got["dw.T"] = got["dw.T"].T
@@ -245,8 +268,22 @@ def run_layering(case: Layering) -> None:
         np.ascontiguousarray(v.host).reshape(math.prod(v.shape[:-1]), v.shape[-1])
         for v in (case.x, case.w, case.dy)
     ]
+    if saved.aux is not None:  # from here on the gradient before the activation
+        narrow = case.recipe == "bf16" and not case.vectors
+        to = FORMATS["bf16" if narrow else "f32"]
+        flat[2] = activation_gradient("test", hg.asarray(flat[2]), saved.aux, to, 0, activation, glu).get()
     options = {**case.options, **of_dy, **case.vectors}
     products = reference.linear_products(*flat, recipe=case.recipe, **options)
+    if saved.aux is not None:
+        a, b, epilogue = products.pop("y")
+        t = reference.matmul(a, b, **epilogue)
+        want, bound = activated(t, gemm_bound(a, b, dtype=F32, **epilogue), activation, glu)
+        out = got["y"].reshape(want.shape)
+        bound = rounded(bound, want, out.dtype)
+        fits = abs(want) + bound <= float(ml_dtypes.finfo(out.dtype).max)
+        if fits.any():
+            assert_within(out[fits], want[fits], bound[fits])
+        assert (abs(out[~fits]) >= float(ml_dtypes.finfo(out.dtype).max) * 0.99).all()
     for name, (a, b, epilogue) in products.items():
         out = got[name].reshape(a.shape[0], b.shape[1])
         assert_gemm_close(out, a, b, **epilogue)
