@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
-from ..errors import error_context, fault, shown
+from ..errors import UnsupportedError, error_context, fault, shown
 from ..formats.arrays import array_hint, is_array, on_host
 from ..formats.elements import BF16, F16, F32, known_format, nearest_float
 from ..formats.operand import Operand
@@ -23,6 +23,7 @@ from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
 from ..kernels.launch import NO_SCALES, NO_STAGES, BoundLaunch, bind_tiles
 from ..products.matmul import matmul
+from ..products.stages import GLUS, activations
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from ..runtime.stream import Event, Stream
@@ -33,6 +34,7 @@ from .sharded_array import (
     assemble,
     block_step,
     cut,
+    device_of,
     even_offsets,
     given_offsets,
     named,
@@ -71,6 +73,9 @@ def sharded_matmul(
     alpha: float = 1.0,
     col_scale: npt.NDArray[Any] | None = None,
     bias: npt.NDArray[Any] | None = None,
+    residual: Any = None,
+    activation: str | None = None,
+    glu: str | None = None,
     timeout: float | None = None,
 ) -> Any:
     """Multiply on several devices, or on all ranks of a communicator.
@@ -95,6 +100,11 @@ def sharded_matmul(
         The devices to use if neither operand is sharded.
     dtype, alpha, col_scale, bias
         As for `matmul`, on the host.
+    activation, glu : str, optional
+        As for `matmul`, but not with ``k``; with ``n`` a GLU must be ``"interleaved"``, and each part of `b`
+        have an even number of columns.
+    residual : ShardedArray or numpy.ndarray, optional
+        As for `matmul`, but not with ``k``; sharded as the result is, or on the host.
     timeout : float, optional
         Seconds to wait for other ranks. Default: that of the sharded operands, or 300.
 
@@ -108,6 +118,8 @@ def sharded_matmul(
     TypeError, ValueError
         As `matmul`, and for operands that are not split as `split` requires, or are on other devices; with a
         communicator, if ranks make different calls.
+    UnsupportedError
+        For `activation`, `glu` or `residual` with ``k``, and ``glu="halves"`` with ``n``.
     RuntimeError
         If the call is invalid on another rank.
     TimeoutError
@@ -130,7 +142,7 @@ def sharded_matmul(
            [8., 8., 8.],
            [8., 8., 8.]], dtype=float32)
     """
-    epilogue = _Epilogue(dtype, alpha, col_scale, bias)
+    epilogue = _Epilogue(dtype, alpha, col_scale, bias, residual, activation, glu)
     key = None
     if type(a) is type(b) is ShardedArray and devices is None and timeout is None:
         key = _key(a, b, split, epilogue)
@@ -147,7 +159,7 @@ def sharded_matmul(
         """The local part of the call; its errors are reported on all ranks."""
         plan = _planned(a, b, split, devices, epilogue, comm, wait)
         text = "" if comm is None else _words(a, b, plan, epilogue)
-        if not given and split != "k" and comm is None and not _resident(a, b):
+        if not (given or split == "k" or comm is not None or _resident(a, b) or epilogue.staged):
             return text, _multiply_chunks(a, b, plan, epilogue)
         first, second = (
             x if isinstance(x, ShardedArray) else split_array(x, axis, offsets, plan.devices, comm, wait)
@@ -214,6 +226,14 @@ class _Epilogue(NamedTuple):
     alpha: float
     col_scale: Any
     bias: Any
+    residual: Any = None
+    activation: Any = None
+    glu: Any = None
+
+    @property
+    def staged(self) -> bool:
+        """Whether anything follows the bias."""
+        return any(x is not None for x in self[4:])
 
     def of(self, low: int, high: int) -> _Epilogue:
         """The epilogue of a range of columns."""
@@ -247,6 +267,8 @@ def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
         hash(key)
     except (AttributeError, TypeError):  # invalid arguments, which the checks report
         return None
+    if e.staged:
+        return None
     known = type(e.alpha) is float and abs(e.alpha) < F32.maximum
     return key if known and a.comm is None and b.comm is None else None
 
@@ -279,7 +301,7 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
             sizes = [high - low for low, high in pairwise(known.offsets)]
             found.append(given_offsets(faults, sizes, count, x, axis, x.shape[axis]))
         else:
-            step = block_step(x, axis)
+            step = max(block_step(x, axis), 2 if split == "n" and epilogue.glu is not None else 1)
             if split == "k":
                 step = max(block_step(y, along) for y, along in zip((a, b), axes, strict=True) if along)
             found.append(even_offsets(x.shape[axis], count, step))
@@ -287,8 +309,15 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
         required = "a and b must be split at the same offsets"
         advice = "pass sizes= to hipgemm.shard"
         faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}", advice)
+    shape: tuple[int, ...] = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    if epilogue.glu is not None:
+        shape = (*shape[:-1], shape[-1] // 2)
+        if split == "n" and any(offset % 2 for offset in found[1]):
+            required = "each part of b must have an even number of columns with glu"
+            faults.add(ValueError, "offsets", required, found[1])
+    made_at = _result_offsets(split, (found[0], found[1]), epilogue)
+    _check_residual(faults, epilogue.residual, shape, _CUTS[split], made_at, numbers, comm)
     faults.raise_all()
-    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     one: Any = a.parts[0] if isinstance(a, ShardedArray) else a
     first, rows = (
         0 if comm is None else comm.Get_rank(),
@@ -303,6 +332,9 @@ def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
     vectors = {"col_scale": epilogue.col_scale, "bias": epilogue.bias}
     types = (f"{name} {'none' if x is None else x.dtype}" for name, x in vectors.items())
     options = f"split={plan.split}, to {plan.dtype}, alpha={epilogue.alpha}, {', '.join(types)}"
+    if epilogue.staged:
+        added = "a residual" if epilogue.residual is not None else "no residual"
+        options += f", activation={epilogue.activation}, glu={epilogue.glu}, {added}"
     return f"{kinds}, {options}, split at {plan.offsets}"
 
 
@@ -332,11 +364,61 @@ def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilo
     faults.alpha(e.alpha)
     faults.vector("col_scale", e.col_scale, (F32,), columns)
     faults.vector("bias", e.bias, OUTPUTS, columns)
+    if e.activation is not None:
+        faults.option("activation", e.activation, activations(e.glu))
+    if e.glu is not None:
+        faults.option("glu", e.glu, GLUS)
+        if columns is not None and columns % 2:
+            faults.add(ValueError, "shape", "N must be even with glu", columns)
+    if split == "k" and e.staged:
+        required = "activation, glu and residual must be omitted for split=k, which applies none to the sum"
+        given = [name for name in ("activation", "glu", "residual") if getattr(e, name) is not None]
+        faults.add(UnsupportedError, "stages", required, ", ".join(given))
+    elif split == "n" and isinstance(e.glu, str) and e.glu == "halves":
+        required = "glu must be interleaved for split=n, whose parts hold gates with their ups"
+        faults.add(UnsupportedError, "stages", required, "halves")
     for name, x in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
         if isinstance(x, DeviceArray):
             required = f"{name} must be on the host"
             faults.add(TypeError, "residency", required, f"an array on device {x.device}")
     return (dtype or (F16 if getattr(parts[0], "dtype", None) == F16.dtype else BF16)).dtype
+
+
+def _result_offsets(split: str, offsets: tuple[tuple[int, ...], ...], e: _Epilogue) -> tuple[int, ...]:
+    """The offsets of the parts of a result, if it is split as an operand is."""
+    found = offsets[split == "n"]
+    return tuple(x // 2 for x in found) if split == "n" and e.glu is not None else found
+
+
+def _check_residual(
+    faults: OperandChecks,
+    x: Any,
+    shape: tuple[int, ...],
+    axis: int,
+    offsets: tuple[int, ...],
+    devices: tuple[int, ...],
+    comm: Any,
+) -> None:
+    """Check what is added to the result: on the host, or sharded as the result is."""
+    if x is None:
+        return
+    if isinstance(x, ShardedArray):
+        if not faults.in_memory("residual", x):
+            return
+        if isinstance(x.parts[0], ScaledArray):
+            faults.wrong_type("residual", "not quantized", x)
+            return
+        faults.matrix("residual", x.parts[0], OUTPUTS)
+        if (x.axis, x.offsets, x.devices, x.comm) != (axis, offsets, devices, comm):
+            required = f"residual must be sharded as the result, at {offsets} of axis {axis}"
+            faults.add(ValueError, "offsets", required, repr(x))
+    elif isinstance(x, np.ndarray):
+        faults.matrix("residual", x, OUTPUTS)
+    else:
+        faults.wrong_type("residual", "a ShardedArray or numpy.ndarray", x, array_hint(x))
+        return
+    if x.shape != shape:
+        faults.add(ValueError, "shape", f"residual.shape must be {shape}", x.shape)
 
 
 def _check_shapes(faults: OperandChecks, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
@@ -387,8 +469,9 @@ def _axis_name(axis: int | None) -> str:
 def _multiply(x: Part, y: Part, out: DeviceArray | None, e: _Epilogue) -> DeviceArray:
     """Call `matmul` for parts, quantized or not."""
     multiply: Callable[..., DeviceArray] = matmul
+    stages = {"residual": e.residual, "activation": e.activation, "glu": e.glu} if e.staged else {}
     with error_context(_FUNCTION):
-        return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias)
+        return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias, **stages)
 
 
 def _multiply_parts(
@@ -399,11 +482,17 @@ def _multiply_parts(
         ranges = _ranges(a, b, epilogue)
         return _reduce(_exchange_devices(a, b, plan.rows, ranges), plan, ranges, comm, timeout)
     parts, offsets = [], plan.offsets[plan.split == "n"]
+    made_at = _result_offsets(plan.split, plan.offsets, epilogue)
     for i, x in enumerate(a.parts):
         at = plan.first + i
         part = epilogue.of(offsets[at], offsets[at + 1]) if plan.split == "n" else epilogue
+        if isinstance(part.residual, ShardedArray):
+            part = part._replace(residual=part.residual.parts[i])
+        elif part.residual is not None:
+            own = sliced(part.residual, _CUTS[plan.split], made_at[at], made_at[at + 1])
+            part = part._replace(residual=asarray(np.ascontiguousarray(own), device=device_of(x)))
         parts.append(_multiply(x, b.parts[i], None, part))
-    return ShardedArray(parts, plan.shape, _CUTS[plan.split], offsets, comm, timeout, plan.devices)
+    return ShardedArray(parts, plan.shape, _CUTS[plan.split], made_at, comm, timeout, plan.devices)
 
 
 def _resident(*operands: Any) -> bool:

@@ -16,6 +16,8 @@ from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SHAPES = [(64, 48, 96), (37, 53, 200), (3, 5, 7), (257, 130, 65)]
+STAGED = [(split, glu) for split in ("m", "n", "batch") for glu in (None, "interleaved")]
+STAGED += [("m", "halves"), ("batch", "halves")]
 AXES: dict[str, tuple[int | None, int | None]] = {"m": (0, None), "n": (None, 1), "k": (1, 0)}
 
 
@@ -303,3 +305,45 @@ def test_nothing_leaks(rng: Any, devices: list[int]) -> None:
                 left.append(int(_hip.runtime().hip.hipMemGetInfo()[1]))
         free.append(left)
     assert free[3:] == free[2:-1]
+
+
+@pytest.mark.parametrize("way", ["host", "sharded"])
+@pytest.mark.parametrize(("split", "glu"), STAGED)
+def test_what_follows_a_product(split, glu, way, rng):
+    """The bits of one device's product: the parts' kernels apply the activation and add the residual."""
+    lead = (3,) if split == "batch" else ()
+    a, b = exact_grid((*lead, 21, 64), rng), exact_grid((*lead, 64, 44), rng)
+    bias = rng.integers(-3, 4, 44).astype(np.float32)
+    residual = exact_grid((*lead, 21, 22 if glu else 44), rng)
+    stages = {"dtype": np.float32, "bias": bias, "activation": "relu", "glu": glu}
+    want = hg.matmul(a, b, residual=residual, **stages)
+    axes = {"m": (-2, None), "n": (None, -1), "batch": (-3, -3)}[split]
+    devices, added = [0, 0, 0], residual
+    if way == "sharded":
+        sizes = [14, 20, 10] if split == "n" else None
+        a, b = hg.shard(a, devices, axis=axes[0]), hg.shard(b, devices, axis=axes[1], sizes=sizes)
+        of_result = [n // 2 if glu else n for n in sizes] if sizes else None
+        added = hg.shard(residual, devices, axis=axes[split == "n"], sizes=of_result)
+        devices = None
+    got = hg.sharded_matmul(a, b, split=split, devices=devices, residual=added, **stages)
+    np.testing.assert_array_equal(got if way == "host" else got.get(), want)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"split": "k", "activation": "relu"}, hg.UnsupportedError, "must be omitted for split=k"),
+        ({"split": "n", "glu": "halves"}, hg.UnsupportedError, "glu must be interleaved for split=n"),
+        ({"split": "m", "activation": "tanh"}, ValueError, "activation must be one of relu"),
+        (
+            {"split": "m", "residual": np.zeros((3, 5), np.float32)},
+            ValueError,
+            "residual.shape must be (4, 8)",
+        ),
+    ],
+)
+def test_stages_that_are_refused(options, kind, text):
+    a, b = np.zeros((4, 32), ml_dtypes.bfloat16), np.zeros((32, 8), ml_dtypes.bfloat16)
+    with pytest.raises(kind) as error:
+        hg.sharded_matmul(a, b, devices=[0, 0], **options)
+    assert text in str(error.value)
