@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -144,3 +145,9 @@ def test_sentence_embeddings_by_recipe(matrix_kernels: bool) -> None:
         assert cosine >= noise - 1e-4, out
         assert worst <= 1, out
         assert (f"gemm_{recipe}" if matrix_kernels else "plain_gemm") in out
+
+
+def test_what_can_follow_a_product() -> None:
+    found = doctest.testfile(str(ROOT / "docs/use/layers.md"), module_relative=False)
+    assert found.attempted > 0
+    assert found.failed == 0
