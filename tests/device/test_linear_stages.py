@@ -230,3 +230,22 @@ def test_dw_overlaps_nothing():
     for dw, name in ((dy, "dy"), (x, "saved.x")):
         with pytest.raises(ValueError, match=f"dw must not overlap {name}"):
             hg.linear_backward(dy, saved, dw=dw)
+
+
+@pytest.mark.emulator("it counts bytes of memory")
+@pytest.mark.parametrize("glu", [None, "interleaved", "halves"])
+@pytest.mark.parametrize("shape", [(256, 4096), (512, 2880)])
+def test_the_gradient_of_an_activation_is_one_pass_over_memory(shape, glu, rng):
+    """At most 1/0.9 of the bytes that a copy of as many moves, as lanes request them and in cache lines."""
+    t = hg.asarray(random_matrix(shape, rng))
+    dy = hg.asarray(random_matrix((shape[0], shape[1] // (2 if glu else 1)), rng))
+    for to in (BF16_FORMAT, F32_FORMAT):
+        hg.emulator_counters(reset=True, addresses=True)
+        try:
+            passes.activation_gradient("test", dy, t, to, 0, "silu", glu)
+            (launch,) = hg.emulator_counters(reset=True).each
+        finally:
+            hg.emulator_counters(reset=True, addresses=False)
+        moved = launch.counters.global_read_bytes + launch.counters.global_written_bytes
+        least = dy.nbytes + t.nbytes + t.size * to.itemsize
+        assert 0 < moved <= least / 0.9
