@@ -636,6 +636,7 @@ ROWS = [
     row(hg.DeviceArray.reshape, self=device_array, shape=just((2, 64)),
         accepts_={"shape": between(-1, -1)}),
     row(hg.DeviceArray.view, self=device_array, dtype=just(np.uint8)),
+    row(hg.DeviceArray.astype, self=device_array, dtype=just(F32), prefix_="astype"),
     row(hg.DeviceArray.__getitem__, self=device_array, index=just(1), prefix_="DeviceArray",
         accepts_={"index": lambda x: between(-4, 3)(x) or x is ... or isinstance(x, slice)}),
     row(hg.ShardedArray.get, self=lambda: hg.shard(numbers(4, 32), [0, 0], axis=0)),
