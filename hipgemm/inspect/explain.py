@@ -137,12 +137,13 @@ def ask_shapes(
     groups: int | None,
     dtype: str | None,
     arch: str | None,
+    **stages: str,
 ) -> Support:
     """Call `can_use` for operands of these shapes, each stored transposed or not.
 
-    `form` may be a pair, a@b.
+    `form` may be a pair, a@b. `stages` are other arguments of the call.
     """
-    given: dict[str, Any] = {"dtype": None if dtype is None else FORMATS[dtype].dtype, "arch": arch}
+    given: dict[str, Any] = {"dtype": None if dtype is None else FORMATS[dtype].dtype, "arch": arch, **stages}
     axes = OPERATIONS[op].k_axes
     offsets = None
     if OPERATIONS[op].ragged:

@@ -356,3 +356,13 @@ def test_shape_sets():
     cases = list(timing._cases(asked))
     assert (cases[0].m, cases[0].n, cases[0].k) == (1, 6144, 4096)
     assert len(cases) == 4 * 2 + 6
+
+
+def test_can_use_with_stages(capsys):
+    command = ["can-use", "matmul", "64x128", "128x96T", "--arch", "gfx950", "--glu"]
+    assert main([*command, "interleaved", "--activation", "silu", "--out-format", "mxfp8_e4m3"]) == 0
+    assert "split_reduce" not in capsys.readouterr().out
+    assert main([*command, "halves"]) == 0
+    assert "split_reduce" in capsys.readouterr().out
+    assert main(["can-use", "grouped_wgrad", "8x64", "8x32", "--activation", "relu"]) == 2
+    assert "grouped_wgrad has no activation" in capsys.readouterr().err

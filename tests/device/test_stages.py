@@ -377,3 +377,32 @@ def test_a_planned_call_checks_overlaps_again():
     freed.free()
     with pytest.raises(ValueError, match="matmul: aux must be in memory"):
         hg.matmul(x, w, activation="relu", aux=freed)
+
+
+def test_a_residual_on_the_host_with_any_strides():
+    call = Call(9, 16, 32, None, batch=(3,), exact=True)
+    call.residual[1:] = call.residual[0]
+    y, *_ = call.reference("relu", residual=True)
+    spread = np.broadcast_to(call.residual[0], call.out_shape)
+    columns = np.asfortranarray(call.residual)
+    for residual in (spread, columns):
+        aux = np.empty(call.aux_shape[::-1], F32).T
+        got = hg.matmul(
+            call.a,
+            call.b.swapaxes(1, 2),
+            dtype=F32,
+            bias=call.bias,
+            activation="relu",
+            residual=residual,
+            aux=aux,
+        )
+        np.testing.assert_array_equal(got, y.astype(F32))
+        np.testing.assert_array_equal(np.maximum(aux, 0), (y - call.residual.astype(F32)).astype(F32))
+
+
+def test_groups_without_columns_in_k_have_stages():
+    residual, aux = np.arange(24, dtype=F32).reshape(3, 8), np.full((3, 8), 7, F32)
+    x, w = np.zeros((3, 0), BF16), np.zeros((2, 0, 8), BF16)
+    got = hg.grouped_matmul(x, w, np.array([0, 1, 2], np.int32), dtype=F32, residual=residual, aux=aux)
+    np.testing.assert_array_equal(got, np.vstack([residual[:2], np.zeros((1, 8))]))
+    np.testing.assert_array_equal(aux, np.vstack([np.zeros((2, 8)), np.full((1, 8), 7)]))
