@@ -37,6 +37,33 @@ HIPGEMM_DEVICE u32 round_stochastic(f32 x, u32 word) {
   return code | __builtin_bit_cast(u32, x) >> 31 << (Element::kBits - 1);
 }
 
+HIPGEMM_DEVICE u32 chosen(u32x4 words, u64 index) {
+  const u32 low = index & 1 ? words.y : words.x, high = index & 1 ? words.w : words.z;
+  return index & 2 ? high : low;
+}
+// The words of four values, `inner` elements apart: a function of its own, which takes half as long
+// to compile as its code at every call. How: HIPGEMM_SHARED in gemm/finish_tile.hpp.
+template <class = void>
+__device__ __attribute__((noinline, not_tail_called)) static u32x4 random_words(
+    u64 index, u32 inner_any, u32 k_any, u32 seed_low, u32 seed_high) {
+  const u32 inner = uniform(inner_any), k = uniform(k_any);
+  const PhiloxKey seed{uniform(seed_low), uniform(seed_high)};
+  if (inner == 1 && k % 4 == 0) {  // they are those of one counter
+    const u64 counter[1] = {index / 4};
+    u32x4 words[1];
+    philox(counter, seed, words);
+    return words[0];
+  }
+  u64 counters[4];
+  u32x4 words[4], found;
+#pragma unroll
+  for (u32 e = 0; e < 4; e++) counters[e] = (index + e * static_cast<u64>(inner)) / 4;
+  philox(counters, seed, words);
+#pragma unroll
+  for (u32 e = 0; e < 4; e++) found[e] = chosen(words[e], index + e * static_cast<u64>(inner));
+  return found;
+}
+
 // By the word of each element's index, in C order of the source. Value j of row r of the result has
 // the index (r / inner * k + j) * inner + r % inner; `inner` elements lie between neighbours.
 struct Randomly {
@@ -92,26 +119,8 @@ struct Randomly {
   HIPGEMM_DEVICE u64 index_of(u32 row, u32 at) const {
     return (static_cast<u64>(row / inner) * k + at) * inner + row % inner;
   }
-  static HIPGEMM_DEVICE u32 chosen(u32x4 words, u64 index) {
-    const u32 low = index & 1 ? words.y : words.x, high = index & 1 ? words.w : words.z;
-    return index & 2 ? high : low;
-  }
-  // The words of four values.
   HIPGEMM_DEVICE u32x4 words_of(u64 index) const {
-    if (inner == 1 && k % 4 == 0) {  // they are those of one counter
-      const u64 counter[1] = {index / 4};
-      u32x4 words[1];
-      philox(counter, seed, words);
-      return words[0];
-    }
-    u64 counters[4];
-    u32x4 words[4], found;
-#pragma unroll
-    for (u32 e = 0; e < 4; e++) counters[e] = (index + e * static_cast<u64>(inner)) / 4;
-    philox(counters, seed, words);
-#pragma unroll
-    for (u32 e = 0; e < 4; e++) found[e] = chosen(words[e], index + e * static_cast<u64>(inner));
-    return found;
+    return random_words(index, inner, k, seed.low, seed.high);
   }
 };
 
