@@ -101,10 +101,10 @@ def sharded_matmul(
     dtype, alpha, col_scale, bias
         As for `matmul`, on the host.
     activation, glu : str, optional
-        As for `matmul`, but not with ``k``; with ``n`` a GLU must be ``"interleaved"``, and each part of `b`
+        As for `matmul`; with ``n`` a GLU must be ``"interleaved"``, and each part of `b`
         have an even number of columns.
     residual : ShardedArray or numpy.ndarray, optional
-        As for `matmul`, but not with ``k``; sharded as the result is, or on the host.
+        As for `matmul`; sharded as the result is, or on the host.
     timeout : float, optional
         Seconds to wait for other ranks. Default: that of the sharded operands, or 300.
 
@@ -119,7 +119,7 @@ def sharded_matmul(
         As `matmul`, and for operands that are not split as `split` requires, or are on other devices; with a
         communicator, if ranks make different calls.
     UnsupportedError
-        For `activation`, `glu` or `residual` with ``k``, and ``glu="halves"`` with ``n``.
+        For ``glu="halves"`` with ``n``.
     RuntimeError
         If the call is invalid on another rank.
     TimeoutError
@@ -316,6 +316,10 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
             required = "each part of b must have an even number of columns with glu"
             faults.add(ValueError, "offsets", required, found[1])
     made_at = _result_offsets(split, (found[0], found[1]), epilogue)
+    if split == "k":
+        made_at = even_offsets(
+            a.shape[-2], count, block_step(a.parts[0] if isinstance(a, ShardedArray) else a, -2)
+        )
     _check_residual(faults, epilogue.residual, shape, _CUTS[split], made_at, numbers, comm)
     faults.raise_all()
     one: Any = a.parts[0] if isinstance(a, ShardedArray) else a
@@ -370,11 +374,7 @@ def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilo
         faults.option("glu", e.glu, GLUS)
         if columns is not None and columns % 2:
             faults.add(ValueError, "shape", "N must be even with glu", columns)
-    if split == "k" and e.staged:
-        required = "activation, glu and residual must be omitted for split=k, which applies none to the sum"
-        given = [name for name in ("activation", "glu", "residual") if getattr(e, name) is not None]
-        faults.add(UnsupportedError, "stages", required, ", ".join(given))
-    elif split == "n" and isinstance(e.glu, str) and e.glu == "halves":
+    if split == "n" and isinstance(e.glu, str) and e.glu == "halves":
         required = "glu must be interleaved for split=n, whose parts hold gates with their ups"
         faults.add(UnsupportedError, "stages", required, "halves")
     for name, x in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
@@ -409,6 +409,9 @@ def _check_residual(
             faults.wrong_type("residual", "not quantized", x)
             return
         faults.matrix("residual", x.parts[0], OUTPUTS)
+        parts: Any = x.parts
+        if any(part.strides != contiguous_strides(part.shape, part.dtype.itemsize) for part in parts):
+            faults.add(ValueError, "stride", "parts of residual must be contiguous", repr(x))
         if (x.axis, x.offsets, x.devices, x.comm) != (axis, offsets, devices, comm):
             required = f"residual must be sharded as the result, at {offsets} of axis {axis}"
             faults.add(ValueError, "offsets", required, repr(x))
@@ -486,13 +489,21 @@ def _multiply_parts(
     for i, x in enumerate(a.parts):
         at = plan.first + i
         part = epilogue.of(offsets[at], offsets[at + 1]) if plan.split == "n" else epilogue
-        if isinstance(part.residual, ShardedArray):
-            part = part._replace(residual=part.residual.parts[i])
-        elif part.residual is not None:
-            own = sliced(part.residual, _CUTS[plan.split], made_at[at], made_at[at + 1])
-            part = part._replace(residual=asarray(np.ascontiguousarray(own), device=device_of(x)))
+        part = _own_residual(part, made_at, plan.first, i, _CUTS[plan.split], device_of(x))
         parts.append(_multiply(x, b.parts[i], None, part))
     return ShardedArray(parts, plan.shape, _CUTS[plan.split], made_at, comm, timeout, plan.devices)
+
+
+def _own_residual(
+    e: _Epilogue, offsets: Sequence[int], first: int, i: int, axis: int, device: int
+) -> _Epilogue:
+    """The epilogue of part i of this process, with its own part of what is added."""
+    if e.residual is None:
+        return e
+    if isinstance(e.residual, ShardedArray):
+        return e._replace(residual=e.residual.parts[i])
+    own = sliced(e.residual, axis, offsets[first + i], offsets[first + i + 1])
+    return e._replace(residual=asarray(np.ascontiguousarray(own), device=device))
 
 
 def _resident(*operands: Any) -> bool:
@@ -554,7 +565,8 @@ def _reduce(
     for i, each in enumerate(planes):
         with _hip.on_device(each.device):
             scales = None if ranges.scales is None else ranges.scales[i]
-            parts.append(_add_planes(each, plan.dtype, ranges.after, scales, plan.rows[plan.first + i]))
+            after = _own_residual(ranges.after, plan.rows, plan.first, i, -2, each.device)
+            parts.append(_add_planes(each, plan.dtype, after, scales, plan.rows[plan.first + i]))
     return ShardedArray(parts, plan.shape, -2, plan.rows, comm, timeout, plan.devices)
 
 
@@ -567,7 +579,7 @@ def _add_planes(
 ) -> DeviceArray:
     """Add the ranges of K, the first axis, in a fixed order, and apply the epilogue."""
     device, (ranges, *shape) = planes.device, planes.shape
-    out = new(tuple(shape), dtype, device, 0)
+    out = new((*shape[:-1], shape[-1] // (1 if e.glu is None else 2)), dtype, device, 0)
     if out.size == 0:
         return out
     vectors = [None if v is None else upload_async(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
@@ -580,8 +592,12 @@ def _add_planes(
         per_row = scales[0].size > 1, scales[1].size > 1
         a_scale, b_scale = scales[0].ptr + first_row * per_row[0] * F32.itemsize, scales[1].ptr
     with error_context(_FUNCTION):
-        sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type, per_row)
-    sums.launch(0, (planes.ptr, out.ptr, a_scale, b_scale, col_scale, bias, nearest_float(e.alpha)))
+        residual = 0 if e.residual is None else e.residual.ptr
+        if residual:
+            e.residual._block.begin_read(0)
+        after = e.activation, e.glu, None if e.residual is None else e.residual.dtype
+        sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type, per_row, after)
+    sums.launch(0, (planes.ptr, out.ptr, a_scale, b_scale, col_scale, bias, nearest_float(e.alpha), residual))
     return out
 
 
@@ -594,8 +610,11 @@ def _reduction(
     dtype: np.dtype[Any],
     bias: np.dtype[Any],
     per_row: tuple[bool, bool],  # whether a and b have a scale per row, and per column
+    after: tuple[str | None, str | None, np.dtype[Any] | None],  # activation, glu, residual's type
 ) -> BoundLaunch:
     plane = 4 * rows * columns
+    activation, glu, residual = after
+    ldc = columns // 2 if glu else columns
     unused: dict[str, Any] = {
         **NO_SCALES,
         **NO_STAGES,
@@ -604,18 +623,22 @@ def _reduction(
         "c_outer": 0,
         "c_inner": 0,
     }
+    if any(after):
+        unused |= {"staged": 1, "ldresidual": ldc, "activation": activation or 0, "glu": glu or 0}
+        unused |= {"residual_type": 0 if residual is None else known_format(residual)}
+    del unused["residual"]
     steps = {"a_scale_step": int(per_row[0]), "b_scale_step": int(per_row[1])}
     found = bind_tiles(
         device,
         "split_reduce",
         rows,
         columns,
-        ("src", "dst", "a_scale", "b_scale", "col_scale", "bias", "alpha"),
+        ("src", "dst", "a_scale", "b_scale", "col_scale", "bias", "alpha", "residual"),
         **{**unused, **steps},
         src_ld=columns,
         split_stride=plane,
         src_batch=plane,
-        ldc=columns,
+        ldc=ldc,
         m=rows,
         n=columns,
         batch_inner=1,

@@ -16,8 +16,8 @@ from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 SHAPES = [(64, 48, 96), (37, 53, 200), (3, 5, 7), (257, 130, 65)]
-STAGED = [(split, glu) for split in ("m", "n", "batch") for glu in (None, "interleaved")]
-STAGED += [("m", "halves"), ("batch", "halves")]
+STAGED = [(split, glu) for split in ("m", "n", "k", "batch") for glu in (None, "interleaved")]
+STAGED += [("m", "halves"), ("k", "halves"), ("batch", "halves")]
 AXES: dict[str, tuple[int | None, int | None]] = {"m": (0, None), "n": (None, 1), "k": (1, 0)}
 
 
@@ -317,13 +317,14 @@ def test_what_follows_a_product(split, glu, way, rng):
     residual = exact_grid((*lead, 21, 22 if glu else 44), rng)
     stages = {"dtype": np.float32, "bias": bias, "activation": "relu", "glu": glu}
     want = hg.matmul(a, b, residual=residual, **stages)
-    axes = {"m": (-2, None), "n": (None, -1), "batch": (-3, -3)}[split]
+    axes = {"m": (-2, None), "n": (None, -1), "k": (-1, -2), "batch": (-3, -3)}[split]
     devices, added = [0, 0, 0], residual
     if way == "sharded":
         sizes = [14, 20, 10] if split == "n" else None
         a, b = hg.shard(a, devices, axis=axes[0]), hg.shard(b, devices, axis=axes[1], sizes=sizes)
         of_result = [n // 2 if glu else n for n in sizes] if sizes else None
-        added = hg.shard(residual, devices, axis=axes[split == "n"], sizes=of_result)
+        along = -2 if split == "k" else axes[split == "n"]
+        added = hg.shard(residual, devices, axis=along, sizes=of_result)
         devices = None
     got = hg.sharded_matmul(a, b, split=split, devices=devices, residual=added, **stages)
     np.testing.assert_array_equal(got if way == "host" else got.get(), want)
@@ -332,7 +333,6 @@ def test_what_follows_a_product(split, glu, way, rng):
 @pytest.mark.parametrize(
     ("options", "kind", "text"),
     [
-        ({"split": "k", "activation": "relu"}, hg.UnsupportedError, "must be omitted for split=k"),
         ({"split": "n", "glu": "halves"}, hg.UnsupportedError, "glu must be interleaved for split=n"),
         ({"split": "m", "activation": "tanh"}, ValueError, "activation must be one of relu"),
         (
