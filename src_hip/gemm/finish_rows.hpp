@@ -17,8 +17,9 @@ namespace hipgemm {
 // The number of a row may be marked: it belongs to no group, so C is 0 there, or stays what it is.
 inline constexpr u32 kNoRow = ~0u, kOutside = 1u << 31;
 
-// Rows of `columns` floats, then the number of each row in C, or kNoRow. 16 more bytes per row let
-// lanes with the same column of 16 rows use different banks.
+// Rows of `columns` floats, then the number of each row in C, or kNoRow. In a row, even quads come
+// before odd ones: lanes that take eight columns each use different banks. So do lanes with the
+// same column of 16 rows, by 16 more bytes per row.
 struct TileRows {
   static constexpr HIPGEMM_BOTH u32 pitch_of(u32 columns) { return columns * sizeof(f32) + 16; }
   static constexpr u32 bytes_of(u32 columns) { return pitch_of(columns) + sizeof(u32); }
@@ -32,10 +33,16 @@ struct TileRows {
     return *(Lds<u32>*)(first + count * pitch_of(columns) + slot * sizeof(u32));
   }
   HIPGEMM_DEVICE Lds<f32>& value(u32 slot, u32 column) const {
-    return *(Lds<f32>*)(first + slot * pitch_of(columns) + column * sizeof(f32));
+    return *(Lds<f32>*)(quad_at(slot, column) + column % 4 * sizeof(f32));
   }
   HIPGEMM_DEVICE Lds<f32x4>& quad(u32 slot, u32 column) const {
-    return *(Lds<f32x4>*)(first + slot * pitch_of(columns) + column * sizeof(f32));
+    return *(Lds<f32x4>*)quad_at(slot, column);
+  }
+
+ private:
+  HIPGEMM_DEVICE LdsByte* quad_at(u32 slot, u32 column) const {
+    const u32 quad = column / 4, place = quad / 2 + quad % 2 * (columns / 8);
+    return first + slot * pitch_of(columns) + place * sizeof(f32x4);
   }
 };
 
