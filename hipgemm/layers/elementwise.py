@@ -190,7 +190,7 @@ def new_like(x: DeviceArray, dtype: np.dtype[Any], stream: int) -> DeviceArray:
 def as_type(x: DeviceArray, dtype: Any) -> DeviceArray:
     """Implement `DeviceArray.astype`."""
     checks = Checks("astype")
-    checks.in_memory("x", x)
+    checks.in_memory("the array", x)
     to = checks.value_or(parse_dtype(dtype), x.dtype)
     if to != x.dtype:
         checks.dtype("x.dtype", x.dtype, FLOATS)

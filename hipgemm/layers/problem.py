@@ -148,7 +148,8 @@ def describe_layer(
     n = w_shape[-2] if w_shape else None
     faults.vector("w_post_scale", w_post_scale, (F32,), n)
     by_group = kind.grouped and is_array(bias) and len(bias.shape) == 2
-    faults.vector("bias", bias, OUTPUTS, n, w_shape[0] if w_shape and by_group else None)
+    if w_shape or not by_group:
+        faults.vector("bias", bias, OUTPUTS, n, w_shape[0] if w_shape and by_group else None)
     faults.amax("x_amax", x_amax, x)
     faults.amax("w_amax", w_amax, w)
     faults.options(scaling, hadamard, x_shape, w_shape)

@@ -169,6 +169,7 @@ struct Finish {
   u32 all_columns;            // of the product
   u32 accumulate;
   u32 threads;
+  bool first_entry;  // of the batch
 };
 
 // Applies factors to values of the product.
@@ -335,7 +336,7 @@ HIPGEMM_DEVICE void quantize_fp8_rows(Args& args, const TileRows& rows, const Fi
         const u32 column = (to.first_column >> gated) + first;
         QuantizedRow<Element>(to.c.address + row * to.c.pitch, column, to.all_columns >> gated)
             .store(0, scaling.quantize(x, ToNearest(), row, column));
-        if (row == 0 && column == 0) *global<f32>(to.out_scale) = scaling.scale();
+        if (to.first_entry && row == 0 && column == 0) *global<f32>(to.out_scale) = scaling.scale();
       });
   amax = reduce_lanes<16>(amax, larger);
   if (args.next_amax && thread_index() % 16 == 0)

@@ -49,6 +49,7 @@ HIPGEMM_DEVICE Finish finish_of(Constant<Args>& args, u64 c, u32 outer, u32 inne
       .all_columns = args.n,
       .accumulate = args.accumulate,
       .threads = uniform(threads),
+      .first_entry = (out | in) == 0,
   };
   if (args.out_pitch) to.c.pitch = args.out_pitch;
   return to;

@@ -111,6 +111,7 @@ HIPGEMM_DEVICE void split_reduce(const SplitReduceArgs& args) {
       .all_columns = args.n,
       .accumulate = args.accumulate,
       .threads = kThreads,
+      .first_entry = batch == 0,
   };
   if (args.out_pitch) to.c.pitch = args.out_pitch;
   activate_values(args, rows, to);

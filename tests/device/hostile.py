@@ -605,7 +605,7 @@ ROWS = [
     row(hg.shard, x=array(4, 32), devices=just([0, 0]), axis=just(0), sizes=NONE, timeout=just(9.0),
         accepts_={"devices": devices}),
     row(hg.sharded_matmul, a=array(4, 32), b=array(32, 8), split=just("m"), devices=just([0, 0]),
-        dtype=just(F32), alpha=just(1.0), col_scale=NONE, bias=NONE, residual=array(4, 4),
+        dtype=just(F32), alpha=just(1.0), col_scale=NONE, bias=NONE, residual=NONE,
         activation=just("silu"), glu=just("interleaved"), timeout=just(9.0),
         accepts_={"alpha": real, "devices": devices}),
     row(sharding.assemble, parts=lambda: [device_array(), device_array()], axis=just(0), comm=NONE,

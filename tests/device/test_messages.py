@@ -49,6 +49,10 @@ def signed(*shape: int, signs: int) -> Any:
     return reference.quantize_mxfp4(ones(*shape), signs=signs)
 
 
+def in_parts(*shape: int, **options: Any) -> Any:
+    return hg.shard(ones(*shape, dtype=BF16), [0, 0], **options)
+
+
 def in_blocks(*shape: int) -> Any:
     return reference.quantize_fp8(ones(*shape), block=(1, 128))
 
@@ -493,6 +497,23 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "ScaledArray: axis 0 must stay, since blocks have two axes: pass a slice; got 0"),
     (lambda: reference.quantize_fp8(ones(4, 256), axis=None)[0, 0], V,
      "ScaledArray: at least one axis must stay; got 2 ints: pass a slice"),
+    (lambda: hg.sharded_matmul(ones(4, 32, dtype=BF16), ones(32, 5, dtype=BF16), split="m", devices=[0, 0],
+                               glu="halves"), V, "sharded_matmul: N must be even with glu; got 5"),
+    (lambda: hg.sharded_matmul(ones(4, 32, dtype=BF16), ones(32, 8, dtype=BF16), split="n", devices=[0, 0],
+                               glu="halves"), hg.UnsupportedError,
+     "sharded_matmul: glu must be interleaved for split=n, whose parts hold gates with their ups; "
+     "got halves"),
+    (lambda: hg.sharded_matmul(in_parts(4, 32, axis=None), in_parts(32, 8, axis=1, sizes=[3, 5]), split="n",
+                               glu="interleaved"), V,
+     "sharded_matmul: each part of b must have an even number of columns with glu; got (0, 3, 8)"),
+    (lambda: hg.sharded_matmul(in_parts(4, 32, axis=0), in_parts(32, 8, axis=None), split="m",
+                               residual=in_parts(4, 8, axis=1)), V,
+     "sharded_matmul: residual must be sharded as the result, at (0, 2, 4) of axis -2; "
+     "got ShardedArray(shape=(4, 8), dtype=bfloat16, axis=-1, devices=[0, 0])"),
+    (lambda: hg.sharded_matmul(in_parts(4, 32, axis=0), in_parts(32, 8, axis=None), split="m",
+                               residual=sharding.assemble([on(2, 16)[:, ::2]] * 2, axis=0)), V,
+     "sharded_matmul: parts of residual must be contiguous; "
+     "got ShardedArray(shape=(4, 8), dtype=float32, axis=-2, devices=[0, 0])"),
 ]  # fmt: skip
 
 
