@@ -134,14 +134,15 @@ def _run_from_host(op: Operation, call: Arguments, stream: int) -> Any:
         return asarray(x, stream=stream) if isinstance(x, np.ndarray) and x.ndim else x
 
     # A kernel reads and writes contiguous rows of these.
-    by_rows = (np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x for x in (call.residual, call.aux))
-    resident = [uploaded(x) for x in call]
-    resident[10], resident[13] = map(uploaded, by_rows)
-    if call.out is not None and not call.accumulate and call.residual is not call.out:
-        resident[2], resident[3] = None, call.out.dtype  # nothing is read from it
-    if call.residual is call.out and call.out is not None:
-        resident[2] = resident[10]
-    on_device = Arguments(*resident)
+    rows = {
+        name: uploaded(np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x)
+        for name, x in (("residual", call.residual), ("aux", call.aux))
+    }
+    on_device = Arguments(*map(uploaded, call._replace(residual=None, aux=None)))._replace(**rows)
+    if call.out is not None and call.residual is call.out:
+        on_device = on_device._replace(out=on_device.residual)
+    elif call.out is not None and not call.accumulate:
+        on_device = on_device._replace(out=None, dtype=call.out.dtype)  # nothing is read from it
     made = run(op, *on_device[:7], stream, *on_device[7:10], stages=on_device.stages)
     if call.aux is not None:
         on_device.aux.get(out=call.aux)
