@@ -616,7 +616,7 @@ def quantize(x: Array, format: str, **options: Any) -> ScaledArray:
     Examples
     --------
     >>> quantize(np.ones((2, 64), np.float32), "mxfp6_e3m2", axis=0)
-    ScaledArray(shape=(2, 64), format='mxfp6_e3m2', axis=-2, host)
+    ScaledArray(shape=(2, 64), format='mxfp6_e3m2', block=32, axis=-2, host)
     """
     form = checked("quantize", lambda checks: checks.format(format))
     if form is MXFP4_E2M1:

@@ -124,7 +124,7 @@ def exact_scaled(
     Examples
     --------
     >>> exact_scaled((2, 40), np.random.default_rng(0), "mxfp4_e2m1")
-    ScaledArray(shape=(2, 40), format='mxfp4_e2m1', axis=-1, host)
+    ScaledArray(shape=(2, 40), format='mxfp4_e2m1', block=32, axis=-1, host)
     """
     form = QUANTIZED[format]
     data = exact_grid(shape, rng, dtype=form.dtype, bits=min(3, form.mantissa_bits + 1))

@@ -73,7 +73,7 @@ def load(path: Any, names: Any = None, device: int | None = None) -> dict[str, A
     >>> w = hg.quantize_mxfp8(np.ones((4, 64), np.float32))
     >>> hg.save(path, {"up.weight": w, "up.bias": np.zeros(4, np.float32)})
     >>> hg.load(path)["up.weight"]
-    ScaledArray(shape=(4, 64), format='mxfp8_e4m3', axis=-1, host)
+    ScaledArray(shape=(4, 64), format='mxfp8_e4m3', block=32, axis=-1, host)
     >>> hg.load(path, ["up.bias"], device=0)
     {'up.bias': DeviceArray(shape=(4,), dtype=float32, device=0)}
     """

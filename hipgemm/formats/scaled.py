@@ -418,6 +418,8 @@ class ScaledArray(MatmulOperand):
             more += f", {self.group_offsets.shape[0] - 1} groups"
         where = "host" if self.device is None else f"device={self.device}"
         shared = f"axis={self.axis}" if self.block is None else f"block={self.block}"
+        if size := QUANTIZED[self.format].block:
+            shared = f"block={size}, {shared}"
         return f"ScaledArray(shape={self.shape}, format={self.format!r}, {shared}{more}, {where})"
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:

@@ -405,7 +405,7 @@ def transpose_quantize_mxfp8(
     --------
     >>> import hipgemm as hg
     >>> hg.transpose_quantize_mxfp8(np.ones((64, 3), np.float32))
-    ScaledArray(shape=(3, 64), format='mxfp8_e4m3', axis=-1, host)
+    ScaledArray(shape=(3, 64), format='mxfp8_e4m3', block=32, axis=-1, host)
     """
     options = scaling, format, MXFP8, False, rounding, None
     return _mx("transpose_quantize_mxfp8", _transposed(x), (-1,), options, seed, stream)[0]
@@ -445,7 +445,7 @@ def transpose_quantize_mxfp6(
     --------
     >>> import hipgemm as hg
     >>> hg.transpose_quantize_mxfp6(np.ones((64, 3), np.float32))
-    ScaledArray(shape=(3, 64), format='mxfp6_e2m3', axis=-1, host)
+    ScaledArray(shape=(3, 64), format='mxfp6_e2m3', block=32, axis=-1, host)
     """
     options = scaling, format, MXFP6, False, rounding, None
     return _mx("transpose_quantize_mxfp6", _transposed(x), (-1,), options, seed, stream)[0]

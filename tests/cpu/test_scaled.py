@@ -163,7 +163,7 @@ def test_numpy_asks_for_numbers_explicitly():
 
 
 def test_repr():
-    assert repr(make()) == "ScaledArray(shape=(4, 70), format='mxfp8_e4m3', axis=-1, host)"
+    assert repr(make()) == "ScaledArray(shape=(4, 70), format='mxfp8_e4m3', block=32, axis=-1, host)"
 
 
 def test_reshape(rng):
