@@ -18,8 +18,7 @@ from . import reference
 from .array.device_array import asarray
 from .config import config
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
-from .formats.activations import ACTIVATIONS, GLU_ACTIVATIONS, GLUS
-from .formats.elements import BF16, F16, F32, FORMATS, QUANTIZED, Format
+from .formats.elements import BF16, F16, F32, FORMATS, Format
 from .formats.scaled import ScaledArray
 from .inspect import explain
 from .inspect.explain import in_place
@@ -52,13 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     query.add_argument("a", help="shape of the first operand, such as 300x512; with T at the end: transposed")
     query.add_argument("b", help="shape of the second operand, such as 512x384T or 8x512x384")
     explain.add_options(query, "--input")
-    for name, known in (
-        ("activation", (*ACTIVATIONS, *GLU_ACTIVATIONS)),
-        ("glu", GLUS),
-        ("out_format", [name for name, form in QUANTIZED.items() if form.block]),
-    ):
-        option = f"--{name.replace('_', '-')}"
-        query.add_argument(option, choices=known, default=None, help=f"the argument {name} of the call")
     why = commands.add_parser("explain", help="the kernels that could serve a product, and why one does")
     explain.add_arguments(why)
     timing = commands.add_parser("bench", help="how long things take")
@@ -208,11 +200,10 @@ def _can_use(args: argparse.Namespace) -> int:
             return 2
         shapes.append((tuple(map(int, found[1].split("x"))), bool(found[2])))
     a, b = shapes
-    stages = {
-        name: getattr(args, name) for name in ("activation", "glu", "out_format") if getattr(args, name)
-    }
-    if stages and args.op == "grouped_wgrad":
-        print(f"error: grouped_wgrad has no {' or '.join(stages)}", file=sys.stderr)
+    try:
+        stages = explain.stages_of(args)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     answer = explain.ask_shapes(args.op, a, b, args.format, args.groups, args.dtype, args.arch, **stages)
     print(answer)

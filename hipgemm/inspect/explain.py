@@ -6,19 +6,32 @@ import argparse
 import sys
 import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import requirement
-from ..formats.elements import BLOCK_FORMATS, BLOCK_SIDE, F32, FORMATS, QUANTIZED, full_name, named_format
+from ..formats.elements import (
+    BLOCK_FORMATS,
+    BLOCK_SIDE,
+    F32,
+    FORMATS,
+    QUANTIZED,
+    Format,
+    full_name,
+    named_format,
+)
 from ..formats.scaled import ScaledArray, block_axis, block_scale_shape, group_blocks, scale_shape
 from ..formats.strides import contiguous_strides, swap_last_axes
 from ..products.chips import CHIPS, chip_of
 from ..products.choose import Support
 from ..products.cost import Cost
 from ..products.operation import OPERATIONS
+from ..products.stages import GLUS, OUT_FORMATS, activations
+from ..quantize.amax import AmaxState
 from .can_use import can_use
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
@@ -42,6 +55,23 @@ def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
     parser.add_argument("--groups", type=_positive, default=None, help="how many (default: w's, or 8)")
     parser.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
     parser.add_argument("--arch", default=None, help="such as gfx950 (default: the current device's)")
+    stages = parser.add_argument_group("what follows the product, as in a call")
+    stages.add_argument("--activation", choices=activations(glu=True))
+    stages.add_argument("--glu", choices=GLUS)
+    stages.add_argument("--aux", action="store_true", help="an array of the result's type")
+    stages.add_argument("--residual", action="store_true", help="an array of the result's type")
+    stages.add_argument("--accumulate", action="store_true", help="into an array with contiguous rows")
+    stages.add_argument("--out-format", choices=OUT_FORMATS, type=full_name)
+
+
+def stages_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Those that were given; raise a ValueError if the operation does not have them."""
+    names = ("activation", "glu", "aux", "residual", "accumulate", "out_format")
+    found = {name: value for name in names if (value := getattr(args, name))}
+    unknown = [name for name in found if name != "accumulate"]
+    if unknown and OPERATIONS[args.op].ragged == "k":
+        raise ValueError(f"{args.op} has no {' or '.join(unknown)}")
+    return found
 
 
 def read_formats(text: str) -> str:
@@ -97,12 +127,16 @@ def run(args: argparse.Namespace) -> int:
         fault = requirement("M, N and K must be at least 0", f"{extents}")
     elif args.op != "matmul" and args.batch:
         fault = requirement("--batch must be left out for grouped products", args.batch)
+    stages = {}
+    try:
+        stages = stages_of(args)
+    except ValueError as error:
+        fault = str(error)
     if fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2
-    answer = ask(
-        *extents, args.format, args.layout, args.batch, args.dtype, args.arch, op=args.op, groups=args.groups
-    )
+    options = args.format, args.layout, args.batch, args.dtype, args.arch, args.op, args.groups
+    answer = ask(*extents, *options, **stages)
     print(explanation(answer, 2.0 * args.M * args.N * args.K * max(1, args.batch)))
     return 0 if answer else 1
 
@@ -118,6 +152,7 @@ def ask(
     arch: str | None = None,
     op: str = "matmul",
     groups: int | None = None,
+    **stages: Any,
 ) -> Support:
     """Call `can_use` for a product, without allocating its operands."""
     lead = (batch,) if batch else ()
@@ -126,7 +161,7 @@ def ask(
         b = (groups or 8, k, n), layout[1] == "t"
     elif op == "grouped_wgrad":  # of dy (K, M) and x (K, N), whose rows are summed over
         a, b = ((k, m), False), ((k, n), False)
-    return ask_shapes(op, a, b, form, groups, dtype, arch)
+    return ask_shapes(op, a, b, form, groups, dtype, arch, **stages)
 
 
 def ask_shapes(
@@ -137,11 +172,11 @@ def ask_shapes(
     groups: int | None,
     dtype: str | None,
     arch: str | None,
-    **stages: str,
+    **stages: Any,
 ) -> Support:
     """Call `can_use` for operands of these shapes, each stored transposed or not.
 
-    `form` may be a pair, a@b. `stages` are other arguments of the call.
+    `form` may be a pair, a@b. `stages` are other arguments of the call; True stands for an array.
     """
     given: dict[str, Any] = {"dtype": None if dtype is None else FORMATS[dtype].dtype, "arch": arch, **stages}
     axes = OPERATIONS[op].k_axes
@@ -154,7 +189,42 @@ def ask_shapes(
     operands = [untouched(name, *x, axis, by_groups) for name, x, axis in sides]
     if op != "grouped_wgrad" and pair_of(form)[1] in BLOCK_FORMATS:
         operands[1] = untouched(pair_of(form)[1], *b, axes[1], block_rows=BLOCK_SIDE)
+    rows, columns = a[0][-3 - axes[0]], b[0][-1]
+    lead: tuple[int, ...] = (groups,) if groups and by_groups is not None else ()
+    if op == "matmul":
+        with suppress(ValueError):  # which `can_use` reports
+            lead = np.broadcast_shapes(a[0][:-2], b[0][:-2])
+    like = dtype or ("f16" if pair_of(form)[0] == "f16" else "bf16")
+    result = (*lead, rows, columns // 2 if "glu" in stages else columns)
+    full = (*lead, rows, columns)
+    arrays = ("aux", "aux", full), ("residual", "residual", result), ("accumulate", "out", result)
+    for i, (name, argument, shape) in enumerate(arrays):
+        if stages.get(name):
+            given[argument] = _apart(i, FORMATS[like], shape)
+    form_of_result = QUANTIZED.get(stages.get("out_format", ""))
+    if form_of_result is not None and not form_of_result.block:
+        given["out_amax"] = _UntouchedState()
     return can_use(op, *operands, *([] if offsets is None else [offsets]), **given)
+
+
+def _apart(i: int, form: Format, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Make an array without memory, at addresses of no other: outputs must not overlap."""
+    interface = {
+        "data": ((i + 1) << 50, False),
+        "shape": shape,
+        "typestr": f"<u{form.itemsize}",
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface)).view(form.dtype)
+
+
+class _UntouchedState(AmaxState):
+    """The state of delayed scaling of a call that is not made; without memory."""
+
+    primed, freed, device = True, False, 0
+
+    def __init__(self) -> None:
+        pass
 
 
 def untouched(

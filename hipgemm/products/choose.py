@@ -440,9 +440,10 @@ class Support:
         The number of parts that K would be split into (split-K); a second kernel adds them.
     why : tuple of Reason
         Why no faster kernel would run, if the plain kernel would.
+    stages : tuple of str
+        The arguments of the call for what follows the bias, such as ``"activation"``.
     apart : str
-        Why a second kernel, split_reduce, would apply what follows the bias. Empty if the kernel itself
-        would, or if there is nothing.
+        Why a second kernel, split_reduce, would apply these. Empty if the kernel itself would.
     not_built : tuple of str
         Tiles whose kernels, which may be faster, were left out by ``make demo``.
     """
@@ -455,6 +456,7 @@ class Support:
     why: tuple[Reason, ...] = ()
     not_built: tuple[str, ...] = ()
     apart: str = ""
+    stages: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, p: Problem, found: Sequence[Choice]) -> Support:
@@ -464,7 +466,8 @@ class Support:
         costs = tuple(choice.cost for choice in found)
         built = None if config.kernel else load_manifest().get(best.kernel.arch)
         tiles = built.left_out_tiles if built else ()
-        return cls(best.kernel.name, (), copies, costs, best.cost.splits, best.why, tiles, best.apart)
+        name, splits, stages = best.kernel.name, best.cost.splits, p.stage_names
+        return cls(name, (), copies, costs, splits, best.why, tiles, best.apart, stages)
 
     def __bool__(self) -> bool:
         return self.kernel is not None
@@ -480,7 +483,9 @@ class Support:
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
         lines = [f"yes: {self.kernel}{parts}"]
         lines += [f"  copies {text}" for text in self.copies]
-        lines += [f"  split_reduce applies what follows the bias: {self.apart}"] if self.apart else []
+        if self.stages:
+            applies = f"split_reduce, a second kernel, applies {', '.join(self.stages)}: {self.apart}"
+            lines.append(f"  {applies}" if self.apart else f"  the kernel applies {', '.join(self.stages)}")
         lines += [f"  no faster kernel: {reason}" for reason in self.why]
         if self.not_built:
             lines.append(f"  not built, may be faster: tiles {', '.join(self.not_built)}; run: {MAKE_LINE}")

@@ -81,6 +81,11 @@ class Problem:
         return self.accumulate or self.stages is not None
 
     @property
+    def stage_names(self) -> tuple[str, ...]:
+        """The arguments of the call for what follows the bias."""
+        return (self.stages.names if self.stages else ()) + (("accumulate",) if self.accumulate else ())
+
+    @property
     def empty(self) -> bool:
         """Whether nothing is multiplied: an empty result, or groups without rows or columns."""
         if not self.op.ragged:

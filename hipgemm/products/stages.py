@@ -25,6 +25,12 @@ class Stages:
     quantized: Format | None = None
     scaling: str = ""  # the scale rule of an MX format
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arguments of the call for those that there are."""
+        found = {"activation": self.activation, "glu": self.glu, "aux": self.aux, "residual": self.residual}
+        return tuple(name for name, x in {**found, "out_format": self.quantized}.items() if x is not None)
+
     def columns(self, n: int) -> int:
         """The columns of the result of a product with N columns."""
         return n // 2 if self.glu else n

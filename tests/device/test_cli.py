@@ -358,11 +358,40 @@ def test_shape_sets():
     assert len(cases) == 4 * 2 + 6
 
 
-def test_can_use_with_stages(capsys):
-    command = ["can-use", "matmul", "64x128", "128x96T", "--arch", "gfx950", "--glu"]
-    assert main([*command, "interleaved", "--activation", "silu", "--out-format", "mxfp8_e4m3"]) == 0
-    assert "split_reduce" not in capsys.readouterr().out
-    assert main([*command, "halves"]) == 0
-    assert "split_reduce" in capsys.readouterr().out
-    assert main(["can-use", "grouped_wgrad", "8x64", "8x32", "--activation", "relu"]) == 2
-    assert "grouped_wgrad has no activation" in capsys.readouterr().err
+@pytest.mark.parametrize("op", ["matmul", "grouped_matmul"])
+@pytest.mark.parametrize("glu", ["interleaved", "halves"])
+@pytest.mark.parametrize("out", [["--accumulate"], ["--out-format", "mxfp6"], ["--out-format", "fp8"]])
+def test_stages_on_the_command_line(op, glu, out, capsys):
+    """Both commands say what can_use says of a call with arrays."""
+    a, b = np.zeros((64, 128), ml_dtypes.bfloat16), np.zeros((128, 96), ml_dtypes.bfloat16)
+    operands = [a, b]
+    if op == "grouped_matmul":
+        operands = [a, np.stack([b] * 2), np.array([0, 32, 64], np.int32)]
+    stages = {"glu": glu, "activation": "silu", "aux": np.zeros_like(a[:, :96]), "residual": b[:64, :48] * 1}
+    words = ["--glu", glu, "--activation", "silu", "--aux", "--residual"]
+    if out[0] == "--accumulate":
+        stages |= {"accumulate": True, "out": np.zeros_like(stages["residual"])}
+    else:
+        stages["out_format"] = "mxfp6_e2m3" if out[1] == "mxfp6" else "fp8_e4m3"
+    if stages.get("out_format") == "fp8_e4m3":
+        stages["out_amax"] = hg.AmaxState(1.0)
+    want = str(hg.can_use(op, *operands, arch="gfx950", **stages))
+    assert "applies activation, glu, aux, residual, " in want
+    assert ("split_reduce" in want) == (glu == "halves")
+    shapes = ["x".join(map(str, x.shape)) for x in operands[:2]]
+    more = [*words, *out, "--arch", "gfx950"]
+    for command in (
+        ["can-use", op, *shapes, *more],
+        ["explain", "64", "96", "128", "--op", op, "--groups", "2", "--layout", "nn", *more],
+    ):
+        assert main(command) == 0
+        assert capsys.readouterr().out.startswith(f"{want}\n")
+
+
+def test_stages_that_an_operation_has_not(capsys):
+    for command in (
+        ["can-use", "grouped_wgrad", "8x64", "8x32"],
+        ["explain", *"888", "--op", "grouped_wgrad"],
+    ):
+        assert main([*command, "--activation", "relu"]) == 2
+        assert "grouped_wgrad has no activation" in capsys.readouterr().err
