@@ -46,7 +46,7 @@ class Shape:
         """The candidates, and the choice."""
         op = "grouped_matmul" if self.groups else "matmul"
         asked = self.m, self.n, self.k, self.format, self.layout, self.batch
-        return ask(*asked, arch="gfx950", op=op, groups=self.groups)
+        return ask(*asked, op=op, groups=self.groups)
 
     def __str__(self) -> str:
         times = f"{self.batch} x " if self.batch else ""

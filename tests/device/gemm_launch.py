@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -18,16 +20,23 @@ TYPES = {
 }
 ELEMENTS = {**TYPES, **{name: form.dtype for name, form in QUANTIZED.items()}}
 ELEMENTS |= {f"{name}_block": ELEMENTS[name] for name in ("fp8_e4m3", "fp8_e5m2")}
-KERNELS = code_object("gfx950").kernels
+KERNELS = code_object(_hip.arch(0)).kernels  # of the device that serves the tests
 GEMMS = {k.name: k for k in KERNELS.values() if k.op in ("gemm", "scaled_gemm")}
-SCHEDULES = dict.fromkeys(k.schedule for k in GEMMS.values())
+SCHEDULES = list(dict.fromkeys(k.schedule for k in GEMMS.values()))
+LARGE_AND_SMALL = [name for name in SCHEDULES if not name.startswith("Ring")]
 
 
-def example(formats: str | tuple[str, str], schedule: str, layout: str = "nt") -> str:
-    """The kernel with the largest tile of the schedule in steps, or the smallest of another schedule."""
-    pair = (formats, formats) if isinstance(formats, str) else formats
-    found = [k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (*pair, layout, schedule)]
-    return (max if schedule == "PingPong" else min)(found, key=lambda k: k.tile).name
+def examples(
+    formats: Iterable[str | tuple[str, str]], schedules: Iterable[str], layouts: Iterable[str] = ("nt",)
+) -> list[str]:
+    """Of each schedule, pair and layout: the largest tile of PingPong, the smallest of others."""
+    found = []
+    for schedule, form, layout in itertools.product(schedules, formats, layouts):
+        pair = (form, form) if isinstance(form, str) else form
+        these = [k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (*pair, layout, schedule)]
+        if these:
+            found.append((max if schedule == "PingPong" else min)(these, key=lambda k: k.tile).name)
+    return found
 
 
 UNWRITTEN = 0x7F  # bytes of memory that must not be used: NaN in most formats

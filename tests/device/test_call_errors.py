@@ -362,4 +362,4 @@ def test_forced_kernel_that_is_not_there(run_python: Run, matrix_kernels: bool) 
     assert text.startswith(
         "matmul: HIPGEMM_KERNEL must be plain or a kernel for matmul; got fastest; those for "
     )
-    assert ("gemm_bf16_nt_256x256x64" in text) == matrix_kernels
+    assert ("gemm_bf16_nt_" in text) == matrix_kernels

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import gemm_launch
 import ml_dtypes
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 import hipgemm as hg
 from hipgemm.__main__ import main
 from hipgemm.inspect.explain import ask, in_place
-from hipgemm.kernels.manifest import ARCHS, GEMMS, code_object
+from hipgemm.kernels.manifest import ARCHS, GEMMS
 from hipgemm.products.chips import CHIPS
 from hipgemm.products.cost import Load, Product, estimate
 from hipgemm_benchmarks import matrix_rows
@@ -27,7 +28,7 @@ from hipgemm_benchmarks.model_check import (
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")  # f16 and the other fp8 pairs are the same code
 KERNELS = [  # but for those that are used by name only
     k
-    for k in code_object("gfx950").kernels.values()
+    for k in gemm_launch.KERNELS.values()
     if k.op in GEMMS and k.a == k.b and k.a in FORMATS and not k.name.endswith("_mfma32")
 ]
 emulated = pytest.mark.emulator("counters")

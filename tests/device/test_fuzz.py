@@ -5,6 +5,7 @@ NaN, what lies around an output must stay as it was, and a second call must give
 """
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,12 @@ KINDS = {
 }
 
 
+def in_groups(kind, seed):
+    """Whether a case is a product of groups, which not all architectures have."""
+    stages = kind == "stages" and fuzz_stages.make(seed).how["batch"].startswith("groups")
+    return stages or kind in ("groups", "experts")
+
+
 def pytest_generate_tests(metafunc):
     if "seed" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("fuzz_case")
@@ -43,7 +50,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize(
             ("kind", "seed"),
             [
-                pytest.param(kind, seed, marks=pytest.mark.matrix if kind in ("groups", "experts") else ())
+                pytest.param(kind, seed, marks=pytest.mark.matrix if in_groups(kind, seed) else ())
                 for kind in KINDS
                 for seed in chosen or range(count or CASES_OF.get(kind, CASES // 4))
             ],
@@ -108,4 +115,5 @@ def test_all_kinds_under_all_checks():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "test_calls"]
     done = subprocess.run([*command, "--fuzz", "15"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-5000:]
-    assert f"{15 * len(KINDS)} passed" in done.stdout
+    ended = [int(count) for count in re.findall(r"(\d+) (?:passed|skipped)", done.stdout.splitlines()[-1])]
+    assert sum(ended) == 15 * len(KINDS)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import gemm_launch
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,11 +10,10 @@ import pytest
 import hipgemm as hg
 from hipgemm import reference
 from hipgemm.formats.elements import QUANTIZED
-from hipgemm.kernels.manifest import load_manifest
 from hipgemm.testing import assert_gemm_close, exact_grid, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
-KERNELS = [k for k in load_manifest()["gfx950"].kernels.values() if "grouped" in k.op]
+KERNELS = [k for k in gemm_launch.KERNELS.values() if "grouped" in k.op]
 FORWARD = [k.name for k in KERNELS if k.op.endswith("matmul")]
 WGRAD = [k.name for k in KERNELS if k.op.endswith("wgrad")]
 pytestmark = pytest.mark.matrix

@@ -8,6 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_launch import LARGE_AND_SMALL, examples
 
 import hipgemm as hg
 from hipgemm import reference
@@ -285,8 +286,9 @@ def test_kernel_forced_between_calls(rng, configure):
 @pytest.mark.matrix
 def test_forced_kernel_that_does_not_serve(use_kernel):
     x = hg.zeros((4, 64), BF16)
-    use_kernel("gemm_f16_nt_64x64x64")
-    with pytest.raises(hg.UnsupportedError, match=r"got bf16 and bf16; HIPGEMM_KERNEL=gemm_f16_nt_64x64x64$"):
+    name = examples(["f16"], LARGE_AND_SMALL)[-1]
+    use_kernel(name)
+    with pytest.raises(hg.UnsupportedError, match=f"got bf16 and bf16; HIPGEMM_KERNEL={name}$"):
         hg.matmul(x, x.T)
     use_kernel("plain_gemm")
     assert [str(reason) for reason in hg.can_use("matmul", x, x.T).why] == ["HIPGEMM_KERNEL=plain"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gemm_launch import GEMMS, SCHEDULES, TYPES, Memory, Product, example, launch
+from gemm_launch import GEMMS, LARGE_AND_SMALL, SCHEDULES, TYPES, Memory, Product, examples, launch
 
 from hipgemm.formats.elements import F32
 from hipgemm.runtime import hip as _hip
@@ -19,7 +19,7 @@ def memory():
 
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
 pytestmark = pytest.mark.matrix
-EXAMPLES = [example(formats, schedule) for schedule in SCHEDULES for formats in FORMATS]
+EXAMPLES = examples(FORMATS, SCHEDULES)
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
 each_tile = pytest.mark.parametrize(
     "kernel", [k.name for k in GEMMS.values() if k.layout == "nt" and k.a == k.b and k.a in FORMATS]
@@ -164,7 +164,7 @@ def test_a_tile_as_large_as_offsets_reach(memory):
     c = memory.put(np.full(rows, np.nan, np.float32))
     # The first of many splits: the last K tile and the first one.
     launch(
-        example("bf16", "DoubleBuffer"),
+        examples(["bf16"], LARGE_AND_SMALL)[-1],
         1,
         a=a,
         b=b,

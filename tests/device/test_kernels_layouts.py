@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from gemm_launch import ELEMENTS, GEMMS, TYPES, Memory, Product, example, launch
+from gemm_launch import ELEMENTS, GEMMS, LARGE_AND_SMALL, TYPES, Memory, Product, examples, launch
 
 import hipgemm
 from hipgemm.formats.elements import F32
@@ -18,11 +18,7 @@ pytestmark = pytest.mark.matrix
 KERNELS = [name for name, k in GEMMS.items() if k.layout != "nt" or k.a == "f16"]
 every_kernel = pytest.mark.parametrize("name", KERNELS)
 # One of each layout and element size.
-EXAMPLES = [
-    example(form, "DoubleBuffer", layout)
-    for form in ("bf16", "fp8_e4m3")
-    for layout in ("nn", "nt", "tn", "tt")
-]
+EXAMPLES = examples(("bf16", "fp8_e4m3"), LARGE_AND_SMALL[-1:], ("nn", "nt", "tn", "tt"))
 each_layout = pytest.mark.parametrize("name", EXAMPLES)
 
 

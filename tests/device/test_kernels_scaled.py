@@ -9,17 +9,16 @@ import sys
 
 import numpy as np
 import pytest
-from gemm_launch import ELEMENTS, example, launch_in_order, stored
+from gemm_launch import ELEMENTS, GEMMS, LARGE_AND_SMALL, examples, launch_in_order, stored
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
 
 from hipgemm.formats.elements import FORMATS, QUANTIZED, format_of
 from hipgemm.kernels import launch as _launch
-from hipgemm.kernels import manifest
 
 KERNELS = {
-    k.name: k
-    for k in manifest.code_object("gfx950").kernels.values()
+    name: k
+    for name, k in GEMMS.items()
     if k.op == "scaled_gemm" and k.layout == "nt" and not k.b.endswith("_block")
 }
 PAIRS = dict.fromkeys((k.a, k.b) for k in KERNELS.values())
@@ -33,11 +32,7 @@ OTHERS = (  # pairs of other bits than these, which stand for all of their bits
     ("bf16", "mxfp6_e2m3"),
     ("bf16", "mxfp4_e2m1"),
 )
-EXAMPLES = [
-    example(formats, schedule)
-    for schedule in ("PingPong", "DoubleBuffer")
-    for formats in ("fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1", *OTHERS)
-]
+EXAMPLES = examples(("fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1", *OTHERS), LARGE_AND_SMALL)
 # The largest and the smallest tile of each pair of MX formats, and of those with bfloat16.
 MX_KERNELS = [
     tile(found, key=lambda k: k.tile[:2]).name

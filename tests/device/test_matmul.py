@@ -5,13 +5,14 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_launch import LARGE_AND_SMALL, examples
 
 import hipgemm as hg
 from hipgemm.testing import assert_gemm_close, exact_grid, poison, random_matrix
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 OUTPUTS = [BF16, F16, F32]
-BIG, SMALL = "gemm_bf16_nt_256x256x64", "gemm_bf16_nt_64x64x64"
+KERNELS = examples(["bf16"], LARGE_AND_SMALL)
 
 # Around the tile sizes, primes, single rows and columns, empty.
 EDGES = [
@@ -44,7 +45,7 @@ def test_edges(m, n, k, rng):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("kernel", [BIG, SMALL])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("m", "n", "k"), TILE_EDGES)
 def test_tile_edges(kernel, m, n, k, rng, use_kernel):
     use_kernel(kernel)
@@ -84,7 +85,7 @@ def test_default_result_is_a_new_bfloat16_array(rng):
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("kernel", [BIG, SMALL])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("out_dtype", OUTPUTS, ids=str)
 def test_epilogue(kernel, out_dtype, rng, use_kernel):
     use_kernel(kernel)

@@ -94,6 +94,7 @@ def test_both_and_transposed(format, rng):
         assert_same(made, getattr(reference, name)(x, format=format, **STOCHASTIC))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("format", ["mxfp8_e4m3", "mxfp8_e5m2"])
 @pytest.mark.parametrize("columns", [1, 96, 133])
 def test_groups_count_in_the_whole_array(format, columns, rng):
@@ -209,6 +210,7 @@ def test_layers_round_dy(recipe, rng):
     np.testing.assert_array_equal(again.dx, got.dx)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("recipe", ["fp8", "fp8_block", "mxfp8", "mxfp4"])
 def test_layers_of_groups_round_dy(recipe, rng):
     x, w, dy = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 64), (2, 48, 64), (70, 48)))

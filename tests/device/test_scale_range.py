@@ -7,12 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_launch import LARGE_AND_SMALL, examples
 
 import hipgemm as hg
 from hipgemm import reference
 from hipgemm.formats.elements import QUANTIZED
-from hipgemm.kernels.manifest import code_object
-from hipgemm.runtime import hip as _hip
 from hipgemm.testing import assert_gemm_close, exact_grid
 
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
@@ -86,17 +85,6 @@ def check(call: Callable[..., Any], a: Any, b: Any, alpha: float, col_scale: Any
     np.testing.assert_array_equal(got, without_limits(sums, *scales, alpha, col_scale))
 
 
-def tiled(*starts: str) -> list[str]:
-    """Dense kernels, of a small tile and of the one with the most registers."""
-    return [f"{start}_{tile}" for start in starts for tile in ("64x64", "256x256")]
-
-
-def kernel_name(start: str) -> str:
-    built = code_object(_hip.arch(0)).kernels
-    (name,) = [name for name in built if name.startswith(start)]
-    return name
-
-
 factors = pytest.mark.parametrize("of", FACTORS)
 
 
@@ -114,9 +102,9 @@ def test_plain(of, rows, format, rng, use_kernel):
 @pytest.mark.matrix
 @factors
 @pytest.mark.parametrize("rows", ["tensor @ tensor", "rows @ rows"])
-@pytest.mark.parametrize("kernel", tiled("gemm_fp8_e4m3_nt"))
+@pytest.mark.parametrize("kernel", examples(["fp8_e4m3"], LARGE_AND_SMALL))
 def test_tiled(of, rows, kernel, rng, use_kernel):
-    use_kernel(kernel_name(kernel))
+    use_kernel(kernel)
     a, b, alpha, columns = FACTORS[of]
     one, other = (part == "rows" for part in rows.split(" @ "))
     x, w = scaled(rng, M, K, a, one), scaled(rng, N, K, b, other)
@@ -170,11 +158,11 @@ def test_named_values():
 )
 @pytest.mark.parametrize(
     ("kernel", "format"),
-    [(name, form) for form in ("bf16", "f16", "mxfp8_e4m3") for name in tiled(f"gemm_{form}_nt")]
+    [(name, form) for form in ("bf16", "f16", "mxfp8_e4m3") for name in examples([form], LARGE_AND_SMALL)]
     + [("plain", form) for form in ("bf16", "f16", "mxfp8_e4m3", "mxfp4_e2m1")],
 )
 def test_alpha_and_col_scale_of_other_formats(of, kernel, format, rng, use_kernel):
-    use_kernel(kernel if kernel == "plain" else kernel_name(kernel))
+    use_kernel(kernel)
     _, _, alpha, columns = FACTORS[of]
     if format in QUANTIZED:
         scale = np.full((1, K // 32), 127 - 5, np.uint8)

@@ -159,6 +159,7 @@ def test_operators(rng):
         bool(w)
 
 
+@pytest.mark.matrix
 def test_groups_stay_whole(rng):
     x = rng.standard_normal((100, 96)).astype(F32)
     q = hg.quantize_mxfp8(x, axis=0, group_offsets=np.array([0, 33, 90], np.int32))

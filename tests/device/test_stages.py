@@ -5,10 +5,10 @@ import itertools
 import ml_dtypes
 import numpy as np
 import pytest
+from gemm_launch import KERNELS
 
 import hipgemm as hg
 from hipgemm.formats.activations import ACTIVATIONS, GLU_ACTIVATIONS
-from hipgemm.kernels.manifest import load_manifest
 from hipgemm.testing import exact_grid, gamma, random_matrix
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
@@ -19,7 +19,7 @@ FORMATS = ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxfp6_e3m2", "mxfp4_e2m1")
 QUANTIZERS = {"mxfp8": hg.quantize_mxfp8, "mxfp6": hg.quantize_mxfp6, "mxfp4": hg.quantize_mxfp4}
 WAYS = [(name, None) for name in (None, *ACTIVATIONS)]
 WAYS += [(name, glu) for name in (None, *ACTIVATIONS, *GLU_ACTIVATIONS) for glu in ("interleaved", "halves")]
-TILES = [k.name for k in load_manifest()["gfx950"].kernels.values() if k.name.startswith("gemm_bf16_nt_")]
+TILES = [name for name in KERNELS if name.startswith("gemm_bf16_nt_")]
 
 
 def halves(t, glu):
@@ -300,6 +300,7 @@ def test_groups_without_products(kind, where):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.matrix
 def test_can_use_says_where_stages_are_applied():
     x, w = hg.zeros((64, 64), BF16), hg.zeros((64, 64), BF16)
     assert hg.can_use("matmul", x, w, activation="gelu").apart == ""
@@ -400,6 +401,7 @@ def test_a_residual_on_the_host_with_any_strides():
         np.testing.assert_array_equal(np.maximum(aux, 0), (y - call.residual.astype(F32)).astype(F32))
 
 
+@pytest.mark.matrix
 def test_groups_without_columns_in_k_have_stages():
     residual, aux = np.arange(24, dtype=F32).reshape(3, 8), np.full((3, 8), 7, F32)
     x, w = np.zeros((3, 0), BF16), np.zeros((2, 0, 8), BF16)
