@@ -20,7 +20,7 @@ from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel
 from hipgemm.kernels.scale_layout import gemm_scale_bytes, gemm_scale_step
 from hipgemm.products.choose import PLAIN, Support, k_strided
-from hipgemm.products.cost import Cost, uneven
+from hipgemm.products.cost import Cost, Loop, uneven
 from hipgemm.products.operation import GROUPED_MATMUL
 from hipgemm.runtime import device_errors
 from hipgemm.runtime import hip as _hip
@@ -232,32 +232,34 @@ class Counted:
     total: Numbers
 
     @property
-    def terms(self) -> dict[str, float]:
+    def loop(self) -> Loop:
         """The model's terms of the main loop, from counters instead of the model's numbers."""
         load, splits = self.cost.load, self.cost.splits
         mine, chip, rates = load.per_unit(splits), load.chip, load.rates
         simds = max(1.0, 4 / (load.waves * min(mine, load.resident)))
-        return {
-            "matrix": mine * self.tile[MATRIX_CLOCKS] / 4 * simds,
-            "power": self.total[MATRIX_CLOCKS] / 4 / chip.compute_units / rates.sustained_matrix.value,
-            "lds": mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / rates.lds_dma.value),
-            "l2": mine * self.tile[READ_BYTES] / rates.l2.value,
-            "memory": (self.total[UNIQUE_BYTES] + self.total[WRITTEN_BYTES]) / chip.memory_clock_bytes,
-        }
+        known = load.overlapping(splits, self.cost.split_tiles)
+        matrix = mine * self.tile[MATRIX_CLOCKS] / 4 * simds
+        return known._replace(
+            matrix=matrix,
+            issue=matrix * load.issue_share,
+            lds=mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / rates.lds_dma.value),
+            l2=mine * self.tile[READ_BYTES] / rates.l2.value,
+            memory=(self.total[UNIQUE_BYTES] + self.total[WRITTEN_BYTES]) / chip.memory_clock_bytes,
+        )
 
     @property
     def floor(self) -> float:
         """A lower bound in clocks, from the counted terms alone and the reduction."""
+        loop = self.loop._replace(latency=0.0, fabric=0.0)
         terms = {term.name: term.clocks for term in self.cost.terms}
-        return max(self.terms.values()) + terms.get("reduction", 0.0)
+        return max(loop) + self.cost.load.slower(loop) + terms.get("reduction", 0.0)
 
     @property
     def clocks(self) -> float:
         """The estimate with counted terms; terms without counters (latency, starts) by the model."""
-        terms = {term.name: term for term in self.cost.terms}
-        loop = [*self.terms.values(), terms["fabric"].clocks, terms["latency"].clocks]
-        added = (t.clocks for t in terms.values() if not t.overlaps and t.name != "uneven")
-        return max(loop) + uneven(loop) + sum(added)
+        loop = self.loop
+        added = sum(t.clocks for t in self.cost.terms if not t.overlaps and t.name not in ("uneven", "power"))
+        return max(loop) + self.cost.load.slower(loop) + uneven(loop) + added
 
 
 def count(cost: Cost) -> Counted:
@@ -368,7 +370,7 @@ def run(shapes: Sequence[Shape] = SHAPES + GROUPED) -> int:
 
 def _deviation(x: Counted, name: str) -> float:
     expected = next(term.clocks for term in x.cost.terms if term.name == name)
-    return abs(x.terms[name] / expected - 1)
+    return float(abs(getattr(x.loop, name) / expected - 1))
 
 
 def _print_published() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 
@@ -27,14 +28,17 @@ class Rates:
     matrix: Mapping[int, Rate]  # by the bits of an element
     vector: Rate
     plain_work: Rate
-    sustained_matrix: Rate
+    clock: Mapping[float, Rate]  # by the share of clocks in which the matrix units are busy; lines between
+    scale_issue: Rate
     sustained_memory: Rate
     lds_reads: Rate
     lds_dma: Rate
     l2: Rate
+    in_flight: Rate
     fabric: Rate
     cache: Rate
     latency: Rate
+    loaded_latency: Rate
     lds_latency: Rate
     wave_start: Rate
     wave_end: Rate
@@ -47,10 +51,28 @@ class Rates:
         >>> list(CHIPS["gfx942"].rates.named())[:4]
         ['matrix, 16 bits', 'matrix, 8 bits', 'vector', 'plain work']
         """
-        made = {f"matrix, {bits} bits": rate for bits, rate in self.matrix.items()}
-        for field in fields(self)[1:]:
-            made[_LABELS.get(field.name, field.name.replace("_", " "))] = getattr(self, field.name)
+        made: dict[str, Rate] = {}
+        for field in fields(self):
+            rate, name = getattr(self, field.name), _LABELS.get(field.name, field.name.replace("_", " "))
+            if field.name == "matrix":
+                made |= {f"{name}, {bits} bits": each for bits, each in rate.items()}
+            elif field.name == "clock":
+                made |= {f"{name}, {busy:.0%} busy": each for busy, each in rate.items()}
+            else:
+                made[name] = rate
         return made
+
+    def clock_at(self, busy: float) -> float:
+        """The engine clock under load, relative to the highest, with the matrix units `busy` for that share.
+
+        >>> [round(CHIPS["gfx950"].rates.clock_at(busy), 2) for busy in (0, 0.3, 0.72, 1)]
+        [1.0, 0.85, 0.71, 0.62]
+        """
+        knots = list(self.clock.items())
+        for (low, at_low), (high, at_high) in pairwise(knots):
+            if busy <= high:
+                return at_low.value + (at_high.value - at_low.value) * (busy - low) / (high - low)
+        return knots[-1][1].value
 
 
 _LABELS = {"lds_reads": "LDS reads", "lds_dma": "LDS DMA", "l2": "L2", "lds_latency": "LDS latency"}
@@ -78,7 +100,9 @@ class Chip:
 
 
 MACS, BYTES = "multiply-adds/clock/CU", "bytes/clock/CU"
+OF_HIGHEST = "of the highest"
 _ASSUMED = "assumed: AMD's mirage timing table"
+_TUTORIALS = "measured: AMD's gfx950 Gluon tutorials, MI355X"
 
 _GFX950 = Rates(
     matrix={
@@ -89,20 +113,36 @@ _GFX950 = Rates(
     },
     vector=Rate(64, MACS, "ISA: 64 lanes in 4 clocks, 4 SIMDs"),
     plain_work=Rate(2, "instructions/multiply-add", "assumed: one LDS access or conversion for each"),
-    sustained_matrix=Rate(
-        0.64,
-        "of the peak",
-        "HipKittens, MI355X, bf16 8192^3: 1610 of 2516 TFLOP/s; power holds the clock down",
+    # From the TFLOP/s of whole kernels and the busy share of their main loops: at least the clock.
+    clock={
+        0.0: Rate(1, OF_HIGHEST, "assumed: nothing holds it down"),
+        0.25: Rate(0.86, OF_HIGHEST, f"{_TUTORIALS}: bf16 541 TFLOP/s, 2.06 GHz"),
+        0.6: Rate(
+            0.82, OF_HIGHEST, f"{_TUTORIALS}: three, 59 to 63 % busy, 1.85 to 2.13 GHz"
+        ),
+        0.72: Rate(0.71, OF_HIGHEST, f"{_TUTORIALS}: bf16 1263 TFLOP/s, 1.68 GHz"),
+        1.0: Rate(
+            0.62,
+            OF_HIGHEST,
+            f"{_TUTORIALS}: four of bf16 and fp8, 1.37 to 1.55 GHz; HipKittens' best: 1.54 and 1.59",
+        ),
+    },
+    scale_issue=Rate(
+        4,
+        "clocks/instruction",
+        f"{_TUTORIALS}: 16x16x128 of 16 clocks takes 20, fp4 loop 79.6 % busy",
     ),
     sustained_memory=Rate(0.56, "of the peak", "torchao's MX quantizer, MI350X: 4.5 of 8 TB/s"),
     lds_reads=Rate(256, BYTES, "AMD's rocRoller: two ports, 64 lanes x 16 bytes in 8 clocks on each"),
     lds_dma=Rate(128, BYTES, "assumed: as 16-byte writes, rocRoller"),
-    l2=Rate(64, BYTES, f"{_ASSUMED}: 2 KiB/clock for the 32 CUs of an XCD"),
+    l2=Rate(45, BYTES, f"{_TUTORIALS}: 44 to 46 sustained, bf16 tiles of five sizes"),
+    in_flight=Rate(44 * 1024, "bytes/CU", f"{_TUTORIALS}: 32 KiB of L1, and 12 KiB of requests in its queue"),
     fabric=Rate(
         7167, "bytes/clock", "assumed as on gfx942: AMD: 17.2 TB/s from the memory-side cache; none published"
     ),
     cache=Rate(256 * 2**20, "bytes", "AMD: memory-side cache"),
     latency=Rate(1344, "clocks", f"{_ASSUMED}: L1 50 ns, L2 130 ns, memory 380 ns, at 2.4 GHz"),
+    loaded_latency=Rate(1000, "clocks", f"{_TUTORIALS}: 256 CUs at once, most lines from L2"),
     lds_latency=Rate(44, "clocks", "measured: tinygrad's traces, 40 to 48 from a read to its use"),
     wave_start=Rate(700, "clocks", "measured: tinygrad's traces, cold start of a wave"),
     wave_end=Rate(230, "clocks", "measured: tinygrad's traces, 180 to 280 from the last store to the end"),
@@ -117,13 +157,16 @@ def _like_gfx950(ghz: float, **known: Any) -> Rates:
     """The parameters of another architecture: the known ones, and gfx950's for the others."""
     known["latency"] = Rate(560 * ghz, "clocks", f"assumed as on gfx950: 560 ns, at {ghz} GHz")
     known["launch"] = Rate(430 * ghz, "clocks", f"assumed as on gfx950: 430 ns, at {ghz} GHz")
-    made = {}
+
+    def assumed(rate: Rate) -> Rate:
+        return rate if rate.assumed else rate._replace(source=f"assumed as on gfx950: {rate.source}")
+
     for field in fields(Rates):
         rate = getattr(_GFX950, field.name)
-        if field.name not in known and not rate.assumed:
-            rate = rate._replace(source=f"assumed as on gfx950: {rate.source}")
-        made[field.name] = known.get(field.name, rate)
-    return Rates(**made)
+        if field.name not in known:
+            several = isinstance(rate, Mapping)
+            known[field.name] = {x: assumed(r) for x, r in rate.items()} if several else assumed(rate)
+    return Rates(**known)
 
 
 _32_BANKS = Rate(128, BYTES, "ISA: 32 banks of 4 bytes")

@@ -107,6 +107,23 @@ class Cost:
         return f"{self.kernel.name}: {tiles}{splits} in {rounds}, estimated at {self.clocks:.3g} clocks"
 
 
+class Loop(NamedTuple):
+    """Clocks of the concurrent terms. Those of the engine's clock come first."""
+
+    matrix: float
+    issue: float
+    lds: float
+    l2: float
+    latency: float
+    fabric: float
+    memory: float
+
+    @property
+    def engine(self) -> float:
+        """The longest term of those that a lower engine clock stretches."""
+        return max(self[:5])
+
+
 class Totals(NamedTuple):
     """Totals over the chip, in the units of the emulator's counters."""
 
@@ -130,11 +147,11 @@ def estimate(x: Product, kernel: Kernel) -> Cost:
     best, least = (1, 0), math.inf
     for choice in load.choices():
         loop = load.overlapping(*choice)
-        clocks = max(loop) + uneven(loop) + sum(load.added(choice[0]))
+        slower = load.slower(loop)
+        clocks = max(loop) + slower + uneven(loop) + sum(load.added(choice[0]))
         if clocks < least:
             best, least = choice, clocks
-        _, power, _, _, fabric, memory, _ = loop
-        if max(power, fabric, memory) == max(loop):
+        if max(loop.fabric, loop.memory) == max(loop) and not slower:
             break  # limited by the whole chip: more parts would not help
     tiles, rounds = load.tiles * load.batches, load.rounds(best[0])
     return Cost(kernel, *best, tiles=tiles, rounds=rounds, clocks=least, load=load)
@@ -206,6 +223,10 @@ class Load:
         self.peak = rate * self.chip.compute_units
         # Clocks of a compute unit per K tile.
         self.matrix_step = tm * tn * tk / rate
+        # Before a scaled matrix instruction its scales are loaded. Those of 32 rows have the time for it.
+        scaled = not self.plain and self.bits <= 6 and kernel.mfma_rows == 16
+        instruction = 16 * 16 * 128 / (rate / 4)
+        self.issue_share = 1 + r.scale_issue.value / instruction if scaled else 0.0
         self.lds_step = self.lds_bytes / r.lds_reads.value + self.dma_bytes / r.lds_dma.value
         self.l2_step = self.step_bytes / r.l2.value
         # The prefetch distance in K tiles.
@@ -234,6 +255,9 @@ class Load:
         each = min(self.run_rows * tm, x.m) * a_bytes + min(self.run_columns * tn, x.n) * b_bytes
         missed = each * x.k * self.batches * self.tiles / self.together
         self.missed_bytes = min(self.read_bytes, max(self.unique_bytes, missed))
+        # The mean time from a request to its data, when all compute units load.
+        late = max(0.0, r.latency.value - r.loaded_latency.value)
+        self.round_trip = r.loaded_latency.value + late * self.missed_bytes / max(1.0, self.read_bytes)
         self.results = x.m * x.n * self.batches
 
     def choices(self) -> Iterator[tuple[int, int]]:
@@ -274,20 +298,30 @@ class Load:
         size = 4 if splits > 1 else self.x.out_bytes
         return min(self.tile_m, self.x.m) * min(self.tile_n, self.x.n) * size
 
-    def overlapping(self, splits: int, split_tiles: int) -> tuple[float, ...]:
-        """Clocks of the concurrent terms: matrix, power, LDS, L2, fabric, memory, latency."""
+    def overlapping(self, splits: int, split_tiles: int) -> Loop:
+        """Clocks of the concurrent terms, at the highest clock."""
         r, mine, steps = self.rates, self.per_unit(splits), min(self.k_tiles, split_tiles)
         simds = max(1.0, 4 / (self.waves * min(mine, self.resident)))
         written = self.written(splits)
-        return (
-            mine * steps * self.matrix_step * simds,
-            self.macs / (self.peak * r.sustained_matrix.value),
-            mine * (steps * self.lds_step + self.spare * self.dma_bytes / r.lds_dma.value),
-            mine * steps * self.l2_step,
-            (self.missed_bytes + written) / r.fabric.value,
-            (self.unique_bytes + written) / self.chip.memory_clock_bytes,
-            self.rounds(splits) * steps * self.chain_step,
+        matrix = mine * steps * self.matrix_step * simds
+        in_flight = mine * steps * self.step_bytes / r.in_flight.value * self.round_trip
+        return Loop(
+            matrix=matrix,
+            issue=matrix * self.issue_share,
+            lds=mine * (steps * self.lds_step + self.spare * self.dma_bytes / r.lds_dma.value),
+            l2=mine * steps * self.l2_step,
+            latency=max(self.rounds(splits) * steps * self.chain_step, in_flight),
+            fabric=(self.missed_bytes + written) / r.fabric.value,
+            memory=(self.unique_bytes + written) / self.chip.memory_clock_bytes,
         )
+
+    def busy(self, loop: Loop) -> float:
+        """The share of the main loop in which the matrix units of the chip are busy."""
+        return 0.0 if self.plain else min(1.0, self.macs / self.peak / loop.engine)
+
+    def slower(self, loop: Loop) -> float:
+        """Clocks that the main loop takes longer because power holds the clock down."""
+        return max(0.0, loop.engine / self.rates.clock_at(self.busy(loop)) - max(loop))
 
     def added(self, splits: int) -> tuple[float, ...]:
         """Clocks of the sequential terms: launch, start, store, reduction of the parts of K."""
@@ -324,36 +358,44 @@ class Load:
         chip, r, mine, rounds = self.chip, self.rates, self.per_unit(splits), self.rounds(splits)
         steps = min(self.k_tiles, split_tiles)
         loop = self.overlapping(splits, split_tiles)
-        matrix, power, lds, l2, fabric, memory, latency = loop
         launch, start, store, reduction = self.added(splits)
         tile = f"{self.tile_m} x {self.tile_n} x {self.tile_k}"
         each = f"{mine} workgroup{'s' if mine != 1 else ''} x {steps} K tiles"
         rate = r.vector if self.plain else r.matrix[self.bits]
         speed = f"({rate.value:.0f} / {r.plain_work.value:.0f})" if self.plain else f"{rate.value:.0f}"
-        units = chip.compute_units
         written = self.written(splits)
         name, formula = "vector" if self.plain else "matrix", f"{each} x {tile} / {speed}"
         busy = min(4, self.waves * min(mine, self.resident))
         formula += f" x 4 / {busy}, the SIMDs with a wave" if busy < 4 else ""
-        yield Term(name, matrix, formula, rate.source, True)
-        formula = f"{self.macs:.4g} multiply-adds / ({units} x {speed} x {r.sustained_matrix.value})"
-        yield Term("power", power, formula, r.sustained_matrix.source, True)
+        yield Term(name, loop.matrix, formula, rate.source, True)
+        if loop.issue:
+            formula = f"{loop.matrix:.0f} of matrix x {self.issue_share:g}: the scales of each instruction"
+            yield Term("issue", loop.issue, formula, r.scale_issue.source, True)
         formula = f"{each} x ({self.lds_bytes:.0f} read / {r.lds_reads.value:.0f}"
         formula += f" + {self.dma_bytes:.0f} written /  {r.lds_dma.value:.0f})"
         formula += f" + {self.spare:.0f} tiles of zeros at the end" if self.spare else ""
-        yield Term("lds", lds, formula, f"{r.lds_reads.source}; {r.lds_dma.source}", True)
-        yield Term("l2", l2, f"{each} x {self.step_bytes:.0f} bytes / {r.l2.value:.0f}", r.l2.source, True)
+        yield Term("lds", loop.lds, formula, f"{r.lds_reads.source}; {r.lds_dma.source}", True)
+        formula = f"{each} x {self.step_bytes:.0f} bytes / {r.l2.value:.0f}"
+        yield Term("l2", loop.l2, formula, r.l2.source, True)
         formula = f"({_size(self.missed_bytes)} for {self.run_rows} x {self.run_columns} tiles in each L2"
         formula += f" + {_size(written)} stored) / {r.fabric.value:.0f}"
-        yield Term("fabric", fabric, formula, r.fabric.source, True)
+        yield Term("fabric", loop.fabric, formula, r.fabric.source, True)
         formula = f"({_size(self.unique_bytes)} of operands + {_size(written)} stored)"
         formula += f" / {chip.memory_clock_bytes:.0f}"
-        yield Term("memory", memory, formula, r.sustained_memory.source, True)
-        formula = f"{rounds} round{'s' if rounds != 1 else ''} x {steps} K tiles x {self.chain_step:.0f}"
-        source = (
-            f"a K tile of one workgroup: prefetched {self.ahead:g} ahead, {r.latency.value:.0f} clocks each"
-        )
-        yield Term("latency", latency, formula, f"{source}; {r.latency.source}", True)
+        yield Term("memory", loop.memory, formula, r.sustained_memory.source, True)
+        chain = rounds * steps * self.chain_step
+        if chain < loop.latency:
+            formula = f"{each} x {self.step_bytes:.0f} bytes / {_size(r.in_flight.value)} in flight"
+            formula += f" x {self.round_trip:.0f}"
+            source = f"{r.in_flight.source}; {r.loaded_latency.source}"
+        else:
+            formula = f"{rounds} round{'s' if rounds != 1 else ''} x {steps} K tiles x {self.chain_step:.0f}"
+            source = f"a K tile of one workgroup: prefetched {self.ahead:g} ahead,"
+            source += f" {r.latency.value:.0f} clocks each; {r.latency.source}"
+        yield Term("latency", loop.latency, formula, source, True)
+        share = self.busy(loop)
+        formula = f"{loop.engine:.0f} at {r.clock_at(share):.2f} of the clock, matrix units {share:.0%} busy"
+        yield Term("power", self.slower(loop), formula, "; ".join(x.source for x in r.clock.values()), False)
         formula = f"{r.uneven.value:g} x the sum of all terms above except the longest"
         yield Term("uneven", uneven(loop), formula, r.uneven.source, False)
         yield Term("launch", launch, f"{r.launch.value:.0f}", r.launch.source, False)

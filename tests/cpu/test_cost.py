@@ -37,24 +37,24 @@ def test_terms_of_a_cube_by_hand():
     memory = 8e12 * 0.56 / 2.4e9
     loop = {
         "matrix": 64 * 2048,  # 64 MFMAs of 16 clocks, 8 waves on 4 SIMDs
-        "power": 64 * 2048 / 0.64,
         "lds": 64 * (8 * 24 * 1024 / 256 + 512 * 128 / 128),
-        "l2": 64 * 512 * 128 / 64,
+        "l2": 64 * 512 * 128 / 45,
         # An XCD computes 32 tiles, 8 x 4, which read 8 + 4 panels of 256 x 4096.
         "fabric": (8 * 12 * 256 * 4096 * 2 + result) / 7167,
         "memory": (operands + result) / memory,
         "latency": 64 * 2048,  # multiplying takes longer than a fetch does
     }
     added = {
-        "uneven": 0.02 * (sum(loop.values()) - loop["power"]),
+        "power": 64 * 2048 * (1 / 0.62 - 1),  # busy all the time
+        "uneven": 0.02 * (sum(loop.values()) - loop["matrix"]),
         "launch": 1032,
         "start": 700 + 1344,
-        "store": 256 * 256 * 2 / 64 + 230,
+        "store": 256 * 256 * 2 / 45 + 230,
     }
     assert {term.name: term.clocks for term in found.terms} == pytest.approx({**loop, **added})
-    assert found.clocks == pytest.approx(64 * 2048 / 0.64 + sum(added.values()))
+    assert found.clocks == pytest.approx(64 * 2048 + sum(added.values()))
     assert found.microseconds == pytest.approx(found.clocks / 2400)
-    assert found.bound == "power"
+    assert found.bound == "matrix"
 
 
 def test_terms_of_a_decode_step_by_hand():
@@ -70,7 +70,7 @@ def test_terms_of_a_decode_step_by_hand():
     workspace = 4 * 4096 * splits
     clocks = {term.name: term.clocks for term in found.terms}
     assert clocks["matrix"] == mine * steps * 64 * 64 * 64 / 2048
-    assert clocks["l2"] == mine * steps * (1 + 64) * 128 / 64
+    assert clocks["l2"] == pytest.approx(mine * steps * (1 + 64) * 128 / 45)
     assert clocks["latency"] == steps * 1344
     assert clocks["memory"] == pytest.approx((4096 * 4097 * 2 + workspace) / (8e12 * 0.56 / 2.4e9))
     result = 4096 * 2 / (8e12 * 0.56 / 2.4e9)
@@ -114,6 +114,35 @@ def test_parts_of_k(kernel):
                 assert (splits - 1) * each < turns <= splits * each
             found = estimate(load.x, kernel)
             assert (found.splits, found.split_tiles) in seen
+
+
+def test_bytes_in_flight_limit_small_tiles():
+    """Four workgroups of a unit want 4 x 64 KiB; 44 KiB are in flight, for longer where they miss L2."""
+    load = Load(Product(4096, 4096, 8192), replace(SMALL, tile=(256, 64, 64)))
+    missed = load.missed_bytes / load.read_bytes
+    assert 0 < missed < 1
+    expected = 4 * 128 * 320 * 128 / (44 * 1024) * (1000 + 344 * missed)
+    assert load.overlapping(1, 128).latency == pytest.approx(expected)
+
+
+def test_scales_take_time_before_short_instructions_only():
+    """20 clocks instead of 16: of 4 bits with 16 rows."""
+    x = Product(4096, 4096, 4096)
+    mx = replace(BIG, op="scaled_gemm", tile=(256, 256, 256), a="mxfp4_e2m1", b="mxfp4_e2m1")
+    fp8 = replace(mx, a="mxfp8_e4m3", b="mxfp8_e4m3")
+    found = [terms(x, k) for k in (mx, replace(mx, mfma_rows=32), replace(mx, a="mxfp8_e4m3"), fp8, BIG)]
+    assert [t.get("issue") for t in found] == [found[0]["matrix"] * 20 / 16, None, None, None, None]
+
+
+def test_the_clock_falls_with_the_share_of_busy_matrix_units():
+    """It falls by less than the share rises, so that a kernel of fewer clocks is never the slower one."""
+    clock_at = CHIPS["gfx950"].rates.clock_at
+    rates = [(busy / 100 * clock_at(busy / 100), clock_at(busy / 100)) for busy in range(101)]
+    for (work, clock), (more, slower) in pairwise(rates):
+        assert work < more
+        assert slower <= clock
+    idle = Load(Product(64, 64, 4096), SMALL)
+    assert idle.slower(idle.overlapping(1, 64)) < 0.01 * max(idle.overlapping(1, 64))
 
 
 @pytest.mark.parametrize("kernel", [BIG, SMALL, PLAIN], ids=lambda k: k.name)
