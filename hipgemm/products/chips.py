@@ -117,9 +117,7 @@ _GFX950 = Rates(
     clock={
         0.0: Rate(1, OF_HIGHEST, "assumed: nothing holds it down"),
         0.25: Rate(0.86, OF_HIGHEST, f"{_TUTORIALS}: bf16 541 TFLOP/s, 2.06 GHz"),
-        0.6: Rate(
-            0.82, OF_HIGHEST, f"{_TUTORIALS}: three, 59 to 63 % busy, 1.85 to 2.13 GHz"
-        ),
+        0.6: Rate(0.82, OF_HIGHEST, f"{_TUTORIALS}: three, 59 to 63 % busy, 1.85 to 2.13 GHz"),
         0.72: Rate(0.71, OF_HIGHEST, f"{_TUTORIALS}: bf16 1263 TFLOP/s, 1.68 GHz"),
         1.0: Rate(
             0.62,
