@@ -6,6 +6,7 @@ import _thread
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
@@ -142,42 +143,59 @@ class ShardedArray(AnyArray):
         made.part_scales = None if self.part_scales is None else self.part_scales.mT
         return made
 
-    def get(self) -> npt.NDArray[Any]:
+    def get(self) -> Any:
         """Copy to the host and concatenate; with a communicator every rank gets the whole array.
 
         Returns
         -------
-        numpy.ndarray
+        numpy.ndarray or ScaledArray
+            The latter for quantized parts.
 
         Raises
         ------
-        TypeError
-            For quantized parts: use `dequantize` on each part.
         ValueError, TimeoutError
-            If other ranks make another call, or none before the timeout.
+            For quantized parts with different scales of the same row; or if other ranks make another call, or
+            none before the timeout.
         """
         function = "ShardedArray.get"
         checks = Checks(function)
-        if isinstance(self.parts[0], ScaledArray):
-            checks.add(TypeError, "type", "parts must be plain arrays", "quantized ones", "get each part")
         checks.in_memory("parts", self)
-        if self.axis is None:
+        axis, offsets, comm = self.axis, self.offsets, self.comm
+        if axis is None:
             checks.raise_all()
-            return _plain(self.parts[0]).get()
+            return self.parts[0].get()
 
-        def copy() -> tuple[str, list[npt.NDArray[Any]]]:
+        def copy() -> tuple[str, list[Any]]:
             checks.raise_all()
-            host = on_each(self.devices, lambda i: _plain(self.parts[i]).get())
-            return f"{named(self)}, axis {self.axis}, offsets {self.offsets}", host
+            host: list[Any] = on_each(self.devices, lambda i: self.parts[i].get())
+            scales = f", scales {host[0].scale.ndim}" if isinstance(host[0], ScaledArray) else ""
+            return f"{named(self)}, axis {axis}, offsets {offsets}{scales}", host
 
-        comm = self.comm
-        if comm is None:
-            host = copy()[1]
+        ranks = None if comm is None else _mpi.Ranks(function, comm, self.timeout)
+        host = copy()[1] if ranks is None else ranks.agree(copy)
+
+        def joined(own: list[npt.NDArray[Any]], along: int, at: Sequence[int]) -> npt.NDArray[Any]:
+            parts = own if ranks is None else ranks.all_gather(own[0], along, at)
+            return np.concatenate(parts, axis=along)
+
+        if not isinstance(self.parts[0], ScaledArray):
+            return joined(host, axis, offsets)
+        one: ScaledArray = host[0]
+        data = joined([q.data for q in host], axis, offsets)
+        step = block_step(one, axis)
+        if one.scale.ndim and (one.in_blocks or axis != one.axis):
+            scales = [q.scale if one.in_blocks else _for_each(q, axis) for q in host]
+            scale = joined(scales, axis, [-(-at // step) for at in offsets])
         else:
-            ranks = _mpi.Ranks(function, comm, self.timeout)
-            (mine,) = ranks.agree(copy)
-            host = ranks.all_gather(mine, self.axis, self.offsets)
-        return np.concatenate(host, axis=self.axis)
+            every = joined([q.scale[None] for q in host], 0, range(len(offsets)))
+            filled = [i for i, (low, high) in enumerate(pairwise(offsets)) if low < high] or [0]
+            scale = every[filled[0]]
+            if any(every[i].tobytes() != scale.tobytes() for i in filled):
+                checks.add(
+                    ValueError, "scale", "parts must have the same scales", repr(self), "get each part"
+                )
+        checks.raise_all()
+        return one._with(data, scale, shape=self.shape, amax=None)
 
     def __array__(self, *args: Any, **kwargs: Any) -> npt.NDArray[Any]:
         raise TypeError("ShardedArray: implicit copies to the host are not supported; use .get()")
@@ -515,9 +533,11 @@ def cut(x: Any, axis: int, start: int, stop: int) -> Any:
     return x._with(data, scale, shape=tuple(shape), amax=None, signs_start=signs_start)
 
 
-def _plain(x: Part) -> DeviceArray:
-    assert isinstance(x, DeviceArray)
-    return x
+def _for_each(q: ScaledArray, axis: int) -> npt.NDArray[Any]:
+    """The scales of a part on the host, one for each element along an axis."""
+    shape = list(q.scale.shape)
+    shape[axis] = q.shape[axis]
+    return np.broadcast_to(q.scale, shape)
 
 
 def device_of(x: Part) -> int:

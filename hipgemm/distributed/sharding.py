@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,14 +17,18 @@ from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
 from ..errors import UnsupportedError, error_context, fault, shown
 from ..formats.arrays import array_hint, is_array, on_host
-from ..formats.elements import BF16, F16, F32, known_format, nearest_float
-from ..formats.operand import Operand
-from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks
+from ..formats.elements import BF16, F32, QUANTIZED, Format, format_of, known_format, nearest_float
+from ..formats.operand import Operand, bytes_of, operand_of, overlap
+from ..formats.operand_checks import INPUTS, OUTPUTS
 from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
-from ..kernels.launch import NO_SCALES, NO_STAGES, BoundLaunch, bind_tiles
-from ..products.matmul import matmul
-from ..products.stages import GLUS, activations
+from ..kernels.launch import BoundLaunch
+from ..products.operation import MATMUL, Arguments
+from ..products.plan import reduction, result_layout, stage_addresses
+from ..products.problem import Problem, ProductChecks
+from ..products.run import run
+from ..products.stages import Stages, scale_rule
+from ..quantize.amax import AmaxState
 from ..runtime import hip as _hip
 from ..runtime import staging as _staging
 from ..runtime.stream import Event, Stream
@@ -34,7 +39,6 @@ from .sharded_array import (
     assemble,
     block_step,
     cut,
-    device_of,
     even_offsets,
     given_offsets,
     named,
@@ -66,6 +70,7 @@ def sharded_matmul(
     a: Any,
     b: Any,
     /,
+    out: Any = None,
     *,
     split: Split,
     devices: Any = None,
@@ -73,9 +78,14 @@ def sharded_matmul(
     alpha: float = 1.0,
     col_scale: npt.NDArray[Any] | None = None,
     bias: npt.NDArray[Any] | None = None,
+    accumulate: bool = False,
     residual: Any = None,
     activation: str | None = None,
     glu: str | None = None,
+    aux: Any = None,
+    out_format: str | None = None,
+    out_scaling: str | None = None,
+    out_amax: AmaxState | None = None,
     timeout: float | None = None,
 ) -> Any:
     """Multiply on several devices, or on all ranks of a communicator.
@@ -84,6 +94,8 @@ def sharded_matmul(
     ----------
     a, b : ShardedArray, numpy.ndarray or ScaledArray
         As for `matmul`. Operands that are not sharded are sharded as `split` requires.
+    out : ShardedArray or numpy.ndarray, optional
+        The destination: sharded as the result is, or on the host.
     split : str
         ========= ============== ============== ================ ==============================
         split     a split along  b split along  result split on  each of D devices sends
@@ -100,18 +112,22 @@ def sharded_matmul(
         The devices to use if neither operand is sharded.
     dtype, alpha, col_scale, bias
         As for `matmul`, on the host.
-    activation, glu : str, optional
-        As for `matmul`; with ``n`` a GLU must be ``"interleaved"``, and each part of `b`
-        have an even number of columns.
-    residual : ShardedArray or numpy.ndarray, optional
-        As for `matmul`; sharded as the result is, or on the host.
+    accumulate, activation, glu, out_format, out_scaling
+        As for `matmul`. With ``n`` a GLU must be ``"interleaved"``, and each part of `b` have an even number
+        of columns; parts of a result in an MX format begin at multiples of 32 columns.
+    residual, aux : ShardedArray or numpy.ndarray, optional
+        As for `matmul`: sharded as the result and the product are, with contiguous parts, or on the host.
+    out_amax : AmaxState, optional
+        As for `matmul`, on any device; it collects the amax over all parts. With a communicator each rank
+        passes its own, with the same `current`.
     timeout : float, optional
         Seconds to wait for other ranks. Default: that of the sharded operands, or 300.
 
     Returns
     -------
-    ShardedArray or numpy.ndarray
-        The latter if neither operand is sharded.
+    ShardedArray, numpy.ndarray or ScaledArray
+        On the host if neither operand is sharded. `out` if that is given. Parts are quantized with
+        `out_format`.
 
     Raises
     ------
@@ -129,8 +145,9 @@ def sharded_matmul(
     -----
     With ``k`` each device multiplies its range of K for all rows, and sends float32 sums to the device that
     owns the rows. Between devices of one process this overlaps with the product of the next rows. The owner
-    adds the ranges in a fixed order, applies scales, alpha, col_scale and bias, and rounds once, so results
-    are reproducible. With a communicator, all of its ranks must make the call: see docs/use/sharding.md.
+    adds the ranges in a fixed order, applies scales, alpha, col_scale, bias and what follows, and rounds
+    once, so results are reproducible. With a communicator, all of its ranks must make the call: see
+    docs/use/sharding.md.
 
     Examples
     --------
@@ -142,41 +159,49 @@ def sharded_matmul(
            [8., 8., 8.],
            [8., 8., 8.]], dtype=float32)
     """
-    epilogue = _Epilogue(dtype, alpha, col_scale, bias, residual, activation, glu)
+    more = residual, activation, glu, aux, out_format, out_scaling, out_amax
+    call = Arguments(a, b, out, dtype, alpha, col_scale, bias, None, None, accumulate, *more)
     key = None
     if type(a) is type(b) is ShardedArray and devices is None and timeout is None:
-        key = _key(a, b, split, epilogue)
+        key = _key(call, split)
         known = _plans.get(key)
         if known is not None and not (a.freed or b.freed):
-            return _multiply_parts(a, b, known, epilogue, None, min(a.timeout, b.timeout))
+            return _multiply_parts(call, known, None, min(a.timeout, b.timeout))
     given = [x for x in (a, b) if isinstance(x, ShardedArray)]
     comm = next(
         (x.comm for x in given if x.comm is not None), devices if _mpi.is_communicator(devices) else None
     )
     wait = min((x.timeout for x in given), default=_mpi.TIMEOUT) if timeout is None else timeout
 
-    def start() -> tuple[str, Any]:
+    def start() -> tuple[str, tuple[Arguments, Any]]:
         """The local part of the call; its errors are reported on all ranks."""
-        plan = _planned(a, b, split, devices, epilogue, comm, wait)
-        text = "" if comm is None else _words(a, b, plan, epilogue)
-        if not (given or split == "k" or comm is not None or _resident(a, b) or epilogue.staged):
-            return text, _multiply_chunks(a, b, plan, epilogue)
-        first, second = (
-            x if isinstance(x, ShardedArray) else split_array(x, axis, offsets, plan.devices, comm, wait)
-            for x, axis, offsets in zip((a, b), plan.axes, plan.offsets, strict=True)
-        )
+        plan = _planned(call, split, devices, comm, wait)
+        text = "" if comm is None else _words(call, plan)
+        if not (given or split == "k" or comm is not None or _resident(a, b) or plan.staged):
+            return text, (call, _multiply_chunks(call, plan))
+        placed = _placed(call, plan, comm, wait)
         if len(_plans) >= _MAX_PLANS:
             _plans.clear()
         if key is not None:
             _plans[key] = plan
         if split == "k" and comm is not None:
-            ranges = _ranges(first, second, epilogue)
-            sums = _own_sums(ranges, first, plan.rows, comm.Get_rank())
-            return text, partial(_exchange_ranks, *sums, plan, ranges, comm, wait)
-        return text, _multiply_parts(first, second, plan, epilogue, comm, wait)
+            ranges = _ranges(placed)
+            sums = _own_sums(ranges, plan.made_at, comm.Get_rank())
+            return text, (placed, partial(_exchange_ranks, *sums, plan, ranges, comm, wait))
+        return text, (placed, _multiply_parts(placed, plan, comm, wait))
 
-    made = start()[1] if comm is None else _mpi.Ranks(_FUNCTION, comm, wait).agree(start)
+    ranks = None if comm is None else _mpi.Ranks(_FUNCTION, comm, wait)
+    placed, made = start()[1] if ranks is None else ranks.agree(start)
     result = made() if isinstance(made, partial) else made
+    if ranks is not None and out_amax is not None:
+        every = ranks.all_gather(out_amax.next.get()[None], 0, range(ranks.comm.Get_size() + 1))
+        out_amax.merge(upload_async(np.max(every, axis=0), out_amax.device, 0))
+    if isinstance(aux, np.ndarray):
+        aux[...] = placed.aux.get()
+    if isinstance(out, np.ndarray) and result is not out:
+        out[...] = result.get()
+    if out is not None:
+        return out
     return result if given or isinstance(result, np.ndarray) else result.get()
 
 
@@ -219,26 +244,10 @@ def speedup(k: int, flops: float, bytes_per_second: float, devices: int, *, over
 # ---- checks and plans ----------------------------------------------------------------------------
 
 
-class _Epilogue(NamedTuple):
-    """The epilogue arguments of `matmul`."""
-
-    dtype: Any
-    alpha: float
-    col_scale: Any
-    bias: Any
-    residual: Any = None
-    activation: Any = None
-    glu: Any = None
-
-    @property
-    def staged(self) -> bool:
-        """Whether anything follows the bias."""
-        return any(x is not None for x in self[4:])
-
-    def of(self, low: int, high: int) -> _Epilogue:
-        """The epilogue of a range of columns."""
-        col_scale, bias = (None if x is None else x[low:high] for x in (self.col_scale, self.bias))
-        return self._replace(col_scale=col_scale, bias=bias)
+def _of_columns(call: Arguments, low: int, high: int) -> Arguments:
+    """The call for a range of columns."""
+    col_scale, bias = (None if x is None else x[low:high] for x in (call.col_scale, call.bias))
+    return call._replace(col_scale=col_scale, bias=bias)
 
 
 @dataclass(frozen=True)
@@ -249,40 +258,44 @@ class _Plan:
     axes: tuple[int | None, int | None]  # along which the operands are split
     offsets: tuple[tuple[int, ...], tuple[int, ...]]  # of their parts
     devices: tuple[int, ...]  # of this process's parts
-    dtype: np.dtype[Any]  # of the result
+    dtype: np.dtype[Any]  # of the result, unless it is quantized
     shape: tuple[int, ...]  # of the result
-    rows: tuple[int, ...]  # offsets of the rows that each device owns, for ``k``
+    product_at: tuple[int, ...]  # offsets of the parts of the product
+    made_at: tuple[int, ...]  # offsets of the parts of the result: fewer columns with a GLU
     first: int  # the index of this process's first part
+    staged: bool  # whether there are arrays of the result's parts, or options for them
 
 
 _plans: dict[Any, _Plan] = {}  # for operands that are sharded over devices of this process
 _MAX_PLANS = 1024
 
 
-def _key(a: ShardedArray, b: ShardedArray, split: Any, e: _Epilogue) -> Any:
+def _key(call: Arguments, split: Any) -> Any:
     """The cache key: everything that a plan and its checks depend on; None if values must be checked too."""
+    a, b, out, dtype, alpha, col_scale, bias, *_ = call
+    if out is not None or call.staged:
+        return None
     try:
-        col_scale, bias = (None if x is None else (type(x), x.shape, x.dtype) for x in (e.col_scale, e.bias))
-        key = a.key, b.key, split, e.dtype, col_scale, bias
+        vectors = tuple([None if x is None else (type(x), x.shape, x.dtype) for x in (col_scale, bias)])
+        key = a.key, b.key, split, dtype, vectors
         hash(key)
     except (AttributeError, TypeError):  # invalid arguments, which the checks report
         return None
-    if e.staged:
-        return None
-    known = type(e.alpha) is float and abs(e.alpha) < F32.maximum
+    known = type(alpha) is float and abs(alpha) < F32.maximum
     return key if known and a.comm is None and b.comm is None else None
 
 
-def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm: Any, timeout: Any) -> _Plan:
+def _planned(call: Arguments, split: Any, devices: Any, comm: Any, timeout: Any) -> _Plan:
     """Check a call, and plan how operands are split."""
-    faults = OperandChecks(_FUNCTION)
+    faults = ProductChecks(_FUNCTION)
+    a, b = call.a, call.b
     if not isinstance(split, str) or split not in _CUTS:
         faults.add(ValueError, "option", "split must be m, n, k or batch", shown(split))
         split = ""
     faults.seconds(timeout)
     if comm is not None:
         faults.value_or(config.find("mpi_gpu"), False)  # an invalid value is an error on all ranks
-    dtype = _check_operands(faults, a, b, split, epilogue)
+    dtype, step = _check_operands(faults, call, split)
     known = next((x for x in (a, b) if isinstance(x, ShardedArray)), None)
     numbers = _common_devices(faults, a, b, known, devices)
     faults.raise_all()
@@ -301,49 +314,73 @@ def _planned(a: Any, b: Any, split: Any, devices: Any, epilogue: _Epilogue, comm
             sizes = [high - low for low, high in pairwise(known.offsets)]
             found.append(given_offsets(faults, sizes, count, x, axis, x.shape[axis]))
         else:
-            step = max(block_step(x, axis), 2 if split == "n" and epilogue.glu is not None else 1)
+            least = max(block_step(x, axis), step if split == "n" else 1)
             if split == "k":
-                step = max(block_step(y, along) for y, along in zip((a, b), axes, strict=True) if along)
-            found.append(even_offsets(x.shape[axis], count, step))
+                least = max(block_step(y, along) for y, along in zip((a, b), axes, strict=True) if along)
+            found.append(even_offsets(x.shape[axis], count, least))
     if split in ("k", "batch") and None not in axes and found[0] != found[1] and not faults.found:
         required = "a and b must be split at the same offsets"
         advice = "pass sizes= to hipgemm.shard"
         faults.add(ValueError, "offsets", required, f"{found[0]} and {found[1]}", advice)
-    shape: tuple[int, ...] = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    if epilogue.glu is not None:
-        shape = (*shape[:-1], shape[-1] // 2)
-        if split == "n" and any(offset % 2 for offset in found[1]):
-            required = "each part of b must have an even number of columns with glu"
-            faults.add(ValueError, "offsets", required, found[1])
-    made_at = _result_offsets(split, (found[0], found[1]), epilogue)
+    full: tuple[int, ...] = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    columns = full[-1] // (1 if call.glu is None else 2)
+    if split == "n" and any(at % step and at != full[-1] for at in found[1]):
+        required = "each part of b must have an even number of columns with glu"
+        if step > 2:
+            required = f"each part of b but the last must have a multiple of {step} columns for blocks of 32"
+        faults.add(ValueError, "offsets", required, found[1])
+    made_at = product_at = found[split == "n"]
     if split == "k":
-        made_at = even_offsets(
-            a.shape[-2], count, block_step(a.parts[0] if isinstance(a, ShardedArray) else a, -2)
-        )
-    _check_residual(faults, epilogue.residual, shape, _CUTS[split], made_at, numbers, comm)
+        one: Any = a.parts[0] if isinstance(a, ShardedArray) else a
+        made_at = product_at = even_offsets(a.shape[-2], count, block_step(one, -2))
+    elif split == "n" and call.glu is not None:
+        made_at = tuple(at // 2 for at in product_at)
+    where = _CUTS[split], numbers, comm
+    for name, x in (("residual", call.residual), ("out", call.out)):
+        _check_array(faults, name, x, (*full[:-1], columns), made_at, *where)
+    _check_array(faults, "aux", call.aux, full, product_at, *where)
+    _check_apart(faults, call)
     faults.raise_all()
-    one: Any = a.parts[0] if isinstance(a, ShardedArray) else a
-    first, rows = (
+    return _Plan(
+        split,
+        axes,
+        (found[0], found[1]),
+        numbers,
+        dtype,
+        (*full[:-1], columns),
+        product_at,
+        made_at,
         0 if comm is None else comm.Get_rank(),
-        even_offsets(a.shape[-2], count, block_step(one, -2)),
+        call.staged or isinstance(call.out, ShardedArray),
     )
-    return _Plan(split, axes, (found[0], found[1]), numbers, dtype, shape, rows, first)
 
 
-def _words(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> str:
+def _words(call: Arguments, plan: _Plan) -> str:
     """A description of the call, which must be equal on all ranks."""
+    a, b = call.a, call.b
     kinds = " and ".join(("sharded " if isinstance(x, ShardedArray) else "") + named(x) for x in (a, b))
-    vectors = {"col_scale": epilogue.col_scale, "bias": epilogue.bias}
+    vectors = {"col_scale": call.col_scale, "bias": call.bias}
     types = (f"{name} {'none' if x is None else x.dtype}" for name, x in vectors.items())
-    options = f"split={plan.split}, to {plan.dtype}, alpha={epilogue.alpha}, {', '.join(types)}"
-    if epilogue.staged:
-        added = "a residual" if epilogue.residual is not None else "no residual"
-        options += f", activation={epilogue.activation}, glu={epilogue.glu}, {added}"
+    options = f"split={plan.split}, to {plan.dtype}, alpha={call.alpha}, {', '.join(types)}"
+    if plan.staged or call.out is not None:
+        arrays = {name: getattr(call, name) for name in ("out", "residual", "aux", "out_amax")}
+        options += "".join(
+            f", {name} {'none' if x is None else type(x).__name__}" for name, x in arrays.items()
+        )
+        names = "accumulate", "activation", "glu", "out_format", "out_scaling"
+        options += "".join(f", {name}={getattr(call, name)}" for name in names)
     return f"{kinds}, {options}, split at {plan.offsets}"
 
 
-def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilogue) -> np.dtype[Any]:
-    """Check operands like `matmul`, and the epilogue; return the result's type."""
+def _check_operands(faults: ProductChecks, call: Arguments, split: Any) -> tuple[np.dtype[Any], int]:
+    """Check operands as `matmul` does, and what follows.
+
+    Returns
+    -------
+    dtype, step
+        The result's type; and of how many columns parts of B must be multiples.
+    """
+    a, b = call.a, call.b
     parts = [x.parts[0] if isinstance(x, ShardedArray) else x for x in (a, b)]
     operands: list[Operand | None] = []
     for name, x, part, k_axis in (("a", a, parts[0], -1), ("b", b, parts[1], -2)):
@@ -364,67 +401,88 @@ def _check_operands(faults: OperandChecks, a: Any, b: Any, split: Any, e: _Epilo
         _check_shapes(faults, a.shape, b.shape, split)
         if operands[0] and operands[1]:
             faults.pair(parts[0], parts[1], operands[0], operands[1])
-    dtype = None if e.dtype is None else faults.dtype("dtype", e.dtype, OUTPUTS)
-    faults.alpha(e.alpha)
-    faults.vector("col_scale", e.col_scale, (F32,), columns)
-    faults.vector("bias", e.bias, OUTPUTS, columns)
-    if e.activation is not None:
-        faults.option("activation", e.activation, activations(e.glu))
-    if e.glu is not None:
-        faults.option("glu", e.glu, GLUS)
-        if columns is not None and columns % 2:
-            faults.add(ValueError, "shape", "N must be even with glu", columns)
-    if split == "n" and isinstance(e.glu, str) and e.glu == "halves":
+    out = call.out.parts[0] if isinstance(call.out, ShardedArray) else call.out
+    target = faults.matrix("out", out, OUTPUTS) if isinstance(out, (np.ndarray, DeviceArray)) else None
+    form = faults.out_format(call.dtype, target, operands[0] if operands else None) or BF16
+    faults.alpha(call.alpha)
+    faults.vector("col_scale", call.col_scale, (F32,), columns)
+    faults.vector("bias", call.bias, OUTPUTS, columns)
+    faults.accumulation(call.accumulate, call.out)
+    quantized = faults.stage_options(call, None)
+    if call.glu is not None and columns is not None and columns % 2:
+        faults.add(ValueError, "shape", "N must be even with glu", columns)
+    if split == "n" and isinstance(call.glu, str) and call.glu == "halves":
         required = "glu must be interleaved for split=n, whose parts hold gates with their ups"
         faults.add(UnsupportedError, "stages", required, "halves")
-    for name, x in (("alpha", e.alpha), ("col_scale", e.col_scale), ("bias", e.bias)):
+    for name, x in (("alpha", call.alpha), ("col_scale", call.col_scale), ("bias", call.bias)):
         if isinstance(x, DeviceArray):
             required = f"{name} must be on the host"
             faults.add(TypeError, "residency", required, f"an array on device {x.device}")
-    return (dtype or (F16 if getattr(parts[0], "dtype", None) == F16.dtype else BF16)).dtype
+    step = (1 if call.glu is None else 2) * (quantized.block or 1 if quantized else 1)
+    return form.dtype, step
 
 
-def _result_offsets(split: str, offsets: tuple[tuple[int, ...], ...], e: _Epilogue) -> tuple[int, ...]:
-    """The offsets of the parts of a result, if it is split as an operand is."""
-    found = offsets[split == "n"]
-    return tuple(x // 2 for x in found) if split == "n" and e.glu is not None else found
-
-
-def _check_residual(
-    faults: OperandChecks,
+def _check_array(
+    faults: ProductChecks,
+    name: str,
     x: Any,
     shape: tuple[int, ...],
-    axis: int,
     offsets: tuple[int, ...],
+    axis: int,
     devices: tuple[int, ...],
     comm: Any,
 ) -> None:
-    """Check what is added to the result: on the host, or sharded as the result is."""
-    if x is None:
-        return
+    """Check an array of the result's shape or the product's: on the host, or sharded as that is."""
     if isinstance(x, ShardedArray):
-        if not faults.in_memory("residual", x):
+        if not faults.in_memory(name, x):
             return
         if isinstance(x.parts[0], ScaledArray):
-            faults.wrong_type("residual", "not quantized", x)
+            faults.wrong_type(name, "not quantized", x)
             return
-        faults.matrix("residual", x.parts[0], OUTPUTS)
+        if name != "out":
+            faults.matrix(name, x.parts[0], OUTPUTS)
         parts: Any = x.parts
         if any(part.strides != contiguous_strides(part.shape, part.dtype.itemsize) for part in parts):
-            faults.add(ValueError, "stride", "parts of residual must be contiguous", repr(x))
+            faults.add(ValueError, "stride", f"parts of {name} must be contiguous", repr(x))
         if (x.axis, x.offsets, x.devices, x.comm) != (axis, offsets, devices, comm):
-            required = f"residual must be sharded as the result, at {offsets} of axis {axis}"
+            what = "product" if name == "aux" else "result"
+            required = f"{name} must be sharded as the {what}, at {offsets} of axis {axis}"
             faults.add(ValueError, "offsets", required, repr(x))
     elif isinstance(x, np.ndarray):
-        faults.matrix("residual", x, OUTPUTS)
-    else:
-        faults.wrong_type("residual", "a ShardedArray or numpy.ndarray", x, array_hint(x))
+        if name != "out":
+            faults.matrix(name, x, OUTPUTS)
+        if name != "residual":
+            faults.writeable(x, name)
+    elif x is not None:
+        faults.wrong_type(name, "a ShardedArray or numpy.ndarray", x, array_hint(x))
+    if isinstance(x, (ShardedArray, np.ndarray)) and x.shape != shape:
+        faults.add(ValueError, "shape", f"{name}.shape must be {shape}", x.shape)
+
+
+def _check_apart(faults: ProductChecks, call: Arguments) -> None:
+    """Check that what is written shares no memory with another array, but `out` with `residual`."""
+    if faults.found:
         return
-    if x.shape != shape:
-        faults.add(ValueError, "shape", f"residual.shape must be {shape}", x.shape)
+
+    def memory(x: Any) -> list[Operand]:
+        if isinstance(x, ShardedArray):
+            return [y for part in x.parts for y in memory(part)]
+        if isinstance(x, ScaledArray):
+            return [bytes_of(x.data), bytes_of(x.scale)]
+        return [operand_of(x, format_of(x.dtype) or BF16)] if is_array(x) else []
+
+    inputs = {name: getattr(call, name) for name in ("a", "b", "col_scale", "bias", "residual")}
+    for name, others in (("out", inputs), ("aux", inputs | {"out": call.out})):
+        written = getattr(call, name)
+        for other, x in others.items() if written is not None else ():
+            if not (name == "out" and other == "residual" and x is written):
+                pairs = product(memory(written), memory(x))
+                if any(one.device == two.device and overlap(one, two) for one, two in pairs):
+                    required = f"{name} must not overlap {other}"
+                    faults.add(ValueError, "overlap", required, "arrays that share memory")
 
 
-def _check_shapes(faults: OperandChecks, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
+def _check_shapes(faults: ProductChecks, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
     """Check that the shapes match, and are valid for the split."""
     faults.contraction(a, b)
     if split != "batch":
@@ -439,7 +497,7 @@ def _check_shapes(faults: OperandChecks, a: tuple[int, ...], b: tuple[int, ...],
 
 
 def _common_devices(
-    faults: OperandChecks, a: Any, b: Any, known: ShardedArray | None, devices: Any
+    faults: ProductChecks, a: Any, b: Any, known: ShardedArray | None, devices: Any
 ) -> tuple[int, ...]:
     """The devices of a product, which must be the same for all arguments."""
     if known is None:
@@ -469,51 +527,92 @@ def _axis_name(axis: int | None) -> str:
 # ---- products --------------------------------------------------------------------------------------
 
 
-def _multiply(x: Part, y: Part, out: DeviceArray | None, e: _Epilogue) -> DeviceArray:
-    """Call `matmul` for parts, quantized or not."""
-    multiply: Callable[..., DeviceArray] = matmul
-    stages = {"residual": e.residual, "activation": e.activation, "glu": e.glu} if e.staged else {}
+def _multiply(x: Part, y: Part, out: DeviceArray | None, call: Arguments) -> Any:
+    """Multiply two parts as `matmul` does; the rest as in `call`."""
+    stages = call.stages if any(z is not None for z in call.stages) else None
     with error_context(_FUNCTION):
-        return multiply(x, y, out, dtype=e.dtype, alpha=e.alpha, col_scale=e.col_scale, bias=e.bias, **stages)
+        return run(MATMUL, x, y, out, *call[3:7], accumulate=call.accumulate, stages=stages)
 
 
-def _multiply_parts(
-    a: ShardedArray, b: ShardedArray, plan: _Plan, epilogue: _Epilogue, comm: Any, timeout: float
-) -> ShardedArray:
+def _placed(call: Arguments, plan: _Plan, comm: Any, timeout: float) -> Arguments:
+    """The call with all arrays on their devices; those of the result sharded as it is."""
+    where = plan.devices, comm, timeout
+    first, second = (
+        x if isinstance(x, ShardedArray) else split_array(x, axis, offsets, *where)
+        for x, axis, offsets in zip((call.a, call.b), plan.axes, plan.offsets, strict=True)
+    )
+    call = call._replace(a=first, b=second)
+    if isinstance(call.out, np.ndarray) and not call.accumulate:
+        call = call._replace(out=None, dtype=plan.dtype)  # nothing is read from it
+    axis = _CUTS[plan.split]
+
+    def part(x: npt.NDArray[Any], at: Sequence[int], i: int, filled: bool) -> DeviceArray:
+        own = sliced(x, axis, at[plan.first + i], at[plan.first + i + 1])
+        if filled:
+            return asarray(np.ascontiguousarray(own), device=plan.devices[i])
+        return new(own.shape, x.dtype, plan.devices[i], 0)
+
+    for name, at in (("out", plan.made_at), ("residual", plan.made_at), ("aux", plan.product_at)):
+        x = getattr(call, name)
+        if isinstance(x, np.ndarray):
+            parts = on_each(plan.devices, partial(part, x, at, filled=name != "aux"))
+            call = call._replace(**{name: ShardedArray(parts, x.shape, axis, at, *where[1:])})
+    return call
+
+
+def _part(call: Arguments, plan: _Plan, i: int, states: dict[int, AmaxState]) -> Arguments:
+    """What follows the product of part i of this process."""
+    if plan.split == "n":
+        at = plan.first + i
+        call = _of_columns(call, plan.product_at[at], plan.product_at[at + 1])
+    if not plan.staged and call.out is None:
+        return call
+    out, residual, aux = (None if x is None else x.parts[i] for x in (call.out, call.residual, call.aux))
+    state = None if call.out_amax is None else states[call.a.devices[i]]
+    return call._replace(out=out, residual=residual, aux=aux, out_amax=state)
+
+
+@contextmanager
+def _states(call: Arguments, devices: Sequence[int]) -> Iterator[dict[int, AmaxState]]:
+    """The state of `out_amax` on each device; it gets the amax of all of them."""
+    state: AmaxState | None = call.out_amax
+    if state is None:
+        yield {}
+        return
+    states = {device: state.copy_on(device) for device in {*devices} - {state.device}}
+    yield {state.device: state, **states}
+    for copy in states.values():
+        state.merge(copy.next)
+
+
+def _sharded(parts: Sequence[Part], call: Arguments, plan: _Plan, comm: Any, timeout: float) -> ShardedArray:
+    """The result, of these parts."""
+    shares_scales = call.out_format is not None
+    where = _CUTS[plan.split], plan.made_at, comm, timeout, plan.devices
+    return ShardedArray(parts, plan.shape, *where, shares_scales)
+
+
+def _multiply_parts(call: Arguments, plan: _Plan, comm: Any, timeout: float) -> ShardedArray:
     """Multiply the parts; for ``k`` between devices of one process also add the ranges of K."""
     if plan.split == "k":
-        ranges = _ranges(a, b, epilogue)
-        return _reduce(_exchange_devices(a, b, plan.rows, ranges), plan, ranges, comm, timeout)
-    parts, offsets = [], plan.offsets[plan.split == "n"]
-    made_at = _result_offsets(plan.split, plan.offsets, epilogue)
-    for i, x in enumerate(a.parts):
-        at = plan.first + i
-        part = epilogue.of(offsets[at], offsets[at + 1]) if plan.split == "n" else epilogue
-        part = _own_residual(part, made_at, plan.first, i, _CUTS[plan.split], device_of(x))
-        parts.append(_multiply(x, b.parts[i], None, part))
-    return ShardedArray(parts, plan.shape, _CUTS[plan.split], made_at, comm, timeout, plan.devices)
-
-
-def _own_residual(
-    e: _Epilogue, offsets: Sequence[int], first: int, i: int, axis: int, device: int
-) -> _Epilogue:
-    """The epilogue of part i of this process, with its own part of what is added."""
-    if e.residual is None:
-        return e
-    if isinstance(e.residual, ShardedArray):
-        return e._replace(residual=e.residual.parts[i])
-    own = sliced(e.residual, axis, offsets[first + i], offsets[first + i + 1])
-    return e._replace(residual=asarray(np.ascontiguousarray(own), device=device))
+        ranges = _ranges(call)
+        return _reduce(_exchange_devices(ranges, plan.made_at), plan, ranges, comm, timeout)
+    parts = []
+    with _states(call, plan.devices) as states:
+        for i, (x, y) in enumerate(zip(call.a.parts, call.b.parts, strict=True)):
+            part = _part(call, plan, i, states)
+            parts.append(_multiply(x, y, part.out, part))
+    return _sharded(parts, call, plan, comm, timeout)
 
 
 def _resident(*operands: Any) -> bool:
     return any(isinstance(x.data if isinstance(x, ScaledArray) else x, DeviceArray) for x in operands)
 
 
-def _multiply_chunks(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.NDArray[Any]:
+def _multiply_chunks(call: Arguments, plan: _Plan) -> npt.NDArray[Any]:
     """Multiply host operands in chunks; upload, product and download of different chunks overlap."""
-    axis, devices, axes = _CUTS[plan.split], plan.devices, plan.axes
-    out = np.empty(plan.shape, plan.dtype)
+    a, b, axis, devices, axes = call.a, call.b, _CUTS[plan.split], plan.devices, plan.axes
+    out: npt.NDArray[Any] = np.empty(plan.shape, plan.dtype) if call.out is None else call.out
     least = max(block_step(x, along) for x, along in zip((a, b), axes, strict=True) if along)
     offsets = even_offsets(out.shape[axis], len(devices), least)
 
@@ -535,7 +634,7 @@ def _multiply_chunks(a: Any, b: Any, plan: _Plan, epilogue: _Epilogue) -> npt.ND
                     full if along is None else asarray(cut(x, along, low, high), device=device, stream=copies)
                     for x, along, full in zip((a, b), axes, whole, strict=True)
                 )
-                part = epilogue.of(low, high) if plan.split == "n" else epilogue
+                part = _of_columns(call, low, high) if plan.split == "n" else call
                 made.append((_multiply(x, y, None, part), sliced(out, axis, low, high)))
                 if len(made) > 1:
                     product, target = made.pop(0)
@@ -551,9 +650,9 @@ def _exchange_ranks(
     sent: DeviceArray, received: DeviceArray, plan: _Plan, ranges: _Ranges, comm: Any, timeout: float
 ) -> ShardedArray:
     """Send each rank this rank's sums of its rows, and add the sums of all ranks for our rows."""
-    unit = math.prod(plan.shape) // max(plan.shape[-2], 1)  # floats per row
+    unit = sent.shape[-1]  # floats per row
     with _hip.on_device(sent.device):
-        _mpi.Ranks(_FUNCTION, comm, timeout).exchange_rows(sent, received, plan.rows, unit)
+        _mpi.Ranks(_FUNCTION, comm, timeout).exchange_rows(sent, received, plan.made_at, unit)
     return _reduce([received], plan, ranges, comm, timeout)
 
 
@@ -561,96 +660,100 @@ def _reduce(
     planes: list[DeviceArray], plan: _Plan, ranges: _Ranges, comm: Any, timeout: float
 ) -> ShardedArray:
     """Add the ranges of K on each device."""
-    parts = []
-    for i, each in enumerate(planes):
-        with _hip.on_device(each.device):
-            scales = None if ranges.scales is None else ranges.scales[i]
-            after = _own_residual(ranges.after, plan.rows, plan.first, i, -2, each.device)
-            parts.append(_add_planes(each, plan.dtype, after, scales, plan.rows[plan.first + i]))
-    return ShardedArray(parts, plan.shape, -2, plan.rows, comm, timeout, plan.devices)
+    parts, call = [], ranges.after
+    with _states(call, plan.devices) as states:
+        for i, each in enumerate(planes):
+            with _hip.on_device(each.device):
+                scales = None if ranges.scales is None else ranges.scales[i]
+                part = _part(call, plan, i, states)
+                parts.append(_add_planes(each, plan.dtype, part, scales, plan.made_at[plan.first + i]))
+    return _sharded(parts, call, plan, comm, timeout)
 
 
 def _add_planes(
     planes: DeviceArray,
     dtype: np.dtype[Any],
-    e: _Epilogue,
+    call: Arguments,
     scales: tuple[DeviceArray, DeviceArray] | None,
     first_row: int,
-) -> DeviceArray:
-    """Add the ranges of K, the first axis, in a fixed order, and apply the epilogue."""
-    device, (ranges, *shape) = planes.device, planes.shape
-    out = new((*shape[:-1], shape[-1] // (1 if e.glu is None else 2)), dtype, device, 0)
-    if out.size == 0:
-        return out
-    vectors = [None if v is None else upload_async(np.asarray(v), device, 0) for v in (e.col_scale, e.bias)]
+) -> Part:
+    """Add the ranges of K, the first axis, in a fixed order, and do what follows."""
+    device, (ranges, *lead, columns) = planes.device, planes.shape
+    shape = (*lead, columns // (1 if call.glu is None else 2))
+    vectors = [
+        None if v is None else upload_async(np.asarray(v), device, 0) for v in (call.col_scale, call.bias)
+    ]
     col_scale, bias = (0 if v is None else v.ptr for v in vectors)
-    bias_type = F32.dtype if vectors[1] is None else vectors[1].dtype
-    a_scale, b_scale, per_row = 0, 0, (False, False)
+    a_scale, b_scale, steps = 0, 0, (0, 0)
     if scales is not None:
         for scale in scales:
             scale._block.begin_read(0)
-        per_row = scales[0].size > 1, scales[1].size > 1
-        a_scale, b_scale = scales[0].ptr + first_row * per_row[0] * F32.itemsize, scales[1].ptr
+        steps = int(scales[0].size > 1), int(scales[1].size > 1)
+        a_scale, b_scale = scales[0].ptr + first_row * steps[0] * F32.itemsize, scales[1].ptr
+    types = tuple(
+        [None if x is None else known_format(x.dtype) for x in (vectors[1], call.aux, call.residual)]
+    )
+    options = call.activation, call.glu, call.out_format, call.out_scaling, bool(call.accumulate)
     with error_context(_FUNCTION):
-        residual = 0 if e.residual is None else e.residual.ptr
-        if residual:
-            e.residual._block.begin_read(0)
-        after = e.activation, e.glu, None if e.residual is None else e.residual.dtype
-        sums = _reduction(device, ranges, math.prod(shape[:-1]), shape[-1], dtype, bias_type, per_row, after)
-    sums.launch(0, (planes.ptr, out.ptr, a_scale, b_scale, col_scale, bias, nearest_float(e.alpha), residual))
-    return out
+        problem = _problem(device, math.prod(lead), columns, known_format(dtype), types, options)
+        sums = _reduction(problem, ranges, steps)
+    made: Part
+    if problem.out_format.scale_dtype is not None:
+        layout = result_layout(problem.out_format, shape)
+        made, (out, out_scale, own_amax) = layout.allocate(device, 0)
+    else:
+        made = new(shape, dtype, device, 0) if call.out is None else call.out
+        made._block.begin_write(0)
+        out, out_scale, own_amax = made.ptr, 0, 0
+    if sums is None:
+        return made
+    ends: tuple[int, ...] = ()
+    if problem.stages is not None:
+        ends = stage_addresses(call.aux, call.residual, call.out_amax, out_scale, own_amax, 0)
+    alpha = nearest_float(call.alpha)
+    sums.launch(0, (planes.ptr, out, 0, col_scale, bias, a_scale, b_scale, alpha, *ends, 0))
+    if call.out_amax is not None:
+        call.out_amax._update(own_amax, 0)
+    return made
 
 
 @lru_cache(maxsize=256)
-def _reduction(
+def _problem(
     device: int,
-    ranges: int,
     rows: int,
     columns: int,
-    dtype: np.dtype[Any],
-    bias: np.dtype[Any],
-    per_row: tuple[bool, bool],  # whether a and b have a scale per row, and per column
-    after: tuple[str | None, str | None, np.dtype[Any] | None],  # activation, glu, residual's type
-) -> BoundLaunch:
-    plane = 4 * rows * columns
-    activation, glu, residual = after
-    ldc = columns // 2 if glu else columns
-    unused: dict[str, Any] = {
-        **NO_SCALES,
-        **NO_STAGES,
-        "alpha_ptr": 0,
-        "row_end": 0,
-        "c_outer": 0,
-        "c_inner": 0,
-    }
-    if any(after):
-        unused |= {"staged": 1, "ldresidual": ldc, "activation": activation or 0, "glu": glu or 0}
-        unused |= {"residual_type": 0 if residual is None else known_format(residual)}
-    del unused["residual"]
-    steps = {"a_scale_step": int(per_row[0]), "b_scale_step": int(per_row[1])}
-    found = bind_tiles(
-        device,
-        "split_reduce",
-        rows,
-        columns,
-        ("src", "dst", "a_scale", "b_scale", "col_scale", "bias", "alpha", "residual"),
-        **{**unused, **steps},
-        src_ld=columns,
-        split_stride=plane,
-        src_batch=plane,
-        ldc=ldc,
-        m=rows,
-        n=columns,
-        batch_inner=1,
-        splits=ranges,
-        out_type=known_format(dtype),
-        bias_type=known_format(bias),
-    )
-    assert found is not None
-    return found
+    out_format: Format,
+    types: tuple[Format | None, Format | None, Format | None],  # of bias, aux and residual
+    options: tuple[str | None, str | None, str | None, str | None, bool],
+) -> Problem:
+    """A product whose sums are known, of which only what follows is left."""
+    activation, glu, quantized, scaling, accumulate = options
+
+    def contiguous(form: Format, *shape: int) -> Operand:
+        return Operand(shape, contiguous_strides(shape, form.itemsize), form, 0, device)
+
+    bias, of_aux, of_residual = types
+    made = rows, columns // (1 if glu is None else 2)
+    aux = None if of_aux is None else contiguous(of_aux, rows, columns)
+    residual = None if of_residual is None else contiguous(of_residual, *made)
+    stages = None
+    if any(x is not None for x in (activation, glu, quantized, aux, residual)):
+        form = None if quantized is None else QUANTIZED[quantized]
+        stages = Stages(activation, glu, aux, residual, form, scale_rule(form, scaling))
+        out_format = form or out_format
+    a, b = (contiguous(F32, n, 0) for n in (rows, columns))
+    out = contiguous(out_format, *made)
+    problem = Problem(MATMUL, rows, columns, 0, a, b, out, out_format, bias=bias)
+    return replace(problem, accumulate=accumulate, stages=stages)
 
 
-_SUMS = _Epilogue(F32.dtype, 1.0, None, None)  # of a range of K
+@lru_cache(maxsize=256)
+def _reduction(problem: Problem, ranges: int, steps: tuple[int, int]) -> BoundLaunch | None:
+    assert problem.device is not None
+    return reduction(problem, ranges, problem.device, steps)
+
+
+_SUMS = Arguments(None, None, dtype=F32.dtype)  # of a range of K
 
 
 def _reshaped(x: DeviceArray, shape: tuple[int, ...], offset: int = 0) -> DeviceArray:
@@ -666,16 +769,16 @@ def _rows(x: Part, low: int, high: int) -> Part:
 
 
 class _Ranges(NamedTuple):
-    """The products of the ranges of K: operands and epilogue of each, and of their sum."""
+    """The products of the ranges of K: operands, what follows each, and what follows their sum."""
 
     a: Sequence[Part]
     b: Sequence[Part]
-    each: _Epilogue
-    after: _Epilogue
+    each: Arguments
+    after: Arguments  # the call
     scales: Sequence[tuple[DeviceArray, DeviceArray]] | None  # of a and b, applied to the sum; by part
 
 
-def _ranges(a: ShardedArray, b: ShardedArray, e: _Epilogue) -> _Ranges:
+def _ranges(call: Arguments) -> _Ranges:
     """Plan the ranges of K.
 
     With fp8 scales the sums of a range may leave float32's range although the result is in it. So scales that
@@ -683,17 +786,19 @@ def _ranges(a: ShardedArray, b: ShardedArray, e: _Epilogue) -> _Ranges:
     Where these are not known, each range is multiplied by the powers of two in alpha and col_scale, which is
     exact.
     """
+    a, b = call.a, call.b
     if any(not isinstance(x, ScaledArray) or x.in_blocks for x in (a.parts[0], b.parts[0])):
-        return _Ranges(a.parts, b.parts, _SUMS, e, None)
+        return _Ranges(a.parts, b.parts, _SUMS, call, None)
     _check_spread(a, b)
     one, other = _without_common_scales(a), _without_common_scales(b)
     if one is not None and other is not None:
         (x_parts, x_scales), (y_parts, y_scales) = one, other
-        return _Ranges(x_parts, y_parts, _SUMS, e, list(zip(x_scales, y_scales, strict=True)))
-    alpha, power = _significand(np.float32(nearest_float(e.alpha)))
-    vectors = (None, None) if e.col_scale is None else _significand(e.col_scale)
+        return _Ranges(x_parts, y_parts, _SUMS, call, list(zip(x_scales, y_scales, strict=True)))
+    alpha, power = _significand(np.float32(nearest_float(call.alpha)))
+    vectors = (None, None) if call.col_scale is None else _significand(call.col_scale)
     each = _SUMS._replace(alpha=float(power), col_scale=vectors[1])
-    return _Ranges(a.parts, b.parts, each, e._replace(alpha=float(alpha), col_scale=vectors[0]), None)
+    after = call._replace(alpha=float(alpha), col_scale=vectors[0])
+    return _Ranges(a.parts, b.parts, each, after, None)
 
 
 def _check_spread(a: ShardedArray, b: ShardedArray) -> None:
@@ -741,10 +846,9 @@ def _significand(x: Any) -> tuple[Any, Any]:
     return half * np.float32(2), np.ldexp(np.float32(1), exponent - 1)
 
 
-def _exchange_devices(
-    a: ShardedArray, b: ShardedArray, rows: Sequence[int], ranges: _Ranges
-) -> list[DeviceArray]:
+def _exchange_devices(ranges: _Ranges, rows: Sequence[int]) -> list[DeviceArray]:
     """For each device, the sums of all ranges for its rows. Everything is queued, without waiting."""
+    a, b = ranges.after.a, ranges.after.b
     count, columns, lead = len(a.parts), b.shape[-1], a.shape[:-2]
     planes = []
     several = set(a.devices) if len(set(a.devices)) > 1 else ()
@@ -798,10 +902,9 @@ def _send(source: DeviceArray, target: DeviceArray) -> None:
     _staging.copy_between_devices(*ends[0], *ends[1], source.nbytes)
 
 
-def _own_sums(
-    ranges: _Ranges, a: ShardedArray, rows: Sequence[int], rank: int
-) -> tuple[DeviceArray, DeviceArray]:
+def _own_sums(ranges: _Ranges, rows: Sequence[int], rank: int) -> tuple[DeviceArray, DeviceArray]:
     """A rank's sums of all rows, for each owner; and the buffer to receive those of its own rows."""
+    a = ranges.after.a
     x, y, device, lead = ranges.a[0], ranges.b[0], a.devices[0], a.shape[:-2]
     columns = y.shape[-1]
     unit = math.prod(lead) * columns

@@ -7,13 +7,13 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import requirement
+from ..formats.arrays import memory_as_array
 from ..formats.elements import (
     BLOCK_FORMATS,
     BLOCK_SIDE,
@@ -209,13 +209,9 @@ def ask_shapes(
 
 def _apart(i: int, form: Format, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Make an array without memory, at addresses of no other: outputs must not overlap."""
-    interface = {
-        "data": ((i + 1) << 50, False),
-        "shape": shape,
-        "typestr": f"<u{form.itemsize}",
-        "version": 3,
-    }
-    return np.asarray(SimpleNamespace(__array_interface__=interface)).view(form.dtype)
+    strides = contiguous_strides(shape, form.itemsize)
+    made: npt.NDArray[Any] = memory_as_array((i + 1) << 50, shape, strides, f"<u{form.itemsize}")
+    return made.view(form.dtype)
 
 
 class _UntouchedState(AmaxState):

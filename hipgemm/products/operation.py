@@ -56,6 +56,11 @@ class Arguments(NamedTuple):
         """What follows the bias, but for `accumulate`."""
         return self[10:]
 
+    @property
+    def staged(self) -> bool:
+        """Whether anything follows the bias."""
+        return self.accumulate is not False or any(x is not None for x in self[10:])
+
     @classmethod
     def named(cls, op: Operation, given: Mapping[str, Any]) -> Arguments:
         """The arguments of a call, by their names in the public function."""

@@ -38,6 +38,7 @@ from ..kernels.scale_layout import (
     group_scale_step,
     scale_order,
 )
+from ..quantize.amax import AmaxState
 from ..quantize.plan import MxArray
 from ..runtime import device_errors, hip
 from ..runtime.tally import Call
@@ -154,8 +155,7 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
         "quantizes": p.given is not None and p.op.ragged == "k" and p.given[0].format != p.a.format,
     }
     if p.stages is not None and p.stages.quantized:
-        form = p.stages.quantized
-        known["result"] = MxArray.in_rows(form, shape) if form.block else Fp8Result(form, shape)
+        known["result"] = result_layout(p.stages.quantized, shape)
     known["staged"] = p.stages is not None
     if 0 in shape:
         return Plan(**known)
@@ -325,6 +325,35 @@ class Fp8Result:
         return made, (block.ptr, scale, amax)
 
 
+def result_layout(form: Format, shape: Axes) -> MxArray | Fp8Result:
+    """The layout of a quantized result."""
+    return MxArray.in_rows(form, shape) if form.block else Fp8Result(form, shape)
+
+
+def stage_addresses(
+    aux: DeviceArray | None,
+    residual: DeviceArray | None,
+    state: AmaxState | None,
+    scale: int,
+    amax: int,
+    stream: int,
+) -> tuple[int, ...]:
+    """The addresses for STAGE_POINTERS; `scale` and `amax` are those of a quantized result."""
+    if aux is not None:
+        aux._block.begin_write(stream)
+    if residual is not None:
+        residual._block.begin_read(stream)
+    if state is not None:
+        state.current._block.begin_read(stream)
+    return (
+        0 if aux is None else aux.ptr,
+        0 if residual is None else residual.ptr,
+        scale,
+        0 if state is None else state.current.ptr,
+        0 if state is None else amax,
+    )
+
+
 def _stage_values(p: Problem, batch: Batch) -> tuple[Values, tuple[Axes, ...]]:
     """The arguments of the stages, and the batch strides of aux, residual and the result's scales."""
     lead = (0,) * len(p.batch)
@@ -444,28 +473,37 @@ def _in_two_steps(
     matrix = 4 * p.m * ld
     part = matrix * batch.count
     sums: Values = {"ldc": ld, "c_outer": batch.inner * matrix, "c_inner": matrix, "split_stride": part}
+    layout = {"src_ld": ld, "split_stride": part, "src_batch": matrix}
+    fixed = {**layout, **(steps if scaled else {}), **result, **stages}
+    return sums, {"reduce": _reduction(p, batch, splits, device, scaled, fixed), "workspace": part * splits}
+
+
+def _reduction(
+    p: Problem, batch: Batch, splits: int, device: int, scaled: bool, fixed: Values
+) -> BoundLaunch | None:
+    """Bind a launch that adds parts of K and does what follows; `scaled`: it takes scales."""
     own = (*SCALES, "alpha") if scaled else ("alpha",)
-    reduce = bind_tiles(
+    given = {"m": p.m, "n": p.n, "batch_inner": batch.inner, "splits": splits}
+    return bind_tiles(
         device,
         "split_reduce",
         p.m,
         p.n,
         ("src", "dst", *POINTERS[3:], *own, *(STAGE_POINTERS if p.stages else ()), "row_end"),
         matrices=batch.count,
-        **{**NO_SCALES, **(steps if scaled else {})},
-        src_ld=ld,
-        split_stride=part,
-        src_batch=matrix,
-        **result,
-        m=p.m,
-        n=p.n,
-        batch_inner=batch.inner,
-        splits=splits,
-        out_type=p.out_format,
-        bias_type=p.bias or F32,
-        **stages,
+        **{**NO_SCALES, **given, "out_type": p.out_format, "bias_type": p.bias or F32, **fixed},
     )
-    return sums, {"reduce": reduce, "workspace": part * splits}
+
+
+def reduction(p: Problem, splits: int, device: int, scale_steps: tuple[int, int]) -> BoundLaunch | None:
+    """Bind a launch that adds contiguous parts of K, and does what follows a product without a batch."""
+    assert p.out is not None
+    batch, part = Batch(()), 4 * p.m * p.n
+    stages, _ = _stage_values(p, batch)
+    fixed: Values = {"src_ld": p.n, "split_stride": part, "src_batch": part, **stages}
+    fixed |= {"ldc": p.columns, **_levels("c", (0, 0))}
+    fixed |= dict(zip(("a_scale_step", "b_scale_step"), scale_steps, strict=True))
+    return _reduction(p, batch, splits, device, True, fixed)
 
 
 def _plain(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:

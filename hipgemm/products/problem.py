@@ -28,7 +28,7 @@ from ..formats.scaled import ScaledArray
 from ..formats.strides import padded_pitch
 from ..quantize.amax import AmaxState
 from .operation import MATMUL, Arguments, Operation
-from .stages import GLUS, OUT_FORMATS, Stages, activations
+from .stages import GLUS, OUT_FORMATS, Stages, activations, scale_rule
 
 Described = tuple["Problem | None", list[Reason]]
 RECIPES = ("bf16", "mxfp8")  # of grouped_wgrad
@@ -132,7 +132,7 @@ def describe(op: Operation, call: Arguments) -> Described:
     """
     a, b, out = call.a, call.b, call.out
     first, second = op.operands
-    faults = _ProductChecks()
+    faults = ProductChecks()
     operands = [faults.operand(op, i, x, call.offsets) for i, x in enumerate((a, b))]
     out_operand = None if out is None else faults.matrix("out", out, OUTPUTS)
     alpha = faults.alpha(call.alpha)
@@ -208,7 +208,7 @@ class _Extents:
     lead: tuple[int, ...]  # of the result
 
 
-class _ProductChecks(OperandChecks):
+class ProductChecks(OperandChecks):
     """The faults of a product's arguments."""
 
     def operand(self, op: Operation, side: int, x: Any, offsets: Any) -> Operand | None:
@@ -282,28 +282,7 @@ class _ProductChecks(OperandChecks):
     def stages(self, op: Operation, call: Arguments, shapes: _Extents | None, like: Operand | None) -> Stages:
         """Check what follows the bias. `like`: the first operand, on whose device all arrays must be."""
         out = call.out
-        if call.activation is not None:
-            self.option("activation", call.activation, activations(call.glu))
-        if call.glu is not None:
-            self.option("glu", call.glu, GLUS)
-        quantized = (
-            None if call.out_format is None else self.option("out_format", call.out_format, OUT_FORMATS)
-        )
-        rule = "unit"
-        if quantized is not None:
-            for name, x in (("out", out), ("dtype", call.dtype)):
-                if x is not None:
-                    self.add(ValueError, name, f"{name} must be omitted with out_format", shown(x))
-        form = None if quantized is None else QUANTIZED[quantized]
-        if form is None or not form.block:
-            if call.out_scaling is not None:
-                required = "out_scaling must be omitted but for MX formats"
-                self.add(ValueError, "out_scaling", required, shown(call.out_scaling))
-        elif call.out_scaling is None:
-            rule = "unit" if form.bits == 8 else "even"
-        else:
-            rule = self.option("out_scaling", call.out_scaling, SCALE_RULES) or rule
-        self._out_amax(call.out_amax, form, like)
+        form = self.stage_options(call, like)
         shape = None if shapes is None else (*shapes.lead, shapes.m, shapes.n)
         aux = self._stage_array("aux", call.aux, shape, like)
         if shape is not None and isinstance(call.glu, str) and call.glu in GLUS:
@@ -318,7 +297,30 @@ class _ProductChecks(OperandChecks):
             same = residual.address == written.address and residual.strides == written.strides
             if not (same and residual.format == written.format):
                 self.disjoint("out", written, residual=residual)
-        return Stages(call.activation, call.glu, aux, residual, form, rule)
+        return Stages(call.activation, call.glu, aux, residual, form, scale_rule(form, call.out_scaling))
+
+    def stage_options(self, call: Arguments, like: Operand | None) -> Format | None:
+        """Check what follows the bias, but for arrays; return the format of a quantized result."""
+        if call.activation is not None:
+            self.option("activation", call.activation, activations(call.glu))
+        if call.glu is not None:
+            self.option("glu", call.glu, GLUS)
+        quantized = (
+            None if call.out_format is None else self.option("out_format", call.out_format, OUT_FORMATS)
+        )
+        if quantized is not None:
+            for name, x in (("out", call.out), ("dtype", call.dtype)):
+                if x is not None:
+                    self.add(ValueError, name, f"{name} must be omitted with out_format", shown(x))
+        form = None if quantized is None else QUANTIZED[quantized]
+        if form is None or not form.block:
+            if call.out_scaling is not None:
+                required = "out_scaling must be omitted but for MX formats"
+                self.add(ValueError, "out_scaling", required, shown(call.out_scaling))
+        elif call.out_scaling is not None:
+            self.option("out_scaling", call.out_scaling, SCALE_RULES)
+        self._out_amax(call.out_amax, form, like)
+        return form
 
     def _out_amax(self, state: Any, form: Format | None, like: Operand | None) -> None:
         """Check the state by which an fp8 result is scaled."""

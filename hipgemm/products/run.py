@@ -26,7 +26,7 @@ from . import by_group, host
 from .choose import PLAIN, Choice, choices
 from .layout import Copy
 from .operation import Arguments, Operation
-from .plan import OperandPlan, Plan, ScalePlan, build
+from .plan import OperandPlan, Plan, ScalePlan, build, stage_addresses
 from .problem import Problem, describe
 
 Operand = DeviceArray | ScaledArray
@@ -425,6 +425,7 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
     bound, served = plan.launch, plan.served
     result = out
     ends: tuple[int, ...] = ()
+    out_scale = own_amax = 0
     if plan.result is not None:
         result, (data, out_scale, own_amax) = plan.result.allocate(plan.device, stream)
         out = DeviceArray(result.data._block, data, (), (), result.data.dtype)
@@ -440,19 +441,7 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
     state = None
     if stages:
         aux, residual, state = stages
-        if aux is not None:
-            aux._block.begin_write(stream)
-        if residual is not None:
-            residual._block.begin_read(stream)
-        ends = (
-            0 if aux is None else aux.ptr,
-            0 if residual is None else residual.ptr,
-            0 if plan.result is None else out_scale,
-            0 if state is None else state.current.ptr,
-            0 if state is None else own_amax,
-        )
-        if state is not None:
-            state.current._block.begin_read(stream)
+        ends = stage_addresses(aux, residual, state, out_scale, own_amax, stream)
     # These return to the pool at the end of this function, for reuse on this stream.
     temporaries: list[hip.Block] = []
     values: tuple[Any, ...]

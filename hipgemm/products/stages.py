@@ -39,3 +39,8 @@ class Stages:
 def activations(glu: object) -> tuple[str, ...]:
     """The names of the activations, with or without a GLU."""
     return (*ACTIVATIONS, *GLU_ACTIVATIONS) if glu is not None else tuple(ACTIVATIONS)
+
+
+def scale_rule(form: Format | None, rule: str | None) -> str:
+    """The rule of the scales of a result, of which None stands for the quantizer's default."""
+    return rule or ("unit" if form is None or form.bits == 8 else "even")

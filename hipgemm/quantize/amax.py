@@ -91,6 +91,19 @@ class AmaxState:
             _hip.copy("DeviceToDevice", values.ptr, values.ptr + 4, 4, handle)
             _hip.clear(values.ptr + 4, 4, handle)
 
+    def copy_on(self, device: int) -> AmaxState:
+        """A copy on another device."""
+        made = AmaxState.__new__(AmaxState)
+        made._primed, made._values = self._primed, asarray(self._values, device=device)
+        return made
+
+    def merge(self, amax: DeviceArray) -> None:
+        """Update `next` with a value that may be on another device."""
+        with _hip.on_device(self.device):
+            own = asarray(amax, device=self.device)
+            own._block.begin_read(0)
+            self._update(own.ptr, 0)
+
     def _update(self, own: int, stream: int) -> None:
         """Update `next` with a tensor's amax, written on `stream`; the first one also becomes `current`."""
         values = self._values

@@ -485,6 +485,9 @@ STAGES = NO_STAGES | {
     "out_scaling": just("floor"),
 }
 
+SHARDED: dict[str, Any] = dict.fromkeys(("out", "devices", "dtype", "col_scale", "bias", "timeout"), NONE)
+SHARDED |= {"alpha": just(1.0), "accepts_": {"alpha": real}}
+
 OF_REFERENCE = {
     "activation": just("silu"),
     "glu": just("interleaved"),
@@ -545,13 +548,17 @@ ROWS = [
     row(hg.dequantize, name_="dequantize on the device", prefix_="dequantize", q=resident(4, 32),
         dtype=just(F32), stream=NONE),
     row(hg.sharded_matmul, name_="sharded_matmul of parts", prefix_="sharded_matmul",
-        a=shards(4, 32, axis=0), b=shards(32, 8, axis=None), split=just("m"), devices=NONE, dtype=NONE,
-        alpha=just(1.0), col_scale=NONE, bias=NONE, residual=NONE, activation=NONE, glu=NONE, timeout=NONE,
-        accepts_={"alpha": real}),
+        a=shards(4, 32, axis=0), b=shards(32, 8, axis=None), split=just("m"), **SHARDED | NO_STAGES),
     row(hg.sharded_matmul, name_="sharded_matmul of parts of K", prefix_="sharded_matmul",
-        a=shards(4, 32, axis=1), b=shards(32, 8, axis=0), split=just("k"), devices=NONE, dtype=NONE,
-        alpha=just(1.0), col_scale=NONE, bias=NONE, residual=NONE, activation=NONE, glu=NONE, timeout=NONE,
-        accepts_={"alpha": real}),
+        a=shards(4, 32, axis=1), b=shards(32, 8, axis=0), split=just("k"), **SHARDED | NO_STAGES),
+    row(hg.sharded_matmul, name_="sharded_matmul with stages", prefix_="sharded_matmul",
+        a=shards(4, 32, axis=1), b=shards(32, 8, axis=0), split=just("k"), **SHARDED | NO_STAGES | {
+            "out": shards(4, 8, axis=0), "accumulate": just(True), "residual": shards(4, 8, axis=0),
+            "activation": just("silu"), "aux": shards(4, 8, axis=0)}),
+    row(hg.sharded_matmul, name_="sharded_matmul to fp8", prefix_="sharded_matmul", a=shards(4, 32, axis=0),
+        b=shards(32, 8, axis=None), split=just("m"), **SHARDED | NO_STAGES | {
+            "residual": shards(4, 8, axis=0), "out_format": just("fp8_e4m3"),
+            "out_amax": lambda: hg.AmaxState(3.0)}),
     row(hg.grouped_linear, x=array(8, 32), w=array(3, 16, 32), group_offsets=offsets, recipe=just("bf16"),
         bias=array(3, 16, dtype=F32), x_amax=NONE, w_amax=NONE, scaling=NONE, hadamard=NONE,
         activation=just("silu"), glu=just("interleaved"), dtype=NONE, stream=NONE),
@@ -604,10 +611,10 @@ ROWS = [
     row(hg.zeros, shape=just((4, 32)), dtype=just(F32), device=NONE, stream=NONE),
     row(hg.shard, x=array(4, 32), devices=just([0, 0]), axis=just(0), sizes=NONE, timeout=just(9.0),
         accepts_={"devices": devices}),
-    row(hg.sharded_matmul, a=array(4, 32), b=array(32, 8), split=just("m"), devices=just([0, 0]),
-        dtype=just(F32), alpha=just(1.0), col_scale=NONE, bias=NONE, residual=NONE,
-        activation=just("silu"), glu=just("interleaved"), timeout=just(9.0),
-        accepts_={"alpha": real, "devices": devices}),
+    row(hg.sharded_matmul, a=array(4, 32), b=array(32, 8), split=just("m"), **SHARDED | NO_STAGES | {
+            "devices": just([0, 0]), "dtype": just(F32), "activation": just("silu"),
+            "glu": just("interleaved"), "timeout": just(9.0),
+            "accepts_": {"alpha": real, "devices": devices}}),
     row(sharding.assemble, parts=lambda: [device_array(), device_array()], axis=just(0), comm=NONE,
         timeout=just(9.0)),
     row(_can_use, name_="can_use", op=just("matmul"), a=array(4, 32), b=array(32, 8), arch=NONE),

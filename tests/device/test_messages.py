@@ -397,8 +397,9 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
      "shard: devices must be a sequence of ints, an int, or an mpi4py communicator; got 'all'"),
     (lambda: cut(A, 0, timeout="1"), T, "shard: timeout must be a number of seconds; got str"),
     (lambda: cut(A, 0, timeout=0), V, "shard: timeout must be above 0 s; got 0"),
-    (lambda: cut(q(4, 64), 0).get(), T,
-     "ShardedArray.get: parts must be plain arrays; got quantized ones; get each part"),
+    (lambda: sharding.assemble([hg.quantize_fp8(on(2, 4) * x) for x in (1.0, 2.0)], axis=0).get(), V,
+     "ShardedArray.get: parts must have the same scales; got ShardedArray(shape=(4, 4), dtype=float8_e4m3fn, "
+     "axis=-2, devices=[0, 0]); get each part"),
     (lambda: sharding.assemble(on(2), axis=0), T,
      "assemble: parts must be a list or tuple of one or more arrays; got DeviceArray"),
     (lambda: sharding.assemble([on(2), ones(2)], axis=0), T,
@@ -433,6 +434,15 @@ ROWS: list[tuple[Any, type[Exception], str]] = [
     (lambda: hg.sharded_matmul(cut(A, 0), W, split="m", devices=[0]), V,
      "sharded_matmul: devices must be those of the sharded operand, or None; got [0] and "
      "ShardedArray(shape=(4, 64), dtype=bfloat16, axis=-2, devices=[0, 0])"),
+    (lambda: hg.sharded_matmul(cut(A, 0), W, cut(ones(4, 8), 0, sizes=(1, 3)), split="m"), V,
+     "sharded_matmul: out must be sharded as the result, at (0, 2, 4) of axis -2; got ShardedArray("
+     "shape=(4, 8), dtype=float32, axis=-2, devices=[0, 0])"),
+    (lambda: hg.sharded_matmul(cut(A, 0), W, split="m", aux=cut(ones(8, 4), 1).T), V,
+     "sharded_matmul: parts of aux must be contiguous; got ShardedArray(shape=(4, 8), dtype=float32, "
+     "axis=-2, devices=[0, 0])"),
+    (lambda: hg.sharded_matmul(cut(A, None), cut(W, 1), split="n", out_format="mxfp8_e4m3"), V,
+     "sharded_matmul: each part of b but the last must have a multiple of 32 columns for blocks of 32; got "
+     "(0, 4, 8)"),
     (lambda: hg.sharded_matmul(A, W, split="m", alpha=hg.asarray(np.float32(1))), T,
      "sharded_matmul: alpha must be on the host; got an array on device 0"),
     # several at once

@@ -62,6 +62,19 @@ x = hg.sharding.assemble(hg.ScaledArray(ones, scales[rank], "fp8_e4m3"), axis=1,
 y = hg.sharded_matmul(x, x.T, split="k", dtype=np.float32, alpha=1e-10).get()
 np.testing.assert_allclose(y, 32 * (scales.astype(float) ** 2).sum() * 1e-10, rtol=1e-5)
 
+out, aux = (np.zeros((37, 53), np.float32) for _ in range(2))
+for split in "mnk":
+    state = hg.AmaxState(100.0)
+    q = hg.sharded_matmul(a, b, split=split, devices=comm, aux=aux, out_format="fp8_e4m3", out_amax=state)
+    assert_gemm_close(aux, a, b)
+    assert state.next.get() == abs(aux).max()
+    mine = q.data.tobytes(), q.scale.tobytes()
+    assert comm.allgather(mine) == [mine] * 4
+    assert hg.sharded_matmul(a, b, out, split=split, devices=comm, accumulate=True) is out
+assert_gemm_close(out, np.hstack([a] * 3), np.vstack([b] * 3))
+p = hg.sharded_matmul(a, b, split="n", devices=comm, out_format="mxfp8_e4m3")
+np.testing.assert_array_equal(p.data, hg.matmul(a, b, out_format="mxfp8_e4m3").data)
+
 batch = np.stack([a, a[::-1], a, a, a])
 out = hg.sharded_matmul(batch, b, split="batch", devices=comm)
 assert_gemm_close(out[1], a[::-1], b)

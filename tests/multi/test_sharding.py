@@ -18,6 +18,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 SHAPES = [(64, 48, 96), (37, 53, 200), (3, 5, 7), (257, 130, 65)]
 STAGED = [(split, glu) for split in ("m", "n", "k", "batch") for glu in (None, "interleaved")]
 STAGED += [("m", "halves"), ("k", "halves"), ("batch", "halves")]
+ALIASED = np.zeros((4, 8), np.float32)
 AXES: dict[str, tuple[int | None, int | None]] = {"m": (0, None), "n": (None, 1), "k": (1, 0)}
 
 
@@ -307,27 +308,66 @@ def test_nothing_leaks(rng: Any, devices: list[int]) -> None:
     assert free[3:] == free[2:-1]
 
 
+@pytest.mark.parametrize("result", ["new", "accumulate", "fp8_e4m3", "mxfp6_e2m3"])
 @pytest.mark.parametrize("way", ["host", "sharded"])
 @pytest.mark.parametrize(("split", "glu"), STAGED)
-def test_what_follows_a_product(split, glu, way, rng):
-    """The bits of one device's product: the parts' kernels apply the activation and add the residual."""
+def test_what_follows_a_product(split, glu, way, result, rng):
+    """The bits of one device's product, wherever the parts are: those of new, given and quantized results."""
     lead = (3,) if split == "batch" else ()
-    a, b = exact_grid((*lead, 21, 64), rng), exact_grid((*lead, 64, 44), rng)
-    bias = rng.integers(-3, 4, 44).astype(np.float32)
-    residual = exact_grid((*lead, 21, 22 if glu else 44), rng)
-    stages = {"dtype": np.float32, "bias": bias, "activation": "relu", "glu": glu}
-    want = hg.matmul(a, b, residual=residual, **stages)
+    a, b = exact_grid((*lead, 21, 64), rng), exact_grid((*lead, 64, 172), rng)
+    shape = (*lead, 21, 86 if glu else 172)
+    host = {"residual": exact_grid(shape, rng), "aux": np.zeros((*lead, 21, 172), BF16)}
+    host["out"] = exact_grid(shape, rng).astype(np.float32) if result == "accumulate" else None
+    stages: dict[str, Any] = {
+        "bias": rng.integers(-3, 4, 172).astype(np.float32),
+        "activation": "relu",
+        "glu": glu,
+    }
+    stages |= {"accumulate": True} if result == "accumulate" else {}
+    stages |= {"out_format": result} if "fp" in result else {}
+    states = [hg.AmaxState(300.0) for _ in range(2)]
+    more: list[dict[str, Any]] = [
+        {"out_amax": x} if "fp8_" in result and "mx" not in result else {} for x in states
+    ]
+    want_arrays = {name: None if x is None else x.copy() for name, x in host.items()}
+    want = hg.matmul(a, b, **want_arrays, **stages, **more[0])
     axes = {"m": (-2, None), "n": (None, -1), "k": (-1, -2), "batch": (-3, -3)}[split]
-    devices, added = [0, 0, 0], residual
+    devices: Any = [0, min(1, _hip.runtime().devices - 1), 0]
+    given: dict[str, Any] = dict(host)
     if way == "sharded":
-        sizes = [14, 20, 10] if split == "n" else None
+        sizes = [64, 64, 44] if split == "n" else None
+        halved = [32, 32, 22] if sizes and glu else sizes
         a, b = hg.shard(a, devices, axis=axes[0]), hg.shard(b, devices, axis=axes[1], sizes=sizes)
-        of_result = [n // 2 if glu else n for n in sizes] if sizes else None
         along = -2 if split == "k" else axes[split == "n"]
-        added = hg.shard(residual, devices, axis=along, sizes=of_result)
+        for name, x in host.items():
+            if x is not None:
+                given[name] = hg.shard(x, devices, axis=along, sizes=sizes if name == "aux" else halved)
         devices = None
-    got = hg.sharded_matmul(a, b, split=split, devices=devices, residual=added, **stages)
-    np.testing.assert_array_equal(got if way == "host" else got.get(), want)
+    got = hg.sharded_matmul(a, b, split=split, devices=devices, **given, **stages, **more[1])
+    if result == "accumulate":
+        assert got is given["out"]
+    if way == "sharded":
+        got = got.get()
+        given["aux"] = given["aux"].get()
+    np.testing.assert_array_equal(given["aux"], want_arrays["aux"])
+    if "out_format" not in stages:
+        np.testing.assert_array_equal(got, want)
+        return
+    for one, other in ((got.data, want.data), (got.scale, want.scale)):
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    assert states[1].next.get() == states[0].next.get()
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("form", ["fp8", "fp8 rows", "fp8 blocks", "mxfp8", "mxfp6", "mxfp4"])
+def test_quantized_parts_are_joined(form, axis, rng):
+    x = random_matrix((200, 336), rng, dtype=np.float32)
+    options = {"fp8 rows": {"axis": -1}, "fp8 blocks": {"block": (1, 128)}}.get(form, {})
+    q = getattr(hg, f"quantize_{form.split()[0]}")(x, **options)
+    got = hg.shard(q, [0, 0, 0], axis=axis).get()
+    assert repr(got) == repr(q)
+    for one, other in ((got.data, q.data), (got.scale, q.scale)):
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 @pytest.mark.parametrize(
@@ -339,6 +379,14 @@ def test_what_follows_a_product(split, glu, way, rng):
             {"split": "m", "residual": np.zeros((3, 5), np.float32)},
             ValueError,
             "residual.shape must be (4, 8)",
+        ),
+        ({"split": "k", "aux": np.zeros((4, 4), np.float32)}, ValueError, "aux.shape must be (4, 8)"),
+        ({"split": "k", "accumulate": True}, ValueError, "accumulate=True needs an array out"),
+        ({"split": "k", "out_format": "fp8_e4m3"}, ValueError, "out_amax must be given for fp8"),
+        (
+            {"split": "k", "out": ALIASED, "aux": ALIASED},
+            ValueError,
+            "aux must not overlap out; got arrays that share memory",
         ),
     ],
 )
