@@ -318,7 +318,7 @@ def assemble(
             checks.wrong_type("parts", "a list or tuple of one or more arrays", parts)
         names = ["parts"] if ranks else [f"parts[{i}]" for i in range(len(listed))]
         known = [x for name, x in zip(names, listed, strict=True) if check_part(checks, name, x)]
-        if ranks is None and any(_array_device(x) is None for x in known):
+        if ranks is None and any(array_device(x) is None for x in known):
             checks.add(TypeError, "residency", "each part must be on a device", "one on the host")
         along = None if axis is None else checks.axis(axis, len(known[0].shape) if known else None)
         kinds = dict.fromkeys(_kind(x, along) for x in known)
@@ -339,7 +339,7 @@ def assemble(
         checks = Checks(function)
         offsets = given_offsets(checks, lengths, len(lengths), listed[0], along, shape[along])
         checks.raise_all()
-    if comm is not None and _array_device(listed[0]) is None:
+    if comm is not None and array_device(listed[0]) is None:
         listed = [asarray(listed[0], device=_mpi.device(comm))]
     made = ShardedArray(listed, tuple(shape), along, offsets, comm, timeout)
     made.part_scales = _part_scales(listed, along, ranks)
@@ -381,7 +381,7 @@ def _normalised(own: Sequence[npt.NDArray[np.float32]], every: npt.NDArray[np.fl
     return PartScales(tuple(np.asarray(x / powers, F32.dtype) for x in own), np.asarray(powers), int(spread))
 
 
-def _array_device(x: Any) -> int | None:
+def array_device(x: Any) -> int | None:
     """The device that holds an array; None for the host."""
     return None if isinstance(x, np.ndarray) else x.device
 

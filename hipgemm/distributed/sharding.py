@@ -15,17 +15,17 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
-from ..errors import UnsupportedError, error_context, fault, shown
-from ..formats.arrays import array_hint, is_array, on_host
+from ..errors import Reason, UnsupportedError, error_context, fault, shown
+from ..formats.arrays import array_hint, is_array, memory_as_array, on_host
 from ..formats.elements import BF16, F32, QUANTIZED, Format, format_of, known_format, nearest_float
-from ..formats.operand import Operand, bytes_of, operand_of, overlap
+from ..formats.operand import Operand, Shaped, bytes_of, operand_of
 from ..formats.operand_checks import INPUTS, OUTPUTS
 from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
 from ..kernels.launch import BoundLaunch
 from ..products.operation import MATMUL, Arguments
 from ..products.plan import reduction, result_layout, stage_addresses
-from ..products.problem import Problem, ProductChecks
+from ..products.problem import Problem, ProductChecks, describe
 from ..products.run import run
 from ..products.stages import Stages, scale_rule
 from ..quantize.amax import AmaxState
@@ -36,6 +36,7 @@ from . import mpi as _mpi
 from .sharded_array import (
     Part,
     ShardedArray,
+    array_device,
     assemble,
     block_step,
     cut,
@@ -168,14 +169,12 @@ def sharded_matmul(
         if known is not None and not (a.freed or b.freed):
             return _multiply_parts(call, known, None, min(a.timeout, b.timeout))
     given = [x for x in (a, b) if isinstance(x, ShardedArray)]
-    comm = next(
-        (x.comm for x in given if x.comm is not None), devices if _mpi.is_communicator(devices) else None
-    )
+    comm = _communicator(call, devices)
     wait = min((x.timeout for x in given), default=_mpi.TIMEOUT) if timeout is None else timeout
 
     def start() -> tuple[str, tuple[Arguments, Any]]:
         """The local part of the call; its errors are reported on all ranks."""
-        plan = _planned(call, split, devices, comm, wait)
+        plan = _planned(ProductChecks(_FUNCTION), call, split, devices, wait)
         text = "" if comm is None else _words(call, plan)
         if not (given or split == "k" or comm is not None or _resident(a, b) or plan.staged):
             return text, (call, _multiply_chunks(call, plan))
@@ -285,10 +284,15 @@ def _key(call: Arguments, split: Any) -> Any:
     return key if known and a.comm is None and b.comm is None else None
 
 
-def _planned(call: Arguments, split: Any, devices: Any, comm: Any, timeout: Any) -> _Plan:
-    """Check a call, and plan how operands are split."""
-    faults = ProductChecks(_FUNCTION)
-    a, b = call.a, call.b
+def _communicator(call: Arguments, devices: Any) -> Any:
+    """The communicator of a call; None if all devices are those of this process."""
+    given = [x.comm for x in (call.a, call.b) if isinstance(x, ShardedArray) and x.comm is not None]
+    return given[0] if given else devices if _mpi.is_communicator(devices) else None
+
+
+def _planned(faults: ProductChecks, call: Arguments, split: Any, devices: Any, timeout: Any) -> _Plan:
+    """Check a call, and plan how operands are split; raise if there are faults."""
+    a, b, comm = call.a, call.b, _communicator(call, devices)
     if not isinstance(split, str) or split not in _CUTS:
         faults.add(ValueError, "option", "split must be m, n, k or batch", shown(split))
         split = ""
@@ -355,6 +359,56 @@ def _planned(call: Arguments, split: Any, devices: Any, comm: Any, timeout: Any)
     )
 
 
+def describe_part(
+    call: Arguments, split: Any, devices: Any, timeout: Any
+) -> tuple[Problem | None, list[Reason], tuple[str, ...]]:
+    """Describe the product of this process's first part, or every fault. Runs nothing.
+
+    Returns
+    -------
+    problem, reasons, later
+        As `describe` does; and the arguments for what is applied where ranges of K are added.
+    """
+    faults = ProductChecks(_FUNCTION)
+    try:
+        plan = _planned(faults, call, split, devices, _mpi.TIMEOUT if timeout is None else timeout)
+    except (TypeError, ValueError, UnsupportedError):
+        if not faults.found:
+            raise
+        return None, faults.found, ()
+
+    def first(x: Any, axis: int | None, at: Sequence[int]) -> Any:
+        if isinstance(x, ShardedArray):
+            return x.parts[0]
+        return x if x is None or axis is None else cut(x, axis, *at[plan.first : plan.first + 2])
+
+    a = first(call.a, plan.axes[0], plan.offsets[0])
+    b = first(call.b, plan.axes[1], plan.offsets[1])
+    later: tuple[str, ...] = ()
+    part = Arguments(a, b, dtype=F32.dtype)
+    if split == "k":
+        part = part._replace(a=cut(a, -2, *plan.made_at[plan.first : plan.first + 2]))
+        names = "activation", "glu", "aux", "residual", "out_format"
+        later = tuple(name for name in names if getattr(call, name) is not None)
+        later += ("accumulate",) if call.accumulate else ()
+    else:
+        part = _part_of_columns(call, plan, 0)._replace(a=a, b=b)
+        for name, at in (("out", plan.made_at), ("residual", plan.made_at), ("aux", plan.product_at)):
+            part = part._replace(**{name: first(getattr(call, name), _CUTS[split], at)})
+    if len({array_device(x) is None for x in part if isinstance(x, Shaped)}) > 1:
+        part = Arguments(*map(_as_on_host, part))
+    return *describe(MATMUL, part), later
+
+
+def _as_on_host(x: Any) -> Any:
+    """An array on a device, described as one on the host; its memory is not read."""
+    if isinstance(x, ScaledArray):
+        return x._with(_as_on_host(x.data), _as_on_host(x.scale))
+    if not isinstance(x, DeviceArray):
+        return x
+    return memory_as_array(x.ptr, x.shape, x.strides, f"|V{x.dtype.itemsize}").view(x.dtype)
+
+
 def _words(call: Arguments, plan: _Plan) -> str:
     """A description of the call, which must be equal on all ranks."""
     a, b = call.a, call.b
@@ -401,6 +455,9 @@ def _check_operands(faults: ProductChecks, call: Arguments, split: Any) -> tuple
         _check_shapes(faults, a.shape, b.shape, split)
         if operands[0] and operands[1]:
             faults.pair(parts[0], parts[1], operands[0], operands[1])
+    for name, x in (("residual", call.residual), ("out", call.out), ("aux", call.aux)):
+        if x is not None and not isinstance(x, (ShardedArray, np.ndarray)):
+            faults.wrong_type(name, "a ShardedArray or numpy.ndarray", x, array_hint(x))
     out = call.out.parts[0] if isinstance(call.out, ShardedArray) else call.out
     target = faults.matrix("out", out, OUTPUTS) if isinstance(out, (np.ndarray, DeviceArray)) else None
     form = faults.out_format(call.dtype, target, operands[0] if operands else None) or BF16
@@ -453,10 +510,8 @@ def _check_array(
             faults.matrix(name, x, OUTPUTS)
         if name != "residual":
             faults.writeable(x, name)
-    elif x is not None:
-        faults.wrong_type(name, "a ShardedArray or numpy.ndarray", x, array_hint(x))
-    if isinstance(x, (ShardedArray, np.ndarray)) and x.shape != shape:
-        faults.add(ValueError, "shape", f"{name}.shape must be {shape}", x.shape)
+    if x is not None:
+        faults.same_shape(name, x.shape, shape)
 
 
 def _check_apart(faults: ProductChecks, call: Arguments) -> None:
@@ -476,10 +531,11 @@ def _check_apart(faults: ProductChecks, call: Arguments) -> None:
         written = getattr(call, name)
         for other, x in others.items() if written is not None else ():
             if not (name == "out" and other == "residual" and x is written):
-                pairs = product(memory(written), memory(x))
-                if any(one.device == two.device and overlap(one, two) for one, two in pairs):
-                    required = f"{name} must not overlap {other}"
-                    faults.add(ValueError, "overlap", required, "arrays that share memory")
+                known = len(faults.found)
+                for one, two in product(memory(written), memory(x)):
+                    faults.disjoint(name, one, **{other: two})
+                    if len(faults.found) > known:
+                        break
 
 
 def _check_shapes(faults: ProductChecks, a: tuple[int, ...], b: tuple[int, ...], split: Any) -> None:
@@ -560,11 +616,14 @@ def _placed(call: Arguments, plan: _Plan, comm: Any, timeout: float) -> Argument
     return call
 
 
+def _part_of_columns(call: Arguments, plan: _Plan, i: int) -> Arguments:
+    at = plan.first + i
+    return _of_columns(call, plan.product_at[at], plan.product_at[at + 1]) if plan.split == "n" else call
+
+
 def _part(call: Arguments, plan: _Plan, i: int, states: dict[int, AmaxState]) -> Arguments:
     """What follows the product of part i of this process."""
-    if plan.split == "n":
-        at = plan.first + i
-        call = _of_columns(call, plan.product_at[at], plan.product_at[at + 1])
+    call = _part_of_columns(call, plan, i)
     if not plan.staged and call.out is None:
         return call
     out, residual, aux = (None if x is None else x.parts[i] for x in (call.out, call.residual, call.aux))

@@ -162,11 +162,15 @@ class OperandChecks(Checks):
                 required = f"{name} on a device must have contiguous rows"
                 self.add(ValueError, "stride", required, f"strides={array.strides}")
         elif len(shape) != 1 or (columns is not None and shape[0] != columns):
-            want = "(N,)" if columns is None else f"(N,)=({columns},)"
-            self.add(ValueError, "shape", f"{name}.shape must be {want}", shape)
+            self.same_shape(name, shape, (columns,), "(N,)" if columns is None else f"(N,)=({columns},)")
         elif isinstance(array, Resident):
             self.contiguous(name, array)
         return form
+
+    def same_shape(self, name: str, shape: tuple[int, ...], want: object, text: str = "") -> None:
+        """Check the shape of an array; `text` names it in the message."""
+        if shape != want:
+            self.add(ValueError, "shape", f"{name}.shape must be {text or want}", shape)
 
     def alpha(self, alpha: object) -> float | Literal["device"]:
         """Check alpha: a real number, or a 0-d float32 array on the device."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from ..distributed.sharding import describe_part, sharded_matmul
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement, shown
 from ..kernels.manifest import code_object
 from ..layers.linear import grouped_linear, linear
@@ -19,7 +21,10 @@ from ..products.run import cached_choices
 from ..runtime import hip
 from ..runtime.hip import parse_stream
 
-_LISTED: tuple[Callable[..., Any], ...] = (matmul, grouped_matmul, grouped_wgrad, linear, grouped_linear)
+_LISTED: tuple[Callable[..., Any], ...] = (
+    *(matmul, grouped_matmul, grouped_wgrad),
+    *(linear, grouped_linear, sharded_matmul),
+)
 _FUNCTIONS = {function.__name__: function for function in _LISTED}
 
 
@@ -29,8 +34,8 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
     Parameters
     ----------
     op : str
-        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, or ``"linear"`` or
-        ``"grouped_linear"`` for the forward pass.
+        The operation: ``"matmul"``, ``"grouped_matmul"``, ``"grouped_wgrad"``, ``"linear"`` or
+        ``"grouped_linear"`` for the forward pass, or ``"sharded_matmul"`` for the product of the first part.
     *args, **kwargs
         The arguments of the call. Whether a stream exists, and on which device, is not checked.
     arch : str, optional
@@ -60,7 +65,11 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
     except TypeError as error:
         raise TypeError(f"can_use: {op}: {error}") from None
     operation = OPERATIONS.get(op)
-    if operation is None:
+    later: tuple[str, ...] = ()
+    if op == "sharded_matmul":
+        how = [given.pop(name, None) for name in ("split", "devices", "timeout")]
+        problem, reasons, later = describe_part(Arguments(**given), *how)
+    elif operation is None:
         problem, reasons = forward_problem(op, **given)
     else:
         call = Arguments.named(operation, given)
@@ -79,4 +88,7 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
         return Support(None, (*reasons, Reason(KernelNotFoundError, "arch", str(error))))
     found, unsupported = choices(problem, kernels)
     reasons += unsupported
-    return Support(None, tuple(reasons)) if reasons else Support.of(problem, found)
+    if reasons:
+        return Support(None, tuple(reasons))
+    support = Support.of(problem, found)
+    return replace(support, stages=later, apart="ranges of K are added first") if later else support

@@ -348,8 +348,8 @@ class ProductChecks(OperandChecks):
         found = self.matrix(name, x, OUTPUTS)
         if found is None:
             return None
-        if shape is not None and found.shape != shape:
-            self.add(ValueError, "shape", f"{name}.shape must be {shape}", found.shape)
+        if shape is not None:
+            self.same_shape(name, found.shape, shape)
         if like is not None and found.device != like.device:
             self.same_device(name, found.device, like.device, "the operands")
         if found.device is not None and not found.rows_contiguous:

@@ -358,6 +358,30 @@ def test_what_follows_a_product(split, glu, way, result, rng):
     assert states[1].next.get() == states[0].next.get()
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("way", ["host", "sharded a", "sharded"])
+@pytest.mark.parametrize("split", ["m", "n", "k", "batch"])
+def test_can_use(split, way, rng):
+    """It names the kernel of the parts, and what is applied where ranges of K are added."""
+    lead = (2,) if split == "batch" else ()
+    a, b = exact_grid((*lead, 64, 128), rng), exact_grid((*lead, 128, 64), rng)
+    axes = {"m": (-2, None), "n": (None, -1), "k": (-1, -2), "batch": (-3, -3)}[split]
+    options: dict[str, Any] = {"activation": "silu", "glu": "interleaved", "split": split}
+    options["residual"] = exact_grid((*lead, 64, 32), rng)
+    if way != "host":
+        a = hg.shard(a, [0, 0], axis=axes[0])
+    b = hg.shard(b, [0, 0], axis=axes[1]) if way == "sharded" else b
+    options |= {"devices": [0, 0]} if way == "host" else {}
+    answer = hg.can_use("sharded_matmul", a, b, **options)
+    assert answer.stages == ("activation", "glu", "residual")
+    assert ("split_reduce" in str(answer)) == (split == "k")
+    hg.reset_usage()
+    hg.sharded_matmul(a, b, **options)
+    assert list(hg.usage().served) == [answer.kernel]
+    refused = hg.can_use("sharded_matmul", a, b, **options | {"activation": "sine", "residual": 1})
+    assert {reason.code for reason in refused.reasons} == {"option", "type"}
+
+
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("form", ["fp8", "fp8 rows", "fp8 blocks", "mxfp8", "mxfp6", "mxfp4"])
 def test_quantized_parts_are_joined(form, axis, rng):
