@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/definedness.hpp"
+#include "runtime/graph.hpp"
 
 namespace hip {
 namespace {
@@ -93,29 +94,82 @@ void submit(const std::shared_ptr<rt::Stream>& stream, rt::Work work, Wait wait)
   if (*own) throw(*own)->error;
 }
 
+// A copy that is checked: what runs.
+struct Prepared {
+  std::optional<Block> to_block, from_block;
+  uint64_t to_bytes, from_bytes;
+
+  std::function<std::optional<Failure>()> work(
+      const rt::Device& device, const Region& to, const Region& from, const CopyShape& shape,
+      const std::shared_ptr<std::vector<uint8_t>>& staged = nullptr) const;
+};
+
+std::function<std::optional<Failure>()> Prepared::work(
+    const rt::Device& device, const Region& to, const Region& from, const CopyShape& shape,
+    const std::shared_ptr<std::vector<uint8_t>>& staged) const {
+  return [=, *this, device = &device]() -> std::optional<Failure> {
+    const auto keep_mapped = device->memory.snapshot();
+    if (to_block) {
+      if (auto failure = check_again(to.address, to_bytes, "dst")) return failure;
+    }
+    if (from_block) {
+      if (auto failure = check_again(from.address, from_bytes, "src")) return failure;
+    }
+    if (!copy_rows(to, is_ours(to_block), from, staged || is_ours(from_block), shape)) {
+      return Failure{
+          {hipErrorInvalidValue, rt::text("host memory of the copy is not accessible: dst ",
+                                          rt::hex(to.address), " (", to_bytes, " bytes), src ",
+                                          rt::hex(from.address), " (", from_bytes, " bytes)")}};
+    }
+    if (emu::definedness::followed() && is_ours(to_block)) {
+      tell_copied(to, from, shape, is_ours(from_block));
+    }
+    return std::nullopt;
+  };
+}
+
+Prepared prepare(const Region& to, const Region& from, const CopyShape& shape, hipMemcpyKind kind) {
+  need(reinterpret_cast<void*>(to.address), "dst");
+  need(reinterpret_cast<void*>(from.address), "src");
+  const uint64_t to_bytes = extent(to, shape, "dst"), from_bytes = extent(from, shape, "src");
+  const rt::Allocator& allocator = rt::runtime().allocator;
+  const auto to_block = allocator.check(to.address, to_bytes, "dst");
+  const auto from_block = allocator.check(from.address, from_bytes, "src");
+  const bool both = kind == hipMemcpyDeviceToDevice || kind == hipMemcpyDeviceToDeviceNoCU;
+  if (both || kind == hipMemcpyHostToDevice) need_device(to_block, to.address, "dst");
+  if (both || kind == hipMemcpyDeviceToHost) need_device(from_block, from.address, "src");
+  return {to_block, from_block, to_bytes, from_bytes};
+}
+
+void need_kind(hipMemcpyKind kind) {
+  const bool known = (kind >= hipMemcpyHostToHost && kind <= hipMemcpyDefault) ||
+                     kind == hipMemcpyDeviceToDeviceNoCU;
+  if (!known) fail(hipErrorInvalidMemcpyDirection, "kind ", int{kind}, " is unknown");
+}
+
 }  // namespace
+
+std::function<std::optional<Failure>()> copy_work(const rt::Device& device, const Region& to,
+                                                  const Region& from, const CopyShape& shape,
+                                                  hipMemcpyKind kind) {
+  need_kind(kind);
+  if (!shape.width || !shape.rows) return [] { return std::nullopt; };
+  return prepare(to, from, shape, kind).work(device, to, from, shape);
+}
 
 void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, CopyShape shape,
           hipMemcpyKind kind, Wait wait) {
-  const bool known_kind = (kind >= hipMemcpyHostToHost && kind <= hipMemcpyDefault) ||
-                          kind == hipMemcpyDeviceToDeviceNoCU;
-  if (!known_kind) fail(hipErrorInvalidMemcpyDirection, "kind ", int{kind}, " is unknown");
+  need_kind(kind);
+  const bool captured = rt::capture_of(*stream) != nullptr;
+  if (wait == Wait::yes) rt::refuse_unsafe("a copy that waits");
   if (shape.width && shape.rows) {
-    need(reinterpret_cast<void*>(to.address), "dst");
-    need(reinterpret_cast<void*>(from.address), "src");
-    const uint64_t to_bytes = extent(to, shape, "dst"), from_bytes = extent(from, shape, "src");
-    const rt::Allocator& allocator = rt::runtime().allocator;
-    const auto to_block = allocator.check(to.address, to_bytes, "dst");
-    const auto from_block = allocator.check(from.address, from_bytes, "src");
-    const bool both = kind == hipMemcpyDeviceToDevice || kind == hipMemcpyDeviceToDeviceNoCU;
-    if (both || kind == hipMemcpyHostToDevice) need_device(to_block, to.address, "dst");
-    if (both || kind == hipMemcpyDeviceToHost) need_device(from_block, from.address, "src");
+    const Prepared prepared = prepare(to, from, shape, kind);
     // Copies from and to the caller's pageable memory do not use it after the call returns: what
     // is read from it is read now, if it is small enough to store, and what is written to it is
-    // waited for.
+    // waited for. In a graph, it is used at each launch.
     std::shared_ptr<std::vector<uint8_t>> staged;
-    if (wait == Wait::no && !to_block) wait = Wait::yes;
-    if (wait == Wait::no && !from_block) {
+    if (wait == Wait::no && !prepared.to_block && !captured) wait = Wait::yes;
+    if (wait == Wait::no && !prepared.from_block && !captured) {
       if (shape.width * shape.rows > kMostStaged) {
         wait = Wait::yes;
       } else {
@@ -123,40 +177,21 @@ void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, Cop
         const Region to_staged{address_of(staged->data()), shape.width};
         if (!copy_rows(to_staged, true, from, false, shape)) {
           fail(hipErrorInvalidValue, "host memory of the copy is not accessible: src ",
-               rt::hex(from.address), " (", from_bytes, " bytes)");
+               rt::hex(from.address), " (", prepared.from_bytes, " bytes)");
         }
         from = to_staged;
       }
     }
-    rt::Work work;
-    work.run = [=, device = &stream->device]() -> std::optional<Failure> {
-      const auto keep_mapped = device->memory.snapshot();
-      if (to_block) {
-        if (auto failure = check_again(to.address, to_bytes, "dst")) return failure;
-      }
-      if (from_block) {
-        if (auto failure = check_again(from.address, from_bytes, "src")) return failure;
-      }
-      if (!copy_rows(to, is_ours(to_block), from, staged || is_ours(from_block), shape)) {
-        return Failure{
-            {hipErrorInvalidValue, rt::text("host memory of the copy is not accessible: dst ",
-                                            rt::hex(to.address), " (", to_bytes, " bytes), src ",
-                                            rt::hex(from.address), " (", from_bytes, " bytes)")}};
-      }
-      if (emu::definedness::followed() && is_ours(to_block)) {
-        tell_copied(to, from, shape, is_ours(from_block));
-      }
-      return std::nullopt;
-    };
-    submit(stream, std::move(work), wait);
+    submit(stream, {prepared.work(stream->device, to, from, shape, staged), {}}, wait);
   } else if (wait == Wait::yes) {
     synchronize(*stream);
   }
 }
 
-void fill(const std::shared_ptr<rt::Stream>& stream, Region to, CopyShape shape, uint32_t value,
-          size_t value_bytes, Wait wait) {
-  if (!shape.width || !shape.rows) return;
+std::function<std::optional<Failure>()> fill_work(const rt::Device& device, const Region& to,
+                                                  const CopyShape& shape, uint32_t value,
+                                                  size_t value_bytes) {
+  if (!shape.width || !shape.rows) return [] { return std::nullopt; };
   need(reinterpret_cast<void*>(to.address), "dst");
   if (to.address % value_bytes) {
     fail(hipErrorInvalidValue, "dst must be aligned to ", value_bytes, " bytes; got ",
@@ -164,8 +199,7 @@ void fill(const std::shared_ptr<rt::Stream>& stream, Region to, CopyShape shape,
   }
   const uint64_t bytes = extent(to, shape, "dst");
   need_device(rt::runtime().allocator.check(to.address, bytes, "dst"), to.address, "dst");
-  rt::Work work;
-  work.run = [=, device = &stream->device]() -> std::optional<Failure> {
+  return [=, device = &device]() -> std::optional<Failure> {
     const auto keep_mapped = device->memory.snapshot();
     if (auto failure = check_again(to.address, bytes, "dst")) return failure;
     for (size_t row = 0; row < shape.rows; ++row) {
@@ -180,7 +214,13 @@ void fill(const std::shared_ptr<rt::Stream>& stream, Region to, CopyShape shape,
     }
     return std::nullopt;
   };
-  submit(stream, std::move(work), wait);
+}
+
+void fill(const std::shared_ptr<rt::Stream>& stream, Region to, CopyShape shape, uint32_t value,
+          size_t value_bytes, Wait wait) {
+  if (wait == Wait::yes) rt::refuse_unsafe("a memset that waits");
+  if (!shape.width || !shape.rows) return;
+  submit(stream, {fill_work(stream->device, to, shape, value, value_bytes), {}}, wait);
 }
 
 }  // namespace hip

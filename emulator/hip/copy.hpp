@@ -25,6 +25,14 @@ void copy(const std::shared_ptr<rt::Stream>& stream, Region to, Region from, Cop
 void fill(const std::shared_ptr<rt::Stream>& stream, Region to, CopyShape shape, uint32_t value,
           size_t value_bytes, Wait wait);
 
+// The same, checked now, for graphs.
+std::function<std::optional<rt::Failure>()> copy_work(const rt::Device& device, const Region& to,
+                                                      const Region& from, const CopyShape& shape,
+                                                      hipMemcpyKind kind);
+std::function<std::optional<rt::Failure>()> fill_work(const rt::Device& device, const Region& to,
+                                                      const CopyShape& shape, uint32_t value,
+                                                      size_t value_bytes);
+
 inline uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 }  // namespace hip

@@ -241,8 +241,10 @@ HIP_API hipError_t hipDeviceTotalMem(size_t* bytes, int id) {
 }
 
 HIP_API hipError_t hipDeviceSynchronize() {
-  return api("hipDeviceSynchronize",
-             [&] { hip::throw_report(rt::drain_and_report(rt::current_device())); });
+  return api("hipDeviceSynchronize", [&] {
+    rt::refuse_in_capture(rt::current_device(), "waiting for the device");
+    hip::throw_report(rt::drain_and_report(rt::current_device()));
+  });
 }
 
 // Frees memory and streams of the device; modules stay loaded (they belong to the process).

@@ -7,6 +7,13 @@ std::shared_ptr<rt::Event> event_of(hipEvent_t handle) {
   fail(hipErrorInvalidHandle, "event ", rt::hex(handle), " does not exist");
 }
 
+std::shared_ptr<rt::Event::Record> ended(const rt::Event& event) {
+  auto record = event.last();
+  if (record && record->capture)
+    fail(hipErrorCapturedEvent, "the event was recorded during the capture of a graph");
+  return record;
+}
+
 void record_event(hipEvent_t handle, const std::shared_ptr<rt::Stream>& stream) {
   const auto event = event_of(handle);
   if (event->device != stream->device.id) {
@@ -14,6 +21,11 @@ void record_event(hipEvent_t handle, const std::shared_ptr<rt::Stream>& stream) 
          ", the stream to device ", stream->device.id);
   }
   auto record = std::make_shared<rt::Event::Record>();
+  if ((record->capture = rt::capture_of(*stream))) {
+    record->nodes = rt::capture_ends(*stream);
+    event->set(std::move(record));
+    return;
+  }
   record->marker = stream->enqueue({[record]() -> std::optional<rt::Failure> {
                                       record->time = std::chrono::steady_clock::now();
                                       return std::nullopt;
@@ -28,6 +40,7 @@ void record_event(hipEvent_t handle, const std::shared_ptr<rt::Stream>& stream) 
 namespace {
 
 using hip::api;
+using hip::ended;
 using hip::event_of;
 using hip::fail;
 using hip::need;
@@ -69,7 +82,7 @@ HIP_API hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
 
 HIP_API hipError_t hipEventSynchronize(hipEvent_t handle) {
   return api("hipEventSynchronize", [&] {
-    const auto record = event_of(handle)->last();
+    const auto record = ended(*event_of(handle));
     if (!record) return;  // never recorded counts as reached
     rt::wait(record->marker);
     hip::throw_report(rt::take_report(*record->marker.stream));
@@ -78,7 +91,7 @@ HIP_API hipError_t hipEventSynchronize(hipEvent_t handle) {
 
 HIP_API hipError_t hipEventQuery(hipEvent_t handle) {
   return api("hipEventQuery", [&] {
-    const auto record = event_of(handle)->last();
+    const auto record = ended(*event_of(handle));
     if (!record) return hipSuccess;
     if (!rt::poll(record->marker)) return hipErrorNotReady;
     hip::throw_report(rt::take_report(*record->marker.stream));
@@ -95,7 +108,7 @@ HIP_API hipError_t hipEventElapsedTime(float* milliseconds, hipEvent_t start, hi
     }
     if (from->device != to->device)
       fail(hipErrorInvalidHandle, "the events are of different devices");
-    const auto first = from->last(), last = to->last();
+    const auto first = ended(*from), last = ended(*to);
     if (!first || !last) fail(hipErrorInvalidHandle, "an event was never recorded");
     if (!rt::poll(first->marker) || !rt::poll(last->marker)) return hipErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(last->time - first->time).count();
@@ -108,7 +121,13 @@ HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsi
     const auto waiter = stream_of(stream);
     if (flags > 1) fail(hipErrorInvalidValue, "unknown flags ", rt::hex(flags));
     const auto record = event_of(event)->last();
-    if (!record || record->marker.stream == waiter) return;  // a stream need not wait for itself
+    if (!record) return;
+    if (record->capture) return rt::join_capture(*waiter, record->capture, record->nodes);
+    if (rt::capture_of(*waiter)) {
+      fail(hipErrorStreamCaptureIsolation,
+           "a stream in a capture must not wait for work outside of it");
+    }
+    if (record->marker.stream == waiter) return;  // a stream need not wait for itself
     waiter->enqueue(
         {[]() -> std::optional<rt::Failure> { return std::nullopt; }, {record->marker}, true});
   });

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "hip/api.hpp"
+#include "runtime/graph.hpp"
 
 namespace rt {
 
@@ -13,6 +14,8 @@ struct Event {
   struct Record {
     Marker marker;
     std::chrono::steady_clock::time_point time;  // valid once the marker is reached
+    std::shared_ptr<Capture> capture;            // if it was recorded during one: after these
+    std::vector<Node*> nodes;
   };
 
   Event(int device, unsigned flags) : device(device), flags(flags) {}
@@ -39,6 +42,8 @@ struct Event {
 namespace hip {
 
 std::shared_ptr<rt::Event> event_of(hipEvent_t handle);
+// The last record, null if there is none; fails if it is part of a graph: for calls that wait.
+std::shared_ptr<rt::Event::Record> ended(const rt::Event& event);
 void record_event(hipEvent_t handle, const std::shared_ptr<rt::Stream>& stream);
 
 }  // namespace hip

@@ -97,6 +97,7 @@ HIP_API const char* hipgemm_emulator_cpu() {
 HIP_API hipError_t hipgemm_emulator_wait_stream(hipStream_t handle, unsigned milliseconds) {
   return hip::api("hipgemm_emulator_wait_stream", [&] {
     const auto stream = hip::stream_of(handle);
+    rt::refuse_in_capture(*stream, "waiting for the stream");
     const rt::Deadline until(milliseconds);
     if (!rt::wait_until_deadline(stream->tail())) return hipErrorNotReady;
     hip::throw_report(rt::take_report(*stream));
@@ -105,7 +106,7 @@ HIP_API hipError_t hipgemm_emulator_wait_stream(hipStream_t handle, unsigned mil
 }
 HIP_API hipError_t hipgemm_emulator_wait_event(hipEvent_t handle, unsigned milliseconds) {
   return hip::api("hipgemm_emulator_wait_event", [&] {
-    const auto record = hip::event_of(handle)->last();
+    const auto record = hip::ended(*hip::event_of(handle));
     if (!record) return hipSuccess;
     const rt::Deadline until(milliseconds);
     if (!rt::wait_until_deadline(record->marker)) return hipErrorNotReady;
@@ -116,6 +117,7 @@ HIP_API hipError_t hipgemm_emulator_wait_event(hipEvent_t handle, unsigned milli
 HIP_API hipError_t hipgemm_emulator_wait_device(unsigned milliseconds) {
   return hip::api("hipgemm_emulator_wait_device", [&] {
     rt::Device& device = rt::current_device();
+    rt::refuse_in_capture(device, "waiting for the device");
     const rt::Deadline until(milliseconds);
     if (!rt::drain_until_deadline(device)) return hipErrorNotReady;
     hip::throw_report(rt::drain_and_report(device));

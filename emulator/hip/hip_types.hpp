@@ -34,6 +34,9 @@ using hipModule_t = struct ihipModule_t*;
 using hipFunction_t = struct ihipModuleSymbol_t*;
 using hipCtx_t = struct ihipCtx_t*;
 using hipMemPool_t = struct ihipMemPoolHandle_t*;
+using hipGraph_t = struct ihipGraph*;
+using hipGraphNode_t = struct hipGraphNode*;
+using hipGraphExec_t = struct hipGraphExec*;
 using hipDevice_t = int;
 using hipDeviceptr_t = void*;
 using hipHostFn_t = void (*)(void*);
@@ -198,6 +201,50 @@ struct HIP_LAUNCH_CONFIG {
   hipStream_t hStream;
   void* attrs;
   unsigned numAttrs;
+};
+
+struct hipKernelNodeParams {
+  dim3 blockDim;
+  void** extra;
+  void* func;
+  dim3 gridDim;
+  void** kernelParams;
+  unsigned sharedMemBytes;
+};
+static_assert(sizeof(hipKernelNodeParams) == 64);
+
+struct hipMemsetParams {
+  void* dst;
+  unsigned elementSize;
+  size_t height;  // rows
+  size_t pitch;
+  unsigned value;
+  size_t width;  // elements
+};
+
+struct HIP_MEMCPY3D {
+  struct Side {
+    size_t x, y, z;  // bytes, rows, slices
+    size_t lod;
+    hipMemoryType type;
+    void* host;
+    hipDeviceptr_t device;
+    void* array;
+    size_t pitch, height;
+  } src, dst;
+  size_t width, height, depth;  // bytes, rows, slices
+};
+static_assert(sizeof(HIP_MEMCPY3D) == 184);
+
+enum hipStreamCaptureMode : int {
+  hipStreamCaptureModeGlobal = 0,
+  hipStreamCaptureModeThreadLocal = 1,
+  hipStreamCaptureModeRelaxed = 2,
+};
+enum hipStreamCaptureStatus : int {
+  hipStreamCaptureStatusNone = 0,
+  hipStreamCaptureStatusActive = 1,
+  hipStreamCaptureStatusInvalidated = 2,
 };
 
 constexpr unsigned hipStreamDefault = 0, hipStreamNonBlocking = 1;

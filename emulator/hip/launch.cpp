@@ -208,12 +208,27 @@ std::optional<Failure> run(Dispatch& dispatch, const rt::Device& device) {
   launch.device = device.id;
   if (!dispatch.execution) dispatch.execution = std::make_unique<emu::Execution>(launch);
   if (!dispatch.execution->go_on(rt::deadline())) return Failure{{}, false, true};
+  const auto execution = std::move(dispatch.execution);  // in a graph, it runs again
   const loader::KernelInfo& info = dispatch.function->info;
-  rt::runtime().launches.add(launch, {info.vgprs, info.agprs, info.sgprs},
-                             dispatch.execution->counters());
-  const std::optional<emu::Fault>& fault = dispatch.execution->fault();
+  rt::runtime().launches.add(launch, {info.vgprs, info.agprs, info.sgprs}, execution->counters());
+  const std::optional<emu::Fault>& fault = execution->fault();
   if (!fault) return std::nullopt;
   return Failure{{fault_code(fault->kind), fault->message}, true};
+}
+
+std::function<std::optional<Failure>()> prepare(const void* handle, const Shape& shape,
+                                                void** params, void** extra) {
+  const auto function = hip::function_of(handle);
+  const auto module = function->module.lock();
+  if (!module)
+    fail(hipErrorInvalidHandle, "kernel ", function->info.name, ": its module was unloaded");
+  check_shape(function->info, shape);
+  auto dispatch = std::make_shared<Dispatch>(
+      Dispatch{function, module, shape, Kernarg(function->info.kernarg_bytes), {}, nullptr});
+  copy_arguments(function->info, params, extra, dispatch->kernarg);
+  add_hidden_arguments(function->info, shape, dispatch->kernarg);
+  const rt::Device& device = rt::device(module->device);
+  return [dispatch, &device] { return run(*dispatch, device); };
 }
 
 void launch(const void* handle, const Shape& shape, hipStream_t stream_handle, void** params,
@@ -221,18 +236,11 @@ void launch(const void* handle, const Shape& shape, hipStream_t stream_handle, v
   const auto function = hip::function_of(handle);
   const auto stream = hip::stream_of(stream_handle);
   const auto module = function->module.lock();
-  if (!module)
-    fail(hipErrorInvalidHandle, "kernel ", function->info.name, ": its module was unloaded");
-  if (module->device != stream->device.id) {
+  if (module && module->device != stream->device.id) {
     fail(hipErrorInvalidHandle, "kernel ", function->info.name, " was loaded on device ",
          module->device, ", the stream is of device ", stream->device.id);
   }
-  check_shape(function->info, shape);
-  auto dispatch = std::make_shared<Dispatch>(
-      Dispatch{function, module, shape, Kernarg(function->info.kernarg_bytes), {}, nullptr});
-  copy_arguments(function->info, params, extra, dispatch->kernarg);
-  add_hidden_arguments(function->info, shape, dispatch->kernarg);
-  stream->enqueue({[dispatch, &device = stream->device] { return run(*dispatch, device); }, {}});
+  stream->enqueue({prepare(handle, shape, params, extra), {}});
 }
 
 Shape shape_of(const dim3& grid, const dim3& block, size_t lds) {
@@ -242,12 +250,29 @@ Shape shape_of(const dim3& grid, const dim3& block, size_t lds) {
 
 }  // namespace
 
+std::function<std::optional<rt::Failure>()> hip::kernel_work(const hipKernelNodeParams& node) {
+  return prepare(node.func, shape_of(node.gridDim, node.blockDim, node.sharedMemBytes),
+                 node.kernelParams, node.extra);
+}
+
 HIP_API hipError_t hipModuleLaunchKernel(hipFunction_t f, unsigned grid_x, unsigned grid_y,
                                          unsigned grid_z, unsigned block_x, unsigned block_y,
                                          unsigned block_z, unsigned lds, hipStream_t stream,
                                          void** params, void** extra) {
   return api("hipModuleLaunchKernel", [&] {
     launch(f, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, lds}, stream, params, extra);
+  });
+}
+
+// Without grid-wide barriers, which would need all workgroups to run at a time.
+HIP_API hipError_t hipModuleLaunchCooperativeKernel(hipFunction_t f, unsigned grid_x,
+                                                    unsigned grid_y, unsigned grid_z,
+                                                    unsigned block_x, unsigned block_y,
+                                                    unsigned block_z, unsigned lds,
+                                                    hipStream_t stream, void** params) {
+  return api("hipModuleLaunchCooperativeKernel", [&] {
+    launch(f, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, lds}, stream, params,
+           nullptr);
   });
 }
 

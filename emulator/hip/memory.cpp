@@ -1,6 +1,7 @@
 // Allocation: device, pinned and managed memory; what a pointer is.
 #include "hip/copy.hpp"
 #include "hip/properties.hpp"
+#include "runtime/graph.hpp"
 #include "runtime/options.hpp"
 
 namespace {
@@ -16,6 +17,7 @@ using Kind = emu::Allocation::Kind;
 void allocate(void** result, size_t bytes, Kind kind, unsigned flags = 0, bool managed = false) {
   need(result, "ptr");
   *result = nullptr;
+  rt::refuse_unsafe("allocating memory");
   const int device = rt::current_device().id;
   if (!bytes) return;  // HIP gives a null pointer and no error
   *result = reinterpret_cast<void*>(
@@ -37,6 +39,7 @@ void allocate_pinned(void** result, size_t bytes, unsigned flags) {
 // failures, so that clean-up after an error succeeds; the next synchronizing call does.
 void free_memory(void* pointer, bool pinned) {
   if (!pointer) return;
+  rt::refuse_unsafe("freeing memory");
   const Block block = runtime().allocator.find_base(address_of(pointer));
   const bool wrong = block.source != Block::Source::ours || block.kind == Kind::code ||
                      (pinned && block.kind != Kind::pinned) ||

@@ -29,5 +29,7 @@ struct Module {
 namespace hip {
 
 std::shared_ptr<rt::Function> function_of(const void* handle);
+// The launch of a kernel, checked; for graphs.
+std::function<std::optional<rt::Failure>()> kernel_work(const hipKernelNodeParams& node);
 
 }  // namespace hip

@@ -1,6 +1,7 @@
 // Stream-ordered allocation. Memory exists as soon as the call returns, until the stream
 // reaches the free. A pool caches nothing, so that a use after free is always detected.
 #include "hip/copy.hpp"
+#include "runtime/graph.hpp"
 
 namespace {
 
@@ -23,7 +24,8 @@ void allocate(void** result, size_t bytes, Pool* pool, hipStream_t stream) {
   need(result, "dev_ptr");
   *result = nullptr;
   const int device = pool ? pool->device : hip::stream_of(stream)->device.id;
-  hip::stream_of(stream);
+  if (rt::capture_of(*hip::stream_of(stream)))
+    fail(hipErrorNotSupported, "memory that a graph allocates is not emulated");
   if (!bytes) return;
   *result = reinterpret_cast<void*>(
       runtime().allocator.allocate({bytes, device, Kind::device, false, 0, address_of(pool)}).base);
@@ -50,6 +52,8 @@ HIP_API hipError_t hipFreeAsync(void* pointer, hipStream_t stream_handle) {
   return api("hipFreeAsync", [&] {
     const auto stream = hip::stream_of(stream_handle);
     if (!pointer) fail(hipErrorInvalidValue, "dev_ptr must not be null");
+    if (rt::capture_of(*stream))
+      fail(hipErrorNotSupported, "memory that a graph frees is not emulated");
     const rt::Block block = runtime().allocator.find_base(address_of(pointer));
     if (block.kind != Kind::device || block.source != rt::Block::Source::ours) {
       fail(hipErrorInvalidValue, rt::hex(pointer),

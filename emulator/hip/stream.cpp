@@ -1,5 +1,6 @@
 // Streams and host functions in them.
 #include "hip/api.hpp"
+#include "runtime/graph.hpp"
 
 namespace hip {
 
@@ -15,6 +16,7 @@ void throw_report(const rt::Report& report) {
 }
 
 void synchronize(rt::Stream& stream) {
+  rt::refuse_in_capture(stream, "waiting for the stream");
   rt::wait(stream.tail());
   throw_report(rt::take_report(stream));
 }
@@ -88,6 +90,7 @@ HIP_API hipError_t hipStreamSynchronize(hipStream_t handle) {
 HIP_API hipError_t hipStreamQuery(hipStream_t handle) {
   return api("hipStreamQuery", [&] {
     const auto stream = stream_of(handle);
+    rt::refuse_in_capture(*stream, "querying the stream");
     if (!rt::poll(stream->tail())) return hipErrorNotReady;
     hip::throw_report(rt::take_report(*stream));
     return hipSuccess;

@@ -66,6 +66,9 @@ class Handles {
 };
 
 struct Event;
+struct Graph;
+class Executable;
+struct Node;
 struct Module;
 struct Function;
 
@@ -79,6 +82,9 @@ struct Runtime {
   Handles<Module> modules;
   Handles<Function> functions;
   Handles<Pool> pools;
+  Handles<Graph> graphs;
+  Handles<Node> nodes;
+  Handles<Executable> executables;
   LaunchLog launches;
 };
 

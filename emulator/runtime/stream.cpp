@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/device.hpp"
+#include "runtime/graph.hpp"
 #include "runtime/options.hpp"
 
 namespace rt {
@@ -73,8 +74,18 @@ Stream::Stream(Device& device, Kind kind, unsigned flags, int priority)
   if (!options().late) released_ = UINT64_MAX;
 }
 
+std::unique_lock<std::mutex> lock_queues() { return std::unique_lock(lock_of_queues()); }
+
 Marker Stream::enqueue(Work work) {
+  if (kind == Kind::null) refuse_in_capture(*this, "work in the default stream");
   const std::lock_guard lock(lock_of_queues());
+  if (capture) {
+    if (capture->broken)
+      fail(hipErrorStreamCaptureInvalidated, "the capture has failed by an earlier call");
+    std::vector<Node*>& ends = capture->ends[this];
+    ends = {capture->graph->add(std::move(work.run), ends)};
+    return {};
+  }
   // The null stream waits for every blocking stream, and they for it.
   const auto follow = [&](const std::shared_ptr<Stream>& other) {
     if (other.get() != this && other->done_ < other->last_) {

@@ -25,6 +25,7 @@
 namespace rt {
 
 struct Device;
+class Capture;
 class Stream;
 
 using Report = std::shared_ptr<const Error>;
@@ -67,6 +68,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   Stream(Device& device, Kind kind, unsigned flags, int priority);
 
+  // During a capture nothing is queued, and the marker is reached.
   Marker enqueue(Work work);
   Marker tail();
   void close();  // runs what is queued, then ends the worker
@@ -75,6 +77,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const Kind kind;
   const unsigned flags;
   const int priority;
+  std::shared_ptr<Capture> capture;  // gets the work instead of the queue; guarded by lock_queues
 
  private:
   friend bool wait_until_deadline(const Marker& marker);
@@ -101,6 +104,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool has_worker_ = false, running_ = false, closing_ = false;
   Report report_;  // the first failure that is not reported yet
 };
+
+// The one lock of all queues.
+std::unique_lock<std::mutex> lock_queues();
 
 // The part of a device that its streams share.
 struct Queues {

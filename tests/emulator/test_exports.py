@@ -25,10 +25,12 @@ hipMemPoolCreate hipMemPoolDestroy hipMemPoolGetAttribute hipMemPoolSetAttribute
 hipMemPrefetchAsync hipMemcpy hipMemcpyAsync hipMemcpyHtoDAsync hipMemset hipMemsetAsync hipMemsetD16Async
 hipMemsetD32Async hipMemsetD8Async hipModuleGetFunction hipModuleGetGlobal hipModuleLaunchKernel
 hipModuleLoadData hipModuleLoadDataEx hipModuleUnload hipSetDevice hipStreamCreateWithFlags
-hipStreamDestroy hipStreamSynchronize hipStreamWaitEvent"""
+hipStreamDestroy hipStreamSynchronize hipStreamWaitEvent hipDrvGraphAddMemcpyNode hipGraphAddEmptyNode
+hipGraphAddEventRecordNode hipGraphAddKernelNode hipGraphAddMemsetNode hipGraphCreate hipGraphDestroy
+hipGraphExecDestroy hipGraphInstantiate hipGraphLaunch"""
 TRITON = """hipDriverGetVersion hipDrvLaunchKernelEx hipFuncGetAttribute hipGetErrorString hipGetLastError
-hipGetProcAddress hipModuleGetFunction hipModuleLaunchKernel hipModuleLoadDataEx hipModuleUnload
-hipPointerGetAttribute"""
+hipGetProcAddress hipModuleGetFunction hipModuleLaunchCooperativeKernel hipModuleLaunchKernel hipModuleLoadDataEx
+hipModuleUnload hipPointerGetAttribute"""
 # hip-python's own examples, and what it calls without checking that it exists.
 HIP_PYTHON = """hipGetDevicePropertiesR0600 hipStreamCreate hipApiName hipCreateChannelDesc"""
 # What HIP programs begin and end with.
