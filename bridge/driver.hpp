@@ -15,6 +15,8 @@ using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
 using Stream = struct StreamTag*;
 using Event = struct EventTag*;
+using Graph = struct GraphTag*;
+using GraphExec = struct GraphExecTag*;
 using Pointer = unsigned long long;  // CUdeviceptr
 using HostFunction = void (*)(void*);
 
@@ -101,6 +103,12 @@ static_assert(sizeof(Copy2D) == 128);
   X(module_global, "cuModuleGetGlobal_v2", (Pointer*, size_t*, Module, const char*))            \
   X(function_attribute, "cuFuncGetAttribute", (int*, int, Function))                            \
   X(occupancy, "cuOccupancyMaxActiveBlocksPerMultiprocessor", (int*, Function, int, size_t))    \
+  X(capture_begin, "cuStreamBeginCapture_v2", (Stream, int))                                    \
+  X(capture_end, "cuStreamEndCapture", (Stream, Graph*))                                        \
+  X(graph_destroy, "cuGraphDestroy", (Graph))                                                   \
+  X(graph_instantiate, "cuGraphInstantiateWithFlags", (GraphExec*, Graph, unsigned long long))  \
+  X(graph_launch, "cuGraphLaunch", (GraphExec, Stream))                                         \
+  X(graph_exec_destroy, "cuGraphExecDestroy", (GraphExec))                                      \
   X(launch, "cuLaunchKernel",                                                                   \
     (Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream,    \
      void**, void**))

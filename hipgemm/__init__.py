@@ -47,6 +47,7 @@ from .quantize.quantizers import (
     transpose_quantize_mxfp6,
     transpose_quantize_mxfp8,
 )
+from .runtime.graph import Graph
 from .runtime.memory import MemoryStats, limit_memory, memory_stats, trim
 from .runtime.stream import Event, Stream, synchronize
 
@@ -58,6 +59,7 @@ __all__ = [
     "EmulatorCounters",
     "EmulatorLaunch",
     "Event",
+    "Graph",
     "GroupedSaved",
     "HipError",
     "Info",

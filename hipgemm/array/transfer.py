@@ -23,6 +23,7 @@ def upload(x: npt.NDArray[Any], dst: int, stream: int, pitch: int = 0) -> None:
     """Copy an array to contiguous device memory, or a matrix to rows of `pitch` bytes, and wait for it."""
     if x.size == 0:
         return
+    _hip.require_no_capture_of(stream)
     try:
         enqueue_upload(x, dst, stream, pitch)
     finally:

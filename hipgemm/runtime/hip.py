@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -31,6 +32,9 @@ _BOUNDED_WAITS = {
     "hipEventSynchronize": "hipgemm_emulator_wait_event",
     "hipDeviceSynchronize": "hipgemm_emulator_wait_device",
 }
+_CAPTURE_UNSUPPORTED, _CAPTURE_INVALIDATED = 900, 901
+_ATTEMPTS = 10
+_PAUSE = 1e-4  # seconds
 _PEER_ACCESS_ALREADY_ENABLED = 704
 _EVENT_DISABLE_TIMING = 2
 _STREAM_NON_BLOCKING = 1
@@ -234,6 +238,10 @@ def stop_waiting_if(stop: Callable[[], bool]) -> None:
 
 def block(name: str, *what: Any) -> None:
     """Call a blocking HIP function. On the emulator, signal handlers run during the wait."""
+    if captures and _is_capturing():
+        raise captured_only("calls that do not wait, on arrays and values that are on the device", name)
+    while captures and name == "hipDeviceSynchronize":  # which would end the captures of other threads
+        time.sleep(_PAUSE)
     rt = runtime()
     if rt.emulator is None:
         call(name, *what)
@@ -250,6 +258,9 @@ def block(name: str, *what: Any) -> None:
         if code == _NOT_READY and getattr(_of_thread, "stop", bool)():  # signal handlers run here, too
             raise KeyboardInterrupt
     if errors:
+        if errors[0] == _CAPTURE_UNSUPPORTED and captures:  # one has begun meanwhile
+            errors.clear()
+            return block(name, *what)
         try:
             raise failure(name, errors[0])
         except HipError:
@@ -328,8 +339,12 @@ class _Handles:
         try:
             return self.idle.pop()
         except IndexError:
-            with on_device(self._device):
-                error, found = self._registry.allocate(runtime().handle, 0, self._flags)
+            return self.make()
+
+    def make(self) -> Owner:
+        """A new one."""
+        with on_device(self._device):
+            error, found = self._registry.allocate(runtime().handle, 0, self._flags)
         if found is None:
             raise failure(self._function, error)
         return found
@@ -345,10 +360,11 @@ def _open_handles(rt: Runtime) -> None:
 _runtime.open_hooks.append(_open_handles)
 
 
-def acquire_stream(device: int) -> Owner:
+def acquire_stream(device: int, *, new: bool = False) -> Owner:
     """Return a released or new stream that does not synchronize with the default stream."""
     rt = runtime()
-    stream: Owner = rt.own_streams[device].acquire()
+    streams: _Handles = rt.own_streams[device]
+    stream = streams.make() if new else streams.acquire()
     rt.streams[stream.ptr] = device
     return stream
 
@@ -370,6 +386,8 @@ def wait_for(waiting: int, stream: int) -> None:
 
 def wait_across(waiting_device: int, waiting: int, device: int, stream: int) -> None:
     """Make a stream of one device wait for the work queued on a stream of another."""
+    if captures and (waiting in captures or stream in captures):
+        raise captured_only("calls on one stream, with arrays of its device", "work on another stream")
     events = runtime().events[device, False]
     event = events.acquire()
     with on_device(device):
@@ -394,11 +412,30 @@ def done(name: str, what: Any) -> bool:
 # ---- launches --------------------------------------------------------------------------------------
 
 
+class Capture:
+    """The capture of a graph from a stream, and the memory that its work reads and writes."""
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.reads: dict[Block, None] = {}
+        self.writes: dict[Block, None] = {}
+
+
+captures: dict[int, Capture] = {}  # those that go on, by stream
+
+
+def captured_only(required: str, got: str) -> Exception:
+    """The exception for what a graph cannot contain."""
+    return fault(ValueError, "Graph", f"function must only make {required}", got)
+
+
 _streams: dict[int, Any] = {}
 
 
 def launch(function: Any, workgroups: int, threads: int, stream: int, extra: Any) -> None:
     """Launch a kernel of the current device with a prepared argument block."""
+    if captures and stream not in captures:
+        _require_no_capture(stream)
     rt = runtime()
     handle = _streams.get(stream)
     if handle is None:
@@ -411,6 +448,78 @@ def launch(function: Any, workgroups: int, threads: int, stream: int, extra: Any
             raise found
         report = "\n".join(filter(None, (found.report, _unknown_stream(stream))))
         raise HipError(found.call, found.code, found.name, report)
+
+
+def require_no_capture_of(stream: int) -> None:
+    """Raise if a graph is captured from the stream: for copies from and to the host."""
+    if stream in captures:
+        raise captured_only("calls on arrays and values that are on the device", "one with host memory")
+
+
+def _is_capturing() -> bool:
+    own = threading.get_ident()
+    return any(capture.thread == own for capture in list(captures.values()))
+
+
+def _require_no_capture(stream: int) -> None:
+    if _is_capturing():
+        raise captured_only("calls on the stream that it is given", f"a call on stream {stream:#x}")
+
+
+def capture(device: int, stream: int, calls: Callable[[], object]) -> tuple[Owner, Capture]:
+    """Capture the work that `calls` queues on a new stream; return the graph, ready to be launched.
+
+    A thread that waits for the device meanwhile ends the capture: then there is another attempt.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _capture(device, stream, calls)
+        except HipError as error:
+            if error.code not in (_CAPTURE_UNSUPPORTED, _CAPTURE_INVALIDATED) or attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(_PAUSE * 2**attempt)
+    raise AssertionError
+
+
+def _capture(device: int, stream: int, calls: Callable[[], object]) -> tuple[Owner, Capture]:
+    rt = runtime()
+    found = Capture()
+    with on_device(device):
+        block("hipDeviceSynchronize")
+        # Relaxed: others may allocate memory meanwhile.
+        call("hipStreamBeginCapture", stream, rt.hip.hipStreamCaptureMode.hipStreamCaptureModeRelaxed)
+        captures[stream] = found
+        try:
+            calls()
+        except BaseException:
+            with suppress(HipError):
+                call("hipGraphDestroy", call("hipStreamEndCapture", stream))
+            raise
+        finally:
+            captures.pop(stream, None)
+        graph = call("hipStreamEndCapture", stream)
+        try:
+            while (spare := _graphs.reclaim()) is not None:
+                _graphs.free(rt.handle, spare)
+            handle = ctypes.c_void_p(int(graph))
+            error, made = _graphs.allocate(rt.handle, 0, handle, None, None, ctypes.c_size_t(0))
+        finally:
+            call("hipGraphDestroy", graph)
+    if made is None:
+        raise failure("hipGraphInstantiate", error)
+    return made, found
+
+
+def launch_graph(graph: Owner, stream: int) -> None:
+    """Queue all work of a graph."""
+    if captures and stream in captures:
+        raise captured_only("calls, and launch no graph", "a launch")
+    error = runtime().handle.hipGraphLaunch(ctypes.c_void_p(graph.ptr), ctypes.c_void_p(stream))
+    if error:
+        raise failure("hipGraphLaunch", error)
+
+
+_graphs = Registry(Owner, "hipGraphInstantiate", "hipGraphExecDestroy")
 
 
 # ---- copies ----------------------------------------------------------------------------------------
@@ -493,6 +602,9 @@ class Block(Owner):
 
     def begin_read(self, stream: int) -> None:
         """Order a read on `stream` after the last write."""
+        if captures and stream in captures:
+            captures[stream].reads[self] = None
+            return
         if stream != self.writer and stream not in self.readers:
             require_stream(stream, self.device)
             self.allocation.users.add(stream)
@@ -501,6 +613,9 @@ class Block(Owner):
 
     def begin_write(self, stream: int) -> None:
         """Order a write on `stream` after the last write and every read since."""
+        if captures and stream in captures:
+            captures[stream].writes[self] = None
+            return
         users = self.allocation.users
         if stream != self.writer:
             require_stream(stream, self.device)
@@ -550,6 +665,8 @@ def allocate(nbytes: int, device: int, stream: int) -> Block:
     if nbytes >= 2**63:  # HIP would use the low bits only
         raise HipError("hipMalloc", 2, "hipErrorOutOfMemory", f"requested: {shown(nbytes)} bytes")
     block: Block = runtime().pools[device].allocate(nbytes, stream)
+    if captures and stream in captures:
+        captures[stream].writes[block] = None
     return block
 
 

@@ -222,6 +222,7 @@ def _merge_rows(rows: int, width: int, *pitches: int) -> tuple[int, int, tuple[i
 
 def upload(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int) -> None:
     """Copy rows of the host to the current device, in stream order. The source may change after the call."""
+    _hip.require_no_capture_of(stream)
     staging = _staging_of(_hip.current_device())
     rows, width, (dst_pitch, src_pitch) = _merge_rows(rows, width, dst_pitch, src_pitch)
     for row, at, count, each in chunks(rows, width):
@@ -240,6 +241,7 @@ def upload(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows:
 @contextmanager
 def acquired(device: int, nbytes: int, stream: int) -> Iterator[Buffer]:
     """Acquire a buffer for a `with` block, which waits for its use unless there is an error."""
+    _hip.require_no_capture_of(stream)
     staging = _staging_of(device)
     buffer = staging.acquire(nbytes)
     assert buffer is not None
@@ -253,6 +255,7 @@ def acquired(device: int, nbytes: int, stream: int) -> Iterator[Buffer]:
 
 def download(dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, rows: int, stream: int) -> None:
     """Copy rows from the current device to the host, after the work queued on the stream, and wait."""
+    _hip.require_no_capture_of(stream)
     staging = _staging_of(_hip.current_device())
     rows, width, (dst_pitch, src_pitch) = _merge_rows(rows, width, dst_pitch, src_pitch)
     pending: deque[tuple[Buffer, int, int, int]] = deque()

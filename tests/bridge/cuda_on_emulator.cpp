@@ -335,3 +335,27 @@ Result fake_launch(Function function, unsigned gx, unsigned gy, unsigned gz, uns
   return hip("hipModuleLaunchKernel", reinterpret_cast<hipFunction_t>(function), gx, gy, gz, bx, by,
              bz, shared, as_hip(stream), parameters, extra ? list.data() : nullptr);
 }
+
+Result fake_capture_begin(Stream stream, int mode) {
+  NEED_CONTEXT;
+  return hip("hipStreamBeginCapture", as_hip(stream), static_cast<hipStreamCaptureMode>(mode));
+}
+Result fake_capture_end(Stream stream, Graph* graph) {
+  return hip("hipStreamEndCapture", as_hip(stream), reinterpret_cast<hipGraph_t*>(graph));
+}
+Result fake_graph_destroy(Graph graph) {
+  return hip("hipGraphDestroy", reinterpret_cast<hipGraph_t>(graph));
+}
+Result fake_graph_instantiate(GraphExec* made, Graph graph, unsigned long long flags) {
+  if (flags) return hipErrorInvalidValue;
+  return hip("hipGraphInstantiate", reinterpret_cast<hipGraphExec_t*>(made),
+             reinterpret_cast<hipGraph_t>(graph), static_cast<hipGraphNode_t*>(nullptr),
+             static_cast<char*>(nullptr), size_t{0});
+}
+Result fake_graph_launch(GraphExec executable, Stream stream) {
+  NEED_CONTEXT;
+  return hip("hipGraphLaunch", reinterpret_cast<hipGraphExec_t>(executable), as_hip(stream));
+}
+Result fake_graph_exec_destroy(GraphExec executable) {
+  return hip("hipGraphExecDestroy", reinterpret_cast<hipGraphExec_t>(executable));
+}

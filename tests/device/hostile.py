@@ -400,6 +400,11 @@ def recorded() -> Any:
     return hg.Event().record()
 
 
+def calls() -> Any:
+    x = hg.asarray(numbers(4, 32))
+    return lambda stream: hg.matmul(x, x.T, stream=stream)
+
+
 def matmul_oracle(a: Any, b: Any, *, dtype: Any, alpha: Any, col_scale: Any, bias: Any, **_: Any) -> Any:
     made = {"alpha": float(alpha), "col_scale": col_scale, "bias": bias}
     return reference.matmul(a, b, dtype=dtype, **{k: v for k, v in made.items() if v is not None})
@@ -660,6 +665,8 @@ ROWS = [
     row(hg.Event.record, self=hg.Event, stream=NONE),
     row(hg.Event.wait, self=recorded, stream=NONE),
     row(hg.Event.elapsed, self=recorded, end=recorded),
+    row(hg.Graph, function=calls, device=NONE),
+    row(hg.Graph.launch, self=lambda: hg.Graph(calls()), stream=NONE),
 ]  # fmt: skip
 ROWS += [
     row(reference.matmul, a=array(4, 32), b=array(32, 8), dtype=just(F32), alpha=just(1.0),

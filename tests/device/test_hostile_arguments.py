@@ -115,6 +115,8 @@ def test_hostile_arguments(row: Row, name: str) -> None:
     for kind, called, argument in hostile(row.arguments[name]):
         if ONLY not in (None, called) and name not in ("device", "devices"):
             continue
+        if name == "function" and callable(argument):
+            continue  # what it raises is its own
         what = f"{row.name}({name}={called})"
         values = right(row) | {name: argument}
         got = run(row, values)

@@ -29,8 +29,8 @@ hipStreamDestroy hipStreamSynchronize hipStreamWaitEvent hipDrvGraphAddMemcpyNod
 hipGraphAddEventRecordNode hipGraphAddKernelNode hipGraphAddMemsetNode hipGraphCreate hipGraphDestroy
 hipGraphExecDestroy hipGraphInstantiate hipGraphLaunch"""
 TRITON = """hipDriverGetVersion hipDrvLaunchKernelEx hipFuncGetAttribute hipGetErrorString hipGetLastError
-hipGetProcAddress hipModuleGetFunction hipModuleLaunchCooperativeKernel hipModuleLaunchKernel hipModuleLoadDataEx
-hipModuleUnload hipPointerGetAttribute"""
+hipGetProcAddress hipModuleGetFunction hipModuleLaunchCooperativeKernel hipModuleLaunchKernel
+hipModuleLoadDataEx hipModuleUnload hipPointerGetAttribute"""
 # hip-python's own examples, and what it calls without checking that it exists.
 HIP_PYTHON = """hipGetDevicePropertiesR0600 hipStreamCreate hipApiName hipCreateChannelDesc"""
 # What HIP programs begin and end with.

@@ -23,6 +23,7 @@ TESTS = (
         "tests/device/test_streams.py",
         "tests/device/test_interchange.py",
         "tests/device/test_kernels_elementwise.py",
+        "tests/device/test_graphs.py",
     ),
     *("tests/bridge/test_driver.py", "tests/multi/test_sharding.py"),
 )
