@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from archs import Arch
@@ -83,13 +84,7 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
         (product,) = [row for row in listed.products if row.operation == single.operation]
         serves = listed.serving(single.operation, single.pair)
         (row,) = [row for row, layout in serves if layout == single.layout]
-        yield _alone(made(product, pairs[single.pair], single.tile, row, single.layout, single.mfma_rows))
-
-
-def _alone(instance: Instance) -> Instance:
-    """In a unit of its own: other pairs, which may take the assembly of its pair's unit, do not have it."""
-    like = _alone(instance.like) if instance.like else None
-    return replace(instance, unit=instance.kernel["name"], like=like)
+        yield made(product, pairs[single.pair], single.tile, row, single.layout, single.mfma_rows)
 
 
 def _product(
@@ -110,9 +105,9 @@ def _product(
     listed = product.scaled_args if scaled else product.args
     size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)
     limit = serves.ring_limit if tile.is_ring else serves.limit
-    product_name, small = f"{operation}_{pair.name}_{layout}", tile.size in demo.tiles.split()
-    unit = product_name if small else f"{product_name}_more"  # tiles that `make demo` can do without
-    name = f"{product_name}_{tile.size}x{pair.k}{f'_mfma{mfma_rows}' if mfma_rows else ''}"
+    in_demo = pair.family in demo.families.split() and tile.size in demo.tiles.split()
+    unit = f"{Path(product.header).stem}_{pair.family}{'_demo' if in_demo else ''}"
+    name = f"{operation}_{pair.name}_{layout}_{tile.size}x{pair.k}{f'_mfma{mfma_rows}' if mfma_rows else ''}"
     rows = mfma_rows or "16"
     kernel = {
         "name": name,
@@ -139,7 +134,7 @@ def _product(
         header=product.header,
         unit=unit,
         portable=False,
-        demo=small and pair.name in demo.pairs.split(),
+        demo=in_demo,
         named=_named_formats(pair, formats),
         like=like,
     )

@@ -138,7 +138,7 @@ class Kernel(NamedTuple):
 class Demo(NamedTuple):
     """The GEMM kernels that the examples use."""
 
-    pairs: str
+    families: str
     tiles: str
 
 
@@ -337,7 +337,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
             raise table.refused(kernel, "may have no matrix instructions but those of 32 rows")
         if kernel.size in product.tiles.split() and not kernel.mfma_rows:
             raise table.refused(kernel, "is one of the operation's tiles already")
-    table.refers(found.demo, found.demo.pairs.split(), [pair.name for pair in found.pairs], "pair")
+    table.refers(found.demo, found.demo.families.split(), families, "family of pairs")
     table.refers(found.demo, found.demo.tiles.split(), found.tiles, "tile")
     for single in found.passes:
         table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")

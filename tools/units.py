@@ -3,9 +3,11 @@
 A unit is compiled again when something that it depends on has changed: its rows, the files that the compiler
 says it read (but for comments), the compiler, the flags. What was compiled is kept under a hash of all these.
 
-A unit may be like another one but for the formats that its matrix instructions name. Then it takes the
+A kernel may be like another one but for the formats that its matrix instructions name. Then it takes the
 other's assembly with these replaced, which takes less time than to compile it: one compilation serves all
 pairs of formats that have as many bits.
+
+Functions that kernels call are compiled once in each unit, so units have many kernels.
 
 Every unit would bring a metadata note of its own, which a linker does not merge, and of which a runtime
 reads one. So units are assembled without, and one more object carries the metadata of all.
@@ -46,10 +48,9 @@ class Unit:
         return f"{self.arch}_{self.instances[0].unit}"
 
     @property
-    def like(self) -> Unit | None:
-        """The unit whose assembly this one takes."""
-        found = [instance.like for instance in self.instances if instance.like is not None]
-        return Unit(self.arch, found) if found else None
+    def source(self) -> str:
+        """What is compiled: its kernels, or those whose assembly these take."""
+        return unit_source({x.kernel["name"]: x for x in map(compiled_for, self.instances)}.values())
 
     @property
     def cuid(self) -> str:
@@ -99,17 +100,13 @@ class Compiler:
         """Compile what is not kept, on all cores. `progress` gets how many kernels of how many."""
         self._cache.mkdir(parents=True, exist_ok=True)
         missing = [unit for unit in units if not self.has(unit)]
-        first = {unit.name: unit for unit in (unit.like or unit for unit in missing)}
-        compiled = [unit for unit in first.values() if not self.has(unit)]
         # The slowest units first, so that all cores end at about the same time.
-        compiled.sort(key=lambda unit: (not is_gemm(unit.instances[0].kernel), -len(unit.instances)))
-        derived = [unit for unit in missing if unit.like is not None]
-        done, of = 0, sum(len(unit.instances) for unit in (*compiled, *derived))
+        missing.sort(key=lambda unit: (not is_gemm(unit.instances[0].kernel), -len(unit.source)))
+        done, of = 0, sum(len(unit.instances) for unit in missing)
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for make, listed in ((self._compile, compiled), (self._derive, derived)):
-                for unit, _ in zip(listed, pool.map(make, listed), strict=True):
-                    done += len(unit.instances)
-                    progress(done, of)
+            for unit, _ in zip(missing, pool.map(self._compile, missing), strict=True):
+                done += len(unit.instances)
+                progress(done, of)
         return [self._read(unit) for unit in units]
 
     def drop_old(self) -> None:
@@ -132,9 +129,8 @@ class Compiler:
     def _paths(self, unit: Unit, files: Iterable[str]) -> tuple[Path, Path]:
         """Paths of assembly and object, for the files that the unit reads."""
         how = (*hip_flags(unit.arch), *unit.flags, *assembler_flags(unit.arch))
-        parts = (LAYOUT, self._version, *how, unit_source(unit.instances))
-        if unit.like is not None:
-            parts += (unit_source(unit.like.instances), *(part for i in unit.instances for part in i.named))
+        parts = (LAYOUT, self._version, *how, unit.source)
+        parts += tuple(part for x in unit.instances for part in (x.kernel["name"], *x.named))
         parts += tuple(part for file in files for part in (file, self._content(file)))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
         return self._cache / f"{key}.s.gz", self._cache / f"{key}.o"
@@ -146,7 +142,7 @@ class Compiler:
     def _compile(self, unit: Unit) -> None:
         with TemporaryDirectory(dir=self._cache) as scratch:
             folder = Path(scratch)
-            (folder / "unit.def").write_text(unit_source(unit.instances))
+            (folder / "unit.def").write_text(unit.source)
             made, read = folder / "unit.s", folder / "unit.d"
             # As with -MD -MF, which drivers ignore when they compile for a GPU only.
             dependencies = ("-dependency-file", str(read), "-MT", "unit", "-sys-header-deps")
@@ -156,15 +152,7 @@ class Compiler:
             flags = (f"-I{here}", *unit.flags, *passed_on)
             self._tools.compile(self._source, unit.arch, made, *flags)
             files = [name for name in read_files(read.read_text()) if not name.startswith(here)]
-            self._keep(unit, share_functions(made.read_text()), files, folder)
-
-    def _derive(self, unit: Unit) -> None:
-        assert unit.like is not None
-        files = self._dependencies(unit.like).read_text().splitlines()
-        assembly, _ = self._paths(unit.like, files)
-        text = renamed(gzip.decompress(assembly.read_bytes()).decode(), unit.like, unit)
-        with TemporaryDirectory(dir=self._cache) as scratch:
-            self._keep(unit, text, files, Path(scratch))
+            self._keep(unit, with_alike(share_functions(made.read_text()), unit.instances), files, folder)
 
     def _keep(self, unit: Unit, text: str, files: Sequence[str], scratch: Path) -> None:
         """Assemble a unit, and keep it."""
@@ -189,25 +177,43 @@ class Compiler:
         return Compiled(body, body.split("\t.text\n")[0], kernels, TARGET + footer, code.read_bytes())
 
 
-def renamed(assembly: str, unit: Unit, into: Unit) -> str:
-    """The assembly of a unit as that of one with other formats of the same bits."""
-    ((start, old),) = {instance.named for instance in unit.instances}
-    ((_, new),) = {instance.named for instance in into.instances}
-    lines = assembly.splitlines(keepends=True)
-    kernels = {instance.kernel["name"] for instance in unit.instances}
-    in_kernel = False  # not in a function that kernels share, which serves any format
+def compiled_for(instance: Instance) -> Instance:
+    """The kernel whose assembly one takes, or itself."""
+    return instance.like or instance
+
+
+# In assembly, a kernel with what belongs to it; in the metadata, its entry.
+KERNEL = re.compile(r"^\t\.protected\t(\w+) .*?; -- End function\n.*?^\t\.text\n", re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(r"^  - \..*?^    \.name: +(\w+)\n.*?(?=^  - |^amdhsa\.)", re.MULTILINE | re.DOTALL)
+
+
+def with_alike(assembly: str, instances: Iterable[Instance]) -> str:
+    """The assembly of what was compiled for these kernels as theirs: for each, those that take it."""
+    takers: dict[str, list[Instance]] = {}
+    for instance in instances:
+        takers.setdefault(compiled_for(instance).kernel["name"], []).append(instance)
+
+    def of_each(found: re.Match[str]) -> str:
+        return "".join(_with_formats(found[0], taker) for taker in takers[found[1]])
+
+    body, note = assembly.split(METADATA)
+    return KERNEL.sub(of_each, body) + METADATA + ENTRY.sub(of_each, note)
+
+
+def _with_formats(text: str, taker: Instance) -> str:
+    """The part of a kernel that is compiled, as that of one that takes its assembly."""
+    if taker.like is None:
+        return text
+    (start, old), (_, new) = taker.like.named, taker.named
+    lines = text.splitlines(keepends=True)
+    name = taker.kernel["name"]
     for i, line in enumerate(lines):
-        label = re.match(r"(\w+):", line)
-        if label:
-            in_kernel = label[1] in kernels
-        if in_kernel and line.startswith(f"\t{start}"):
+        if line.startswith(f"\t{start}"):
             if line.count(old) != 1:
-                raise BuildError(f"{unit.name}: an instruction does not name the formats by {old}: {line}")
+                raise BuildError(f"{name}: an instruction does not name the formats by {old}: {line}")
             lines[i] = line.replace(old, new)
-    text = re.sub(r"\b__hip_cuid_\w+", f"__hip_cuid_{into.cuid}", "".join(lines))
-    for before, after in zip(unit.instances, into.instances, strict=True):
-        text = text.replace(before.kernel["name"], after.kernel["name"])
-    return text
+    text = re.sub(r"\.(LBB|Lfunc_end)\d+", rf".\1_{name}", "".join(lines))  # labels of its own
+    return text.replace(taker.like.kernel["name"], name)
 
 
 FUNCTION = re.compile(

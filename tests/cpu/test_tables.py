@@ -129,7 +129,7 @@ def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
 
 
 PAIR, SERVES = "PAIR(f16, half, f16, f16, 64, bf16)", "SERVES(gemm, mxfp4, nt, 14, 32)"
-DEMO = "DEMO(bf16 "
+DEMO = "DEMO(half "
 
 
 def more(operation, pair, layout, size, schedule="DoubleBuffer"):
@@ -152,11 +152,11 @@ WRONG = [
     (SERVES, "SERVES(gemm, mxfp4, nt, 14)", "nt, 14) must have a limit for the tiles that are rings"),
     ("TILE(64x64, ", "TILE(64x65, ", "128x128 64x64 32x64) names 64x64, which is no tile"),
     (
-        f"{DEMO}fp8_e4m3 mxfp8_e4m3 mxfp4_e2m1 bf16_mxfp4_e2m1, 128x128 64x64 32x64)",
+        f"{DEMO}fp8 mxfp8 mxfp4 weight, 128x128 64x64 32x64)",
         "",
         "one row DEMO; got 0",
     ),
-    (DEMO, "DEMO(bf17 ", "64x64 32x64) names bf17, which is no pair"),
+    (DEMO, "DEMO(hole ", "64x64 32x64) names hole, which is no family of pairs"),
     ("32x64)\n\n// PASS", "32x65)\n\n// PASS", "64x64 32x65) names 32x65, which is no tile"),
     (DEMO, more("gem", "bf16", "nt", "64x128"), "2) names gem, which is no operation"),
     (DEMO, more("gemm", "bf17", "nt", "64x128"), "2) names bf17, which is no pair"),
@@ -197,7 +197,7 @@ def test_one_more_kernel_is_one_row(monkeypatch):
     args = dict.fromkeys(name for p in listed.products for name in (p.args, p.scaled_args))
     *_, made = instances._products(listed, formats, args)
     assert made.kernel["name"] == "gemm_bf16_nn_64x128x64"
-    assert (made.unit, made.demo) == (made.kernel["name"], False)
+    assert (made.unit, made.demo) == ("dense_half", False)
     assert made.kernel["limits"] == {"waves_per_simd": 2, "valu_salu": 16}
     assert "bf16, bf16, 16, nn, 64, 128, 64, 2, 2, DoubleBuffer, 2)" in made.row
 
