@@ -1,4 +1,4 @@
-"""The command line: ``python -m hipgemm info | selftest | can-use | explain | bench``."""
+"""The command line: ``python -m hipgemm info | selftest | can-use | explain | bench | sanitize``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .config import config
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
 from .formats.elements import BF16, F16, F32, FORMATS, Format
 from .formats.scaled import ScaledArray
-from .inspect import explain
+from .inspect import explain, sanitize
 from .inspect.explain import in_place
 from .inspect.info import info, kind
 from .inspect.usage import reset_usage, usage
@@ -55,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_arguments(why)
     timing = commands.add_parser("bench", help="how long things take")
     bench.add_arguments(timing)
+    check = commands.add_parser(
+        "sanitize", help="run a program that uses HIP on the emulator, under its checks"
+    )
+    sanitize.add_arguments(check)
     args = parser.parse_args(argv)
     try:
         if args.command == "info":
@@ -65,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return selftest(verbose=args.verbose)
         if args.command == "can-use":
             return _can_use(args)
+        if args.command == "sanitize":
+            return sanitize.run(args)
         if args.command == "explain":
             return choice_check.run() if args.check else explain.run(args)
         return bench.run(args)

@@ -6,6 +6,7 @@
 #include "check/race.hpp"
 #include "check/request.hpp"
 #include "core/definedness.hpp"
+#include "core/notes.hpp"
 #include "count/counting.hpp"
 #include "count/profile.hpp"
 
@@ -201,8 +202,7 @@ std::string scalar_name(uint32_t index) {
 }
 
 bool report(Wave& w, const Inst* i, const char* check, const std::string& what) {
-  fault(w, i, FaultKind::launch_failure, (std::string(check) + ": " + what).c_str());
-  return false;
+  return finding(w, i, check, what);
 }
 
 }  // namespace check

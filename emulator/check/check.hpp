@@ -44,7 +44,7 @@ std::string text_of(const Side& side);
 // "v12", "a3", "s[4:5]", "vcc_lo".
 std::string vector_name(const Side& side, uint32_t index);
 std::string scalar_name(uint32_t index);
-// Ends the launch with a finding about `i`; returns false.
+// Adds a finding about `i`, the first of this check there; false if the launch ends with it.
 bool report(Wave& w, const Inst* i, const char* check, const std::string& what);
 
 // One sanitizer, for one workgroup at a time. Functions that return bool return report()'s false

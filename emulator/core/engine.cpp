@@ -438,6 +438,7 @@ bool Execution::go_on(Time until) {
     if (s.over) {
       for (const State::Worker& w : s.workers) s.counters += w.counters;
       if (s.context.observer) s.context.observer->launch_ended(s.counters);
+      s.context.conclude();
       s.workers.clear();  // engines are released
     }
   } catch (const std::exception& error) {

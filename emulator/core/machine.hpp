@@ -7,6 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/launch.hpp"
@@ -41,11 +44,14 @@ struct LaunchContext {
   std::atomic<uint32_t> noted{0};  // kinds of notes that this launch has added
   std::mutex fault_mutex;
   std::optional<Fault> fault;
+  std::vector<std::string> findings;  // of checks, until there are as many as the options allow
+  std::set<std::pair<std::string, const Inst*>> found;  // check and instruction of each
 
   std::chrono::steady_clock::time_point until;  // no workgroup begins later
 
   explicit LaunchContext(const Launch& l) : launch(l) {}
   void report(FaultKind kind, std::string message);
+  void conclude();  // makes findings the fault of the launch, which has ended
   // The same where memory may have run out: without the text if there is none for it.
   void report_failure(const char* what, const std::exception& error) noexcept;
 };

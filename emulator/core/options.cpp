@@ -98,6 +98,7 @@ Options read_options() {
   o.wave_seed = waves.seed;
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   o.threads = static_cast<unsigned>(number("HIPGEMM_EMULATOR_THREADS", cores, 1024, o.error));
+  o.findings = number("HIPGEMM_EMULATOR_FINDINGS", 1, 1'000'000, o.error);
   o.budget = number("HIPGEMM_EMULATOR_BUDGET", 20'000'000'000, UINT64_MAX, o.error);
   if (o.error.empty()) o.error = cpu_fault();
   return o;

@@ -22,6 +22,7 @@ struct Options {
   uint64_t wave_seed = 1;
   unsigned threads = 1;  // HIPGEMM_EMULATOR_THREADS, default all cores
   uint64_t budget = 0;   // HIPGEMM_EMULATOR_BUDGET: wave instructions per launch
+  size_t findings = 1;   // HIPGEMM_EMULATOR_FINDINGS: of checks, after which a launch ends
   std::string error;     // what is wrong with one of these; "" if nothing is
 };
 

@@ -40,6 +40,40 @@ std::string place(const Wave& w, const Inst* i) {
   return text;
 }
 
+std::string quoted(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      (result += '\\') += c;
+    else
+      result += c < ' ' || c > '~' ? format("\\u%04x", static_cast<unsigned char>(c)) : std::string(1, c);
+  }
+  return result + "\"";
+}
+
+// Findings go to a file, and end no launch.
+bool reports() { return !variable("HIPGEMM_EMULATOR_REPORT").empty(); }
+
+// Adds a line of JSON to the file that HIPGEMM_EMULATOR_REPORT names.
+void write_record(const Wave& w, const Inst* i, std::string_view kind, std::string_view what) {
+  const std::string path(variable("HIPGEMM_EMULATOR_REPORT"));
+  if (path.empty()) return;
+  const Kernel& kernel = *w.launch->launch.kernel;
+  const Decoded* d = i ? w.launch->program->source(i) : nullptr;
+  std::string line = "{\"kind\": " + quoted(kind) + ", \"what\": " + quoted(what) +
+                     ", \"kernel\": " + quoted(kernel.name);
+  if (d) {
+    line += format(", \"offset\": %lld", static_cast<long long>(d->address - kernel.entry));
+    line += ", \"instruction\": " + quoted(disassemble(*d));
+  }
+  const auto& id = w.group->id;
+  line += format(", \"workgroup\": [%u, %u, %u], \"wave\": %u}\n", id[0], id[1], id[2], w.index);
+  if (std::FILE* const file = std::fopen(path.c_str(), "a")) {
+    std::fwrite(line.data(), 1, line.size(), file);
+    std::fclose(file);
+  }
+}
+
 // The notes of all launches, the latest kept.
 struct Notes {
   std::mutex mutex;
@@ -58,6 +92,7 @@ void note(Wave& w, const Inst* i, NoteKind kind, const std::string& what) {
   const uint32_t bit = 1u << static_cast<uint32_t>(kind);
   if (w.launch->noted.fetch_or(bit) & bit) return;
   std::string text = what + "; " + place(w, i);
+  write_record(w, i, "note", what);
   static const bool verbose = [] {
     const auto value = variable("HIPGEMM_EMULATOR_VERBOSE");
     return !value.empty() && value != "0";
@@ -75,6 +110,26 @@ void LaunchContext::report(FaultKind kind, std::string message) {
   stop.store(true);
 }
 
+void LaunchContext::conclude() {
+  std::lock_guard lock(fault_mutex);
+  if (fault || findings.empty() || reports()) return;
+  std::string text = std::move(findings[0]);
+  for (size_t n = 1; n < findings.size(); ++n) text += "\n" + findings[n];
+  fault = Fault{FaultKind::launch_failure, std::move(text)};
+}
+
+bool finding(Wave& w, const Inst* i, const char* check, const std::string& what) {
+  LaunchContext& launch = *w.launch;
+  std::lock_guard lock(launch.fault_mutex);
+  if (launch.stop) return false;
+  if (!launch.found.insert({check, i}).second) return true;
+  write_record(w, i, check, what);
+  launch.findings.push_back(std::string(check) + ": " + what + "; " + place(w, i));
+  if (launch.findings.size() < launch.options.findings || reports()) return true;
+  launch.stop.store(true);
+  return false;
+}
+
 void LaunchContext::report_failure(const char* what, const std::exception& error) noexcept {
   try {
     report(FaultKind::out_of_resources, std::string(what) + ": " + error.what());
@@ -88,7 +143,9 @@ const Inst* fault(Wave& w, const Inst* i, FaultKind kind, const char* what) {
   const char* title = kind == FaultKind::illegal_instruction ? "illegal instruction: "
                       : kind == FaultKind::illegal_address   ? "illegal address: "
                                                              : "";
-  w.launch->report(kind, std::string(title) + (why ? why : "unknown cause") + "; " + place(w, i));
+  const std::string text = std::string(title) + (why ? why : "unknown cause");
+  write_record(w, i, "fault", text);
+  w.launch->report(kind, text + "; " + place(w, i));
   return nullptr;
 }
 
@@ -97,6 +154,7 @@ const Inst* fault_address(Wave& w, const Inst* i, int lane, uint64_t address, ui
   std::string text = format("illegal address: %s of %u bytes at 0x%llx, ", store ? "store" : "load",
                             bytes, static_cast<unsigned long long>(address));
   text += w.launch->launch.memory->describe(address);
+  write_record(w, i, "fault", text);
   text += "; " + place(w, i);
   if (lane >= 0) text += format(" lane %d", lane);
   w.launch->report(FaultKind::illegal_address, std::move(text));

@@ -289,12 +289,14 @@ HIP_API hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* config, hipFunc
   });
 }
 
-// A kernel of a module instead of the host stub that compiled HIP programs pass here.
+// `f` is the host function of a compiled program, or a kernel of a module.
 HIP_API hipError_t hipLaunchKernel(const void* f, dim3 grid, dim3 block, void** params, size_t lds,
                                    hipStream_t stream) {
   return api("hipLaunchKernel", [&] {
-    if (!rt::runtime().functions.get(f)) {
-      fail(hipErrorInvalidDeviceFunction, rt::hex(f), " is not a kernel from hipModuleGetFunction");
+    const int device = hip::stream_of(stream)->device.id;
+    if (!rt::runtime().functions.get(f) && !hip::registered_function(f, device)) {
+      fail(hipErrorInvalidDeviceFunction, rt::hex(f),
+           " is neither a kernel of the program nor from hipModuleGetFunction");
     }
     launch(f, shape_of(grid, block, lds), stream, params, nullptr);
   });

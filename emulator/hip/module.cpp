@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/environment.hpp"
 #include "hip/properties.hpp"
 #include "runtime/options.hpp"
 
@@ -24,6 +25,7 @@ namespace hip {
 
 std::shared_ptr<rt::Function> function_of(const void* handle) {
   if (auto function = rt::runtime().functions.get(handle)) return function;
+  if (auto function = registered_function(handle, rt::current_device().id)) return function;
   fail(hipErrorInvalidHandle, "function ", rt::hex(handle), " does not exist");
 }
 
@@ -37,10 +39,22 @@ using hip::function_of;
 using hip::need;
 using rt::runtime;
 
+// Writes a code object to the folder that HIPGEMM_EMULATOR_CODE names.
+void save(loader::Bytes file) {
+  const auto folder = emu::variable("HIPGEMM_EMULATOR_CODE");
+  if (folder.empty()) return;
+  uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (const uint8_t byte : file) hash = (hash ^ byte) * 1099511628211u;
+  const auto name = std::filesystem::path(folder) / (rt::hex(hash) + ".co");
+  std::ofstream(name, std::ios::binary)
+      .write(reinterpret_cast<const char*>(file.data()), static_cast<std::streamsize>(file.size()));
+}
+
 hipModule_t load(loader::Bytes image) {
   rt::Device& device = rt::current_device();
   loader::Bytes file;
   loader::CodeObject object = loader::parse_code_object(image, hip::target(), file);
+  save(file);
   auto module = std::make_shared<rt::Module>();
   module->device = device.id;
   module->image = runtime().allocator.allocate(

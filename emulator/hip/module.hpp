@@ -28,7 +28,10 @@ struct Module {
 
 namespace hip {
 
+// By a handle, or by the host function that stands for the kernel in a compiled HIP program.
 std::shared_ptr<rt::Function> function_of(const void* handle);
+// What a compiled program has registered, loaded on a device: null if there is no such function.
+std::shared_ptr<rt::Function> registered_function(const void* host, int device);
 // The launch of a kernel, checked; for graphs.
 std::function<std::optional<rt::Failure>()> kernel_work(const hipKernelNodeParams& node);
 

@@ -34,15 +34,16 @@ hipModuleLoadDataEx hipModuleUnload hipPointerGetAttribute"""
 # hip-python's own examples, and what it calls without checking that it exists.
 HIP_PYTHON = """hipGetDevicePropertiesR0600 hipStreamCreate hipApiName hipCreateChannelDesc"""
 # What HIP programs begin and end with.
-PROGRAMS = """hipDeviceReset hipPeekAtLastError"""
+PROGRAMS = """hipDeviceReset hipPeekAtLastError __hipRegisterFatBinary __hipRegisterFunction __hipRegisterVar
+__hipUnregisterFatBinary"""
 
 
 def test_every_function_has_a_user() -> None:
     used = set(rocm.FUNCTIONS) | set(" ".join((IREE, TRITON, HIP_PYTHON, PROGRAMS)).split())
     folders = [HERE, HERE.parent / "bridge"]  # the machine of the bridge's tests calls it too
     for file in {file for folder in folders for file in folder.glob("*.*")} - {Path(__file__)}:
-        if file.suffix in (".py", ".c", ".cpp"):
-            used |= set(re.findall(r"\bhip\w+", file.read_text()))
+        if file.suffix in (".py", ".c", ".cpp", ".hip"):
+            used |= set(re.findall(r"\b(?:__)?hip[A-Z]\w+", file.read_text()))
     symbols = code_object.read(loader.EMULATOR.read_bytes()).symbols.values()
     names = {symbol.name for symbol in symbols if symbol.section}
     assert {"hipMalloc", "hipgemm_emulator_counters"} <= names

@@ -1,0 +1,146 @@
+"""Runs a program that uses HIP on the emulator, under its checks, and prints what they find."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import environment, variable
+from ..runtime.loader import EMULATOR
+
+CHECKS = ("hazard", "uninit", "race", "bounds", "all")
+_NAMES = ("libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7")
+_USAGE = "a command is needed after --, such as: python -m hipgemm sanitize -- python script.py"
+Record = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of the command."""
+    parser.add_argument(
+        "--check", default="all", help=f"some of {', '.join(CHECKS)}, with commas; default all"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to a file, too")
+    parser.add_argument("--notes", action="store_true", help="print notes, which are no errors, too")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; return its exit code, or 1 if that is 0 and there are findings."""
+    command = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if unknown := set(args.check.split(",")) - set(CHECKS):
+        print(
+            f"error: unknown check {', '.join(sorted(unknown))}; there are {', '.join(CHECKS)}",
+            file=sys.stderr,
+        )
+        return 2
+    if not command:
+        print(f"error: {_USAGE}", file=sys.stderr)
+        return 2
+    if not EMULATOR.exists():
+        print("error: the emulator is not built; run: make emulator", file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory(prefix="hipgemm-sanitize-") as folder:
+        code, records = _run_under_checks(command, args.check, Path(folder))
+    if code is None:
+        return 127
+    counts = Counter(json.dumps(record) for record in records)
+    found = [{**json.loads(text), "times": times} for text, times in counts.items()]
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    errors = [record for record in found if record["kind"] != "note"]
+    for record in found if args.notes else errors:
+        print(describe(record), file=sys.stderr)
+    notes = len(found) - len(errors)
+    kernels = len({record["kernel"] for record in errors})
+    more = "" if args.notes or not notes else f"; {notes} notes (--notes)"
+    print(f"sanitize: {len(errors)} findings in {kernels} kernels{more}", file=sys.stderr)
+    return code or bool(errors)
+
+
+def describe(record: Record) -> str:
+    """A finding in two lines.
+
+    >>> record = {"kind": "race", "what": "LDS at 0x0 is written twice", "kernel": "k", "offset": 8}
+    >>> print(describe(record | {"instruction": "ds_write_b32 v0, v1", "workgroup": [0, 0, 0], "wave": 1}))
+    race: kernel k +0x8, ds_write_b32 v0, v1; workgroup (0, 0, 0) wave 1
+      LDS at 0x0 is written twice
+    """
+    at = f" +{record['offset']:#x}, {record['instruction']}" if "offset" in record else ""
+    line = f", {record['file']}:{record['line']}" if record.get("line") else ""
+    times = f", {record['times']} times" if record.get("times", 1) > 1 else ""
+    place = f"workgroup {tuple(record['workgroup'])} wave {record['wave']}"
+    return f"{record['kind']}: kernel {record['kernel']}{line}{at}; {place}{times}\n  {record['what']}"
+
+
+def _run_under_checks(command: Sequence[str], checks: str, folder: Path) -> tuple[int | None, list[Record]]:
+    """The exit code, None if there is no such program, and what the emulator has written."""
+    report, codes, libraries = folder / "report", folder / "code", folder / "rocm/lib"
+    codes.mkdir()
+    libraries.mkdir(parents=True)
+    for name in _NAMES:  # programs ask for one with a number
+        (libraries / name).symlink_to(EMULATOR)
+    paths = [str(libraries), variable("LD_LIBRARY_PATH") or ""]
+    variables = {
+        "HIPGEMM_RUNTIME": "emulator",
+        "HIPGEMM_EMULATOR_CHECK": checks,
+        "HIPGEMM_EMULATOR_REPORT": str(report),
+        "HIPGEMM_EMULATOR_CODE": str(codes),
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
+        "ROCM_PATH": str(libraries.parent),
+    }
+    try:
+        with environment(**variables) as env:
+            code = subprocess.run(command, env=env, check=False).returncode
+    except OSError as error:
+        print(f"error: {command[0]}: {error.strerror}", file=sys.stderr)
+        return None, []
+    lines = report.read_text().splitlines() if report.exists() else []
+    records = [json.loads(line) for line in lines]
+    add_lines(records, codes)
+    return code, records
+
+
+def add_lines(records: Sequence[Record], codes: Path) -> None:
+    """Add the source line to each record whose kernel is in a code object that has line tables."""
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        return  # pip install pyelftools
+    for path in sorted(codes.glob("*.co")):
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            if not elf.has_dwarf_info():
+                continue
+            symbols: Any = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
+            entries = {symbol.name: symbol.entry.st_value for symbol in symbols.iter_symbols()}
+            rows = sorted(_rows(elf.get_dwarf_info()))
+        for record in records:
+            entry = entries.get(record["kernel"])
+            if entry is not None and "offset" in record and "line" not in record:
+                before = [row for row in rows if row[0] <= entry + record["offset"]]
+                if before:
+                    record["file"], record["line"] = before[-1][1:]
+
+
+def _rows(dwarf: Any) -> list[tuple[int, str, int]]:
+    """Address, file and line of each row of all line tables."""
+    rows = []
+    for unit in dwarf.iter_CUs():
+        program = dwarf.line_program_for_CU(unit)
+        if program is None:
+            continue
+        files = program.header.file_entry
+        first = 0 if program.header.version >= 5 else 1
+        for entry in program.get_entries():
+            state = entry.state
+            if state is not None and not state.end_sequence and state.line:
+                rows.append((state.address, files[state.file - first].name.decode(), state.line))
+    return rows
