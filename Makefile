@@ -121,7 +121,7 @@ LEVELS ?= $(sort $(CPU_LEVEL) $(shell cat $(OBJ)/levels 2>/dev/null))
 
 # A translation unit is a folder, or, of the semantics, some files that share much: small ones spend most of their time
 # in headers. What runs once for each kernel is compiled faster than it could run.
-FOLDERS := check hip core runtime loader count decoder
+FOLDERS := check hip core runtime loader count model decoder
 decoder := decode disasm disasm_c
 scalar := install memory smem sop sopp
 vector := lanes vop1 vop2 vop3p

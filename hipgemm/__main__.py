@@ -1,4 +1,4 @@
-"""The command line: ``python -m hipgemm info | selftest | can-use | explain | bench | sanitize``."""
+"""The command line: ``python -m hipgemm info | selftest | can-use | explain | model | bench | sanitize``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hipgemm_benchmarks import cycle_report, cycles
 from hipgemm_benchmarks import model_check as choice_check
 from hipgemm_benchmarks import tables as bench
 
@@ -53,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     explain.add_options(query, "--input")
     why = commands.add_parser("explain", help="the kernels that could serve a product, and why one does")
     explain.add_arguments(why)
+    replay = commands.add_parser("model", help="clocks of kernels' main loops, by the emulator's cycle model")
+    cycle_report.add_arguments(replay)
     timing = commands.add_parser("bench", help="how long things take")
     bench.add_arguments(timing)
     check = commands.add_parser(
@@ -73,8 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return sanitize.run(args)
         if args.command == "explain":
             return choice_check.run() if args.check else explain.run(args)
+        if args.command == "model":
+            return cycle_report.run(args)
         return bench.run(args)
-    except (RuntimeNotFoundError, KernelNotFoundError, HipError) as error:
+    except (cycles.CycleModelError, RuntimeNotFoundError, KernelNotFoundError, HipError) as error:
         advice = "; or name an architecture: --arch gfx950" if args.command in ("can-use", "explain") else ""
         print(f"error: {error}{advice}", file=sys.stderr)
         return 1

@@ -9,6 +9,7 @@
 #include "core/notes.hpp"
 #include "count/counting.hpp"
 #include "count/profile.hpp"
+#include "model/record.hpp"
 
 namespace emu {
 namespace check {
@@ -103,8 +104,12 @@ bool land_checked(Wave& w, const Pending& p) {
 
 class Sanitizers final : public Observer {
  public:
-  Sanitizers(LaunchContext& context, uint32_t checks, bool counting)
-      : context_(context), checks_(checks), counting_(counting ? count::start() : nullptr) {
+  Sanitizers(LaunchContext& context, uint32_t checks, bool counting,
+             std::shared_ptr<model::Recording> recording)
+      : context_(context),
+        checks_(checks),
+        counting_(counting ? count::start() : nullptr),
+        recording_(std::move(recording)) {
     if (checks & kRace) race_ = start_race_launch(context);
   }
 
@@ -118,6 +123,7 @@ class Sanitizers final : public Observer {
     }
     if (checks_ & kUninit) state->checks.push_back(make_uninit_check(context_));
     if (counting_) state->checks.push_back(count::make_counter(counting_));
+    if (recording_) state->checks.push_back(model::make_recorder(recording_));
     if (count::profiling()) state->checks.push_back(count::make_profiler());
     group.observed = state.get();
     for (auto& c : state->checks) {
@@ -161,6 +167,7 @@ class Sanitizers final : public Observer {
   LaunchContext& context_;
   const uint32_t checks_;
   const std::shared_ptr<count::Launch> counting_;
+  const std::shared_ptr<model::Recording> recording_;
   std::shared_ptr<RaceLaunch> race_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> groups_;
@@ -245,8 +252,10 @@ std::unique_ptr<Observer> make_observer(LaunchContext& context, std::string& err
   error = std::move(request.error);
   if (!(request.checks & check::kUninit)) definedness::trust_all();
   const bool counting = count::requested();
-  if (!request.checks && !counting && !count::profiling()) return nullptr;
-  return std::make_unique<check::Sanitizers>(context, request.checks, counting);
+  auto recording = model::start_recording(context);
+  if (!request.checks && !counting && !recording && !count::profiling()) return nullptr;
+  return std::make_unique<check::Sanitizers>(context, request.checks, counting,
+                                             std::move(recording));
 }
 
 }  // namespace emu

@@ -1,0 +1,249 @@
+"""The output of ``python -m hipgemm model``: main loops of kernels, by the cycle model of one CU."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+from hipgemm.inspect.explain import ask, in_place, read_formats
+from hipgemm.kernels.manifest import GEMMS, Kernel, code_object
+from hipgemm.products.chips import chip_of
+
+from . import cycles
+from .model_check import launch_counters
+
+K_TILES = 24  # of the product that is recorded
+# Figures without which a part of the CU holds nothing up.
+WITHOUT: Mapping[str, Mapping[str, float]] = {
+    "scales": {"scale_clocks": 0},
+    "LDS": {"lds_queue": 1e6, "lds_latency": 0, "lds_return_bytes": 1e6, "dma_write_bytes": 1e6},
+    "memory": {
+        "l1_bytes": 1e9,
+        "l2_bytes": 1e9,
+        "l2_latency": 0,
+        "memory_queue": 1e6,
+        "address_clocks_wide": 0,
+        "address_clocks_dword": 0,
+    },
+    "barriers": {"barrier_clocks": 0},
+    "branches": {"branch_clocks": 4, "straddle_clocks": 0},
+}
+SLOT = 4  # clocks between two issues of a SIMD
+
+
+class Published(NamedTuple):
+    """A loop that others measured, and the kernel of the same tile, format and waves here."""
+
+    kernel: str
+    busy: float  # percent
+    points: float  # that the model may be off
+    what: str
+
+
+# AMD's gfx950 Gluon tutorials, by thread traces on MI355X.
+PUBLISHED = (
+    Published("gemm_bf16_nt_256x256x64", 96, 5, "K 8192"),
+    Published("gemm_bf16_nt_256x128x64", 83, 10, "K 8192"),
+    Published("gemm_bf16_nt_128x256x64", 84, 5, "K 8192"),
+    Published("gemm_bf16_nt_128x128x64", 69, 5, "K 8192"),
+    Published("gemm_fp8_e4m3_nt_256x256x128", 99.8, 5, "8 waves, K 16384"),
+    Published("gemm_mxfp4_e2m1_nt_256x256x256", 79.6, 5, "8 waves, 16x16x128"),
+    Published("gemm_mxfp4_e2m1_nt_256x256x256_mfma32", 98.9, 5, "8 waves, 32x32x64"),
+)
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A kernel's main loop, with the figures of the table and with others."""
+
+    kernel: Kernel
+    replay: cycles.Replay
+    loop: cycles.Loop
+    tiles: float  # K tiles of a workgroup in a turn of the loop, of all that share the CU
+    without: Mapping[str, float]  # clocks of a K tile, relative, without one part
+    at_ends: Mapping[tuple[str, float], float]  # multiply-adds per clock with one figure at an end
+
+    @property
+    def clocks(self) -> float:
+        """Clocks of a K tile of each workgroup."""
+        return self.loop.clocks / self.tiles * _resident(self.kernel)
+
+    @property
+    def bound(self) -> str:
+        """What most of the time is lost to; the matrix pipe if it is hardly lost."""
+        least = min(self.without, key=lambda name: self.without[name])
+        return "matrix" if self.loop.busy > 0.95 or self.without[least] > 0.99 else least
+
+    @property
+    def rate(self) -> float:
+        """Multiply-adds per clock of the CU."""
+        return _rate(self.kernel, self.loop)
+
+
+def model(kernel: Kernel, *, ends: bool = False) -> Modelled:
+    """Record one workgroup of a kernel and replay it, with as many as fit the CU."""
+    m, n, k = kernel.tile
+    launch_counters.cache_clear()
+    cycles.record(lambda: launch_counters(kernel, m, n, K_TILES * k))
+    resident = _resident(kernel)
+    found = cycles.replay(resident)
+    loop = found.main_loop()
+    without = {
+        name: cycles.replay(resident, changed).main_loop().clocks / loop.clocks
+        for name, changed in WITHOUT.items()
+    }
+    at_ends = {}
+    for figure in cycles.figures() if ends else ():
+        if figure.kind in ("assumed", "inferred"):
+            for value in {figure.low, figure.high} - {figure.value}:
+                other = cycles.replay(resident, {figure.name: value}).main_loop()
+                at_ends[figure.name, value] = _rate(kernel, other)
+    tiles = loop.matrix_clocks / (m * n * k / _peak(kernel))
+    return Modelled(kernel, found, loop, tiles, without, at_ends)
+
+
+def _resident(kernel: Kernel) -> int:
+    return max(1, int(kernel.workgroups_per_cu))
+
+
+def _peak(kernel: Kernel) -> float:
+    return chip_of(kernel.arch).rates.matrix[kernel.bits].value
+
+
+def _rate(kernel: Kernel, loop: cycles.Loop) -> float:
+    return loop.busy * _peak(kernel)
+
+
+def undecided(found: Sequence[Modelled]) -> list[str]:
+    """Pairs of kernels whose order changes when one assumed or inferred figure is at an end."""
+    lines = []
+    for one, other in combinations(found, 2):
+        ends = {
+            f"{name} {value:g}"
+            for (name, value), rate in one.at_ends.items()
+            if (rate > other.at_ends[name, value]) != (one.rate > other.rate)
+        }
+        if ends:
+            lines.append(f"{one.kernel.name}, {other.kernel.name}: {', '.join(sorted(ends))}")
+    return lines
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``model``."""
+    parser.add_argument("what", nargs="*", help="kernels, or M N K of a product: all that could serve it")
+    parser.add_argument("--format", default="bf16", type=read_formats, help="of the product (default: bf16)")
+    parser.add_argument("--figures", action="store_true", help="print the figures of the model")
+    parser.add_argument("--check", action="store_true", help="compare loops with those that others measured")
+    parser.add_argument("--trace", type=Path, help="write what issues when as JSON for a trace viewer")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the main loops, and of a single kernel the instructions."""
+    if args.figures or args.check:
+        print("\n".join([*(figure_table() if args.figures else ()), *(check() if args.check else ())]))
+        return 0
+    if len(args.what) == 3 and all(x.isdigit() for x in args.what):
+        m, n, k = map(int, args.what)
+        answer = ask(m, n, k, args.format, arch="gfx950")
+        kernels = [cost.kernel for cost in in_place(answer) if cost.kernel.op in GEMMS]
+    else:
+        every = code_object("gfx950").kernels
+        unknown = [name for name in args.what if name not in every or every[name].op not in GEMMS]
+        if unknown:
+            print(f"error: no product kernel of gfx950 is called {', '.join(unknown)}")
+            return 2
+        kernels = [every[name] for name in args.what]
+    if not kernels:
+        print("error: name kernels, or M N K of a product that matrix kernels serve")
+        return 2
+    found = [model(kernel, ends=len(kernels) > 1) for kernel in kernels]
+    print("\n".join(table(sorted(found, key=lambda x: -x.rate))))
+    if len(found) > 1:
+        flips = undecided(found)
+        print("\nundecided, since the order depends on a figure that is not measured:" if flips else "")
+        print("\n".join(f"  {line}" for line in flips))
+    else:
+        print("\n".join(["", *listing(found[0])]))
+    if args.trace:
+        args.trace.write_text(json.dumps(trace(found[0].replay)))
+    return 0
+
+
+def figure_table() -> list[str]:
+    """All figures, and how many are of which kind."""
+    found = cycles.figures()
+    kinds = Counter(f.kind for f in found)
+    lines = [f"{'figure':22} {'value':>6} {'low':>6} {'high':>6}  {'kind':10}  source"]
+    lines += [f"{f.name:22} {f.value:6g} {f.low:6g} {f.high:6g}  {f.kind:10}  {f.source}" for f in found]
+    return [*lines, f"{len(found)} figures: {', '.join(f'{n} {kind}' for kind, n in kinds.items())}"]
+
+
+def check() -> list[str]:
+    """The loops that others measured, and what the model says of them."""
+    width = max(len(x.kernel) for x in PUBLISHED)
+    lines = [f"{'busy, percent':{width}}  measured  model    off  allowed"]
+    worst = 0.0
+    for x in PUBLISHED:
+        modelled = 100 * model(code_object("gfx950").kernels[x.kernel]).loop.busy
+        off = modelled - x.busy
+        worst = max(worst, abs(off))
+        numbers = f"{x.busy:8.1f}  {modelled:5.1f}  {off:+5.1f}  {x.points:7.0f}"
+        lines.append(f"{x.kernel:{width}}  {numbers}  {x.what}{'' if abs(off) <= x.points else '; too far'}")
+    return [*lines, f"{len(PUBLISHED)} loops, off by at most {worst:.1f} points"]
+
+
+def table(found: Sequence[Modelled]) -> list[str]:
+    """One line for each kernel."""
+    width = max(len(x.kernel.name) for x in found)
+    heads = "K tile  matrix    busy  bound by  TFLOP/s of 256 CUs at the clock of such a busy share"
+    lines = [f"{'main loop of one CU':{width}}  {heads}", f"{'':{width}}  clocks  clocks       %"]
+    for x in found:
+        chip, matrix = chip_of(x.kernel.arch), x.loop.busy * x.clocks
+        ghz = chip.ghz * chip.rates.clock_at(x.loop.busy)
+        low, high = (2e-3 * x.rate * chip.compute_units * ghz * part for part in (0.9, 1.1))
+        numbers = f"{x.clocks:6.0f}  {matrix:6.0f}  {100 * x.loop.busy:6.1f}"
+        band = f"{low:.0f} to {high:.0f} ({0.9 * ghz:.2f} to {1.1 * ghz:.2f} GHz)"
+        lines.append(f"{x.kernel.name:{width}}  {numbers}  {x.bound:9} {band}")
+    return lines
+
+
+def listing(x: Modelled) -> list[str]:
+    """The instructions of the main loop, with what they waited for."""
+    lines = [f"clocks without one part: {', '.join(f'{n} {100 * v:.1f} %' for n, v in x.without.items())}"]
+    lines += ["", f"{'':>8} {'issues':>7} {'mean wait':>9}  most of it for"]
+    for i in sorted(x.replay.instructions, key=lambda i: i.offset):
+        if not x.loop.head <= i.offset <= x.loop.tail or not i.issues:
+            continue
+        reason, most = max(i.waits.items(), key=lambda item: item[1])
+        waited = sum(i.waits.values()) / i.issues
+        why = f"{reason} {100 * most / sum(i.waits.values()):.0f} %" if most else ""
+        lines.append(f"{i.offset:#8x} {i.issues:7} {waited:9.1f}  {why:19} {i.text}")
+    return lines
+
+
+def trace(x: cycles.Replay) -> dict[str, object]:
+    """What issues when, in the format of Chrome's trace viewer: a row for each wave, a clock is 1 us."""
+    names = [i.text.split()[0] for i in x.instructions]
+    events = [
+        {
+            "name": names[op],
+            "ph": "X",
+            "pid": int(wave) % cycles.SIMDS,
+            "tid": int(wave),
+            "ts": int(clock),
+            "dur": max(SLOT, x.instructions[op].matrix_clocks),
+            "args": {"text": x.instructions[op].text},
+        }
+        for wave, op, clock in x.issues
+    ]
+    labels = [
+        {"name": "process_name", "ph": "M", "pid": simd, "args": {"name": f"SIMD {simd}"}}
+        for simd in range(cycles.SIMDS)
+    ]
+    return {"traceEvents": [*labels, *events]}

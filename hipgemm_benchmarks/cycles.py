@@ -1,0 +1,148 @@
+"""The cycle model of the emulator: record a launch, replay it on one CU, find the main loop.
+
+docs/change/model.md says what it predicts, and what it cannot.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hipgemm.errors import RuntimeNotFoundError, requirement
+from hipgemm.runtime import hip as _hip
+
+ISSUE, SIMDS = np.dtype([("wave", "u4"), ("op", "u4"), ("clock", "u4")]), 4
+
+
+class Figure(NamedTuple):
+    """A figure of the model, with the ends of what is plausible."""
+
+    name: str
+    kind: str  # measured, documented, inferred, assumed
+    source: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction of the code, and what its executions waited for, in clocks."""
+
+    offset: int  # bytes from the kernel's entry
+    size: int
+    matrix_clocks: int
+    issues: int
+    waits: Mapping[str, int]
+    text: str
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The main loop: the clocks of its turns without the first third and the last one."""
+
+    head: int  # offset of its first instruction
+    tail: int  # and of its last
+    turns: int
+    clocks: float  # per turn
+    matrix_clocks: float  # per turn and SIMD
+
+    @property
+    def busy(self) -> float:
+        """The share of clocks in which the matrix pipes are busy."""
+        return self.matrix_clocks / self.clocks
+
+
+class CycleModelError(RuntimeError):
+    """What was recorded cannot be replayed."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The replay of one recording."""
+
+    instructions: tuple[Instruction, ...]
+    issues: npt.NDArray[np.void]  # of ISSUE, in the order of time
+    clocks: int
+
+    def main_loop(self) -> Loop:
+        """The loop whose turns have the most matrix clocks, by the first wave."""
+        offsets = np.array([x.offset for x in self.instructions])
+        matrix = np.array([x.matrix_clocks for x in self.instructions])
+        first = self.issues[self.issues["wave"] == 0]
+        at = offsets[first["op"]]
+        back = at[1:] <= at[:-1]
+        loops = {}  # matrix clocks by the offsets of the first and the last instruction
+        for head in np.unique(at[1:][back]):
+            tails = at[:-1][back & (at[1:] == head)]
+            inside = (at >= head) & (at <= tails.max())
+            if len(tails) > 3:
+                loops[int(head), int(tails.max())] = matrix[first["op"][inside]].sum()
+        if not any(loops.values()):
+            raise CycleModelError("no loop has matrix instructions and turns more than three times")
+        head, tail = max(loops, key=lambda ends: loops[ends])
+        starts = first["clock"][at == head]
+        begin, end = starts[len(starts) // 3], starts[-1]
+        turns = len(starts) - 1 - len(starts) // 3
+        within = (self.issues["clock"] >= begin) & (self.issues["clock"] < end)
+        busy = matrix[self.issues["op"][within]].sum() / SIMDS
+        return Loop(head, tail, turns, (int(end) - int(begin)) / turns, busy / turns)
+
+
+def library() -> ctypes.CDLL:
+    """The emulator, which must be the runtime."""
+    rt = _hip.runtime()
+    if rt.emulator is None:
+        text = requirement("the runtime must be the emulator", rt.kind)
+        raise RuntimeNotFoundError(f"model: {text}; set HIPGEMM_RUNTIME=emulator")
+    found = rt.emulator
+    found.hipgemm_emulator_replay.restype = found.hipgemm_emulator_replay_waits.restype = ctypes.c_char_p
+    return found
+
+
+def figures() -> tuple[Figure, ...]:
+    """All figures of the model."""
+    text, values = (ctypes.c_char_p * 3)(), (ctypes.c_double * 3)()
+    found: list[Figure] = []
+    while library().hipgemm_emulator_figure(len(found), text, values):
+        name, kind, source = ((x or b"").decode() for x in text)
+        found.append(Figure(name, kind, source, *values))
+    return tuple(found)
+
+
+def record(launch: Callable[[], object], groups: Sequence[int] = (0,)) -> None:
+    """Record these workgroups of a launch, and wait for it."""
+    lib = library()
+    lib.hipgemm_emulator_record((ctypes.c_uint64 * len(groups))(*groups), len(groups))
+    try:
+        launch()
+        _hip.block("hipDeviceSynchronize")
+    finally:
+        lib.hipgemm_emulator_record(None, 0)
+
+
+def replay(copies: int = 1, changed: Mapping[str, float] | None = None) -> Replay:
+    """Replay the last recording, with so many of its workgroups on a CU; `changed` are other figures."""
+    lib = library()
+    values = [(changed or {}).get(f.name, f.value) for f in figures()]
+    fault = lib.hipgemm_emulator_replay(copies, (ctypes.c_double * len(values))(*values))
+    if fault:
+        raise CycleModelError(fault.decode())
+    size = (ctypes.c_uint64 * 3)()
+    lib.hipgemm_emulator_replay_size(size)
+    issues = np.empty(size[0], ISSUE)
+    lib.hipgemm_emulator_replay_issues(issues.ctypes.data_as(ctypes.c_void_p))
+    waits = (lib.hipgemm_emulator_replay_waits() or b"").decode().split()
+    numbers, text = (ctypes.c_uint64 * (4 + len(waits)))(), ctypes.create_string_buffer(256)
+    instructions = []
+    for i in range(size[1]):
+        lib.hipgemm_emulator_replay_instruction(i, numbers, text, ctypes.c_size_t(len(text)))
+        offset, length, matrix, count, *waited = numbers
+        named = dict(zip(waits, waited, strict=True))
+        instructions.append(Instruction(offset, length, matrix, count, named, text.value.decode()))
+    return Replay(tuple(instructions), issues, size[2])

@@ -1,0 +1,65 @@
+"""The cycle model of whole kernels against what others measured of theirs on MI355X: docs/change/model.md."""
+
+import json
+
+import pytest
+
+from hipgemm.__main__ import main
+from hipgemm.kernels.manifest import code_object
+from hipgemm_benchmarks import cycle_report, cycles
+
+pytestmark = [pytest.mark.matrix, pytest.mark.emulator("cycle model")]
+
+
+KERNELS = code_object("gfx950").kernels
+TOO_FAR = {
+    "gemm_bf16_nt_128x256x64",
+    "gemm_mxfp4_e2m1_nt_256x256x256",
+}  # docs/change/model.md says by how much
+
+
+def busy(name):
+    return 100 * cycle_report.model(KERNELS[name]).loop.busy
+
+
+@pytest.mark.parametrize(
+    "loop", [x for x in cycle_report.PUBLISHED if x.kernel not in TOO_FAR], ids=lambda x: x.kernel
+)
+def test_loops_that_others_measured(loop):
+    assert abs(busy(loop.kernel) - loop.busy) <= loop.points
+
+
+def test_larger_matrix_instructions_lose_less_time_to_scales():
+    """Measured: 79.6 and 98.9 % busy."""
+    small, large = (busy(f"gemm_mxfp4_e2m1_nt_256x256x256{more}") for more in ("", "_mfma32"))
+    assert small + 5 < large
+
+
+def test_the_command(capsys, tmp_path):
+    file = tmp_path / "trace.json"
+    assert main(["model", "gemm_bf16_nt_128x128x64", "--trace", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("gemm_bf16_nt_128x128x64") and " memory " in line for line in lines)
+    listed = [line for line in lines if "v_mfma" in line]
+    assert len(listed) == 2 * KERNELS["gemm_bf16_nt_128x128x64"].main_loop["mfma"]
+    events = json.loads(file.read_text())["traceEvents"]
+    assert {e["tid"] for e in events if e["ph"] == "X"} == set(range(8))
+    assert main(["model", "gemm_of_nothing"]) == 2
+    assert main(["model", "256", "256", "256", "--format", "mxfp8"]) == 0
+    assert main(["model", "--figures", "--check"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("too far") == len(TOO_FAR)
+    assert all(f"\n{figure.name} " in printed for figure in cycles.figures())
+
+
+def test_what_a_figure_that_is_not_measured_turns_round_is_undecided():
+    kernels = code_object("gfx950").kernels
+    found = [
+        cycle_report.model(kernels[f"gemm_bf16_nt_{tile}x64"], ends=True)
+        for tile in ("256x128", "128x256", "64x64")
+    ]
+    names = [f"gemm_bf16_nt_{tile}x64" for tile in ("256x128", "128x256")]
+    lines = cycle_report.undecided(found)
+    assert [line.partition(":")[0].split(", ") for line in lines] in ([], [names])
+    measured = {f.name for f in cycles.figures() if f.kind in ("measured", "documented")}
+    assert not measured & {name for name, _ in found[0].at_ends}
