@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -195,7 +196,21 @@ def check() -> list[str]:
         worst = max(worst, abs(off))
         numbers = f"{x.busy:8.1f}  {modelled:5.1f}  {off:+5.1f}  {x.points:7.0f}"
         lines.append(f"{x.kernel:{width}}  {numbers}  {x.what}{'' if abs(off) <= x.points else '; too far'}")
-    return [*lines, f"{len(PUBLISHED)} loops, off by at most {worst:.1f} points"]
+    return [*lines, f"{len(PUBLISHED)} loops, off by at most {worst:.1f} points", cost()]
+
+
+def cost(k: int = 8192) -> str:
+    """How long it takes to model a tile."""
+    kernel = code_object("gfx950").kernels["gemm_bf16_nt_256x256x64"]
+    m, n, _ = kernel.tile
+    launch_counters.cache_clear()
+    begin = time.perf_counter()
+    cycles.record(lambda: launch_counters(kernel, m, n, k))
+    seconds = time.perf_counter() - begin
+    found = cycles.replay()
+    each = 1e9 * found.seconds / len(found.issues)
+    took = f"recorded in {seconds:.2f} s, replayed in {found.seconds:.3f} s"
+    return f"a tile of {m}x{n}x{k}: {took}, {each:.0f} ns for each instruction of a wave"
 
 
 def table(found: Sequence[Modelled]) -> list[str]:

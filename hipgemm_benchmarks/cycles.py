@@ -6,6 +6,7 @@ docs/change/model.md says what it predicts, and what it cannot.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -69,6 +70,7 @@ class Replay:
     instructions: tuple[Instruction, ...]
     issues: npt.NDArray[np.void]  # of ISSUE, in the order of time
     clocks: int
+    seconds: float  # that the replay took on the host
 
     def main_loop(self) -> Loop:
         """The loop whose turns have the most matrix clocks, by the first wave."""
@@ -130,7 +132,9 @@ def replay(copies: int = 1, changed: Mapping[str, float] | None = None) -> Repla
     """Replay the last recording, with so many of its workgroups on a CU; `changed` are other figures."""
     lib = library()
     values = [(changed or {}).get(f.name, f.value) for f in figures()]
+    begin = time.perf_counter()
     fault = lib.hipgemm_emulator_replay(copies, (ctypes.c_double * len(values))(*values))
+    seconds = time.perf_counter() - begin
     if fault:
         raise CycleModelError(fault.decode())
     size = (ctypes.c_uint64 * 3)()
@@ -145,4 +149,4 @@ def replay(copies: int = 1, changed: Mapping[str, float] | None = None) -> Repla
         offset, length, matrix, count, *waited = numbers
         named = dict(zip(waits, waited, strict=True))
         instructions.append(Instruction(offset, length, matrix, count, named, text.value.decode()))
-    return Replay(tuple(instructions), issues, size[2])
+    return Replay(tuple(instructions), issues, size[2], seconds)

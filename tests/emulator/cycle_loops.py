@@ -1,0 +1,121 @@
+"""Main loops without a kernel around them, as AMD's gfx950 Gluon tutorials measured them on MI355X.
+
+They have the instructions of a loop of eight waves in a plausible order: nothing is computed, but the cycle
+model does not care. `HIPGEMM_RUNTIME=emulator python tests/emulator/cycle_loops.py` prints what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import asm
+import numpy as np
+
+from hipgemm_benchmarks import cycles
+
+WAVES, TURNS = 8, 24
+
+
+class Loop(NamedTuple):
+    """A loop, and the share of clocks in which its matrix pipes were measured to be busy, in percent."""
+
+    name: str
+    body: str
+    measured: float
+    points: float  # that the model may be off
+
+
+def spread(*groups: Sequence[str]) -> Iterator[str]:
+    """The instructions of all groups, each group evenly over the whole."""
+    places = [((i + 0.5) / len(group), text) for group in groups for i, text in enumerate(group)]
+    return (text for _, text in sorted(places, key=lambda place: place[0]))
+
+
+def loads(count: int) -> list[str]:
+    """Loads to LDS, of a KiB each."""
+    return [f"s_mov_b32 m0, {i * 1024}\nglobal_load_lds_dwordx4 v1, s[2:3]" for i in range(count)]
+
+
+def reads(count: int) -> list[str]:
+    """Reads of 16 bytes a lane."""
+    return [f"ds_read_b128 v[{16 + 4 * (i % 4)}:{19 + 4 * (i % 4)}], v1" for i in range(count)]
+
+
+def products(name: str, count: int, registers: int, accumulators: int, rest: str = "") -> list[str]:
+    """Matrix instructions, in as many accumulators as fit so many registers."""
+    first = [40 + registers * (i % (accumulators // registers)) for i in range(count)]
+    results = [f"v[{r}:{r + registers - 1}]" for r in first]
+    return [f"{name} {d}, v[8:11], v[12:15], {d}{rest}" for d in results]
+
+
+def looped(body: Iterable[str], second_half: str = "") -> str:
+    """A loop of these turns; waves 4 to 7 begin with `second_half`."""
+    half = f"s_cmp_lt_u32 s5, 0x100\ns_cbranch_scc1 1f\n{second_half}\n" if second_half else ""
+    after = f"s_cmp_ge_u32 s5, 0x100\ns_cbranch_scc1 2f\n{second_half}\n2:" if second_half else ""
+    return "\n".join([
+        "s_load_dwordx2 s[2:3], s[0:1], 0x0\nv_readfirstlane_b32 s5, v0\nv_and_b32 v1, 63, v0",
+        f"v_lshlrev_b32 v1, 4, v1\ns_mov_b32 s4, 0\ns_waitcnt lgkmcnt(0)\n{half}1:",
+        *body,
+        f"s_add_u32 s4, s4, 1\ns_cmp_lt_u32 s4, {TURNS}\ns_cbranch_scc1 1b\ns_waitcnt vmcnt(0) lgkmcnt(0)",
+        after,
+    ])  # fmt: skip
+
+
+def tile(m: int, n: int) -> str:
+    """K tiles of 64 in bf16: loads two tiles ahead, one barrier, the rest spread evenly."""
+    waves_m, waves_n = (4, 2) if m > n else (2, 4)
+    multiply = products("v_mfma_f32_16x16x32_bf16", m * n // 1024, 4, m * n // 512)
+    fetch, read = loads((m + n) // 64), reads((m // waves_m + n // waves_n) // 8)
+    return looped(
+        [f"s_waitcnt vmcnt({2 * len(fetch)}) lgkmcnt(0)\ns_barrier", *spread(multiply, fetch, read)]
+    )
+
+
+def stages(rows: int, memory_first: bool) -> str:
+    """K tiles of 256x256x256 in fp4: half of the waves load and read (scales too), the others multiply."""
+    shape, registers = ("16x16x128", 4) if rows == 16 else ("32x32x64", 16)
+    scales = ", v2, v3 op_sel_hi:[0,0,0] cbsz:4 blgp:4"
+    multiply = products(f"v_mfma_scale_f32_{shape}_f8f6f4", 1024 // rows, registers, 128, scales)
+    scale_reads = [f"ds_read_b32 v{32 + i % 4}, v1" for i in range(8)]
+    memory = [f"s_setprio {int(memory_first)}", *loads(8), *reads(24), *scale_reads]
+    memory.append("s_waitcnt vmcnt(16) lgkmcnt(0)\ns_barrier")
+    return looped([*memory, f"s_setprio {int(not memory_first)}", *multiply, "s_barrier"], "s_barrier")
+
+
+TILES = tuple(
+    Loop(f"bf16 {m}x{n}", tile(m, n), measured, 10 if (m, n) == (256, 128) else 5)
+    for m, n, measured in (
+        (256, 256, 96), (256, 128, 83), (128, 256, 84), (128, 128, 69),
+        (256, 64, 55), (64, 256, 57), (128, 64, 47), (64, 128, 47),
+    )
+)  # fmt: skip
+STAGES = (
+    Loop("fp4 16x16x128", stages(16, False), 79.6, 5),
+    Loop("fp4 32x32x64", stages(32, False), 98.9, 5),
+    Loop("fp4 16x16x128, memory first", stages(16, True), 79.6, 5),
+    Loop("fp4 32x32x64, memory first", stages(32, True), 98.9, 5),
+)
+
+
+@cache
+def module() -> asm.Module:
+    """All loops, assembled at once."""
+    return asm.Module(
+        {f"k{i}": asm.Snippet(x.body, lds=65536, vgprs=256) for i, x in enumerate(TILES + STAGES)}
+    )
+
+
+def busy(loop: Loop) -> float:
+    """What the model says."""
+    name, memory = f"k{(TILES + STAGES).index(loop)}", np.zeros(1 << 16, np.uint8)
+    cycles.record(lambda: module().run(name, memory, block=64 * WAVES))
+    return 100 * cycles.replay().main_loop().busy
+
+
+if __name__ == "__main__":
+    print(f"{'busy, percent':28}  measured  model    off  allowed")
+    for x in TILES + STAGES:
+        found = busy(x)
+        print(f"{x.name:28}  {x.measured:8.1f}  {found:5.1f}  {found - x.measured:+5.1f}  {x.points:7.0f}")
