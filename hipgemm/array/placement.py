@@ -66,11 +66,8 @@ class Placement:
             gap = (self.vectors, self.pitch - self.width)
             np.ndarray(gap, _U8, memory, self.offset + self.width, (self.pitch, 1)).fill(0)
         x = self._without_broadcast(x)
-        if x.dtype == self.dtype:
-            bits = _bits(self.dtype)
-            np.copyto(np.ndarray(x.shape, bits, memory, self.offset, self.strides), x.view(bits))
-        else:  # group offsets, which are known to fit int32
-            np.copyto(np.ndarray(x.shape, self.dtype, memory, self.offset, self.strides), x, casting="unsafe")
+        bits = _bits(self.dtype)
+        np.copyto(np.ndarray(x.shape, bits, memory, self.offset, self.strides), x.view(bits))
 
     def read(self, memory: Host, out: Host) -> None:
         """Copy from host memory with the device's layout to an array of any layout."""
@@ -83,7 +80,7 @@ class Placement:
         hip.clear_rows(address + self.width, self.pitch, self.pitch - self.width, self.vectors, stream)
         x = self._without_broadcast(x)
         x = x.swapaxes(-1, -2) if self.columns else x
-        if self.width and self.vectors:
+        if self.width and self.vectors and x.size:
             length = self.width // self.dtype.itemsize
             enqueue_upload(x.reshape(self.vectors, length), address, stream, self.pitch)
 

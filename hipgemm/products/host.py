@@ -25,8 +25,8 @@ from .plan import Plan
 from .problem import Problem
 
 Host = npt.NDArray[Any]
-Execute = Callable[..., None]  # run.execute
-Queue = Callable[[list[Any], DeviceArray], None]
+Execute = Callable[..., Any]  # run.execute
+Queue = Callable[[list[Any], DeviceArray | None], Any]
 SMALL = 1 << 20  # bytes of operands and result that share one buffer
 _ALIGNMENT = 256
 _INT32 = np.dtype(np.int32)
@@ -36,42 +36,44 @@ _INT32 = np.dtype(np.int32)
 class HostPlan:
     """How the arrays of a call are copied to the device, and the result to the host.
 
-    `placements` are those of the operands, each followed by that of its scales, then of col_scale, bias and
-    offsets; None if an array is missing or on the device already.
+    `placements` are those of the operands, each followed by that of its scales, then of col_scale, bias,
+    offsets, residual and aux; None if an array is missing or on the device already.
     """
 
     placements: tuple[Placement | None, ...]
-    out: Placement
+    out: Placement | None  # None: quantized, and downloaded by itself
     copies: tuple[tuple[str, str], ...]  # that NumPy makes before the upload, and why
     upload: int  # bytes that are uploaded in one copy; 0 if the arrays are too large for that
     total: int
 
     def run(
         self, plan: Plan, execute: Execute, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream: int
-    ) -> Host:
+    ) -> Any:
         """Upload, multiply, download; nothing is pending when this returns."""
-        result: Host = np.empty(plan.shape, plan.problem.out_format.dtype) if out is None else out
-        if plan.nbytes == 0:
-            return result
+        result: Any = None
+        if self.out is not None:
+            result = np.empty(plan.shape, plan.problem.out_format.dtype) if out is None else out
+            if plan.nbytes == 0:
+                return result
         for name, reason in self.copies:
             tally.count_copy(plan.op.name, name, reason)
-        alpha, *vectors = more
-        if type(vectors[-1]) is DeviceArray:
-            vectors[-1] = vectors[-1].get()
-        sources = [*_parts(a), *_parts(b), *vectors]
+        alpha, *vectors, offsets, residual, aux, state = more if len(more) > 4 else (*more, None, None, None)
+        if offsets is not None:
+            offsets = np.asarray(offsets.get() if type(offsets) is DeviceArray else offsets, _INT32)
+        sources = [*_parts(a), *_parts(b), *vectors, offsets, residual, aux]
 
-        def queue(arrays: list[Any], target: DeviceArray) -> None:
+        def queue(arrays: list[Any], target: DeviceArray | None) -> Any:
             x, y = _joined(a, *arrays[:2]), _joined(b, *arrays[2:4])
-            execute(plan, x, y, target, (alpha, *arrays[4:]), stream)
+            then = (*arrays[7:], state) if plan.staged else ()
+            return execute(plan, x, y, target, (alpha, *arrays[4:7], *then), stream)
 
         run = self._run_in_one_buffer if self.upload else self._run_separately
         with hip.on_device(plan.device):
-            run(plan, sources, queue, result, stream)
-        return result
+            return run(plan, sources, queue, result, stream)
 
     def _run_in_one_buffer(
-        self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int
-    ) -> None:
+        self, plan: Plan, sources: list[Any], queue: Queue, result: Any, stream: int
+    ) -> Any:
         """Copy all arrays through one pinned buffer and one block."""
         block = hip.allocate(self.total, plan.device, stream)
         base = block.ptr
@@ -82,18 +84,21 @@ class HostPlan:
             for x, placement in pairs:
                 if placement is not None:
                     placement.write(memory, x)
-            if plan.problem.accumulate:
+            if plan.problem.accumulate and self.out is not None:
                 self.out.write(memory, result)
             hip.copy("HostToDevice", base, buffer.ptr, self.upload, stream)
-            queue(arrays, self.out.array(block, base))
-            at = self.out.offset
-            hip.copy("DeviceToHost", buffer.ptr + at, base + at, self.out.nbytes, stream)
+            made = queue(arrays, None if self.out is None else self.out.array(block, base))
+            written = [(self.placements[-1], sources[-1]), (self.out, result)]  # aux, and what follows it
+            found = [(placement, x) for placement, x in written if placement is not None]
+            if found:
+                at = found[0][0].offset
+                hip.copy("DeviceToHost", buffer.ptr + at, base + at, self.total - at, stream)
             hip.synchronize(stream)
-            self.out.read(memory, result)
+            for placement, x in found:
+                placement.read(memory, x)
+        return made.get() if self.out is None else result
 
-    def _run_separately(
-        self, plan: Plan, sources: list[Any], queue: Queue, result: Host, stream: int
-    ) -> None:
+    def _run_separately(self, plan: Plan, sources: list[Any], queue: Queue, result: Any, stream: int) -> Any:
         """Copy each array by itself, in chunks."""
 
         def upload(placement: Placement | None, x: Any) -> Any:
@@ -105,14 +110,16 @@ class HostPlan:
             return placement.array(block, start)
 
         try:
-            arrays = [
-                upload(placement, x) for placement, x in zip(self.placements[:4], sources[:4], strict=True)
-            ]
-            out = plan.new_out(stream)
-            if plan.problem.accumulate:
+            pairs = list(zip(self.placements, sources, strict=True))
+            arrays = [upload(*pair) for pair in pairs]
+            out = None if self.out is None else plan.new_out(stream)
+            if out is not None and self.out is not None and plan.problem.accumulate:
                 self.out.upload(result, out.ptr - self.out.offset, stream)
-            queue([*arrays, *sources[4:]], out)
-            download(out.ptr, out.shape, out.strides, result, stream)
+            made = queue(arrays, out)
+            for x, target in ((arrays[-1], sources[-1]), (out, result)):
+                if x is not None:
+                    download(x.ptr, x.shape, x.strides, target, stream)
+            return made.get() if out is None else result
         except Exception:
             hip.quiesce(stream)
             raise  # no wait for KeyboardInterrupt: buffers in use are released by their events
@@ -136,17 +143,18 @@ def plan(p: Problem, call: Arguments) -> HostPlan:
     placed: list[Placement | None] = []
     for x, given, k_axis in zip((call.a, call.b), p.given, p.op.k_axes, strict=True):
         placed += _operand(x, given, p.k, k_axis)
-    for vector, dtype in ((call.col_scale, None), (call.bias, None), (call.offsets, _INT32)):
-        on_host = isinstance(vector, np.ndarray)
-        placed.append(Placement.contiguous(vector.shape, dtype or vector.dtype) if on_host else None)
-    out = Placement.contiguous(p.shape, p.out_format.dtype)
+    offsets = None if call.offsets is None else np.asarray(call.offsets, _INT32)
+    for x in (call.col_scale, call.bias, offsets, call.residual, call.aux):
+        placed.append(Placement.contiguous(x.shape, x.dtype) if isinstance(x, np.ndarray) else None)
     total = 0
     for i, placement in enumerate(placed):
         if placement is not None:
             placed[i] = replace(placement, offset=total)
             total += _aligned(placement.nbytes)
-    upload, total = total, total + out.nbytes
-    out = replace(out, offset=upload)
+    upload, out = total, None
+    if not (p.stages and p.stages.quantized):
+        out = replace(Placement.contiguous(p.shape, p.out_format.dtype), offset=total)
+        total += out.nbytes
     upload = total if p.accumulate else upload
     return HostPlan(tuple(placed), out, tuple(host_copies(p)), max(1, upload) if total <= SMALL else 0, total)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import combinations, product
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from ..array.device_array import DeviceArray, asarray, upload_async, zeros
+from ..array.device_array import DeviceArray, upload_async, zeros
 from ..array.transfer import address_of
 from ..config import config
 from ..errors import PlainKernelWarning, UnsupportedError, error_context, raise_reasons, warn
-from ..formats.checks import python_number
+from ..formats.checks import Checks, python_number
 from ..formats.elements import BF16, BLOCK, nearest_float
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.operand import Shaped
-from ..formats.scaled import ScaledArray, packed_data
+from ..formats.scaled import ScaledArray
 from ..formats.strides import merge
 from ..kernels.launch import copy_strided, function, launch
 from ..kernels.manifest import MATRIX_ARCHS, code_object
@@ -66,8 +67,6 @@ def run(
     call: tuple[Any, ...] = a, b, out, dtype, alpha, col_scale, bias, offsets, recipe, accumulate
     if stages is not None:
         call += stages
-        if _on_host(a):
-            return _run_from_host(op, Arguments(*call), handle)
     key = found = None
     try:
         key = _call_key(op, call)
@@ -84,7 +83,7 @@ def run(
     more: tuple[Any, ...] = alpha, col_scale, bias, offsets
     if stages is not None:
         residual, _, _, aux, _, _, state = stages
-        more += aux, residual, state
+        more += residual, aux, state
     if found is None:
         plan, host_plan = _plan(op, Arguments(*call), key)
     else:
@@ -118,37 +117,6 @@ def _zeros_of_sums(op: Operation, call: Arguments) -> tuple[Any, Any]:
         return a, b
     x, y = (zeros(shape, dtype, device=call.a.device) for shape in shapes)
     return x, y
-
-
-def _run_from_host(op: Operation, call: Arguments, stream: int) -> Any:
-    """Compute a product of host arrays with stages: by copies of all arrays on the current device."""
-    problem, reasons = describe(op, call)
-    if problem is None or any(r.kind is not UnsupportedError for r in reasons):
-        raise_reasons(op.name, reasons)
-    if isinstance(call.offsets, np.ndarray):
-        call = call._replace(offsets=call.offsets.astype(np.int32))
-
-    def uploaded(x: Any) -> Any:
-        if isinstance(x, ScaledArray):
-            return x._with(asarray(packed_data(x), stream=stream), asarray(x.scale, stream=stream), amax=None)
-        return asarray(x, stream=stream) if isinstance(x, np.ndarray) and x.ndim else x
-
-    # A kernel reads and writes contiguous rows of these.
-    rows = {
-        name: uploaded(np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x)
-        for name, x in (("residual", call.residual), ("aux", call.aux))
-    }
-    on_device = Arguments(*map(uploaded, call._replace(residual=None, aux=None)))._replace(**rows)
-    if call.out is not None and call.residual is call.out:
-        on_device = on_device._replace(out=on_device.residual)
-    elif call.out is not None and not call.accumulate:
-        on_device = on_device._replace(out=None, dtype=call.out.dtype)  # nothing is read from it
-    made = run(op, *on_device[:7], stream, *on_device[7:10], stages=on_device.stages)
-    if call.aux is not None:
-        on_device.aux.get(out=call.aux)
-    if isinstance(made, ScaledArray):
-        return made.get()
-    return made.get(out=call.out)
 
 
 def _run_directly(
@@ -263,7 +231,7 @@ def cached_choices(
     try:
         given = call if any(x is not None for x in call.stages) else call[:10]
         plan, host_plan = plans[_call_key(op, given)]
-        stages = (call.aux, call.residual, call.out_amax) if plan.staged else ()
+        stages = (call.residual, call.aux, call.out_amax) if plan.staged else ()
         valid = _is_valid(plan, call.a, call.b, call.out, (*call[4:8], *stages))
     except (AttributeError, KeyError, TypeError):
         return None
@@ -284,6 +252,10 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
         raise_reasons(op.name, reasons)  # before any device is opened
     assert problem is not None
     device = hip.current_device() if problem.device is None else problem.device
+    if problem.device is None and call.out_amax is not None:
+        checks = Checks(op.name)
+        checks.same_device("out_amax", call.out_amax.device, device, "the operands")
+        checks.raise_all()
     try:
         with error_context(op.name):
             kernels = code_object(hip.arch(device)).kernels.values()
@@ -347,19 +319,24 @@ def _is_valid(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bo
 
 def _surely_apart(a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bool:
     """Whether `out` and `aux` share memory with no other array, but for `out` that is `residual`."""
-    *inputs, aux, residual, state = more
+    *inputs, residual, aux, state = more
     if state is not None and state.freed:
         return False
     if residual is not None and residual is not out:
         inputs.append(residual)
     for x in (a, b):
         inputs += (x.data, x.scale) if type(x) is ScaledArray else (x,)
-    blocks = {id(x._block) for x in inputs if type(x) is DeviceArray}
-    written = [x._block for x in (out, aux) if x is not None]
-    arrays = [x for x in (*inputs, out, aux) if type(x) is DeviceArray]
+    written = [x for x in (out, aux) if x is not None]
+    arrays = [x for x in (*inputs, *written) if type(x) is DeviceArray]
     if not all(x._block.ptr and x._block.size for x in arrays):
         return False  # freed, or memory of another library, which may be aliased
-    return len({id(x) for x in written}) == len(written) and blocks.isdisjoint(map(id, written))
+    if _on_host(a):
+        others = [x for x in inputs if isinstance(x, np.ndarray)]
+        pairs = [*product(written, others), *combinations(written, 2)]
+        return not any(np.may_share_memory(*pair) for pair in pairs)
+    blocks = {id(x._block) for x in written}
+    read = {id(x._block) for x in inputs if type(x) is DeviceArray}
+    return len(blocks) == len(written) and read.isdisjoint(blocks)
 
 
 def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) -> bool:
@@ -419,7 +396,7 @@ def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
 def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream: int) -> Any:
     """Queue a product of arrays on the current device, and return the result.
 
-    `more` is alpha, col_scale, bias and offsets; with stages also aux, residual and out_amax. For a quantized
+    `more` is alpha, col_scale, bias and offsets; with stages also residual, aux and out_amax. For a quantized
     result, `out` is None.
     """
     bound, served = plan.launch, plan.served
@@ -440,7 +417,7 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
         return result
     state = None
     if stages:
-        aux, residual, state = stages
+        residual, aux, state = stages
         ends = stage_addresses(aux, residual, state, out_scale, own_amax, stream)
     # These return to the pool at the end of this function, for reuse on this stream.
     temporaries: list[hip.Block] = []

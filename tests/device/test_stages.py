@@ -9,6 +9,8 @@ from gemm_launch import KERNELS
 
 import hipgemm as hg
 from hipgemm.formats.activations import ACTIVATIONS, GLU_ACTIVATIONS
+from hipgemm.products import host as of_host
+from hipgemm.products import run
 from hipgemm.testing import exact_grid, gamma, random_matrix
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
@@ -408,3 +410,31 @@ def test_groups_without_columns_in_k_have_stages():
     got = hg.grouped_matmul(x, w, np.array([0, 1, 2], np.int32), dtype=F32, residual=residual, aux=aux)
     np.testing.assert_array_equal(got, np.vstack([residual[:2], np.zeros((1, 8))]))
     np.testing.assert_array_equal(aux, np.vstack([np.zeros((2, 8)), np.full((1, 8), 7)]))
+
+
+@pytest.mark.parametrize("out", [None, "accumulate", "mxfp8_e4m3"])
+@pytest.mark.parametrize("largest", [0, 1 << 20])
+def test_host_calls_with_stages_are_planned_once(largest, out, monkeypatch):
+    """As on the device, through one buffer and in copies of each array."""
+    monkeypatch.setattr(of_host, "SMALL", largest)
+    run.plans.clear()
+    call = Call(9, 64, 32, "interleaved", exact=True)
+    stages = {"bias": call.bias, "activation": "relu", "glu": call.glu}
+    stages |= {"out_format": out} if out == "mxfp8_e4m3" else {"accumulate": out is not None}
+    arrays = {"residual": call.residual, "aux": np.zeros(call.aux_shape, F32)}
+    arrays |= {"out": call.old} if out == "accumulate" else {}
+    resident = {name: hg.asarray(x) for name, x in arrays.items()}
+    want = hg.matmul(hg.asarray(call.a), hg.asarray(call.b).T, **resident, **stages).get()
+    for _ in range(2):
+        given = {name: x.copy() for name, x in arrays.items()}
+        got = hg.matmul(call.a, call.b.T, **given, **stages)
+        np.testing.assert_array_equal(given["aux"], resident["aux"].get())
+        for name in ("data", "scale") if isinstance(got, hg.ScaledArray) else ("T",):
+            assert getattr(got, name).tobytes() == getattr(want, name).tobytes()
+        monkeypatch.setattr(run, "describe", None)  # for the second call
+
+
+def test_large_results_of_blocks_without_columns_in_k(monkeypatch):
+    monkeypatch.setattr(of_host, "SMALL", 0)
+    q = hg.quantize_fp8(np.zeros((2, 4, 0), F32), block=(1, 128))
+    np.testing.assert_array_equal(hg.matmul(q, q.mT, dtype=F32), np.zeros((2, 4, 4), F32))
