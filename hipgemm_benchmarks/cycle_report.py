@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -15,9 +15,10 @@ from typing import NamedTuple
 from hipgemm.inspect.explain import ask, in_place, read_formats
 from hipgemm.kernels.manifest import GEMMS, Kernel, code_object
 from hipgemm.products.chips import chip_of
+from hipgemm.products.cost import Cost
 
 from . import cycles
-from .model_check import launch_counters
+from .model_check import launch
 
 K_TILES = 24  # of the product that is recorded
 # Figures without which a part of the CU holds nothing up.
@@ -27,7 +28,11 @@ WITHOUT: Mapping[str, Mapping[str, float]] = {
     "memory": {
         "l1_bytes": 1e9,
         "l2_bytes": 1e9,
+        "loaded_latency": 0,
+        "l1_latency": 0,
         "l2_latency": 0,
+        "memory_latency": 0,
+        "memory_bytes": 1e9,
         "memory_queue": 1e6,
         "address_clocks_wide": 0,
         "address_clocks_dword": 0,
@@ -61,19 +66,22 @@ PUBLISHED = (
 
 @dataclass(frozen=True)
 class Modelled:
-    """A kernel's main loop, with the figures of the table and with others."""
+    """A kernel on one CU, with the figures of the table and with others."""
 
     kernel: Kernel
+    resident: int  # workgroups on the CU
     replay: cycles.Replay
     loop: cycles.Loop
-    tiles: float  # K tiles of a workgroup in a turn of the loop, of all that share the CU
-    without: Mapping[str, float]  # clocks of a K tile, relative, without one part
-    at_ends: Mapping[tuple[str, float], float]  # multiply-adds per clock with one figure at an end
+    without: Mapping[str, float]  # clocks of the loop, relative, without one part
+    speed: float  # the more the better
+    at_ends: Mapping[tuple[str, float], float]  # the speed with one figure at an end
 
     @property
     def clocks(self) -> float:
         """Clocks of a K tile of each workgroup."""
-        return self.loop.clocks / self.tiles * _resident(self.kernel)
+        m, n, k = self.kernel.tile
+        tiles = self.loop.matrix_clocks / (m * n * k / _peak(self.kernel))
+        return self.loop.clocks / tiles * self.resident
 
     @property
     def bound(self) -> str:
@@ -81,32 +89,86 @@ class Modelled:
         least = min(self.without, key=lambda name: self.without[name])
         return "matrix" if self.loop.busy > 0.95 or self.without[least] > 0.99 else least
 
-    @property
-    def rate(self) -> float:
-        """Multiply-adds per clock of the CU."""
-        return _rate(self.kernel, self.loop)
-
 
 def model(kernel: Kernel, *, ends: bool = False) -> Modelled:
-    """Record one workgroup of a kernel and replay it, with as many as fit the CU."""
+    """Record one workgroup of a kernel and replay as many as fit the CU, on a chip that is loaded.
+
+    The speed is that of the main loop, in multiply-adds per clock.
+    """
     m, n, k = kernel.tile
-    launch_counters.cache_clear()
-    cycles.record(lambda: launch_counters(kernel, m, n, K_TILES * k))
-    resident = _resident(kernel)
-    found = cycles.replay(resident)
-    loop = found.main_loop()
-    without = {
-        name: cycles.replay(resident, changed).main_loop().clocks / loop.clocks
-        for name, changed in WITHOUT.items()
+    cycles.record(lambda: launch(kernel, m, n, K_TILES * k))
+
+    def speed(found: cycles.Replay) -> float:
+        return found.main_loop().busy * _peak(kernel)
+
+    return _modelled(kernel, _resident(kernel), {}, speed, ends=ends)
+
+
+def model_product(cost: Cost, *, ends: bool = False) -> Modelled:
+    """Record the workgroups of one XCD of a product and replay those of one CU, with the XCD's caches.
+
+    The speed is that of all rounds, from start to end, in products per clock.
+    """
+    kernel, load, x = cost.kernel, cost.load, cost.load.x
+    groups, resident = workgroups_of_xcd(load.tiles * cost.splits, _resident(kernel))
+    groups = [g for g in groups if g < load.tiles]  # parts of K other than the first are left out
+    part = min(x.k, cost.split_tiles * kernel.tile[2])
+    single, whole = cost.splits > 1, (x.m, x.n, x.k)
+    cycles.record(lambda: launch(kernel, x.m, x.n, part, single=single, whole=whole), groups, only=True)
+    # What misses L2 comes through the fabric, and the first time from memory.
+    units = load.chip.compute_units
+    share = next(f.value for f in cycles.figures() if f.name == "memory_bytes") * units
+    rate = min(load.rates.fabric.value, share * load.missed_bytes / load.unique_bytes)
+    given = {"memory_bytes": rate / min(units, load.tiles * cost.splits)}
+    added = sum(load.added(cost.splits)[3:])  # the reduction of the parts of K
+
+    def speed(found: cycles.Replay) -> float:
+        return 1 / (cost.rounds * found.clocks + added)
+
+    return _modelled(kernel, resident, given, speed, ends=ends)
+
+
+def workgroups_of_xcd(count: int, resident: int) -> tuple[list[int], int]:
+    """The workgroups that the first XCD runs at once, by CU, and how many of them its first CU runs.
+
+    >>> workgroups_of_xcd(20, 2), workgroups_of_xcd(600, 2)[0][:4]
+    (([0, 8, 16], 1), [0, 256, 8, 264])
+    """
+    chip = chip_of("gfx950")
+    units = chip.compute_units // chip.xcds
+    of_cu = [range(cu * chip.xcds, count, chip.compute_units)[:resident] for cu in range(units)]
+    return [group for groups in of_cu for group in groups], len(of_cu[0])
+
+
+def _modelled(
+    kernel: Kernel,
+    resident: int,
+    given: Mapping[str, float],
+    speed: Callable[[cycles.Replay], float],
+    *,
+    ends: bool,
+) -> Modelled:
+    """Replay what was recorded, with figures other than those of the table."""
+
+    def changed(by: Mapping[str, float]) -> cycles.Replay:
+        return cycles.replay(resident, {**given, **by})
+
+    def loop_of(found: cycles.Replay) -> cycles.Loop:
+        try:
+            return found.main_loop()
+        except cycles.NoLoopError:  # too few K tiles
+            return found.whole()
+
+    found = changed({})
+    loop = loop_of(found)
+    without = {name: loop_of(changed(by)).clocks / loop.clocks for name, by in WITHOUT.items()}
+    at_ends = {
+        (figure.name, value): speed(changed({figure.name: value}))
+        for figure in (cycles.figures() if ends else ())
+        for value in {figure.low, figure.high} - {figure.value}
+        if figure.kind in ("assumed", "inferred")
     }
-    at_ends = {}
-    for figure in cycles.figures() if ends else ():
-        if figure.kind in ("assumed", "inferred"):
-            for value in {figure.low, figure.high} - {figure.value}:
-                other = cycles.replay(resident, {figure.name: value}).main_loop()
-                at_ends[figure.name, value] = _rate(kernel, other)
-    tiles = loop.matrix_clocks / (m * n * k / _peak(kernel))
-    return Modelled(kernel, found, loop, tiles, without, at_ends)
+    return Modelled(kernel, resident, found, loop, without, speed(found), at_ends)
 
 
 def _resident(kernel: Kernel) -> int:
@@ -117,18 +179,14 @@ def _peak(kernel: Kernel) -> float:
     return chip_of(kernel.arch).rates.matrix[kernel.bits].value
 
 
-def _rate(kernel: Kernel, loop: cycles.Loop) -> float:
-    return loop.busy * _peak(kernel)
-
-
 def undecided(found: Sequence[Modelled]) -> list[str]:
     """Pairs of kernels whose order changes when one assumed or inferred figure is at an end."""
     lines = []
     for one, other in combinations(found, 2):
         ends = {
             f"{name} {value:g}"
-            for (name, value), rate in one.at_ends.items()
-            if (rate > other.at_ends[name, value]) != (one.rate > other.rate)
+            for (name, value), speed in one.at_ends.items()
+            if (speed > other.at_ends[name, value]) != (one.speed > other.speed)
         }
         if ends:
             lines.append(f"{one.kernel.name}, {other.kernel.name}: {', '.join(sorted(ends))}")
@@ -149,28 +207,29 @@ def run(args: argparse.Namespace) -> int:
     if args.figures or args.check:
         print("\n".join([*(figure_table() if args.figures else ()), *(check() if args.check else ())]))
         return 0
+    found: list[Modelled] = []
+    flop = None
     if len(args.what) == 3 and all(x.isdigit() for x in args.what):
         m, n, k = map(int, args.what)
-        answer = ask(m, n, k, args.format, arch="gfx950")
-        kernels = [cost.kernel for cost in in_place(answer) if cost.kernel.op in GEMMS]
+        costs = in_place(ask(m, n, k, args.format, arch="gfx950"))
+        found = [model_product(cost, ends=True) for cost in costs if cost.kernel.op in GEMMS]
+        flop = 2.0 * m * n * k
     else:
         every = code_object("gfx950").kernels
         unknown = [name for name in args.what if name not in every or every[name].op not in GEMMS]
         if unknown:
             print(f"error: no product kernel of gfx950 is called {', '.join(unknown)}")
             return 2
-        kernels = [every[name] for name in args.what]
-    if not kernels:
+        found = [model(every[name], ends=len(args.what) > 1) for name in args.what]
+    if not found:
         print("error: name kernels, or M N K of a product that matrix kernels serve")
         return 2
-    found = [model(kernel, ends=len(kernels) > 1) for kernel in kernels]
-    print("\n".join(table(sorted(found, key=lambda x: -x.rate))))
-    if len(found) > 1:
-        flips = undecided(found)
-        print("\nundecided, since the order depends on a figure that is not measured:" if flips else "")
-        print("\n".join(f"  {line}" for line in flips))
-    else:
+    print("\n".join(table(sorted(found, key=lambda x: -x.speed), flop)))
+    if len(found) == 1:
         print("\n".join(["", *listing(found[0])]))
+    elif flips := undecided(found):
+        print("\nundecided, since the order depends on a figure that is not measured:")
+        print("\n".join(f"  {line}" for line in flips))
     if args.trace:
         args.trace.write_text(json.dumps(trace(found[0].replay)))
     return 0
@@ -203,9 +262,8 @@ def cost(k: int = 8192) -> str:
     """How long it takes to model a tile."""
     kernel = code_object("gfx950").kernels["gemm_bf16_nt_256x256x64"]
     m, n, _ = kernel.tile
-    launch_counters.cache_clear()
     begin = time.perf_counter()
-    cycles.record(lambda: launch_counters(kernel, m, n, k))
+    cycles.record(lambda: launch(kernel, m, n, k))
     seconds = time.perf_counter() - begin
     found = cycles.replay()
     each = 1e9 * found.seconds / len(found.issues)
@@ -213,18 +271,24 @@ def cost(k: int = 8192) -> str:
     return f"a tile of {m}x{n}x{k}: {took}, {each:.0f} ns for each instruction of a wave"
 
 
-def table(found: Sequence[Modelled]) -> list[str]:
-    """One line for each kernel."""
+def table(found: Sequence[Modelled], flop: float | None = None) -> list[str]:
+    """One line for each kernel: of its main loop, or with `flop` of a whole product."""
     width = max(len(x.kernel.name) for x in found)
-    heads = "K tile  matrix    busy  bound by  TFLOP/s of 256 CUs at the clock of such a busy share"
-    lines = [f"{'main loop of one CU':{width}}  {heads}", f"{'':{width}}  clocks  clocks       %"]
+    what = f"TFLOP/s of {'256 CUs' if flop is None else 'the product'} at the clock of such a busy share"
+    more = "" if flop is None else "    clocks"
+    lines = [
+        f"{'main loop of one CU':{width}}  K tile  matrix    busy  bound by {more} {what}",
+        f"{'':{width}}  clocks  clocks       %",
+    ]
     for x in found:
         chip, matrix = chip_of(x.kernel.arch), x.loop.busy * x.clocks
         ghz = chip.ghz * chip.rates.clock_at(x.loop.busy)
-        low, high = (2e-3 * x.rate * chip.compute_units * ghz * part for part in (0.9, 1.1))
-        numbers = f"{x.clocks:6.0f}  {matrix:6.0f}  {100 * x.loop.busy:6.1f}"
+        each = 2 * x.speed * chip.compute_units if flop is None else flop * x.speed  # FLOP per clock
+        low, high = (1e-3 * each * ghz * part for part in (0.9, 1.1))
+        numbers = f"{x.clocks:6.0f}  {matrix:6.0f}  {100 * x.loop.busy:6.1f}  {x.bound:9}"
+        numbers += "" if flop is None else f"{1 / x.speed:10,.0f}"
         band = f"{low:.0f} to {high:.0f} ({0.9 * ghz:.2f} to {1.1 * ghz:.2f} GHz)"
-        lines.append(f"{x.kernel.name:{width}}  {numbers}  {x.bound:9} {band}")
+        lines.append(f"{x.kernel.name:{width}}  {numbers} {band}")
     return lines
 
 

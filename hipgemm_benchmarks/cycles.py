@@ -63,6 +63,10 @@ class CycleModelError(RuntimeError):
     """What was recorded cannot be replayed."""
 
 
+class NoLoopError(CycleModelError):
+    """There is no main loop."""
+
+
 @dataclass(frozen=True)
 class Replay:
     """The replay of one recording."""
@@ -71,6 +75,12 @@ class Replay:
     issues: npt.NDArray[np.void]  # of ISSUE, in the order of time
     clocks: int
     seconds: float  # that the replay took on the host
+
+    def whole(self) -> Loop:
+        """All of it, from the start of the workgroups to their end, as one turn of a loop."""
+        matrix = sum(x.matrix_clocks * x.issues for x in self.instructions) / SIMDS
+        offsets = [x.offset for x in self.instructions]
+        return Loop(min(offsets), max(offsets), 1, self.clocks, matrix)
 
     def main_loop(self) -> Loop:
         """The loop whose turns have the most matrix clocks, by the first wave."""
@@ -86,7 +96,7 @@ class Replay:
             if len(tails) > 3:
                 loops[int(head), int(tails.max())] = matrix[first["op"][inside]].sum()
         if not any(loops.values()):
-            raise CycleModelError("no loop has matrix instructions and turns more than three times")
+            raise NoLoopError("no loop has matrix instructions and turns more than three times")
         head, tail = max(loops, key=lambda ends: loops[ends])
         starts = first["clock"][at == head]
         begin, end = starts[len(starts) // 3], starts[-1]
@@ -117,23 +127,27 @@ def figures() -> tuple[Figure, ...]:
     return tuple(found)
 
 
-def record(launch: Callable[[], object], groups: Sequence[int] = (0,)) -> None:
-    """Record these workgroups of a launch, and wait for it."""
+def record(launch: Callable[[], object], groups: Sequence[int] = (0,), *, only: bool = False) -> None:
+    """Record these workgroups of a launch, and wait for it. If `only` these, it runs no others."""
     lib = library()
-    lib.hipgemm_emulator_record((ctypes.c_uint64 * len(groups))(*groups), len(groups))
+    lib.hipgemm_emulator_record((ctypes.c_uint64 * len(groups))(*groups), len(groups), int(only))
     try:
         launch()
         _hip.block("hipDeviceSynchronize")
     finally:
-        lib.hipgemm_emulator_record(None, 0)
+        lib.hipgemm_emulator_record(None, 0, 0)
 
 
-def replay(copies: int = 1, changed: Mapping[str, float] | None = None) -> Replay:
-    """Replay the last recording, with so many of its workgroups on a CU; `changed` are other figures."""
+def replay(resident: int = 1, changed: Mapping[str, float] | None = None) -> Replay:
+    """Replay the last recording, with so many workgroups on a CU; `changed` are other figures.
+
+    If more were recorded, they run on the other CUs of the XCD, and lines are looked for in its caches. Else
+    all lines take as long as on a chip that is loaded; of fewer workgroups copies are made.
+    """
     lib = library()
     values = [(changed or {}).get(f.name, f.value) for f in figures()]
     begin = time.perf_counter()
-    fault = lib.hipgemm_emulator_replay(copies, (ctypes.c_double * len(values))(*values))
+    fault = lib.hipgemm_emulator_replay(resident, (ctypes.c_double * len(values))(*values))
     seconds = time.perf_counter() - begin
     if fault:
         raise CycleModelError(fault.decode())
@@ -150,3 +164,10 @@ def replay(copies: int = 1, changed: Mapping[str, float] | None = None) -> Repla
         named = dict(zip(waits, waited, strict=True))
         instructions.append(Instruction(offset, length, matrix, count, named, text.value.decode()))
     return Replay(tuple(instructions), issues, size[2], seconds)
+
+
+def found_lines() -> tuple[int, int, int]:
+    """Lines that all recorded workgroups found in L1, in L2 and in memory; zeros for a loaded chip."""
+    found = (ctypes.c_uint64 * 3)()
+    library().hipgemm_emulator_found_lines(found)
+    return found[0], found[1], found[2]

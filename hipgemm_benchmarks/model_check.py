@@ -151,7 +151,16 @@ def counted_launch(
 def launch_counters(
     kernel: Kernel, m: int, n: int, k: int, *, single: bool = False, whole: Size | None = None
 ) -> EmulatorCounters:
-    """Count one launch on uninitialized memory, since no counter depends on the values.
+    """Count one launch; see `launch`."""
+    emulator_counters(reset=True, addresses=True)
+    launch(kernel, m, n, k, single=single, whole=whole)
+    return emulator_counters(reset=True, addresses=False)
+
+
+def launch(
+    kernel: Kernel, m: int, n: int, k: int, *, single: bool = False, whole: Size | None = None
+) -> None:
+    """Launch a kernel on uninitialized memory: what is counted or timed does not depend on the values.
 
     `single`: for a part of K, with float32 output and without per-tensor scales. If it is a part of a `whole`
     (M, N, K), its pitches are those of the whole product.
@@ -196,9 +205,8 @@ def launch_counters(
         values |= {"offsets": offsets.ptr, "status": device_errors.slot(GROUPED_MATMUL.name), "groups": 1}
         workgroups = group_slots(m, 1, kernel.tile[0]) * -(-n // kernel.tile[1])
     arguments = {x.name: values.get(x.name, 0) for x in kernel.args}
-    emulator_counters(reset=True, addresses=True)
     _launch.launch(_launch.function(device, kernel.name), workgroups, 0, **arguments)
-    return emulator_counters(reset=True, addresses=False)
+    _hip.block("hipDeviceSynchronize")
 
 
 def _up(n: int, chunk: int) -> int:

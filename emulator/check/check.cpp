@@ -137,6 +137,9 @@ class Sanitizers final : public Observer {
     std::lock_guard lock(mutex_);
     groups_.push_back(std::move(state));
   }
+  bool runs(uint64_t number) const override {
+    return !recording_ || model::runs(*recording_, number);
+  }
   void group_started(Workgroup& group) override {
     for (auto& c : of(group).checks) c->group_started(group);
   }

@@ -234,7 +234,9 @@ void Engine::run_groups(LaunchContext& context, Counters& counters) {
   while (!context.stop.load(std::memory_order_relaxed)) {
     const uint64_t number = context.next_group.fetch_add(1, std::memory_order_relaxed);
     if (number >= groups) break;
-    start_group(context, nth_workgroup(context.options, number, groups));
+    const uint64_t nth = nth_workgroup(context.options, number, groups);
+    if (context.observer && !context.observer->runs(nth)) continue;
+    start_group(context, nth);
     run_group(context);
     ++counters.workgroups;
     counters.waves += group_.waves.size();

@@ -22,6 +22,8 @@ class Observer {
   virtual ~Observer() = default;
   // A host thread is about to run workgroups in `group`; its waves have their memory.
   virtual void attach(Workgroup& group) = 0;
+  // Whether to run the workgroup of that number at all.
+  virtual bool runs(uint64_t number) const = 0;
   virtual void group_started(Workgroup& group) = 0;
   // Registers are set: the first `sgprs` scalar ones, v0 of the live lanes.
   virtual void wave_started(Wave& w, uint32_t sgprs) = 0;

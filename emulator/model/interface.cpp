@@ -17,6 +17,7 @@ constexpr Figure kFigures[] = {
 
 struct Last {
   std::shared_ptr<const Recording> recording;
+  FoundLines found;
   Times times;
 };
 thread_local Last last;
@@ -41,10 +42,13 @@ EMU_EXPORT int hipgemm_emulator_figure(int number, const char** text, double* va
   return 1;
 }
 
-// Times the last recorded launch, with `copies` of its workgroups on a CU and the figures of the
-// table in its order, or with those of the table if null. Why not, or null if it is done.
-EMU_EXPORT const char* hipgemm_emulator_replay(int copies, const double* values) {
-  last.recording = last_recording();
+// Times the last recorded launch, with so many workgroups on a CU (replay.hpp) and the figures of
+// the table in its order, or with those of the table if null. If more workgroups were recorded,
+// they run on the other CUs of the XCD, and lines are looked for in its caches. Why not, or null if
+// it is done.
+EMU_EXPORT const char* hipgemm_emulator_replay(int resident, const double* values) {
+  if (const auto recording = last_recording(); recording != last.recording)
+    last = {recording, {}, {}};
   if (!last.recording || last.recording->op.empty()) return "no workgroup has been recorded";
   Figures f;
   if (values) {
@@ -53,7 +57,9 @@ EMU_EXPORT const char* hipgemm_emulator_replay(int copies, const double* values)
     f = std::bit_cast<Figures>(all);
   }
   try {
-    last.times = replay(*last.recording, copies, f);
+    const bool others = last.recording->group.size() > static_cast<size_t>(resident);
+    if (others && last.found.empty()) last.found = find_lines(*last.recording);
+    last.times = replay(*last.recording, others ? last.found : FoundLines{}, resident, f);
   } catch (const std::bad_alloc&) {
     return "out of memory";
   }
@@ -71,6 +77,14 @@ EMU_EXPORT void hipgemm_emulator_replay_size(uint64_t* out) {
 // All issues, in the order of time: wave, instruction, clock.
 EMU_EXPORT void hipgemm_emulator_replay_issues(uint32_t* out) {
   std::memcpy(out, last.times.issue.data(), last.times.issue.size() * sizeof(Issue));
+}
+
+// All lines that the workgroups' loads and stores found in L1, in L2 and in memory.
+EMU_EXPORT void hipgemm_emulator_found_lines(uint64_t* out) {
+  std::fill_n(out, 3, 0);
+  for (const auto& group : last.found)
+    for (const auto& wave : group)
+      for (const Found& f : wave) out[0] += f.l1, out[1] += f.l2, out[2] += f.memory;
 }
 
 // One instruction: its offset in the kernel, bytes, clocks of the matrix pipe, issues, and the

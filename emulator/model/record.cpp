@@ -20,6 +20,7 @@ constexpr uint64_t kLine = 128;
 struct State {
   std::mutex mutex;
   std::vector<uint64_t> groups;  // numbers of those that are recorded
+  bool only = false;
   std::shared_ptr<const Recording> last;
 };
 State& state() {
@@ -180,6 +181,10 @@ class Recorder final : public check::Check {
 
 }  // namespace
 
+bool runs(const Recording& recording, uint64_t number) {
+  return !recording.only || std::ranges::find(recording.chosen, number) != recording.chosen.end();
+}
+
 std::shared_ptr<Recording> start_recording(const LaunchContext& context) {
   const std::lock_guard lock(state().mutex);
   if (state().groups.empty()) return nullptr;
@@ -187,6 +192,7 @@ std::shared_ptr<Recording> start_recording(const LaunchContext& context) {
   made->kernel = context.launch.kernel->name;
   made->entry = context.launch.kernel->entry;
   made->chosen = state().groups;
+  made->only = state().only;
   made->group.resize(made->chosen.size());
   return made;
 }
@@ -202,10 +208,11 @@ std::shared_ptr<const Recording> last_recording() {
 
 }  // namespace emu::model
 
-// Records the workgroups of these numbers in each launch that follows; n = 0 ends it. The last
-// launch is kept.
+// Records the workgroups of these numbers in each launch that follows; n = 0 ends it. With `only`
+// no others are run: what the launch computes is incomplete. The last launch is kept.
 extern "C" __attribute__((visibility("default"))) void hipgemm_emulator_record(
-    const uint64_t* groups, int n) {
+    const uint64_t* groups, int n, int only) {
   const std::lock_guard lock(emu::model::state().mutex);
   emu::model::state().groups.assign(groups, groups + n);
+  emu::model::state().only = only != 0;
 }

@@ -46,9 +46,13 @@ struct Recording {
   std::string kernel;
   uint64_t entry = 0;
   std::vector<uint64_t> chosen;           // numbers of workgroups
+  bool only = false;                      // no others are run
   std::vector<std::vector<Trace>> group;  // the waves of each of them
   std::vector<Op> op;
 };
+
+// Whether a workgroup of the launch is run.
+bool runs(const Recording& recording, uint64_t number);
 
 // Of a launch that begins; null if none are asked for.
 std::shared_ptr<Recording> start_recording(const LaunchContext& context);

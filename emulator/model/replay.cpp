@@ -20,6 +20,7 @@ constexpr int kSimds = 4, kSlot = 4, kRegisters = 512;
 
 struct Wave {
   const Trace* trace = nullptr;
+  const Found* found = nullptr;  // of each touch; null if not looked for
   uint32_t index = 0, group = 0;
   uint8_t simd = 0;
   int priority = 0;
@@ -53,27 +54,26 @@ struct Blocked {
 
 class Cu {
  public:
-  Cu(const Recording& recording, int copies, const Figures& f)
+  Cu(const Recording& recording, const FoundLines& found, int resident, const Figures& f)
       : recording_(recording), f_(f), lds_(f), memory_(f), simd_(kSimds, Simd(f)) {
     times_.op.resize(recording.op.size());
     size_t count = 0, steps = 0;
-    for (const auto& group : recording.group) count += group.size() * copies;
+    const auto group_of = [&](int i) { return static_cast<size_t>(i) % recording.group.size(); };
+    for (int i = 0; i < resident; ++i) count += recording.group[group_of(i)].size();
     wave_.resize(count);
     Wave* w = wave_.data();
-    uint32_t number = 0;
-    for (int copy = 0; copy < copies; ++copy)
-      for (const auto& group : recording.group) {
-        for (const Trace& trace : group) {
-          w->trace = &trace;
-          w->index = static_cast<uint32_t>(w - wave_.data());
-          w->group = number;
-          w->simd = w->index % kSimds;
-          steps += trace.step.size();
-          simd_[w->simd].waves.push_back(w);
-          ++w;
-        }
-        ++number;
+    for (int i = 0; i < resident; ++i) {
+      const size_t g = group_of(i);
+      for (size_t n = 0; n < recording.group[g].size(); ++n, ++w) {
+        w->trace = &recording.group[g][n];
+        w->found = found.empty() ? nullptr : found[g][n].data();
+        w->index = static_cast<uint32_t>(w - wave_.data());
+        w->group = static_cast<uint32_t>(i);
+        w->simd = w->index % kSimds;
+        steps += w->trace->step.size();
+        simd_[w->simd].waves.push_back(w);
       }
+    }
     times_.issue.reserve(steps);
     for (int s = 0; s < kSimds; ++s) simd_[s].next = s;
   }
@@ -145,7 +145,7 @@ class Cu {
       if (w.debt >= kSlot) w.debt -= kSlot, busy += kSlot;
     }
     w.why = Wait::arbitration;
-    issue(s, w, op, w.trace->touch[step.touch], now, busy);
+    issue(s, w, op, step.touch, now, busy);
     return true;
   }
 
@@ -222,7 +222,8 @@ class Cu {
     b.by(ready, Wait::dependency);
   }
 
-  void issue(Simd& s, Wave& w, const Op& op, const Touch& touch, Clock now, Clock busy) {
+  void issue(Simd& s, Wave& w, const Op& op, uint32_t number, Clock now, Clock busy) {
+    const Touch& touch = w.trace->touch[number];
     const check::Traits& traits = op.side.traits;
     const check::MemoryShape& shape = op.side.shape;
     ++w.at;
@@ -244,7 +245,8 @@ class Cu {
             after(w.lgkm, lds_.issue(w.simd % 2, now, touch, shape.stores && !shape.loads)));
         break;
       case Unit::memory: {
-        const Clock done = memory_.issue(now, touch.lines, shape.bytes, shape.stores);
+        const Clock done = memory_.issue(now, touch.lines, w.found ? w.found + number : nullptr,
+                                         shape.bytes, shape.stores);
         w.vm.push_back(after(w.vm, done));
         if (shape.to_lds) lds_.write_later(done, shape.bytes * kLanes);
         break;
@@ -323,11 +325,12 @@ class Cu {
 
 }  // namespace
 
-Times replay(const Recording& recording, int copies, const Figures& figures) {
+Times replay(const Recording& recording, const FoundLines& found, int resident,
+             const Figures& figures) {
   for (const Op& op : recording.op)
     if (op.side.op->has(kAtomic) && op.side.op->dst)
       return {{}, {}, 0, "an atomic returns a value, on which waves may wait for each other"};
-  return Cu(recording, copies, figures).run();
+  return Cu(recording, found, resident, figures).run();
 }
 
 }  // namespace emu::model

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/cache.hpp"
 #include "model/figures.hpp"
 #include "model/lds.hpp"
 #include "model/record.hpp"
@@ -47,7 +48,9 @@ struct Times {
   std::string error;  // why there are none; "" if there are
 };
 
-// `copies` of each recorded workgroup share the CU.
-Times replay(const Recording& recording, int copies, const Figures& figures);
+// So many workgroups share the CU: the first of those recorded, or copies if there are fewer. If
+// `found` is empty, all lines take as long as on a chip that is loaded.
+Times replay(const Recording& recording, const FoundLines& found, int resident,
+             const Figures& figures);
 
 }  // namespace emu::model

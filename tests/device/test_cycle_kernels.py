@@ -45,7 +45,7 @@ def test_the_command(capsys, tmp_path):
     events = json.loads(file.read_text())["traceEvents"]
     assert {e["tid"] for e in events if e["ph"] == "X"} == set(range(8))
     assert main(["model", "gemm_of_nothing"]) == 2
-    assert main(["model", "256", "256", "256", "--format", "mxfp8"]) == 0
+    assert main(["model", "256", "256", "1024", "--format", "mxfp8"]) == 0
     assert main(["model", "--figures", "--check"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("too far") == len(TOO_FAR)

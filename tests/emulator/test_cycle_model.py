@@ -139,6 +139,34 @@ def test_each_instruction_issues_once():
     assert (np.diff(replay.issues["clock"].astype(int)) >= 0).all()
 
 
+def test_lines_are_found_where_others_have_read_them():
+    """Four workgroups read the same KiB twice: one from memory, the others from L2; then all from L1."""
+    load = "global_load_dwordx4 v[4:7], v1, s[2:3]\ns_waitcnt vmcnt(0)\n"
+    body = f"s_load_dwordx2 s[2:3], s[0:1], 0x0\nv_lshlrev_b32 v1, 4, v0\ns_waitcnt lgkmcnt(0)\n{2 * load}"
+    memory = np.zeros(1 << 12, np.uint8)
+    with asm.Module({"k": asm.Snippet(body)}) as module:
+        cycles.record(lambda: module.run("k", memory, grid=25), (0, 8, 16, 24))
+    clocks = [cycles.replay(resident, {"loaded_latency": 5000}).clocks for resident in (1, 4)]
+    assert cycles.found_lines() == (32, 24, 8)
+    assert clocks[0] < 5000 < clocks[1], "four are all that were recorded: then every line takes as long"
+
+
+def test_only_the_workgroups_that_are_recorded_run():
+    body = """s_load_dwordx2 s[4:5], s[0:1], 0x0
+        v_mov_b32 v1, 1
+        s_lshl_b32 s3, s2, 2
+        v_mov_b32 v2, s3
+        s_waitcnt lgkmcnt(0)
+        global_store_dword v2, v1, s[4:5]
+        s_waitcnt vmcnt(0)"""
+    with asm.Module({"k": asm.Snippet(body)}) as module:
+        for only in (True, False):
+            found = []
+            run = lambda: found.extend(module.run("k", np.zeros(8, np.uint32), grid=8))  # noqa: B023, E731
+            cycles.record(run, (2, 5), only=only)
+            assert np.flatnonzero(found[0]).tolist() == ([2, 5] if only else list(range(8)))
+
+
 def test_what_cannot_be_replayed():
     body = "s_load_dwordx2 s[0:1], s[0:1], 0x0\ns_waitcnt lgkmcnt(0)\nv_mov_b32 v1, 0\n"
     with pytest.raises(cycles.CycleModelError, match="atomic"):
