@@ -107,21 +107,24 @@ GROUPED = tuple(
     for groups in (8, 32, 128)
     for rows in (4, 64, 512, 4096)
 )
-# TFLOP/s of others' kernels on one MI355X: HipKittens and hipBLASLt as HipKittens timed them, the mxfp8 of
-# ROCm/TransformerEngine#682, the mxfp4 of AITER's tuning table and tinygrad#17315 (MI350X or MI355X).
-PUBLISHED = (
-    ("bf16", 4096, 1412.9),
-    ("bf16", 8192, 1610.5),
-    ("bf16", 16384, 1571.5),
-    ("fp8_e4m3", 4096, 2748.8),
-    ("fp8_e4m3", 8192, 3327.5),
-    ("fp8_e4m3", 16384, 3377.8),
-    ("mxfp8_e4m3", 4096, 1966.0),
-    ("mxfp8_e4m3", 8192, 2345.0),
-    ("mxfp4_e2m1", 4096, 3624.0),
-    ("mxfp4_e2m1", 8192, 6000.0),
-    ("mxfp4_e2m1", 16384, 5627.0),
-)
+# TFLOP/s of others' kernels on one device, of gfx950 on MI355X: HipKittens and hipBLASLt as HipKittens timed
+# them, the mxfp8 of ROCm/TransformerEngine#682, the mxfp4 of AITER's tuning table and tinygrad#17315 (MI350X
+# or MI355X).
+PUBLISHED = {
+    "gfx950": (
+        ("bf16", 4096, 1412.9),
+        ("bf16", 8192, 1610.5),
+        ("bf16", 16384, 1571.5),
+        ("fp8_e4m3", 4096, 2748.8),
+        ("fp8_e4m3", 8192, 3327.5),
+        ("fp8_e4m3", 16384, 3377.8),
+        ("mxfp8_e4m3", 4096, 1966.0),
+        ("mxfp8_e4m3", 8192, 2345.0),
+        ("mxfp4_e2m1", 4096, 3624.0),
+        ("mxfp4_e2m1", 8192, 6000.0),
+        ("mxfp4_e2m1", 16384, 5627.0),
+    )
+}
 
 
 # ---- counting: one tile, a few K tiles -------------------------------------------------------------
@@ -250,7 +253,7 @@ class Counted:
         return known._replace(
             matrix=matrix,
             issue=matrix * load.issue_share,
-            lds=mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / rates.lds_dma.value),
+            lds=mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / rates.lds_writes.value),
             l2=mine * self.tile[READ_BYTES] / rates.l2.value,
             memory=(self.total[UNIQUE_BYTES] + self.total[WRITTEN_BYTES]) / chip.memory_clock_bytes,
         )
@@ -297,13 +300,15 @@ def count(cost: Cost) -> Counted:
 def _unique(cost: Cost, rows: int, columns: int) -> float:
     """Distinct bytes: each row and each column once, even if many tiles read it.
 
-    A launch with fewer rows shows the share of the rows. Of an MN-major operand, whole chunks are loaded.
+    A launch with fewer rows shows the share of the rows. Of an MN-major operand, whole chunks are loaded, or,
+    through registers, what a thread loads of one row.
     """
     kernel, load = cost.kernel, cost.load
     x = load.x
 
     def loaded(n: int, side: int) -> int:
-        return _up(n, kernel.chunk(side)) if k_strided(kernel, side) else n
+        each = kernel.tile[side] * kernel.tile[2] // kernel.chunk(side) // kernel.threads
+        return _up(n, kernel.chunk(side) if load.by_dma else each) if k_strided(kernel, side) else n
 
     def tile(m: int, n: int) -> float:
         return float(_tile(kernel, m, n, load.k_tiles, cost.splits > 1, (m, n, x.k))[UNIQUE_BYTES])
@@ -372,7 +377,7 @@ def run(shapes: Sequence[Shape] = SHAPES + GROUPED) -> int:
         f" {100 * sum(regrets) / max(1, len(regrets)):.2f} % on average; terms off by at most "
         + ", ".join(f"{100 * value:.1f} % ({name})" for name, value in worst.items())
     )
-    _print_published()
+    _print_published(_hip.arch(_hip.current_device()))
     return 0
 
 
@@ -381,10 +386,12 @@ def _deviation(x: Counted, name: str) -> float:
     return float(abs(getattr(x.loop, name) / expected - 1))
 
 
-def _print_published() -> None:
+def _print_published(arch: str) -> None:
+    if arch not in PUBLISHED:
+        return
     print("\nThe chip's rates in the model against the best published cubes of others, TFLOP/s:")
-    for form, size, best in PUBLISHED:
-        cost = ask(size, size, size, form, arch="gfx950").costs[0]
+    for form, size, best in PUBLISHED[arch]:
+        cost = ask(size, size, size, form, arch=arch).costs[0]
         rate = 2 * size**3 / cost.microseconds / 1e6
         print(f"  {form:10} {size:6}^3  published {best:6.0f}  model {rate:6.0f}  ratio {rate / best:.2f}")
 

@@ -7,7 +7,7 @@ from typing import Any
 import code_object
 from archs import Arch
 from instances import is_gemm
-from loops import count_loop
+from loops import count_loop, multiplied_bits
 from toolchain import BuildError
 
 
@@ -35,4 +35,6 @@ def complete(kernel: dict[str, Any], arch: Arch, built: code_object.CodeObject, 
         code_bytes=built.symbols[name].size,
     )
     if is_gemm(kernel):
+        if bits := multiplied_bits(assembly, name):
+            kernel["mfma_bits"] = bits
         kernel["main_loop"] = count_loop(assembly, name, kernel["tile"], kernel["waves"])

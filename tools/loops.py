@@ -58,6 +58,13 @@ def main_loop(assembly: str, kernel: str) -> list[str]:
     return body[start:end]
 
 
+def multiplied_bits(assembly: str, kernel: str) -> int | None:
+    """Bits of the elements that a kernel's matrix instructions multiply; None if they are as in memory."""
+    types = r"v_mfma_f32_\d+x\d+x\d+_?(?:(bf16|f16)|(fp8|bf8))"
+    found = re.search(types, "\n".join(main_loop(assembly, kernel)))
+    return None if found is None else 16 if found[1] else 8
+
+
 def count_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[str, float]:
     """Instructions of the main loop per wave and K tile."""
     loop = main_loop(assembly, kernel)
@@ -72,6 +79,7 @@ def count_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[
     if tiles != int(tiles):
         raise BuildError(f"{kernel}: {counts['mfma']} MFMA in the loop, {per_tile} per K tile")
     per = {name: counts[name] / tiles for name in CLASSES}
-    widths = re.findall(r"^\s+ds_read(2?)\w*?_[bu](\d+)", "\n".join(loop), re.MULTILINE)
-    per["ds_read_bytes"] = sum((2 if two else 1) * 64 * int(bits) // 8 for two, bits in widths) / tiles
+    for name in ("ds_read", "ds_write"):
+        widths = re.findall(rf"^\s+{name}(2?)\w*?_[bu](\d+)", "\n".join(loop), re.MULTILINE)
+        per[f"{name}_bytes"] = sum((2 if two else 1) * 64 * int(bits) // 8 for two, bits in widths) / tiles
     return {name: int(n) if n == int(n) else n for name, n in per.items()}

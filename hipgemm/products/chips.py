@@ -32,7 +32,7 @@ class Rates:
     scale_issue: Rate
     sustained_memory: Rate
     lds_reads: Rate
-    lds_dma: Rate
+    lds_writes: Rate
     l2: Rate
     in_flight: Rate
     fabric: Rate
@@ -75,7 +75,7 @@ class Rates:
         return knots[-1][1].value
 
 
-_LABELS = {"lds_reads": "LDS reads", "lds_dma": "LDS DMA", "l2": "L2", "lds_latency": "LDS latency"}
+_LABELS = {"lds_reads": "LDS reads", "lds_writes": "LDS writes", "l2": "L2", "lds_latency": "LDS latency"}
 _LABELS["cache"] = "memory-side cache"
 
 
@@ -132,7 +132,7 @@ _GFX950 = Rates(
     ),
     sustained_memory=Rate(0.56, "of the peak", "torchao's MX quantizer, MI350X: 4.5 of 8 TB/s"),
     lds_reads=Rate(256, BYTES, "AMD's rocRoller: two ports, 64 lanes x 16 bytes in 8 clocks on each"),
-    lds_dma=Rate(128, BYTES, "assumed: as 16-byte writes, rocRoller"),
+    lds_writes=Rate(128, BYTES, "assumed: DMA as 16-byte writes, rocRoller"),
     l2=Rate(45, BYTES, f"{_TUTORIALS}: 44 to 46 sustained, bf16 tiles of five sizes"),
     in_flight=Rate(44 * 1024, "bytes/CU", f"{_TUTORIALS}: 32 KiB of L1, and 12 KiB of requests in its queue"),
     fabric=Rate(
@@ -168,6 +168,7 @@ def _like_gfx950(ghz: float, **known: Any) -> Rates:
 
 
 _32_BANKS = Rate(128, BYTES, "ISA: 32 banks of 4 bytes")
+_WRITES = Rate(128, BYTES, "AMD's rocRoller: two ports, 64 lanes x 16 bytes in 16 clocks on each")
 _2_SIMDS = Rate(64, MACS, "ISA: 32 lanes in a clock, 2 SIMDs")
 _ROCM = "ROCm's documentation"
 CHIPS = {
@@ -186,6 +187,7 @@ CHIPS = {
             },
             vector=Rate(64, MACS, "ISA: 64 lanes in 4 clocks, 4 SIMDs"),
             lds_reads=_32_BANKS,
+            lds_writes=_WRITES,
             l2=Rate(2048 / 38, BYTES, "AMD, CDNA 3: 16 channels x 128 bytes/clock for the 38 CUs of an XCD"),
             fabric=Rate(8190, "bytes/clock", "AMD, CDNA 3: 17.2 TB/s from the memory-side cache"),
             cache=Rate(256 * 2**20, "bytes", f"{_ROCM}: memory-side cache"),

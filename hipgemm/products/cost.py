@@ -130,6 +130,7 @@ class Totals(NamedTuple):
     matrix_clocks: float  # of SIMDs
     lds_read_bytes: float
     lds_dma_bytes: float
+    lds_written_bytes: float  # by stores from registers
     read_bytes: float  # requested by workgroups
     unique_bytes: float  # of the operands, each counted once
     written_bytes: float
@@ -209,16 +210,19 @@ class Load:
         a_asked = asked(a_item, tm, kernel.layout[:1] != "t")
         b_asked = asked(b_item, tn, kernel.layout[1:] != "n")
         cache_lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
-        self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * cache_lines
+        stored = kernel.main_loop.get("ds_write_bytes", 0) * self.waves  # to LDS from registers, else by DMA
+        self.by_dma = not stored
+        scale_loads = kernel.main_loop.get("vmem", 0) if self.by_dma else 0
+        self.scale_bytes = scale_loads * self.waves * 128 * cache_lines
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
-        self.dma_bytes = (
+        self.stage_bytes = stored or (
             (tm + tn) * 4 * tk if self.plain else tm * _lds_row(tk * a_item) + tn * _lds_row(tk * b_item)
         )
         reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
-        self.lds_bytes = reads * self.waves or 2 * self.dma_bytes
+        self.lds_bytes = reads * self.waves or 2 * self.stage_bytes
         if self.plain:  # each thread computes a square of the tile, from float32 in LDS
             self.lds_bytes = kernel.threads * 2 * math.sqrt(tm * tn / kernel.threads) * 4 * tk
-        self.bits = 32 if self.plain else kernel.bits
+        self.bits = 32 if self.plain else kernel.mfma_bits or kernel.bits
         rate = r.vector.value / r.plain_work.value if self.plain else r.matrix[self.bits].value
         self.peak = rate * self.chip.compute_units
         # Clocks of a compute unit per K tile.
@@ -227,19 +231,23 @@ class Load:
         scaled = not self.plain and self.bits <= 6 and kernel.mfma_rows == 16
         instruction = 16 * 16 * 128 / (rate / 4)
         self.issue_share = 1 + r.scale_issue.value / instruction if scaled else 0.0
-        self.lds_step = self.lds_bytes / r.lds_reads.value + self.dma_bytes / r.lds_dma.value
+        self.lds_step = self.lds_bytes / r.lds_reads.value + self.stage_bytes / r.lds_writes.value
         self.l2_step = self.step_bytes / r.l2.value
-        # The prefetch distance in K tiles.
-        stages = kernel.lds // self.dma_bytes if kernel.lds else 2.0
+        # The prefetch distance in K tiles. Registers hold one more than the stage in LDS.
+        stages = kernel.lds // self.stage_bytes if kernel.lds and self.by_dma else 2.0
         self.ahead = 1.25 if kernel.schedule == "PingPong" else max(1.0, stages - 1)
         self.spare = max(
             0.0, stages - 2
         )  # tiles of zeros that are prefetched at the end, to keep wait counts
         alone = self.matrix_step * max(1.0, 4 / self.waves)
         if kernel.schedule == "PingPong":
-            self.chain_step = max(alone, self.lds_step, r.latency.value / self.ahead)
+            chain = max(alone, self.lds_step)
+        elif kernel.schedule == "SingleBuffer":  # half of the reads, and all stores, while half is multiplied
+            reads, stores = self.lds_bytes / r.lds_reads.value, self.stage_bytes / r.lds_writes.value
+            chain = reads / 2 + max(alone, reads) / 2 + max(alone / 2, stores) + 2 * r.lds_latency.value
         else:
-            self.chain_step = max(alone + self.lds_step + r.lds_latency.value, r.latency.value / self.ahead)
+            chain = alone + self.lds_step + r.lds_latency.value
+        self.chain_step = max(chain, r.latency.value / self.ahead)
         self.macs = self.tiles * tm * tn * self.k_tiles * tk * self.batches
         operands = self.a_matrices * x.m * a_bytes + self.b_matrices * x.n * b_bytes
         self.unique_bytes = operands * x.k
@@ -308,7 +316,7 @@ class Load:
         return Loop(
             matrix=matrix,
             issue=matrix * self.issue_share,
-            lds=mine * (steps * self.lds_step + self.spare * self.dma_bytes / r.lds_dma.value),
+            lds=mine * (steps * self.lds_step + self.spare * self.stage_bytes / r.lds_writes.value),
             l2=mine * steps * self.l2_step,
             latency=max(self.rounds(splits) * steps * self.chain_step, in_flight),
             fabric=(self.missed_bytes + written) / r.fabric.value,
@@ -347,7 +355,8 @@ class Load:
         return Totals(
             matrix_clocks=0.0 if self.plain else 4 * self.macs / self.rates.matrix[self.bits].value,
             lds_read_bytes=steps * self.lds_bytes,
-            lds_dma_bytes=(steps + groups * self.spare) * self.dma_bytes,
+            lds_dma_bytes=(steps + groups * self.spare) * self.stage_bytes if self.by_dma else 0.0,
+            lds_written_bytes=0.0 if self.by_dma else steps * self.stage_bytes,
             read_bytes=self.read_bytes,
             unique_bytes=self.unique_bytes,
             written_bytes=self.written(splits),
@@ -372,9 +381,9 @@ class Load:
             formula = f"{loop.matrix:.0f} of matrix x {self.issue_share:g}: the scales of each instruction"
             yield Term("issue", loop.issue, formula, r.scale_issue.source, True)
         formula = f"{each} x ({self.lds_bytes:.0f} read / {r.lds_reads.value:.0f}"
-        formula += f" + {self.dma_bytes:.0f} written /  {r.lds_dma.value:.0f})"
+        formula += f" + {self.stage_bytes:.0f} written / {r.lds_writes.value:.0f})"
         formula += f" + {self.spare:.0f} tiles of zeros at the end" if self.spare else ""
-        yield Term("lds", loop.lds, formula, f"{r.lds_reads.source}; {r.lds_dma.source}", True)
+        yield Term("lds", loop.lds, formula, f"{r.lds_reads.source}; {r.lds_writes.source}", True)
         formula = f"{each} x {self.step_bytes:.0f} bytes / {r.l2.value:.0f}"
         yield Term("l2", loop.l2, formula, r.l2.source, True)
         formula = f"({_size(self.missed_bytes)} for {self.run_rows} x {self.run_columns} tiles in each L2"

@@ -8,7 +8,7 @@ import pytest
 
 from hipgemm.config import config
 from hipgemm.inspect.explain import ask
-from hipgemm.kernels.manifest import ARCHS, GEMMS, Kernel, code_object
+from hipgemm.kernels.manifest import ARCHS, GEMMS, MATRIX_ARCHS, Kernel, code_object
 from hipgemm.products.chips import CHIPS
 from hipgemm.products.cost import Load, Product, copy_clocks, estimate
 
@@ -22,7 +22,8 @@ SMALL = Kernel(
     workgroups_per_cu=4, schedule="DoubleBuffer", lds=32768, main_loop={"ds_read": 8},
 )  # fmt: skip
 PLAIN = Kernel("plain", "plain", "gfx950", 256, (64, 64, 16), (), workgroups_per_cu=4)
-BUILT = [k for k in code_object("gfx950").kernels.values() if k.op in GEMMS]
+BUILT = [k for arch in MATRIX_ARCHS for k in code_object(arch).kernels.values() if k.op in GEMMS]
+every_kernel = pytest.mark.parametrize("kernel", BUILT, ids=lambda k: f"{k.arch}-{k.name}")
 
 
 def terms(x, kernel):
@@ -88,18 +89,20 @@ def test_the_estimate_is_what_its_terms_add_up_to(x, kernel):
     assert all(term.name and term.formula and term.source for term in found.terms)
 
 
-@pytest.mark.parametrize("kernel", BUILT, ids=lambda k: k.name)
+@every_kernel
 def test_work_of_a_k_tile_is_what_was_compiled(kernel):
     """Matrix clocks and LDS bytes that the model expects are those of the instructions in the main loop."""
     load, loop = Load(Product(4096, 4096, 4096), kernel), kernel.main_loop
-    passes = {16: 4, 8: 8, 6: 4, 4: 4}[kernel.bits] * kernel.mfma_rows // 16
+    passes = {16: 4, 8: 8, 6: 4, 4: 4}[kernel.mfma_bits or kernel.bits] * kernel.mfma_rows // 16
+    if kernel.arch == "gfx942":
+        passes = 4  # of half the K, or of a quarter
     assert load.matrix_step == loop["mfma"] * passes * 4 * load.waves / 4
-    assert load.dma_bytes == loop["dma"] * 1024 * load.waves
+    assert load.stage_bytes == (loop["dma"] * 1024 or loop["ds_write_bytes"]) * load.waves
     assert load.lds_bytes == loop["ds_read_bytes"] * load.waves
-    assert load.resident * kernel.lds <= 160 * 1024
+    assert load.resident * kernel.lds <= {"gfx950": 160, "gfx942": 64}[kernel.arch] * 1024
 
 
-@pytest.mark.parametrize("kernel", BUILT, ids=lambda k: k.name)
+@every_kernel
 def test_parts_of_k(kernel):
     """Every part has work, and begins at an even K tile."""
     for k in (0, 1, 63, 128, 129, 1000, 4096, 4097, 14336, 100_003):
@@ -261,6 +264,6 @@ def test_no_estimate_is_above_what_the_chip_can_do(arch):
 
 def test_an_estimate_is_quick():
     """All candidates of a product in about a millisecond on an idle machine; ten on a busy one."""
-    some = [k for k in BUILT if (k.a, k.b) == ("bf16", "bf16")]
+    some = [k for k in BUILT if (k.arch, k.a, k.b) == ("gfx950", "bf16", "bf16")]
     for x in (Product(16, 4096, 14336), Product(512, 512, 512), Product(4352, 4096, 16384)):
         assert min(timeit.repeat(lambda: [estimate(x, k) for k in some], number=1, repeat=10)) < 10e-3  # noqa: B023

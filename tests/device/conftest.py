@@ -1,23 +1,31 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
 
 import hipgemm as hg
-from hipgemm.kernels.manifest import GEMMS, code_object
+from hipgemm.kernels.manifest import MATRIX_ARCHS, code_object
 from hipgemm.runtime import hip as _hip
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("matrix") and not has_matrix_kernels():
-        pytest.skip("needs the matrix kernels")
+    marker = item.get_closest_marker("matrix")
+    if marker and not has_matrix_kernels(*marker.args):
+        pytest.skip(f"needs matrix kernels for {', '.join(marker.args) or 'all formats'}")
 
 
-def has_matrix_kernels() -> bool:
-    """Whether the device has matrix kernels, not only the plain ones."""
-    built = code_object(_hip.arch(0)).kernels.values()
-    return any(kernel.op in GEMMS for kernel in built)
+def products(arch: str) -> set[tuple[str, str, str]]:
+    """Operations and formats of the matrix kernels of an architecture."""
+    return {(k.op, k.a, k.b) for k in code_object(arch).kernels.values() if k.layout}
+
+
+@cache
+def has_matrix_kernels(*formats: str) -> bool:
+    """Whether the device has all matrix kernels that any architecture has, for any or these formats."""
+    known = set.union(*map(products, MATRIX_ARCHS))
+    return products(_hip.arch(0)) >= {x for x in known if not formats or set(x[1:]) <= set(formats)}
 
 
 @pytest.fixture(autouse=True)

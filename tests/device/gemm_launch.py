@@ -29,14 +29,15 @@ LARGE_AND_SMALL = [name for name in SCHEDULES if not name.startswith("Ring")]
 def examples(
     formats: Iterable[str | tuple[str, str]], schedules: Iterable[str], layouts: Iterable[str] = ("nt",)
 ) -> list[str]:
-    """Of each schedule, pair and layout: the largest tile of PingPong, the smallest of others."""
+    """Of each schedule, pair and layout: the largest tile of PingPong, the smallest of others, or both."""
     found = []
     for schedule, form, layout in itertools.product(schedules, formats, layouts):
         pair = (form, form) if isinstance(form, str) else form
         these = [k for k in GEMMS.values() if (k.a, k.b, k.layout, k.schedule) == (*pair, layout, schedule)]
         if these:
-            found.append((max if schedule == "PingPong" else min)(these, key=lambda k: k.tile).name)
-    return found
+            picks = {"PingPong": [max], "SingleBuffer": [max, min]}.get(schedule, [min])
+            found += [pick(these, key=lambda k: k.tile).name for pick in picks]
+    return list(dict.fromkeys(found))
 
 
 UNWRITTEN = 0x7F  # bytes of memory that must not be used: NaN in most formats

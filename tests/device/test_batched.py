@@ -419,7 +419,7 @@ def test_plain_kernel_takes_any_strides(lay_out, rng, use_kernel):
     assert_gemm_close(out.get()[..., ::-1], a[:, ::-1], b[..., ::-1], exact=True)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_plain_kernel_serves_what_no_other_can(rng):
     """Rows too far apart for a tile, along both axes, and too many bytes for a copy."""
     k = 2**26

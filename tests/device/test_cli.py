@@ -110,7 +110,7 @@ def test_selftest_fails_when_a_product_is_wrong(monkeypatch, capsys):
     assert re.search(r"selftest: \d+ failures$", text.strip())
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_can_use(capsys):
     assert main(["can-use", "matmul", "300x512", "512x384T", "--dtype", "f32"]) == 0
     assert capsys.readouterr().out.startswith("yes: gemm_bf16_nt_")
@@ -205,7 +205,7 @@ def test_selftest_without_matrix_kernels():
     assert done.returncode == 0
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_representations_are_short():
     """As a notebook shows them; str() has everything."""
     a = np.ones((64, 64), ml_dtypes.bfloat16)

@@ -119,7 +119,7 @@ assert all(found == results[0, 0] for found in results.values())
 """)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_streams_of_the_wrong_device(two_devices) -> None:
     two_devices("""
 a = random_matrix((32, 32), rng)

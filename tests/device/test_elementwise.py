@@ -168,7 +168,7 @@ def test_a_source_that_overlaps_the_target(dtype, rng):
     np.testing.assert_array_equal(d.get(), x.T)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_a_layer_of_them(rng):
     """A residual stream that stays on the device."""
     x = rng.standard_normal((5, 64)).astype(BF16)

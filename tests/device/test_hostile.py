@@ -283,7 +283,7 @@ def test_kernel_forced_between_calls(rng, configure):
         hg.matmul(a, b, dtype=F32)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("f16")
 def test_forced_kernel_that_does_not_serve(use_kernel):
     x = hg.zeros((4, 64), BF16)
     name = examples(["f16"], LARGE_AND_SMALL)[-1]

@@ -22,7 +22,7 @@ GEMMS = examples(["bf16"], LARGE_AND_SMALL)
 
 
 def every_gemm(test):
-    return pytest.mark.matrix(pytest.mark.parametrize("kernel", GEMMS)(test))
+    return pytest.mark.parametrize("kernel", GEMMS)(test)
 
 
 @pytest.fixture
@@ -205,14 +205,14 @@ def test_zero_keeps_its_sign(memory, kernel):
     assert not np.signbit(gemm(memory, kernel, zero, zero, out="f32")).any()
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_more_workgroups_than_a_span_of_runs(memory):
     small = GEMMS[-1]
     tile_m, tile_n, _ = _launch.function(0, small).tile
     check(memory, small, tile_m * 27 - 3, tile_n * 21 - 5, 8, exact=True, out="f32")
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 @pytest.mark.emulator("memory modes")
 @pytest.mark.skipif("HIPGEMM_EMULATOR_MEMORY" in os.environ, reason="runs the tests of this file itself")
 def test_loads_may_land_at_once():

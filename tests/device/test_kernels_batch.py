@@ -18,7 +18,6 @@ def memory():
 
 
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
-pytestmark = pytest.mark.matrix
 EXAMPLES = examples(FORMATS, SCHEDULES)
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
 each_tile = pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from test_kernels import memory as memory
 KERNELS = {name: k for name, k in GEMMS.items() if k.b.endswith("_block")}
 SOME = [name for name, k in KERNELS.items() if k.a == k.b == "fp8_e4m3_block"]
 
-pytestmark = pytest.mark.matrix
-
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", [(37, 70, 360), (300, 270, 520), (5, 9, 1), (5, 9, 0), (64, 64, 1024)])

@@ -14,7 +14,6 @@ from hipgemm.formats.elements import F32
 from hipgemm.kernels.manifest import Kernel
 from hipgemm.runtime import hip as _hip
 
-pytestmark = pytest.mark.matrix
 KERNELS = [name for name, k in GEMMS.items() if k.layout != "nt" or k.a == "f16"]
 every_kernel = pytest.mark.parametrize("name", KERNELS)
 # One of each layout and element size.

@@ -206,14 +206,12 @@ SHAPES = [
 ]
 
 
-@pytest.mark.matrix
 @each_kind
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES[::2])
 def test_ragged_shapes(memory, kernel, m, n, k):
     check(memory, kernel, m, n, k)
 
 
-@pytest.mark.matrix
 @every_kernel
 def test_every_format_pair(memory, kernel):
     for m, n, k in ((70, 131, 200), (257, 17, 1032), (37, 300, 33)):
@@ -221,7 +219,6 @@ def test_every_format_pair(memory, kernel):
         check(memory, kernel, m, n, k, exact=True, out="f32", gap=1)
 
 
-@pytest.mark.matrix
 @each_kind
 @pytest.mark.parametrize("tiles", range(1, 10))
 def test_every_number_of_k_tiles(memory, kernel, tiles):
@@ -230,13 +227,11 @@ def test_every_number_of_k_tiles(memory, kernel, tiles):
         check(memory, kernel, 70, 90, size * tiles - rest, exact=True, out="f32")
 
 
-@pytest.mark.matrix
 @each_kind
 def test_no_k_gives_the_bias(memory, kernel):
     check(memory, kernel, 33, 300, 0, exact=True, out="f32", bias=np.arange(300, dtype=np.float32))
 
 
-@pytest.mark.matrix
 @each_kind
 @pytest.mark.parametrize("out", TYPES)
 def test_epilogue(memory, kernel, out):
@@ -249,7 +244,6 @@ def test_epilogue(memory, kernel, out):
     check(memory, kernel, m, n, k, out=out, alpha=1.25, col_scale=col_scale, bias=bias)
 
 
-@pytest.mark.matrix
 @each_fp8
 def test_scales_of_rows_and_columns(memory, kernel):
     for rows in ((True, False), (False, True), (True, True)):
@@ -258,7 +252,6 @@ def test_scales_of_rows_and_columns(memory, kernel):
             check(memory, kernel, m, n, 136, rows=rows, exact=True, out="f32")
 
 
-@pytest.mark.matrix
 @each_fp8
 def test_product_of_scales_is_formed_first(memory, kernel):
     """With one scale alone the sum would leave float32's range."""
@@ -278,7 +271,6 @@ def test_product_of_scales_is_formed_first(memory, kernel):
         assert np.array_equal(gemm(memory, kernel, *coded, *unusual, out="f32"), wanted)
 
 
-@pytest.mark.matrix
 @each_mx
 def test_every_scale_byte_serves_its_own_block(memory, kernel):
     """A row of A selects one block of B, or has another power of two in each: detects any wrong byte."""
@@ -300,7 +292,6 @@ def test_every_scale_byte_serves_its_own_block(memory, kernel):
         assert np.array_equal(got, np.exp2(exponent.astype(np.float64)))
 
 
-@pytest.mark.matrix
 @each_mx
 def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
     about = KERNELS[kernel]

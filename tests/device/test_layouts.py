@@ -139,7 +139,7 @@ def test_in_place_from_numpy(rng):
     assert copies(a, w.T, np.zeros((30, 20), BF16).T) == set()
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_in_place_on_the_device(rng):
     a, w = hg.asarray(random_matrix((20, 64), rng)), hg.asarray(random_matrix((30, 64), rng))
     assert copies(a, w.T) == set()
@@ -161,7 +161,7 @@ def test_in_place_on_the_device(rng):
     assert {operand for operand, _ in copies(a, odd)} == {"b"}  # its pitch is not a multiple of 16 bytes
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_outputs_in_place_on_the_device(rng):
     a, w = hg.asarray(random_matrix((20, 64), rng)), hg.asarray(random_matrix((30, 64), rng)).T
     store = hg.zeros((40, 40), BF16)
@@ -309,7 +309,7 @@ def test_rows_reversed_beyond_4_gib(far_apart, rng):
     assert_gemm_close(transposed, values[::-1], w.T, exact=True)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_pitches_that_no_tile_spans(rng):
     """A pitch of 64 MiB: copied, or read by the plain kernel if that is requested."""
     store = hg.empty((70, 2**25), BF16)
@@ -330,7 +330,6 @@ def kernels_at_their_limits():
     return [found[i % len(found)] for i, found in enumerate(tiles.values())]
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kernel", kernels_at_their_limits(), ids=lambda k: k.name)
 def test_the_farthest_lines_that_a_tile_spans(kernel, rng, use_kernel):
     store = hg.empty(5 * 2**30, np.uint8)  # mostly not touched

@@ -190,7 +190,7 @@ def test_forward_faults(arguments, kind, text):
     assert text in str(hg.can_use("linear", X, **arguments))
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_can_use_knows_the_stages():
     assert hg.can_use("linear", X, W, activation="gelu").apart == ""
     assert "glu='halves'" in hg.can_use("linear", X, W, activation="gelu", glu="halves").apart

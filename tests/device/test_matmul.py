@@ -44,7 +44,6 @@ def test_edges(m, n, k, rng):
     check(m, n, k, F32, rng, exact=True)
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("m", "n", "k"), TILE_EDGES)
 def test_tile_edges(kernel, m, n, k, rng, use_kernel):
@@ -84,7 +83,6 @@ def test_default_result_is_a_new_bfloat16_array(rng):
 # ---- the epilogue
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("out_dtype", OUTPUTS, ids=str)
 def test_epilogue(kernel, out_dtype, rng, use_kernel):

@@ -99,7 +99,6 @@ def test_plain(of, rows, format, rng, use_kernel):
     check(hg.matmul, x, w.T, alpha, column_factors(N, columns))
 
 
-@pytest.mark.matrix
 @factors
 @pytest.mark.parametrize("rows", ["tensor @ tensor", "rows @ rows"])
 @pytest.mark.parametrize("kernel", examples(["fp8_e4m3"], LARGE_AND_SMALL))
@@ -152,7 +151,6 @@ def test_named_values():
     assert not got[4:].any()
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
     "of", [name for name in FACTORS if "alpha" in name or "all" in name or name == "zero"]
 )

@@ -103,7 +103,6 @@ def test_activation(activation, glu, kernel):
     np.testing.assert_array_equal(aux.get(), plain.get())
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("kernel", TILES)
 @pytest.mark.parametrize("shape", [(300, 296), (1, 8), (257, 130)])
 def test_every_tile(kernel, shape):
@@ -235,7 +234,7 @@ def experts(m, n, k, groups, glu, *, seed=0):
     return call, w, bias, offsets, t
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 @pytest.mark.parametrize("where", ["host", "device"])
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("glu", [None, "interleaved", "halves"])
@@ -283,7 +282,7 @@ def test_quantized_results_of_groups(format, glu):
     np.testing.assert_array_equal(got.scale.view(np.uint8), want.scale.view(np.uint8))
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 @pytest.mark.parametrize("where", ["host", "device"])
 @pytest.mark.parametrize("kind", ["no columns in K", "no groups"])
 def test_groups_without_products(kind, where):
@@ -302,7 +301,7 @@ def test_groups_without_products(kind, where):
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_can_use_says_where_stages_are_applied():
     x, w = hg.zeros((64, 64), BF16), hg.zeros((64, 64), BF16)
     assert hg.can_use("matmul", x, w, activation="gelu").apart == ""
@@ -403,7 +402,7 @@ def test_a_residual_on_the_host_with_any_strides():
         np.testing.assert_array_equal(np.maximum(aux, 0), (y - call.residual.astype(F32)).astype(F32))
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_groups_without_columns_in_k_have_stages():
     residual, aux = np.arange(24, dtype=F32).reshape(3, 8), np.full((3, 8), 7, F32)
     x, w = np.zeros((3, 0), BF16), np.zeros((2, 0, 8), BF16)

@@ -22,7 +22,7 @@ def operands():
     return hg.asarray(random_matrix((300, 512), rng)), hg.asarray(random_matrix((200, 512), rng)).T
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_products(operands):
     a, b = operands
     kernel, flop = can_use("matmul", a, b).kernel, 2 * 300 * 200 * 512
@@ -39,7 +39,7 @@ def test_products(operands):
     assert not used.refused_calls
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_can_use_shares_the_plan_of_a_call(monkeypatch):
     """For every operation, with and without an output; what is not in the cache key is still checked."""
     x, w, at = np.ones((64, 64), BF16), np.ones((2, 64, 64), BF16), np.array([0, 32, 64], np.int32)
@@ -72,7 +72,7 @@ def test_operands_count_once_however_they_are_shared(operands):
     assert row == (1, 4 * 2 * 300 * 200 * 512, 2 * (4 * 300 * 512 + 512 * 200 + 4 * 300 * 200))
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_parts_of_k_are_one_call():
     a, b = (hg.asarray(np.zeros((16, 8192), BF16)) for _ in range(2))
     answer = can_use("matmul", a, b.T)
@@ -84,7 +84,7 @@ def test_parts_of_k_are_one_call():
     assert used.served == {answer.kernel: Served(1, 2 * 16 * 16 * 8192, 2 * (2 * 16 * 8192 + 16 * 16))}
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_copies_for_layout(operands):
     a, b = operands
     reversed_rows = a[::-1]
@@ -123,7 +123,7 @@ def test_quantizers():
     }
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix("bf16")
 def test_the_report_at_exit(run_python: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:
     code = (
         "import hipgemm as hg, numpy as np, ml_dtypes\n"
