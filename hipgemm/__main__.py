@@ -21,7 +21,7 @@ from .config import config
 from .errors import HipError, KernelNotFoundError, RuntimeNotFoundError, UnsupportedError
 from .formats.elements import BF16, F16, F32, FORMATS, Format
 from .formats.scaled import ScaledArray
-from .inspect import explain, sanitize
+from .inspect import explain, primitives, sanitize
 from .inspect.explain import in_place
 from .inspect.info import info, kind
 from .inspect.usage import reset_usage, usage
@@ -47,6 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("info", help="runtime, devices, kernels")
     test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
     test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
+    test.add_argument(
+        "--primitives",
+        nargs="*",
+        metavar="NAME",
+        help="instead: what kernels assume about the hardware, one by one, each in a process of its own",
+    )
     query = commands.add_parser("can-use", help="which kernel would serve a call, or why none would")
     query.add_argument("op", choices=[*OPERATIONS])
     query.add_argument("a", help="shape of the first operand, such as 300x512; with T at the end: transposed")
@@ -69,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(found)
             return 1 if found.problem else 0
         if args.command == "selftest":
+            if args.primitives is not None:
+                return primitives.selftest(args.primitives)
             return selftest(verbose=args.verbose)
         if args.command == "can-use":
             return _can_use(args)

@@ -32,6 +32,10 @@ def _kernel(name: str, text: str) -> str | None:
     return text or None  # the names depend on the architecture; kernel selection checks them
 
 
+def _folder(name: str, text: str) -> str | None:
+    return text or None
+
+
 def _report(name: str, text: str) -> bool:
     return text not in ("", "0")
 
@@ -65,6 +69,12 @@ SETTINGS = {
     "cache_limit": Setting("HIPGEMM_CACHE_LIMIT", _bytes),
     "mpi_gpu": Setting("HIPGEMM_MPI_GPU", _one_of("0 or 1", {"": False, "0": False, "1": True})),
     "progress": Setting("HIPGEMM_PROGRESS", _one_of("on or off", _SWITCH)),
+    "failed_primitives": Setting(
+        "HIPGEMM_FAILED_PRIMITIVES",
+        _one_of("refuse or ignore", {"": "refuse", "refuse": "refuse", "ignore": "ignore"}),
+        numbers=False,
+    ),
+    "cache_dir": Setting("HIPGEMM_CACHE_DIR", _folder, numbers=False),
 }
 
 
@@ -91,6 +101,11 @@ class Config:
         HIPGEMM_MPI_GPU: the MPI library is GPU-aware and accesses device memory.
     progress : bool
         HIPGEMM_PROGRESS: report the progress of `save` and `load` on standard error, after a second.
+    failed_primitives : str
+        HIPGEMM_FAILED_PRIMITIVES: ``"refuse"`` or ``"ignore"`` kernels that rest on what
+        ``python -m hipgemm selftest --primitives`` found wrong on the device.
+    cache_dir : str or None
+        HIPGEMM_CACHE_DIR: where results about devices are kept; by default in the user's cache folder.
 
     Examples
     --------
@@ -108,6 +123,8 @@ class Config:
     cache_limit: int | None
     mpi_gpu: bool
     progress: bool
+    failed_primitives: str
+    cache_dir: str | None
 
     def __init__(self) -> None:
         self._texts: dict[str, str] | None = None

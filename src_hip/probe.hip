@@ -30,6 +30,8 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
                              __builtin_amdgcn_ds_read_tr16_b64_v4i16((Lds16*)(stage + thread * 8)));
   x.zw += __builtin_bit_cast(u32x2,
                              __builtin_amdgcn_ds_read_tr8_b64_v2i32((Lds8*)(stage + thread * 8)));
+  using Lds6 = __attribute__((address_space(3))) Vector<int, 3>;
+  x.x += __builtin_amdgcn_ds_read_tr6_b96_v3i32((Lds6*)(stage + thread * 16))[2];
 
   // Matrix instructions.
   __builtin_amdgcn_s_setprio(1);
@@ -60,6 +62,8 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   // Casts.
   u32 code = __builtin_amdgcn_cvt_pk_fp8_f32(sum.x, sum.y, 0, false);
   code = __builtin_amdgcn_cvt_pk_bf8_f32(sum.z, sum.w, code, true);
+  code = __builtin_amdgcn_cvt_sr_fp8_f32(sum.x, x.z, code, 2);
+  code = __builtin_amdgcn_cvt_sr_bf8_f32(sum.y, x.w, code, 3);
   sum.xy += __builtin_amdgcn_cvt_pk_f32_fp8(code, false);
   sum.zw += __builtin_amdgcn_cvt_pk_f32_bf8(code, true);
   code = __builtin_amdgcn_cvt_scalef32_pk_fp4_f32(code, sum.x, sum.y, 1.0f, 1);

@@ -28,6 +28,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LIMITS = {  # seconds, in the order of running
     "device": 120,  # the driver compiles the kernels the first time
+    "primitives": 100,
     "codes": 60,
     "overhead": 40,
     "bandwidth": 60,
@@ -66,6 +67,14 @@ def device(args: argparse.Namespace) -> Result:
         "seconds to open": round(opened - start, 3),
         "seconds to load the kernels": round(loaded - opened, 3),
     }
+
+
+def primitives(args: argparse.Namespace) -> Result:
+    """What the portable kernels assume about the hardware."""
+    log = args.out / "primitives.log"
+    code = _run([sys.executable, "-m", "hipgemm", "selftest", "--primitives"], log, args.limit - 5, {})
+    text = log.read_text(errors="replace")
+    return {"ok": code == 0, "right": len(re.findall(r"^ok ", text, re.M)), "log": text.splitlines()[-1:]}
 
 
 def codes(args: argparse.Namespace) -> Result:

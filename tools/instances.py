@@ -15,6 +15,7 @@ from tables import (
     KernelTables,
     Pair,
     Pass,
+    Primitive,
     Product,
     ScaledFormat,
     Serves,
@@ -49,12 +50,16 @@ def all_instances(tools: Toolchain) -> list[Instance]:
     formats = read_formats()
     listed = read_kernels(formats)
     args = _read_arguments(tools, listed)
-    return [*_products(listed, formats, args), *(_pass(row, args) for row in listed.passes)]
+    return [
+        *_products(listed, formats, args),
+        *(_pass(row, args) for row in listed.passes),
+        *(_primitive(row, args) for row in listed.primitives),
+    ]
 
 
 def _read_arguments(tools: Toolchain, listed: KernelTables) -> Arguments:
     """The lists of arguments that rows name, from the headers that they name."""
-    rows: list[Product | Pass] = [*listed.products, *listed.passes]
+    rows: list[Product | Pass | Primitive] = [*listed.products, *listed.passes, *listed.primitives]
     headers = "".join(f'#include "{header}"\n' for header in dict.fromkeys(row.header for row in rows))
     names = dict.fromkeys([*(row.args for row in rows), *(row.scaled_args for row in listed.products)])
     lists = "".join(f'["{name}" HIPGEMM_{name}(ROW)]\n' for name in names)
@@ -177,6 +182,27 @@ def _pass(row: Pass, args: Arguments) -> Instance:
         row=_row("PASS_KERNEL", *fields),
         header=row.header,
         unit=row.operation,
+        portable=row.architectures == "any",
+        demo=True,
+        named=("", ""),
+        like=None,
+    )
+
+
+def _primitive(row: Primitive, args: Arguments) -> Instance:
+    name = f"primitive_{row.name}"
+    return Instance(
+        kernel={
+            "name": name,
+            "op": "primitive",
+            "tile": [1, 1],
+            "threads": int(row.threads),
+            "limits": {},
+            "args": args[row.args],
+        },
+        row=_row("PRIMITIVE_KERNEL", name, row.args, row.threads),
+        header=row.header,
+        unit="primitives",
         portable=row.architectures == "any",
         demo=True,
         named=("", ""),

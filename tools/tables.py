@@ -156,6 +156,16 @@ class Pass(NamedTuple):
     element_bytes: str = ""
 
 
+class Primitive(NamedTuple):
+    """A kernel of a few lines that shows whether the hardware is as the others assume."""
+
+    name: str
+    header: str
+    architectures: str
+    threads: str
+    args: str = "PrimitiveArgs"
+
+
 Row = TypeVar("Row", bound=tuple[str, ...])
 
 
@@ -270,6 +280,7 @@ class KernelTables:
     kernels: list[Kernel]
     demo: Demo
     passes: list[Pass]
+    primitives: list[Primitive]
 
     def serving(self, operation: str, pair: str) -> list[tuple[Serves, str]]:
         """The layouts in which an operation takes a pair, each with its row."""
@@ -288,7 +299,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
     table = Table(
         path.name,
         path.read_text() if text is None else text,
-        (Pair, Tile, Product, Serves, Kernel, Demo, Pass),
+        (Pair, Tile, Product, Serves, Kernel, Demo, Pass, Primitive),
     )
     found = KernelTables(
         table.rows(Pair),
@@ -298,6 +309,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
         table.rows(Kernel),
         table.only(Demo),
         table.rows(Pass),
+        table.rows(Primitive),
     )
 
     def bits(pair: Pair) -> tuple[str, str]:
@@ -339,6 +351,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
             raise table.refused(kernel, "is one of the operation's tiles already")
     table.refers(found.demo, found.demo.families.split(), families, "family of pairs")
     table.refers(found.demo, found.demo.tiles.split(), found.tiles, "tile")
-    for single in found.passes:
+    singles: list[Pass | Primitive] = [*found.passes, *found.primitives]
+    for single in singles:
         table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")
     return found

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/environment.hpp"
+#include "core/mutant.hpp"
 
 namespace emu {
 namespace {
@@ -101,6 +102,7 @@ Options read_options() {
   o.findings = number("HIPGEMM_EMULATOR_FINDINGS", 1, 1'000'000, o.error);
   o.budget = number("HIPGEMM_EMULATOR_BUDGET", 20'000'000'000, UINT64_MAX, o.error);
   if (o.error.empty()) o.error = cpu_fault();
+  if (o.error.empty()) o.error = mutant_fault();
   return o;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/modal.hpp"
+#include "core/mutant.hpp"
 #include "core/observer.hpp"
 
 namespace emu {
@@ -129,7 +130,11 @@ uint16_t Lowering::vector(Operand o, int dwords) {
 // ---- program ------------------------------------------------------------------------------------
 
 Program::Program(const Kernel& k, bool observed)
-    : name_(k.name), code_(k.code), semantics_(semantics()), observed_(observed) {
+    : name_(k.name),
+      code_(k.code),
+      semantics_(semantics()),
+      observed_(observed),
+      mutant_(mutant()) {
   vgprs_ = ((k.descriptor.rsrc1 & 63) + 1) * 8;
   accum_offset_ = ((k.descriptor.rsrc3 & 63) + 1) * 4;
 }
@@ -201,7 +206,7 @@ void Program::lower_from(uint64_t start) {
     Decoded decoded;
     Inst inst;
     const char* failure = nullptr;
-    bool specials = false, ends = false, branches = false;
+    bool specials = false, ends = false, branches = false, mutated = false;
     uint64_t branch = 0;
   };
   std::map<uint64_t, Lowered> reached;
@@ -219,6 +224,8 @@ void Program::lower_from(uint64_t start) {
         l.inst.fn = illegal;
         break;
       }
+      l.mutated = mutant_ && mutant_->applies && mutant_->applies(d);
+      if (l.mutated && mutant_->rewrite) mutant_->rewrite(d);
       const Semantic& semantic = semantics_.of[static_cast<int>(d.op)];
       Lowering lowering(*this, d);
       if (semantic.lower)
@@ -269,6 +276,8 @@ void Program::lower_from(uint64_t start) {
       i.fn = fill_specials;
       emit(i);
     }
+    const bool mutated = l.mutated && !l.failure;
+    if (mutated && mutant_->before) emit(mutant_step(mutant_->before, l.decoded, accum_offset_));
     Inst inst = l.inst;
     Tally tally = l.failure ? Tally{} : tally_of(l.decoded);
     const bool indexed = indexes_ && !l.failure && takes_indices(l.decoded);
@@ -283,6 +292,7 @@ void Program::lower_from(uint64_t start) {
     if (l.failure) batch->failures.emplace(batch->code.size(), l.failure);
     if (l.branches) fixups.push_back({batch->code.size(), l.branch});
     emit(inst, tally);
+    if (mutated && mutant_->after) emit(mutant_step(mutant_->after, l.decoded, accum_offset_));
     const auto next = std::next(it);
     const uint64_t after = address + l.decoded.size;
     if (!l.ends && (next == reached.end() || next->first != after)) {
@@ -354,7 +364,8 @@ std::shared_ptr<Program> program_of(const Kernel& kernel, bool observed) {
   static std::mutex mutex;
   std::lock_guard lock(mutex);
   auto& program = observed ? kernel.observed_program : kernel.program;
-  if (!program) program = std::make_shared<Program>(kernel, observed);
+  if (!program || program->mutated_by() != mutant())
+    program = std::make_shared<Program>(kernel, observed);
   return program;
 }
 

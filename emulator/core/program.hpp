@@ -15,6 +15,8 @@
 
 namespace emu {
 
+struct Mutant;
+
 class Program {
  public:
   explicit Program(const Kernel& kernel, bool observed = false);
@@ -32,6 +34,7 @@ class Program {
   // Constants, in the order of their slots from kSlotConstants on.
   uint32_t copy_constants(uint32_t* slots, uint32_t from) const;
 
+  const Mutant* mutated_by() const { return mutant_; }
   uint32_t vgprs() const { return vgprs_; }
   uint32_t accum_offset() const { return accum_offset_; }
   const std::string& kernel_name() const { return name_; }
@@ -60,6 +63,7 @@ class Program {
   const std::span<const uint8_t> code_;
   const Semantics& semantics_;
   const bool observed_;
+  const Mutant* const mutant_;  // when it was made
   uint32_t vgprs_ = 0, accum_offset_ = 0;
   bool indexes_ = false, skips_ = false;  // uses s_set_gpr_idx_on, s_setvskip (core/modal.hpp)
 

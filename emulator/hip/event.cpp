@@ -1,5 +1,7 @@
 #include "hip/event.hpp"
 
+#include "core/mutant.hpp"
+
 namespace hip {
 
 std::shared_ptr<rt::Event> event_of(hipEvent_t handle) {
@@ -127,6 +129,7 @@ HIP_API hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, unsi
       fail(hipErrorStreamCaptureIsolation,
            "a stream in a capture must not wait for work outside of it");
     }
+    if (emu::is_mutant("stream_order")) return;
     if (record->marker.stream == waiter) return;  // a stream need not wait for itself
     waiter->enqueue(
         {[]() -> std::optional<rt::Failure> { return std::nullopt; }, {record->marker}, true});

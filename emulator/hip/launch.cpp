@@ -5,6 +5,7 @@
 #include <new>
 #include <string_view>
 
+#include "core/mutant.hpp"
 #include "hip/event.hpp"
 #include "hip/module.hpp"
 #include "hip/properties.hpp"
@@ -157,6 +158,11 @@ void copy_arguments(const loader::KernelInfo& info, void** params, void** extra,
   if (!rt::read_host({&piece, 1})) {
     refuse(hipErrorInvalidValue, info, "the argument block at ", rt::hex(block), " cannot be read");
   }
+  // What follows three arguments is packed without gaps.
+  constexpr size_t kFirst = 24, kGap = 4;
+  if (emu::is_mutant("arguments") && info.explicit_bytes > kFirst)
+    std::memmove(kernarg.data() + kFirst - kGap, kernarg.data() + kFirst,
+                 info.explicit_bytes - kFirst);
 }
 
 // The hidden arguments after the explicit ones. Those that need a runtime service that does

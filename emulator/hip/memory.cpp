@@ -1,4 +1,5 @@
 // Allocation: device, pinned and managed memory; what a pointer is.
+#include "core/mutant.hpp"
 #include "hip/copy.hpp"
 #include "hip/properties.hpp"
 #include "runtime/graph.hpp"
@@ -135,6 +136,8 @@ HIP_API hipError_t hipHostGetDevicePointer(void** result, void* pointer, unsigne
       fail(hipErrorInvalidValue, rt::hex(pointer), " is not pinned host memory");
     }
     *result = pointer;
+    if (emu::is_mutant("pinned_flags"))  // a copy that neither side sees of the other
+      allocate(result, known(pointer, "hstPtr").bytes, Kind::device);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/arch.hpp"
+#include "core/mutant.hpp"
 
 namespace hip {
 
@@ -28,6 +29,10 @@ inline std::string target() {
   return name.find(':') == std::string::npos ? name + ":sramecc+:xnack-" : name;
 }
 
-inline std::string device_name() { return std::string(emu::arch().device) + " (hipgemm emulator)"; }
+inline std::string device_name() {
+  const emu::Mutant* const mutant = emu::mutant();
+  return std::string(emu::arch().device) + " (hipgemm emulator" +
+         (mutant ? ", mutant " + std::string(mutant->name) : "") + ")";
+}
 
 }  // namespace hip

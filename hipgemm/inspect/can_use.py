@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from ..distributed.sharding import describe_part, sharded_matmul
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement, shown
-from ..kernels.manifest import code_object
+from ..kernels.manifest import Kernel, code_object
+from ..kernels.primitives import refusal
 from ..layers.linear import grouped_linear, linear
 from ..layers.problem import forward_problem
 from ..products.choose import Support, choices
 from ..products.grouped import grouped_matmul, grouped_wgrad
 from ..products.matmul import matmul
 from ..products.operation import OPERATIONS, Arguments
-from ..products.problem import describe
+from ..products.problem import Problem, describe
 from ..products.run import cached_choices
 from ..runtime import hip
 from ..runtime.hip import parse_stream
@@ -66,11 +67,13 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
         raise TypeError(f"can_use: {op}: {error}") from None
     operation = OPERATIONS.get(op)
     later: tuple[str, ...] = ()
+    quantizes = False
     if op == "sharded_matmul":
         how = [given.pop(name, None) for name in ("split", "devices", "timeout")]
         problem, reasons, later = describe_part(Arguments(**given), *how)
     elif operation is None:
         problem, reasons = forward_problem(op, **given)
+        quantizes = True
     else:
         call = Arguments.named(operation, given)
         if not isinstance(stream, Reason) and (known := cached_choices(operation, call, arch)) is not None:
@@ -80,15 +83,29 @@ def can_use(op: str, /, *args: Any, arch: str | None = None, **kwargs: Any) -> S
         reasons = [stream, *reasons]
     if problem is None or any(r.kind is not UnsupportedError for r in reasons):
         return Support(None, tuple(reasons))
+    device = None
     if arch is None:
-        arch = hip.arch(hip.current_device() if problem.device is None else problem.device)
+        device = hip.current_device() if problem.device is None else problem.device
+        arch = hip.arch(device)
     try:
         kernels = code_object(arch).kernels.values()
     except KernelNotFoundError as error:
         return Support(None, (*reasons, Reason(KernelNotFoundError, "arch", str(error))))
-    found, unsupported = choices(problem, kernels)
+    found, unsupported = choices(problem, kernels, device)
     reasons += unsupported
+    if quantizes and device is not None:
+        reasons += _refused_quantizers(problem, kernels, device)
     if reasons:
         return Support(None, tuple(reasons))
     support = Support.of(problem, found)
     return replace(support, stages=later, apart="ranges of K are added first") if later else support
+
+
+def _refused_quantizers(p: Problem, kernels: Iterable[Kernel], device: int) -> list[Reason]:
+    """Why a layer cannot quantize its operands: the kernels rest on a failed primitive."""
+    for form in {x.format.name for x in (p.a, p.b) if x.format.scale_dtype is not None}:
+        operation = f"quantize_{form.split('_')[0]}"
+        for kernel in kernels:
+            if kernel.op == operation and (text := refusal(device, kernel)):
+                return [Reason(UnsupportedError, "primitive", text)]
+    return []

@@ -89,7 +89,11 @@ def kind(kernel: str) -> str:
 
     >>> kind("gemm_bf16_nt_64x64x64")
     'gemm_bf16'
+    >>> kind("primitive_lds_dma")
+    'primitive'
     """
+    if kernel.startswith("primitive_"):
+        return "primitive"
     return re.sub(r"(_[nt][nt])?_\d+x\d+x\d+$", "", kernel)
 
 

@@ -19,6 +19,7 @@ from ..runtime import hip, tally
 from ..runtime.ownership import Owner, Registry, once
 from ..runtime.tally import Call
 from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
+from .primitives import refusal
 from .scale_layout import gemm_scale_bytes, gemm_scale_step
 
 Value = float | Format | str  # of an argument; a str is a scale rule, an activation or a GLU
@@ -224,6 +225,8 @@ def _load_function(device: int, name: str) -> Function:
         raise KernelNotFoundError(
             f"no kernel {name} for {built.arch}; built: {', '.join(built.kernels)}; run: {MAKE_LINE}"
         )
+    if (refused := refusal(device, kernel)) is not None:
+        raise UnsupportedError(refused)
     packer = struct.Struct(pack_format(kernel.args))
     with hip.on_device(device):
         handle = hip.call("hipModuleGetFunction", module.ptr, name.encode())

@@ -13,6 +13,7 @@ from ..formats.groups import group_slots
 from ..formats.operand import Operand
 from ..formats.strides import padded_pitch
 from ..kernels.manifest import CHUNK_BYTES, MAKE_LINE, MATRIX_ARCHS, Kernel, LeftOut, load_manifest
+from ..kernels.primitives import failed, refusal
 from .cost import Cost, Product, copy_clocks, estimate
 from .layout import host_copies, on_device
 from .operation import MATMUL
@@ -280,8 +281,30 @@ def serves(kernel: Kernel | LeftOut, p: Problem) -> bool:
     return kernel.op in (p.op.kernels, f"scaled_{p.op.kernels}")
 
 
-def choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
+def choices(
+    p: Problem, kernels: Iterable[Kernel], device: int | None = None
+) -> tuple[list[Choice], list[Reason]]:
     """Return the choices for a product, the best first; or every reason why there is none.
+
+    On a device, kernels that rest on a failed primitive are no choices. If only the plain kernel remains,
+    there is none, unless `config.kernel` asks for it.
+
+    """
+    if device is None or not failed(device):
+        return _choices(p, kernels)
+    kernels = list(kernels)
+    quantized = p.stages.quantized.name if p.stages and p.stages.quantized else ""
+    refused = {k.name: text for k in kernels if (text := refusal(device, k, quantized))}
+    found, reasons = _choices(p, [k for k in kernels if k.name not in refused])
+    if not found or (found[0].kernel.op == PLAIN and config.kernel is None):
+        best, _ = _choices(p, kernels)
+        if best and (text := refused.get(best[0].kernel.name)):
+            return [], [Reason(UnsupportedError, "primitive", text)]
+    return found, reasons
+
+
+def _choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[Reason]]:
+    """The choices among these kernels.
 
     Choices that copy an operand are only used if all do. `config.kernel` restricts them to one kernel;
     ``plain`` is the kernel that supports every format and layout.
@@ -338,7 +361,7 @@ def _by_group(p: Problem, kernels: Sequence[Kernel]) -> tuple[list[Choice], list
     k = -(-p.k // max(1, p.groups))
     a, b = (_one_group(x, k) for x in (p.a, p.b))
     one = Problem(MATMUL, p.m, p.n, k, a, b, None, p.out_format, accumulate=p.accumulate)
-    found, reasons = choices(one, kernels)
+    found, reasons = _choices(one, kernels)
     text = (
         "fp8 with blocks has no kernel for all groups at once: one product for each, by offsets on the host"
     )

@@ -259,7 +259,7 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
     try:
         with error_context(op.name):
             kernels = code_object(hip.arch(device)).kernels.values()
-        found, unsupported = choices(problem, kernels)
+        found, unsupported = choices(problem, kernels, device)
         raise_reasons(op.name, reasons + unsupported)
     except UnsupportedError as error:
         tally.count_refused(op.name, error.reasons)

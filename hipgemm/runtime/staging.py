@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..errors import HipError
 from ..formats.arrays import memory_as_array
 from . import hip as _hip
+from . import record
 from .ownership import Allocation, Owner, Registry
 
 CHUNK = 4 << 20  # bytes of one copy
@@ -300,7 +301,9 @@ def copy_between_devices(
     if not nbytes:
         return
     _hip.wait_across(src_device, src_stream, dst_device, dst_stream)
-    if src_device == dst_device or _hip.peer_access(src_device, dst_device):
+    if src_device == dst_device or (
+        _hip.peer_access(src_device, dst_device) and not record.has_failed("peer_access", src_device)
+    ):
         with _hip.on_device(src_device):
             if src_device == dst_device:
                 _hip.copy("DeviceToDevice", dst, src, nbytes, src_stream)

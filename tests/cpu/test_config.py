@@ -13,7 +13,10 @@ import hipgemm as hg
 from hipgemm.config import SETTINGS, Config
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
-NAMES = "runtime, kernel, report, pool, memory_limit, cache_limit, mpi_gpu, progress"
+NAMES = (
+    "runtime, kernel, report, pool, memory_limit, cache_limit, mpi_gpu, progress, failed_primitives, "
+    "cache_dir"
+)
 BYTES = "must be a number of bytes, such as 500000000, 512M or 16G"
 
 
@@ -37,6 +40,8 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cache_limit", None, {" 2GB ": 2 << 30}),
         ("mpi_gpu", False, {"1": True, "0": False}),
         ("progress", True, {"on": True, "off": False}),
+        ("failed_primitives", "refuse", {"refuse": "refuse", "ignore": "ignore"}),
+        ("cache_dir", None, {"/tmp/x": "/tmp/x"}),
     ],
 )
 def test_values(name: str, default: Any, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +59,7 @@ def test_these_are_all() -> None:
     assert ", ".join(SETTINGS) == NAMES
     assert repr(Config()) == (
         "config(runtime='auto', kernel=None, report=False, pool=True, memory_limit=None, "
-        "cache_limit=None, mpi_gpu=False, progress=True)"
+        "cache_limit=None, mpi_gpu=False, progress=True, failed_primitives='refuse', cache_dir=None)"
     )
 
 

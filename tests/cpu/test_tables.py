@@ -110,7 +110,7 @@ ROWS = (SOURCE / "instances.def").read_text()
 def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
     listed = tables.read_kernels(tables.read_formats())
     names = {k["name"] for k in MANIFEST["archs"]["gfx950"]["kernels"]}
-    wanted = {row.name for row in listed.passes}
+    wanted = {row.name for row in listed.passes} | {f"primitive_{row.name}" for row in listed.primitives}
     for served in listed.serves:
         (product,) = [row for row in listed.products if row.operation == served.operation]
         wanted |= {
@@ -140,7 +140,7 @@ WRONG = [
     (
         PAIR,
         "PAIRS()",
-        "a row must be one of PAIR, TILE, PRODUCT, SERVES, KERNEL, DEMO, PASS; got PAIRS()",
+        "a row must be one of PAIR, TILE, PRODUCT, SERVES, KERNEL, DEMO, PASS, PRIMITIVE; got PAIRS()",
     ),
     (PAIR, "PAIR(f16, half)", "PAIR(f16, half) must have the fields name, family, a, b, k, like"),
     (PAIR, "PAIR(f16, half, f16, f17, 64)", "f17, 64) names f17, which is no format"),

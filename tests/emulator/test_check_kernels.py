@@ -119,7 +119,8 @@ def test_every_other_kernel_is_clean(run_python: Callable[..., CompletedProcess[
     served = set(done.stdout.splitlines()[-1].split()[1:])
     in_parts = "split_reduce"  # test_products
     products = ("gemm", "grouped_matmul", "grouped_wgrad")  # those in groups: test_check_grouped.py
-    assert served >= {k["name"] for k in ENTRY["kernels"] if not k["op"].endswith(products)} - {in_parts}
+    others = (*products, "primitive")  # tests/device/test_primitives.py
+    assert served >= {k["name"] for k in ENTRY["kernels"] if not k["op"].endswith(others)} - {in_parts}
 
 
 Words = np.ndarray[Any, np.dtype[np.uint32]]
