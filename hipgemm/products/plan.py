@@ -238,8 +238,7 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
             return ScalePlan(int(rows > 1 and row == 4)), strides[:-2]
         copy = copy_to_rows(reason, 4, (*x.shape[:-2], 1, rows), (*strides[:-2], 0, row), 4 * rows)
         return ScalePlan(1, copy), spread(copy.target[:-2], own_axes(strides), len(x.shape) - 2)
-    own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
-    lead, steps = tuple(x.shape[axis] for axis in own), tuple(strides[axis] for axis in own)
+    own, lead, steps = _own_scales(x)
     count = math.prod(lead)
     merged, _ = merge((*lead, rows), (*steps, row))
     row_block, col_block = (x.block[0], x.block[1] // BLOCK) if x.block else (1, 1)
@@ -247,10 +246,7 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
     ordered = rows * count if together else rows  # as one matrix
     each = gemm_scale_bytes(ordered, k)
     matrix = rows * SCALE_ROW_BYTES if together else each
-    starts = tuple(
-        (sum(n * step for n, step in zip(index, steps, strict=False)), i * each)
-        for i, index in enumerate(np.ndindex(*(() if together else lead)))
-    )
+    starts = _scale_starts(() if together else lead, steps, each)
     plan = ScalePlan(
         gemm_scale_step(ordered),
         blocked=True,
@@ -266,6 +262,20 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
     return plan, spread(contiguous_strides(lead, matrix), own, len(x.shape) - 2)
 
 
+def _own_scales(x: Operand) -> tuple[list[int], Axes, Axes]:
+    """The leading axes along which an operand or its scales differ, their extents, and strides of scales."""
+    own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or x.scale_strides[axis]]
+    return own, tuple(x.shape[axis] for axis in own), tuple(x.scale_strides[axis] for axis in own)
+
+
+def _scale_starts(lead: Axes, steps: Axes, each: int) -> tuple[tuple[int, int], ...]:
+    """The offsets of each matrix's scales in the source, and in the order of products."""
+    indices = enumerate(np.ndindex(*lead))
+    return tuple(
+        (sum(n * step for n, step in zip(index, steps, strict=False)), i * each) for i, index in indices
+    )
+
+
 def _view(x: Operand) -> str:
     """What distinguishes an array from its transpose in a cache key: blocks of 128 x 128 serve both."""
     return f" {x.shape[-2:]} {x.scale_strides[-2:]}" if x.block else ""
@@ -277,13 +287,9 @@ def _float_scales(x: Operand, k: int, device: int, alone: bool) -> tuple[ScalePl
     `alone`: the other operand has none.
     """
     strides, rows = x.scale_strides, x.shape[-2]
-    own = [axis for axis in range(len(x.shape) - 2) if x.strides[axis] or strides[axis]]
-    lead, steps = tuple(x.shape[axis] for axis in own), tuple(strides[axis] for axis in own)
+    own, lead, steps = _own_scales(x)
     each = round_up(float_scale_bytes(rows, k), 16)
-    starts = tuple(
-        (sum(n * step for n, step in zip(index, steps, strict=False)), i * each)
-        for i, index in enumerate(np.ndindex(*lead))
-    )
+    starts = _scale_starts(lead, steps, each)
     row_block = x.block[0] if x.block else 1
     plan = ScalePlan(
         gemm_scale_step(rows),
@@ -592,12 +598,10 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
         fixed["a_scale_step"], fixed["b_scale_step"] = scales
         fixed["scale_group_stride"] = b.scale_steps[0] if forward and b.scale_steps else 0
     given = p.alpha == "device" or p.col_scale or p.bias is not None or p.stages is not None
-    varying: tuple[str, ...] = ("a", "b", "c", "offsets", *(SCALES if scaled else ()), "alpha")
-    vectors = POINTERS[3:]
-    if given:
-        varying += vectors
-    else:
-        fixed |= dict.fromkeys(vectors, 0)
+    vectors = POINTERS[3:] if given else ()
+    varying: tuple[str, ...] = ("a", "b", "c", "offsets", *vectors, *(SCALES if scaled else ()), "alpha")
+    if not given:
+        fixed |= dict.fromkeys(POINTERS[3:], 0)
     known = _sides(a, b, scaled, out_copy) | {
         "reads": reads,
         "error_slot": device_errors.slot(p.op.name),

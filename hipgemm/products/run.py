@@ -35,6 +35,7 @@ Operand = DeviceArray | ScaledArray
 plans: dict[Any, tuple[Plan, host.HostPlan | None]] = {}
 _MAX_PLANS = 4096
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
+_OFFSET_BYTES = 4
 _GROUP_UNIT = 256  # rows of a group whose MX scales a workgroup loads
 
 
@@ -421,7 +422,6 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
         ends = stage_addresses(aux, residual, state, out_scale, own_amax, stream)
     # These return to the pool at the end of this function, for reuse on this stream.
     temporaries: list[hip.Block] = []
-    values: tuple[Any, ...]
     if plan.op.ragged:
         if type(offsets) is not DeviceArray:
             offsets = upload_async(np.asarray(offsets, np.int32), plan.device, stream)
@@ -452,8 +452,6 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
         scale_ptr = 0 if col_scale is None else _read_vector(col_scale, device, stream, temporaries)
         bias_ptr = 0 if bias is None else _read_vector(bias, device, stream, temporaries)
         vectors = alpha_ptr, scale_ptr, bias_ptr
-    if plan.op.ragged:
-        offsets._block.begin_read(stream)
     block = out._block
     if block.writer != stream or block.readers:
         block.begin_write(stream)
@@ -464,19 +462,14 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
         out_ptr = copied.ptr
         if plan.problem.accumulate:
             _copy(plan.out_copy.back, device, stream, out.ptr, out_ptr)
-    if plan.op.ragged and plan.one_launch:
-        values = first_ptr, second_ptr, out_ptr, offsets.ptr, *scales, alpha, *vectors, *ends
-        bound.launch(stream, values, served)
-    elif plan.one_launch:
-        values = first_ptr, second_ptr, out_ptr, *vectors, *scales, alpha, *ends
-        bound.launch(stream, values, served)
-    elif plan.op.ragged:
-        _launch_groups_apart(
-            plan, stream, (first_ptr, second_ptr, out_ptr), offsets, (*scales, alpha, *vectors), ends
-        )
-        tally.count_call(served)
+    pointers: tuple[int, ...] = first_ptr, second_ptr, out_ptr
+    if plan.op.ragged:
+        offsets._block.begin_read(stream)
+        pointers += (offsets.ptr,)
+    if plan.one_launch:
+        bound.launch(stream, (*pointers, *vectors, *scales, alpha, *ends), served)
     else:
-        _launch_parts(plan, stream, (first_ptr, second_ptr, out_ptr), vectors, scales, alpha, ends)
+        _launch_parts(plan, stream, pointers, vectors, scales, alpha, ends)
         tally.count_call(served)
     if state is not None:
         state._update(own_amax, stream)
@@ -486,28 +479,10 @@ def execute(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...], stream:
     return result
 
 
-def _launch_groups_apart(
-    plan: Plan,
-    stream: int,
-    pointers: tuple[int, int, int],
-    offsets: DeviceArray,
-    own: tuple[Any, ...],
-    ends: tuple[int, ...],
-) -> None:
-    """Run a product of groups whose stages a second kernel applies."""
-    assert plan.launch is not None
-    a, b, c = pointers
-    workspace = hip.allocate(plan.workspace, plan.device, stream)
-    plan.launch.launch(stream, (a, b, workspace.ptr, offsets.ptr, *own))
-    row_end = offsets.ptr + plan.problem.groups * offsets.dtype.itemsize
-    if plan.reduce is not None:
-        plan.reduce.launch(stream, (workspace.ptr, c, 0, 0, 0, 1.0, *ends, row_end))
-
-
 def _launch_parts(
     plan: Plan,
     stream: int,
-    pointers: tuple[int, int, int],
+    pointers: tuple[int, ...],
     vectors: tuple[Any, ...],
     scales: tuple[int, ...],
     alpha: float,
@@ -517,9 +492,10 @@ def _launch_parts(
     bound, reduce = plan.launch, plan.reduce
     assert bound is not None
     workspace = hip.allocate(plan.workspace, plan.device, stream) if reduce else None
-    a, b, c = pointers
+    offsets = pointers[3:]
+    row_end = offsets[0] + plan.problem.groups * _OFFSET_BYTES if offsets else 0
     for starts in plan.starts or ((0,) * 8,):
-        a, b, c = (pointer + start for pointer, start in zip(pointers, starts, strict=False))
+        a, b, c = (pointer + start for pointer, start in zip(pointers[:3], starts, strict=False))
         own = tuple([pointer + start for pointer, start in zip(scales, starts[3:5], strict=False)])
         # aux, residual and the result's scales: 0 stays 0
         moved = [end and end + start for end, start in zip(ends, starts[5:], strict=False)]
@@ -532,8 +508,8 @@ def _launch_parts(
         before, factor, after, rest = ((0, 0, 0), 1.0, vectors, alpha)
         if plan.applied:
             before, factor, after, rest = vectors, alpha, (0, 0, 0), 1.0
-        bound.launch(stream, (a, b, workspace.ptr, *before, *inner, factor))
-        reduce.launch(stream, (workspace.ptr, c, *after, *outer, rest, *stages, 0))
+        bound.launch(stream, (a, b, workspace.ptr, *offsets, *before, *inner, factor))
+        reduce.launch(stream, (workspace.ptr, c, *after, *outer, rest, *stages, row_end))
 
 
 def _read(
