@@ -153,19 +153,9 @@ def alpha(checks: OperandChecks, name: str, x: Any) -> None:
         checks.alpha(x)
 
 
-def magnitude(checks: OperandChecks, name: str, x: Any) -> None:
-    """A number that is finite in float32 and not negative."""
-    checks.magnitude(name, x)
-
-
-def finite(checks: OperandChecks, name: str, x: Any) -> None:
-    """A number that is finite in float32."""
-    checks.finite(name, x)
-
-
-def flag(checks: OperandChecks, name: str, x: Any) -> None:
-    """True or False."""
-    checks.flag(name, x)
+magnitude: Kind = OperandChecks.magnitude  # a number that is finite in float32 and not negative
+finite: Kind = OperandChecks.finite  # a number that is finite in float32
+flag: Kind = OperandChecks.flag  # True or False
 
 
 def one_of(*among: str) -> Kind:

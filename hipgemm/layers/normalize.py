@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..array.rows import Rows, contiguous_rows, round_up
-from ..errors import error_context
 from ..formats.arrays import is_array
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, default_rule, known_format
 from ..formats.operand_checks import OperandChecks
@@ -17,14 +15,14 @@ from ..formats.scaled import ScaledArray
 from ..kernels.launch import Function, Value, function, launch, share_rows
 from ..kernels.manifest import CHUNK_BYTES
 from ..quantize.amax import AmaxState
+from ..quantize.arrays import Fp8Array
 from ..quantize.plan import MxArray
-from ..quantize.quantizers import quantize_fp8, quantize_mxfp4, quantize_mxfp6, quantize_mxfp8
+from ..quantize.quantizers import on_device, quantize_fp8, quantize_mxfp4, quantize_mxfp6, quantize_mxfp8
 from ..reference import FP8, MXFP6, MXFP8
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call
 
 Input = npt.NDArray[Any] | DeviceArray
-Work = Callable[[DeviceArray, int], tuple[Any, ...]]
 
 
 def rms_norm(
@@ -121,7 +119,7 @@ def rms_norm(
         more = None if residual is None else asarray(residual, device=d.device, stream=stream)
         return _rms_norm(d, weight, more, number, form, out_amax, handle)
 
-    made = _on_device(name, x, stream, work, None if out_amax is None else out_amax.device)
+    made = on_device(name, x, stream, work, None if out_amax is None else out_amax.device)
     return made if residual is not None else made[0]
 
 
@@ -187,19 +185,10 @@ def softmax(x: Input, *, axis: int = -1, scale: float = 1.0, causal: bool = Fals
     checks.raise_all()
     assert along is not None
     assert number is not None
-    return _on_device(name, x, stream, lambda d, s: (_softmax(d, along, number, bool(causal), s),))[0]
+    return on_device(name, x, stream, lambda d, s: _softmax(d, along, number, bool(causal), s))
 
 
 # ---- on the device ---------------------------------------------------------------------------------
-
-
-def _on_device(name: str, x: Input, stream: Any, work: Work, device: int | None = None) -> tuple[Any, ...]:
-    """Run on the device of `x`; for NumPy arrays on `device` or the current one, with upload and download."""
-    handle = _hip.stream_handle(name, stream)
-    resident = x if isinstance(x, DeviceArray) else asarray(x, device=device, stream=stream)
-    with error_context(name), _hip.on_device(resident.device):
-        made = work(resident, handle)
-        return made if resident is x else tuple(part.get() for part in made)
 
 
 def _softmax(x: DeviceArray, axis: int, scale: float, causal: bool, stream: int) -> DeviceArray:
@@ -336,20 +325,7 @@ def _output(
         values |= {"dst": data, "scale": scale, "gemm_scale": ordered, "rule": default_rule(form)}
         return made, round_up(r.rows, CHUNK_BYTES) if ordered else r.rows
     assert state is not None
-    item, width = F32.itemsize, round_up(r.length, CHUNK_BYTES)
-    data_bytes = r.rows * width
-    block = _hip.allocate(data_bytes + 2 * item, device, stream)
-    own = block.ptr + data_bytes
-    scale = own + item
-    _hip.clear(own, item, stream)
+    made, (data, scale, own) = Fp8Array.of(r, form).allocate(device, stream)
     state._values._block.begin_read(stream)
-    values |= {"dst": block.ptr, "amax": state._values.ptr, "scale": scale, "next": own, "amax_eps": 1e-8}
-    small = (), (), F32.dtype
-    return ScaledArray._make(
-        DeviceArray(block, block.ptr, *r.layout(form.dtype, r.length, width), padded=True),
-        DeviceArray(block, scale, *small),
-        form,
-        -1,
-        r.shape,
-        amax=DeviceArray(block, own, *small),
-    ), r.rows
+    values |= {"dst": data, "amax": state._values.ptr, "scale": scale, "next": own, "amax_eps": 1e-8}
+    return made, r.rows

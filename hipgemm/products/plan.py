@@ -13,7 +13,6 @@ from ..array.device_array import DeviceArray
 from ..array.rows import round_up
 from ..formats.elements import BLOCK, F32, Format
 from ..formats.operand import Operand
-from ..formats.scaled import ScaledArray
 from ..formats.strides import byte_range, contiguous_strides, merge
 from ..kernels.launch import (
     NO_SCALES,
@@ -39,6 +38,7 @@ from ..kernels.scale_layout import (
     scale_order,
 )
 from ..quantize.amax import AmaxState
+from ..quantize.arrays import Fp8Array
 from ..quantize.plan import MxArray
 from ..runtime import device_errors, hip
 from ..runtime.tally import Call
@@ -118,7 +118,7 @@ class Plan:
     workspace: int = 0
     applied: bool = False  # if there is `reduce`: the product's own kernel has applied alpha and vectors
     inner_scales: bool = False  # .. and scales
-    result: MxArray | Fp8Result | None = None  # a quantized result
+    result: MxArray | Fp8Array | None = None  # a quantized result
     staged: bool = False  # there are stages, whose addresses a launch takes
     given_vectors: bool = False  # a product of groups has more than alpha before its stages
     rows: int = 0  # that groups divide
@@ -304,36 +304,9 @@ def _float_scales(x: Operand, k: int, device: int, alone: bool) -> tuple[ScalePl
     return plan, spread(contiguous_strides(lead, each), own, len(x.shape) - 2)
 
 
-@dataclass(frozen=True)
-class Fp8Result:
-    """The layout of a result in fp8 with one scale. One allocation: elements, amax, scale."""
-
-    form: Format
-    shape: Axes
-
-    def allocate(self, device: int, stream: int) -> tuple[ScaledArray, tuple[int, int, int]]:
-        """Allocate the array; return it, and the addresses of elements, scale and amax, which is 0."""
-        strides = quantized_strides(self.shape, self.form)
-        size = math.prod(self.shape[:-1]) * strides[-2]
-        block = hip.allocate(size + 2 * F32.itemsize, device, stream)
-        amax = block.ptr + size
-        scale = amax + F32.itemsize
-        hip.clear(amax, F32.itemsize, stream)
-        small: tuple[Axes, Axes, Any] = (), (), F32.dtype
-        made = ScaledArray._make(
-            DeviceArray(block, block.ptr, self.shape, strides, self.form.dtype, padded=True),
-            DeviceArray(block, scale, *small),
-            self.form,
-            -1,
-            self.shape,
-            amax=DeviceArray(block, amax, *small),
-        )
-        return made, (block.ptr, scale, amax)
-
-
-def result_layout(form: Format, shape: Axes) -> MxArray | Fp8Result:
+def result_layout(form: Format, shape: Axes) -> MxArray | Fp8Array:
     """The layout of a quantized result."""
-    return MxArray.in_rows(form, shape) if form.block else Fp8Result(form, shape)
+    return MxArray.in_rows(form, shape) if form.block else Fp8Array.in_rows(form, shape)
 
 
 def stage_addresses(

@@ -144,7 +144,7 @@ def quantize_fp8(
         return made.run(rows.array, handle, number, given, seed)
 
     device = amax.device if isinstance(amax, (AmaxState, DeviceArray)) else None
-    return _on_device(function, x, stream, work, device)
+    return on_device(function, x, stream, work, device)
 
 
 def quantize_mxfp8(
@@ -643,7 +643,6 @@ def _parse_amax(checks: Checks, amax: Any, x: object, along: int | None, axis: i
 
 
 T = TypeVar("T")
-Made = TypeVar("Made", ScaledArray, tuple[ScaledArray, ...])
 # The plans of calls that need no copy, by everything that they depend on except values and addresses.
 _plans: dict[Any, Any] = {}
 _MAX_PLANS = 1024
@@ -673,18 +672,18 @@ def _run(device: int, work: Callable[..., T], *args: Any) -> T:
         return work(*args)
 
 
-def _on_device(
-    function: str, x: Input, stream: Any, work: Callable[[DeviceArray, int], Made], device: int | None = None
-) -> Made:
+def on_device(
+    function: str, x: Input, stream: Any, work: Callable[[DeviceArray, int], T], device: int | None = None
+) -> T:
     """Run on the device of `x`; for NumPy arrays on `device` or the current one, with upload and download."""
     handle = _hip.stream_handle(function, stream)
-    if isinstance(x, DeviceArray):
-        with error_context(function), _hip.on_device(x.device):
-            return work(x, handle)
-    resident = asarray(x, device=device, stream=stream)
+    resident = x if isinstance(x, DeviceArray) else asarray(x, device=device, stream=stream)
     with error_context(function), _hip.on_device(resident.device):
-        made = work(resident, handle)
-        return tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
+        made: Any = work(resident, handle)
+        if resident is not x:
+            made = tuple(q.get() for q in made) if isinstance(made, tuple) else made.get()
+    found: T = made
+    return found
 
 
 def _fp8_blocks(
@@ -716,7 +715,7 @@ def _fp8_blocks(
             _cache(key, made)
         return made.run(rows.array, handle, number, seed)
 
-    return _on_device(function, x, stream, work)
+    return on_device(function, x, stream, work)
 
 
 def _transposed(x: Input) -> Input:
@@ -749,7 +748,7 @@ def _mx(
             _cache(key, made)
         return made.run(along.array, handle, seed)
 
-    return _on_device(function, x, stream, work)
+    return on_device(function, x, stream, work)
 
 
 def _mx_groups(
@@ -768,4 +767,4 @@ def _mx_groups(
     rows = x.shape[0] if is_array(x) and x.shape else None
     checks.found += offset_reasons(offsets, rows, device=device)
     checks.raise_all()
-    return _on_device(function, x, stream, lambda d, s: quantize_groups(d, s, form, scaling, offsets, seed))
+    return on_device(function, x, stream, lambda d, s: quantize_groups(d, s, form, scaling, offsets, seed))
