@@ -4,42 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import runpy
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
 from hipgemm.inspect.explain import ask, in_place, read_formats
-from hipgemm.kernels.manifest import GEMMS, Kernel, code_object
+from hipgemm.kernels.manifest import GEMMS, code_object
 from hipgemm.products.chips import chip_of
-from hipgemm.products.cost import Cost
 
 from . import cycles
+from .cycle_kernels import Modelled, Timed, model, model_product, time_launch
 from .model_check import launch
 
-K_TILES = 24  # of the product that is recorded
-# Figures without which a part of the CU holds nothing up.
-WITHOUT: Mapping[str, Mapping[str, float]] = {
-    "scales": {"scale_clocks": 0},
-    "LDS": {"lds_queue": 1e6, "lds_latency": 0, "lds_return_bytes": 1e6, "dma_write_bytes": 1e6},
-    "memory": {
-        "l1_bytes": 1e9,
-        "l2_bytes": 1e9,
-        "loaded_latency": 0,
-        "l1_latency": 0,
-        "l2_latency": 0,
-        "memory_latency": 0,
-        "memory_bytes": 1e9,
-        "memory_queue": 1e6,
-        "address_clocks_wide": 0,
-        "address_clocks_dword": 0,
-    },
-    "barriers": {"barrier_clocks": 0},
-    "branches": {"branch_clocks": 4, "straddle_clocks": 0},
-}
 SLOT = 4  # clocks between two issues of a SIMD
 
 
@@ -64,121 +45,6 @@ PUBLISHED = (
 )
 
 
-@dataclass(frozen=True)
-class Modelled:
-    """A kernel on one CU, with the figures of the table and with others."""
-
-    kernel: Kernel
-    resident: int  # workgroups on the CU
-    replay: cycles.Replay
-    loop: cycles.Loop
-    without: Mapping[str, float]  # clocks of the loop, relative, without one part
-    speed: float  # the more the better
-    at_ends: Mapping[tuple[str, float], float]  # the speed with one figure at an end
-
-    @property
-    def clocks(self) -> float:
-        """Clocks of a K tile of each workgroup."""
-        m, n, k = self.kernel.tile
-        tiles = self.loop.matrix_clocks / (m * n * k / _peak(self.kernel))
-        return self.loop.clocks / tiles * self.resident
-
-    @property
-    def bound(self) -> str:
-        """What most of the time is lost to; the matrix pipe if it is hardly lost."""
-        least = min(self.without, key=lambda name: self.without[name])
-        return "matrix" if self.loop.busy > 0.95 or self.without[least] > 0.99 else least
-
-
-def model(kernel: Kernel, *, ends: bool = False) -> Modelled:
-    """Record one workgroup of a kernel and replay as many as fit the CU, on a chip that is loaded.
-
-    The speed is that of the main loop, in multiply-adds per clock.
-    """
-    m, n, k = kernel.tile
-    cycles.record(lambda: launch(kernel, m, n, K_TILES * k))
-
-    def speed(found: cycles.Replay) -> float:
-        return found.main_loop().busy * _peak(kernel)
-
-    return _modelled(kernel, _resident(kernel), {}, speed, ends=ends)
-
-
-def model_product(cost: Cost, *, ends: bool = False) -> Modelled:
-    """Record the workgroups of one XCD of a product and replay those of one CU, with the XCD's caches.
-
-    The speed is that of all rounds, from start to end, in products per clock.
-    """
-    kernel, load, x = cost.kernel, cost.load, cost.load.x
-    groups, resident = workgroups_of_xcd(load.tiles * cost.splits, _resident(kernel))
-    groups = [g for g in groups if g < load.tiles]  # parts of K other than the first are left out
-    part = min(x.k, cost.split_tiles * kernel.tile[2])
-    single, whole = cost.splits > 1, (x.m, x.n, x.k)
-    cycles.record(lambda: launch(kernel, x.m, x.n, part, single=single, whole=whole), groups, only=True)
-    # What misses L2 comes through the fabric, and the first time from memory.
-    units = load.chip.compute_units
-    share = next(f.value for f in cycles.figures() if f.name == "memory_bytes") * units
-    rate = min(load.rates.fabric.value, share * load.missed_bytes / load.unique_bytes)
-    given = {"memory_bytes": rate / min(units, load.tiles * cost.splits)}
-    added = sum(load.added(cost.splits)[3:])  # the reduction of the parts of K
-
-    def speed(found: cycles.Replay) -> float:
-        return 1 / (cost.rounds * found.clocks + added)
-
-    return _modelled(kernel, resident, given, speed, ends=ends)
-
-
-def workgroups_of_xcd(count: int, resident: int) -> tuple[list[int], int]:
-    """The workgroups that the first XCD runs at once, by CU, and how many of them its first CU runs.
-
-    >>> workgroups_of_xcd(20, 2), workgroups_of_xcd(600, 2)[0][:4]
-    (([0, 8, 16], 1), [0, 256, 8, 264])
-    """
-    chip = chip_of("gfx950")
-    units = chip.compute_units // chip.xcds
-    of_cu = [range(cu * chip.xcds, count, chip.compute_units)[:resident] for cu in range(units)]
-    return [group for groups in of_cu for group in groups], len(of_cu[0])
-
-
-def _modelled(
-    kernel: Kernel,
-    resident: int,
-    given: Mapping[str, float],
-    speed: Callable[[cycles.Replay], float],
-    *,
-    ends: bool,
-) -> Modelled:
-    """Replay what was recorded, with figures other than those of the table."""
-
-    def changed(by: Mapping[str, float]) -> cycles.Replay:
-        return cycles.replay(resident, {**given, **by})
-
-    def loop_of(found: cycles.Replay) -> cycles.Loop:
-        try:
-            return found.main_loop()
-        except cycles.NoLoopError:  # too few K tiles
-            return found.whole()
-
-    found = changed({})
-    loop = loop_of(found)
-    without = {name: loop_of(changed(by)).clocks / loop.clocks for name, by in WITHOUT.items()}
-    at_ends = {
-        (figure.name, value): speed(changed({figure.name: value}))
-        for figure in (cycles.figures() if ends else ())
-        for value in {figure.low, figure.high} - {figure.value}
-        if figure.kind in ("assumed", "inferred")
-    }
-    return Modelled(kernel, resident, found, loop, without, speed(found), at_ends)
-
-
-def _resident(kernel: Kernel) -> int:
-    return max(1, int(kernel.workgroups_per_cu))
-
-
-def _peak(kernel: Kernel) -> float:
-    return chip_of(kernel.arch).rates.matrix[kernel.bits].value
-
-
 def undecided(found: Sequence[Modelled]) -> list[str]:
     """Pairs of kernels whose order changes when one assumed or inferred figure is at an end."""
     lines = []
@@ -195,7 +61,12 @@ def undecided(found: Sequence[Modelled]) -> list[str]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``model``."""
-    parser.add_argument("what", nargs="*", help="kernels, or M N K of a product: all that could serve it")
+    parser.add_argument(
+        "what",
+        nargs="*",
+        help="kernels; or M N K of a product: all that could serve it; or a Python script with arguments: its"
+        " last launch with matrix instructions",
+    )
     parser.add_argument("--format", default="bf16", type=read_formats, help="of the product (default: bf16)")
     parser.add_argument("--figures", action="store_true", help="print the figures of the model")
     parser.add_argument("--check", action="store_true", help="compare loops with those that others measured")
@@ -207,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     if args.figures or args.check:
         print("\n".join([*(figure_table() if args.figures else ()), *(check() if args.check else ())]))
         return 0
+    if args.what and args.what[0].endswith(".py"):
+        return _run_script(args.what, args.trace)
     found: list[Modelled] = []
     flop = None
     if len(args.what) == 3 and all(x.isdigit() for x in args.what):
@@ -232,6 +105,22 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(f"  {line}" for line in flips))
     if args.trace:
         args.trace.write_text(json.dumps(trace(found[0].replay)))
+    return 0
+
+
+def _run_script(command: Sequence[str], file: Path | None) -> int:
+    """Run a script in this process, and print the main loop of its last launch, of any code object."""
+    before = sys.argv
+    sys.argv = [*command]
+    try:
+        launched, x = time_launch(lambda: runpy.run_path(command[0], run_name="__main__"))
+    finally:
+        sys.argv = before
+    turn = f"{x.loop.clocks:.0f} clocks a turn of the main loop, {x.loop.matrix_clocks:.0f} of matrix pipes"
+    print(f"{launched.kernel}: {turn}, {100 * x.loop.busy:.1f} % busy, bound by {x.bound}")
+    print("\n".join(["", *listing(x)]))
+    if file:
+        file.write_text(json.dumps(trace(x.replay)))
     return 0
 
 
@@ -292,7 +181,7 @@ def table(found: Sequence[Modelled], flop: float | None = None) -> list[str]:
     return lines
 
 
-def listing(x: Modelled) -> list[str]:
+def listing(x: Timed) -> list[str]:
     """The instructions of the main loop, with what they waited for."""
     lines = [f"clocks without one part: {', '.join(f'{n} {100 * v:.1f} %' for n, v in x.without.items())}"]
     lines += ["", f"{'':>8} {'issues':>7} {'mean wait':>9}  most of it for"]

@@ -82,6 +82,10 @@ uint64_t bank_clocks(const AccessPart& part) {
   return (clocks.data + clocks.conflict) / 2;  // those are clocks of one of two ports
 }
 
+bool multiplies(const Recording& r) {
+  return std::ranges::any_of(r.op, [](const Op& op) { return op.side.traits.mfma; });
+}
+
 class Recorder final : public check::Check {
  public:
   explicit Recorder(std::shared_ptr<Recording> to) : to_(std::move(to)) {
@@ -127,7 +131,7 @@ class Recorder final : public check::Check {
           trace.step.push_back({number(index, step.side), step.touch});
       }
     const std::lock_guard lock(state().mutex);
-    state().last = to_;
+    if (!state().last || multiplies(*to_) || !multiplies(*state().last)) state().last = to_;
   }
 
  private:
@@ -209,10 +213,12 @@ std::shared_ptr<const Recording> last_recording() {
 }  // namespace emu::model
 
 // Records the workgroups of these numbers in each launch that follows; n = 0 ends it. With `only`
-// no others are run: what the launch computes is incomplete. The last launch is kept.
+// no others are run: what the launch computes is incomplete. The last launch that multiplies
+// matrices is kept, or if none does the last one.
 extern "C" __attribute__((visibility("default"))) void hipgemm_emulator_record(
     const uint64_t* groups, int n, int only) {
   const std::lock_guard lock(emu::model::state().mutex);
   emu::model::state().groups.assign(groups, groups + n);
   emu::model::state().only = only != 0;
+  if (n) emu::model::state().last = nullptr;
 }

@@ -58,7 +58,8 @@ bool runs(const Recording& recording, uint64_t number);
 std::shared_ptr<Recording> start_recording(const LaunchContext& context);
 // Of one host thread.
 std::unique_ptr<check::Check> make_recorder(std::shared_ptr<Recording> to);
-// Of the last launch that was recorded; null if there is none.
+// Of the last launch that was recorded, one with matrix instructions if any has them; null if none
+// was.
 std::shared_ptr<const Recording> last_recording();
 
 }  // namespace emu::model

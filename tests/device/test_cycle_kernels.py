@@ -6,7 +6,7 @@ import pytest
 
 from hipgemm.__main__ import main
 from hipgemm.kernels.manifest import code_object
-from hipgemm_benchmarks import cycle_report, cycles
+from hipgemm_benchmarks import cycle_kernels, cycle_report, cycles
 
 pytestmark = [pytest.mark.matrix, pytest.mark.emulator("cycle model")]
 
@@ -19,7 +19,7 @@ TOO_FAR = {
 
 
 def busy(name):
-    return 100 * cycle_report.model(KERNELS[name]).loop.busy
+    return 100 * cycle_kernels.model(KERNELS[name]).loop.busy
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,30 @@ def test_the_command(capsys, tmp_path):
     assert all(f"\n{figure.name} " in printed for figure in cycles.figures())
 
 
+def test_the_last_launch_of_a_script(capsys, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("""
+import sys
+import numpy as np
+import hipgemm as hg
+from hipgemm.kernels.manifest import code_object
+from hipgemm_benchmarks.model_check import launch
+launch(code_object("gfx950").kernels[sys.argv[1]], 128, 128, 24 * 64)
+hg.asarray(np.ones((3, 5))).T.get()
+""")
+    assert main(["model", str(script), "gemm_bf16_nt_128x128x64"]) == 0
+    x = cycle_kernels.model(KERNELS["gemm_bf16_nt_128x128x64"])
+    assert x.resident == 2
+    clocks = f"{x.loop.clocks:.0f} clocks a turn of the main loop, {x.loop.matrix_clocks:.0f} of matrix pipes"
+    assert capsys.readouterr().out.startswith(
+        f"gemm_bf16_nt_128x128x64: {clocks}, {100 * x.loop.busy:.1f} % busy"
+    )
+
+
 def test_what_a_figure_that_is_not_measured_turns_round_is_undecided():
     kernels = code_object("gfx950").kernels
     found = [
-        cycle_report.model(kernels[f"gemm_bf16_nt_{tile}x64"], ends=True)
+        cycle_kernels.model(kernels[f"gemm_bf16_nt_{tile}x64"], ends=True)
         for tile in ("256x128", "128x256", "64x64")
     ]
     names = [f"gemm_bf16_nt_{tile}x64" for tile in ("256x128", "128x256")]

@@ -1,0 +1,180 @@
+"""Kernels and launches by the cycle model: their main loops, and what holds them up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hipgemm.inspect.counters import EmulatorLaunch, emulator_counters
+from hipgemm.kernels.manifest import Kernel
+from hipgemm.products.chips import chip_of
+from hipgemm.products.cost import Cost
+
+from . import cycles
+from .model_check import launch
+
+K_TILES = 24  # of the product that is recorded
+# Figures without which a part of the CU holds nothing up.
+WITHOUT: Mapping[str, Mapping[str, float]] = {
+    "scales": {"scale_clocks": 0},
+    "LDS": {"lds_queue": 1e6, "lds_latency": 0, "lds_return_bytes": 1e6, "dma_write_bytes": 1e6},
+    "memory": {
+        "l1_bytes": 1e9,
+        "l2_bytes": 1e9,
+        "loaded_latency": 0,
+        "l1_latency": 0,
+        "l2_latency": 0,
+        "memory_latency": 0,
+        "memory_bytes": 1e9,
+        "memory_queue": 1e6,
+        "address_clocks_wide": 0,
+        "address_clocks_dword": 0,
+    },
+    "barriers": {"barrier_clocks": 0},
+    "branches": {"branch_clocks": 4, "straddle_clocks": 0},
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A launch on one CU, and what it would gain."""
+
+    resident: int  # workgroups on the CU
+    replay: cycles.Replay
+    loop: cycles.Loop
+    without: Mapping[str, float]  # clocks of the loop, relative, without one part
+
+    @property
+    def bound(self) -> str:
+        """What most of the time is lost to; the matrix pipe if it is hardly lost."""
+        least = min(self.without, key=lambda name: self.without[name])
+        return "matrix" if self.loop.busy > 0.95 or self.without[least] > 0.99 else least
+
+
+@dataclass(frozen=True)
+class Modelled(Timed):
+    """A kernel of this package, with the figures of the table and with others."""
+
+    kernel: Kernel
+    speed: float  # the more the better
+    at_ends: Mapping[tuple[str, float], float]  # the speed with one figure at an end
+
+    @property
+    def clocks(self) -> float:
+        """Clocks of a K tile of each workgroup."""
+        m, n, k = self.kernel.tile
+        tiles = self.loop.matrix_clocks / (m * n * k / _peak(self.kernel))
+        return self.loop.clocks / tiles * self.resident
+
+
+def model(kernel: Kernel, *, ends: bool = False) -> Modelled:
+    """Record one workgroup of a kernel and replay as many as fit the CU, on a chip that is loaded.
+
+    The speed is that of the main loop, in multiply-adds per clock.
+    """
+    m, n, k = kernel.tile
+    cycles.record(lambda: launch(kernel, m, n, K_TILES * k))
+
+    def speed(found: cycles.Replay) -> float:
+        return found.main_loop().busy * _peak(kernel)
+
+    return _modelled(kernel, _resident(kernel), {}, speed, ends=ends)
+
+
+def model_product(cost: Cost, *, ends: bool = False) -> Modelled:
+    """Record the workgroups of one XCD of a product and replay those of one CU, with the XCD's caches.
+
+    The speed is that of all rounds, from start to end, in products per clock.
+    """
+    kernel, load, x = cost.kernel, cost.load, cost.load.x
+    groups, resident = workgroups_of_xcd(load.tiles * cost.splits, _resident(kernel))
+    groups = [g for g in groups if g < load.tiles]  # parts of K other than the first are left out
+    part = min(x.k, cost.split_tiles * kernel.tile[2])
+    single, whole = cost.splits > 1, (x.m, x.n, x.k)
+    cycles.record(lambda: launch(kernel, x.m, x.n, part, single=single, whole=whole), groups, only=True)
+    # What misses L2 comes through the fabric, and the first time from memory.
+    units = load.chip.compute_units
+    share = next(f.value for f in cycles.figures() if f.name == "memory_bytes") * units
+    rate = min(load.rates.fabric.value, share * load.missed_bytes / load.unique_bytes)
+    given = {"memory_bytes": rate / min(units, load.tiles * cost.splits)}
+    added = sum(load.added(cost.splits)[3:])  # the reduction of the parts of K
+
+    def speed(found: cycles.Replay) -> float:
+        return 1 / (cost.rounds * found.clocks + added)
+
+    return _modelled(kernel, resident, given, speed, ends=ends)
+
+
+def workgroups_of_xcd(count: int, resident: int) -> tuple[list[int], int]:
+    """The workgroups that the first XCD runs at once, by CU, and how many of them its first CU runs.
+
+    >>> workgroups_of_xcd(20, 2), workgroups_of_xcd(600, 2)[0][:4]
+    (([0, 8, 16], 1), [0, 256, 8, 264])
+    """
+    chip = chip_of("gfx950")
+    units = chip.compute_units // chip.xcds
+    of_cu = [range(cu * chip.xcds, count, chip.compute_units)[:resident] for cu in range(units)]
+    return [group for groups in of_cu for group in groups], len(of_cu[0])
+
+
+def time_launch(call: Callable[[], object]) -> tuple[EmulatorLaunch, Timed]:
+    """Record workgroup 0 of a call's last launch that multiplies matrices, and fill a CU with copies."""
+    emulator_counters(reset=True)
+    cycles.record(call)
+    launches = emulator_counters().each
+    if not launches:
+        raise cycles.CycleModelError("nothing was launched")
+    last = [x for x in launches if x.counters.mfma][-1:] or launches[-1:]
+    return last[0], _timed(occupancy(last[0]), {})
+
+
+def occupancy(x: EmulatorLaunch) -> int:
+    """Workgroups of a launch that share a CU of gfx950: by registers, LDS and slots for waves."""
+    size_x, size_y, size_z = x.workgroup_size
+    waves = -(-size_x * size_y * size_z // 64)
+    of_cu = 4 * min(8, 512 // max(8, x.allocated_vgprs)) // waves
+    return max(1, min(of_cu, (160 << 10) // max(1, x.lds_bytes)))
+
+
+def _timed(resident: int, given: Mapping[str, float]) -> Timed:
+    """Replay what was recorded, with figures other than those of the table."""
+    found = cycles.replay(resident, given)
+    loop = _loop_of(found)
+    without = {
+        name: _loop_of(cycles.replay(resident, {**given, **by})).clocks / loop.clocks
+        for name, by in WITHOUT.items()
+    }
+    return Timed(resident, found, loop, without)
+
+
+def _loop_of(found: cycles.Replay) -> cycles.Loop:
+    try:
+        return found.main_loop()
+    except cycles.NoLoopError:  # too few K tiles
+        return found.whole()
+
+
+def _modelled(
+    kernel: Kernel,
+    resident: int,
+    given: Mapping[str, float],
+    speed: Callable[[cycles.Replay], float],
+    *,
+    ends: bool,
+) -> Modelled:
+    x = _timed(resident, given)
+    at_ends = {
+        (figure.name, value): speed(cycles.replay(resident, {**given, figure.name: value}))
+        for figure in (cycles.figures() if ends else ())
+        for value in {figure.low, figure.high} - {figure.value}
+        if figure.kind in ("assumed", "inferred")
+    }
+    return Modelled(resident, x.replay, x.loop, x.without, kernel, speed(x.replay), at_ends)
+
+
+def _resident(kernel: Kernel) -> int:
+    return max(1, int(kernel.workgroups_per_cu))
+
+
+def _peak(kernel: Kernel) -> float:
+    return chip_of(kernel.arch).rates.matrix[kernel.bits].value
