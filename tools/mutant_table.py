@@ -23,6 +23,7 @@ ROUNDING_TESTS = "tests/device/test_rounding.py::"
 GROUP_TESTS = "tests/device/test_quantize_groups.py::"
 ISA_TESTS = "tests/emulator/test_isa_"
 CHECK_TESTS = "tests/emulator/test_check_"
+MODEL_TESTS = "tests/emulator/test_cycle_model.py::"
 GFX942_TESTS = "tests/emulator/test_gfx942.py::test_what_differs"
 
 KERNELS = (
@@ -827,6 +828,41 @@ EMULATOR = (
         "if (bad_b >> l & 1) columns |= uint64_t{1} << l % size;",
         "if (bad_b >> l & 1) columns |= uint64_t{bad_a != 0} << l % size;",
         (f"{CHECK_TESTS}uninit.py::test_planted",),
+    ),
+    Mutant(
+        "emulator-model-scale-slot",
+        "emulator/model/matrix.hpp",
+        "ports_ = start + static_cast<Clock>(f_.operand_clocks);",
+        "ports_ = now + static_cast<Clock>(f_.operand_clocks);",
+        (f"{MODEL_TESTS}test_slots_in_the_shadow_of_matrix_instructions[scaled 16x16x128]",),
+    ),
+    Mutant(
+        "emulator-model-unaligned",
+        "emulator/model/record.cpp",
+        "crooked |= part.address[l] % part.bytes;",
+        "crooked |= part.address[l] % 4;",
+        (f"{MODEL_TESTS}test_reads_of_lds_take_as_long_as_measured[unaligned]",),
+    ),
+    Mutant(
+        "emulator-model-bytes-in-flight",
+        "emulator/model/memory.hpp",
+        "in_flight_ + l2 + far > f_.l1_bytes",
+        "in_flight_ + l2 + far > 2 * f_.l1_bytes",
+        (f"{MODEL_TESTS}test_as_many_bytes_a_clock_as_others_sustain",),
+    ),
+    Mutant(
+        "emulator-model-barrier",
+        "emulator/model/replay.cpp",
+        "if (w.group == group && !w.arrived && !w.over()) return;",
+        "if (w.group == group && !w.arrived && !w.over()) break;",
+        (f"{MODEL_TESTS}test_each_instruction_issues_once",),
+    ),
+    Mutant(
+        "emulator-model-caches",
+        "emulator/model/cache.cpp",
+        "std::vector<Tags> l1(groups, Tags(32 << 10, 64));",
+        "std::vector<Tags> l1(groups, Tags(128, 1));",
+        (f"{MODEL_TESTS}test_lines_are_found_where_others_have_read_them",),
     ),
 )
 

@@ -126,8 +126,9 @@ def test_loops_that_others_measured(loop):
 
 
 def test_each_instruction_issues_once():
-    turn = "v_mov_b32 v1, v0\ns_barrier\ns_add_u32 s4, s4, 1\ns_cmp_lt_u32 s4, 9\ns_cbranch_scc1 loop"
-    body = f"s_mov_b32 s4, 0\nloop:\n{turn}"
+    late = "s_cmp_lt_u32 s5, 64\ns_cbranch_scc1 soon\ns_nop 15\ns_nop 15\nsoon:"  # but for wave 0
+    turn = f"{late}\ns_barrier\ns_add_u32 s4, s4, 1\ns_cmp_lt_u32 s4, 9\ns_cbranch_scc1 loop"
+    body = f"v_readfirstlane_b32 s5, v0\ns_mov_b32 s4, 0\nloop:\n{turn}"
     emulator_counters(reset=True)
     replay = replayed(body, 3)
     (launch,) = emulator_counters().each
