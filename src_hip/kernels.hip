@@ -7,7 +7,7 @@
 #define PRODUCT_KERNEL(name, operation, Args, a, b, mfma_rows, layout, M, N, K, waves_m, waves_n, \
                        schedule, waves_per_simd)                                                  \
   namespace hipgemm {                                                                             \
-  HIPGEMM_KERNEL(waves_m * waves_n * kWaveLanes, waves_per_simd)                                  \
+  HIPGEMM_PRODUCT(waves_m * waves_n * kWaveLanes, waves_per_simd)                                 \
   name(HIPGEMM_PARAMETERS(Args)) {                                                                \
     operation<GemmTraits<MfmaFor<Format::a, Format::b, mfma_rows>::Type, schedule, M, N, K,       \
                          waves_m, waves_n, Layout_##layout>>(Args{HIPGEMM_NAMES(Args)});          \

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,21 @@ class Instance:
     demo: bool  # whether the examples use it
 
 
-def all_instances(tools: Toolchain) -> list[Instance]:
-    """The kernels of all architectures."""
+STAGED_K = 128  # elements of a K tile in 64 KB of LDS, where all have 16 bits, at most
+
+
+def all_instances(tools: Toolchain, staging: str = "dma") -> list[Instance]:
+    """All kernels, as architectures of one kind have them (archs.py)."""
     formats = read_formats()
-    listed = read_kernels(formats)
+    listed = read_kernels(formats, staging=staging)
+    if staging == "registers":
+        k = [str(min(int(pair.k), STAGED_K)) for pair in listed.pairs]
+        pairs = [p._replace(k=n) for p, n in zip(listed.pairs, k, strict=True)]
+        primitives = [p for p in listed.primitives if p.architectures == "any"]  # the others are of gfx950
+        listed = replace(listed, pairs=pairs, primitives=primitives)
     args = _read_arguments(tools, listed)
     return [
-        *_products(listed, formats, args),
+        *_products(listed, formats, args, staging),
         *(_pass(row, args) for row in listed.passes),
         *(_primitive(row, args) for row in listed.primitives),
     ]
@@ -68,7 +76,9 @@ def _read_arguments(tools: Toolchain, listed: KernelTables) -> Arguments:
     return {name: lay_out(pairs) for name, *pairs in found}
 
 
-def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> Iterator[Instance]:
+def _products(
+    listed: KernelTables, formats: FormatTables, args: Arguments, staging: str = "dma"
+) -> Iterator[Instance]:
     """Each operation in all pairs it serves, all of its tiles, all layouts; then those listed one by one."""
     pairs = {pair.name: pair for pair in listed.pairs}
 
@@ -76,7 +86,8 @@ def _products(listed: KernelTables, formats: FormatTables, args: Arguments) -> I
         product: Product, pair: Pair, tile: Tile, row: Serves, layout: str, mfma_rows: str = ""
     ) -> Instance:
         like = made(product, pairs[pair.like], tile, row, layout, mfma_rows) if pair.like else None
-        return _product(product, pair, tile, row, layout, mfma_rows, formats, args, listed.demo, like)
+        named = _named_formats(pair, formats, staging)
+        return _product(product, pair, tile, row, layout, mfma_rows, formats, args, listed.demo, like, named)
 
     for product in listed.products:
         for pair in listed.pairs:
@@ -103,6 +114,7 @@ def _product(
     args: Arguments,
     demo: Demo,
     like: Instance | None,
+    named: tuple[str, str],
 ) -> Instance:
     form = formats.formats[pair.b]
     block = int(form.block) if isinstance(form, ScaledFormat) else None
@@ -140,7 +152,7 @@ def _product(
         unit=unit,
         portable=False,
         demo=in_demo,
-        named=_named_formats(pair, formats),
+        named=named,
         like=like,
     )
 
@@ -148,15 +160,20 @@ def _product(
 WIDENED = {"E4m3": "fp8", "E5m2": "bf8", "E2m3": "fp6", "E3m2": "bf6", "E2m1": "fp4"}  # in assembly
 
 
-def _named_formats(pair: Pair, formats: FormatTables) -> tuple[str, str]:
+def _named_formats(pair: Pair, formats: FormatTables, staging: str) -> tuple[str, str]:
     """How instructions begin that name the formats of a pair, and how they name these.
 
     Matrix instructions of scaled formats, in which b comes first (src_hip/gemm/mfma.hpp), or of others; if
     only b is scaled, the instructions that widen it.
     """
     a, b = (formats.formats[name] for name in (pair.a, pair.b))
+    if staging == "registers" and isinstance(b, ScaledFormat):
+        first, second = (
+            int(formats.elements[f.element].code) if isinstance(f, ScaledFormat) else 0 for f in (a, b)
+        )
+        return "/*elements*/", f", {first | second << 8}"
     if not isinstance(b, ScaledFormat):
-        return "v_mfma_", f"x32_{b.name} "
+        return "v_mfma_", f"x{16 if staging == 'registers' else 32}_{b.name} "
     if not isinstance(a, ScaledFormat):
         return "v_cvt_scalef32_pk", f"_bf16_{WIDENED[b.element]} "
     codes = zip(("cbsz", "blgp"), (formats.elements[f.element].code for f in (b, a)), strict=True)
@@ -244,10 +261,11 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
 
 def instances_for(tools: Toolchain, arch: Arch) -> list[Instance]:
     """The kernels that an architecture builds."""
-    chosen = [found for found in all_instances(tools) if arch.matrix or found.portable]
-    if not arch.matrix:  # there the compiler decides on registers: src_hip/common/hip_device.hpp
+    chosen = [found for found in all_instances(tools, arch.matrix) if arch.matrix or found.portable]
+    if arch.matrix != "dma":  # there the compiler decides on registers: src_hip/common/hip_device.hpp
         for instance in chosen:
-            del instance.kernel["limits"]
+            if not is_gemm(instance.kernel):
+                del instance.kernel["limits"]
     return chosen
 
 

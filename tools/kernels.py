@@ -70,10 +70,12 @@ def plan(
     }
 
 
-def build(tools: Toolchain, demo: bool = False) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Build the kernels; returns the manifest and the code objects by file name."""
+def build(
+    tools: Toolchain, demo: bool = False, archs: Iterable[str] = ARCHS
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Build the kernels of some architectures; returns the manifest and the code objects by file name."""
     compiler = units.Compiler(tools, SOURCE / "kernels.hip", CACHE)
-    every = {arch: instances_for(tools, machine) for arch, machine in ARCHS.items()}
+    every = {arch: instances_for(tools, ARCHS[arch]) for arch in archs}
     planned = plan(compiler, every, demo)
     by = f" with {tools.origin}" if tools.origin else ""
     count = sum(len(unit.instances) for listed in planned.values() for unit in listed)
@@ -167,6 +169,9 @@ def main() -> int:
     what.add_argument(
         "--demo", action="store_true", help="only what the examples use, for the present GPU or gfx950"
     )
+    what.add_argument(
+        "--arch", action="append", choices=ARCHS, help="only this architecture's; others stay as built"
+    )
     args = parser.parse_args()
     if args.table:
         return _print_table()
@@ -176,7 +181,7 @@ def main() -> int:
     except BuildError as error:
         return _fail(error)
     try:
-        manifest, files = build(tools, args.demo)
+        manifest, files = build(tools, args.demo, args.arch or ARCHS)
     except BuildError as error:
         why = [tools.refused(f"cannot compile the kernels: {reason(error)}")] if tools.origin else []
         return _fail(error, *why)
@@ -191,9 +196,15 @@ def main() -> int:
     OUTPUT.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write(OUTPUT / name, content)
-    for old in set(OUTPUT.glob("hipgemm_gfx*.co")) - {OUTPUT / name for name in files}:
+    listed = OUTPUT / "manifest.json"
+    if args.arch:
+        built = manifest["archs"]
+        others = json.loads(listed.read_text())["archs"] if listed.exists() else {}
+        manifest["archs"] = {arch: entry for arch in ARCHS if (entry := built.get(arch) or others.get(arch))}
+    named = {OUTPUT / entry["file"] for entry in manifest["archs"].values()}
+    for old in set(OUTPUT.glob("hipgemm_gfx*.co")) - named:
         old.unlink()
-    write(OUTPUT / "manifest.json", (json.dumps(manifest, indent=1) + "\n").encode())
+    write(listed, (json.dumps(manifest, indent=1) + "\n").encode())
     print(summary(manifest, time.monotonic() - started))
     return 0
 

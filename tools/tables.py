@@ -95,6 +95,10 @@ class Tile(NamedTuple):
         return self.schedule.startswith("Ring")
 
 
+class StagedTile(Tile):
+    """One where operands come into LDS through registers."""
+
+
 class Product(NamedTuple):
     """A GEMM: an operation by matrix instructions."""
 
@@ -114,6 +118,10 @@ class Serves(NamedTuple):
     limit: str
     ring_limit: str = ""
     tiles: str = ""
+
+
+class StagedServes(Serves):
+    """The same where operands come into LDS through registers."""
 
 
 class Kernel(NamedTuple):
@@ -293,20 +301,21 @@ class KernelTables:
         ]
 
 
-def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables:
-    """Read instances.def, or the `text` of one."""
+def read_kernels(formats: FormatTables, text: str | None = None, staging: str = "dma") -> KernelTables:
+    """Read instances.def, or the `text` of one, for architectures of one kind (archs.py)."""
     path = SOURCE / "instances.def"
     table = Table(
         path.name,
         path.read_text() if text is None else text,
-        (Pair, Tile, Product, Serves, Kernel, Demo, Pass, Primitive),
+        (Pair, Tile, Product, Serves, Kernel, StagedTile, StagedServes, Demo, Pass, Primitive),
     )
+    staged = staging == "registers"
     found = KernelTables(
         table.rows(Pair),
-        {row.size: row for row in table.rows(Tile)},
+        {row.size: row for row in table.rows(StagedTile if staged else Tile)},
         table.rows(Product),
-        table.rows(Serves),
-        table.rows(Kernel),
+        table.rows(StagedServes if staged else Serves),
+        [] if staged else table.rows(Kernel),
         table.only(Demo),
         table.rows(Pass),
         table.rows(Primitive),
@@ -317,7 +326,7 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
 
     families = {pair.family for pair in found.pairs}
     compiled = {pair.name: pair for pair in found.pairs if not pair.like}
-    served = {family for row in found.serves for family in row.families.split()}
+    served = {family for row in table.rows(Serves) for family in row.families.split()}
     for pair in found.pairs:
         table.refers(pair, pair[2:4], formats.formats, "format")
         table.refers(pair, [pair.family], served, "family that a row SERVES has")
@@ -328,8 +337,8 @@ def read_kernels(formats: FormatTables, text: str | None = None) -> KernelTables
                 raise table.refused(pair, "must have family, K tile and bits of the pair that it is like")
     rings = set()
     for product in found.products:
-        table.refers(product, product.tiles.split(), found.tiles, "tile")
-        if any(found.tiles[size].is_ring for size in product.tiles.split()):
+        table.refers(product, product.tiles.split(), [row.size for row in table.rows(Tile)], "tile")
+        if any(found.tiles[size].is_ring for size in product.tiles.split() if size in found.tiles):
             rings.add(product.operation)
     for row in found.serves:
         table.refers(row, [row.operation], [p.operation for p in found.products], "operation")

@@ -19,7 +19,7 @@ MAKE_LINE = "make kernels (in a source tree; else install hipgemm again)"
 BRIDGE_ARCH = "sm_90a"  # of the portable kernels for the bridge
 BRIDGE_LINE = "make bridge (in a source tree; an installed package has no bridge)"
 ARCHS = ("gfx950", "gfx942", "gfx90a", "gfx1100", "gfx1201")  # with kernels
-MATRIX_ARCHS = ("gfx950",)  # with kernels that use matrix instructions
+MATRIX_ARCHS = ("gfx950", "gfx942")  # with kernels that use matrix instructions
 GEMMS = ("gemm", "scaled_gemm")  # operations of products
 CHUNK_BYTES = 16  # bytes of one load of a lane
 

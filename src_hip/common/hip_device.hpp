@@ -36,21 +36,24 @@
 #define HIPGEMM_PAIR_CASTS 0
 #endif
 
-// Whether there are the matrix instructions and the DMA that the GEMM kernels use.
-#if defined(__gfx950__)
+// Whether there are GEMM kernels by matrix instructions.
+#if defined(__gfx950__) || defined(__gfx942__)
 #define HIPGEMM_MATRIX_KERNELS 1
 #else
 #define HIPGEMM_MATRIX_KERNELS 0
 #endif
 
-// The number of threads is exact, so that on gfx950 the register limit follows from waves_per_simd
+// The number of threads is exact, so that the register limit follows from waves_per_simd
 // alone, a minimum of waves. Were it the maximum too, registers would be allocated, unused, until
-// no more waves fit. Elsewhere the compiler decides on registers. (The second argument of clang's
-// launch bounds means blocks per CU.)
+// no more waves fit. Passes elsewhere: the compiler decides on registers. (The second argument of
+// clang's launch bounds means blocks per CU.)
 #if HIPGEMM_MATRIX_KERNELS
-#define HIPGEMM_KERNEL(threads, waves_per_simd)                                       \
+#define HIPGEMM_PRODUCT(threads, waves_per_simd)                                      \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads), \
                                        amdgpu_waves_per_eu(waves_per_simd))) void
+#endif
+#if defined(__gfx950__)
+#define HIPGEMM_KERNEL HIPGEMM_PRODUCT
 #elif defined(__AMDGCN__)
 #define HIPGEMM_KERNEL(threads, waves_per_simd) \
   extern "C" __global__ __attribute__((amdgpu_flat_work_group_size(threads, threads))) void

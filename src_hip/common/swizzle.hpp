@@ -28,4 +28,12 @@ HIPGEMM_BOTH constexpr u32 swizzled_chunk(u32 row, u32 chunk) {
   return chunk ^ ((row & 3) << 2 | (row >> 2 & 3));
 }
 
+// The swizzle where there are 32 banks, whose rows of 8 or 16 chunks all begin at the same bank.
+// Eight lanes are served at once. They read a chunk of rows 0..3 and its neighbour of rows 4..7, or
+// so of rows 8..15. They write 8 chunks of a row, or two neighbours of four rows that lie 2 or 4
+// apart (operand_staged.hpp).
+HIPGEMM_BOTH constexpr u32 staged_chunk(u32 row, u32 chunk) {
+  return chunk ^ (row & 7) ^ (row >> 2 & 2);
+}
+
 }  // namespace hipgemm

@@ -5,6 +5,8 @@
 #include "common/types.hpp"
 #include "gemm/operand_k_major.hpp"
 #include "gemm/operand_mn_major.hpp"
+#include "gemm/operand_staged.hpp"
+#include "gemm/operand_widened.hpp"
 #include "gemm/operands.hpp"
 #include "gemm/traits.hpp"
 
@@ -15,11 +17,13 @@ template <class T>
 struct Accumulators {
   typename T::Accumulator at[T::kParts][T::kParts][T::A::kFragments][T::B::kFragments] = {};
 
+  // By the steps from `first` to before `end`.
   template <u32 kPartA, u32 kPartB>
   HIPGEMM_DEVICE void multiply(Index<kPartA>, Index<kPartB>,
                                const typename Reader<T, OperandA<T>>::Fragments& a,
-                               const typename Reader<T, OperandB<T>>::Fragments& b) {
-    for (u32 step = 0; step < T::kSteps; step++)
+                               const typename Reader<T, OperandB<T>>::Fragments& b, u32 first = 0,
+                               u32 end = T::kSteps) {
+    for (u32 step = first; step < end; step++)
       for (u32 i = 0; i < T::A::kFragments; i++)
         for (u32 j = 0; j < T::B::kFragments; j++) {
           auto& c = at[kPartA][kPartB][i][j];
@@ -89,6 +93,18 @@ struct Accumulators {
         });
       }
     }
+  }
+
+  // Adds the sums over a block times what its scales are without their exponents.
+  template <class Multipliers>
+  HIPGEMM_DEVICE void add(const Accumulators& block, const Multipliers& multipliers) {
+    for (u32 i = 0; i < T::A::kFragments; i++)
+      for (u32 j = 0; j < T::B::kFragments; j++) {
+        f32x4 factor = multipliers.b[j];
+        if constexpr (T::Mfma::kScalesA) factor *= f32x4(multipliers.a[i]);
+        auto& c = at[0][0][i][j];
+        c = __builtin_elementwise_fma(block.at[0][0][i][j], factor, c);
+      }
   }
 
   // A quad of the lane's columns, in the row of a fragment of A.

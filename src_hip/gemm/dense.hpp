@@ -41,7 +41,9 @@ HIPGEMM_STRUCT(ScaledGemmArgs);
 template <class T, class Args>
 HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const TileDescriptor<T>& tile,
                                      const ThreadPosition<T>& position) {
-  if constexpr (T::kScaling == Scaling::blocks) {
+  if constexpr (T::kScaling == Scaling::blocks && T::kStaging == Staging::registers) {
+    return {{args.a_scale_step}, {args.b_scale_step}};
+  } else if constexpr (T::kScaling == Scaling::blocks) {
     // An odd number of steps leaves the first half of unit 0 unused.
     const u32 unit = (tile.range.first_index * T::kScaleSteps + kUnitSteps - 1) / kUnitSteps;
     const TileArea<T>& at = tile.area;
@@ -73,8 +75,9 @@ HIPGEMM_DEVICE LdsByte* tile_lds() {
 }
 
 template <class T, class Args>
-HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& tile,
+HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& made,
                             const ThreadPosition<T>& position) {
+  const TileDescriptor<T> tile = T::kStaging == Staging::registers ? uniform(made) : made;
   LdsByte* const stages = tile_lds<T>();
 
   const TileArea<T>& area = tile.area;
@@ -86,16 +89,23 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& tile,
       .read_b = {stages, position},
       .scales = scales_of(args, tile, position),
       .multipliers = multipliers_of(args, tile, position),
-      .blocks = stages + position.wave * T::kBlockBytes,
+      .blocks = stages + (T::kStaging == Staging::dma ? position.wave * T::kBlockBytes : 0),
       .wave = position.wave,
       .tiles = range.tiles,
       .first_tile = range.first,
       .first_valid = smaller(tile.k - (range.origin + range.first) * T::kK, T::kK),
       .k_offset = KOffset<T>::of(range.second),
   };
+  if constexpr (T::kScaling == Scaling::blocks && T::kStaging == Staging::registers) {
+    if constexpr (T::Mfma::kScalesA)
+      pipeline.fetch_a.begin_scales({tile.a_scale, args.a_scale_step, area.row, tile.k, range},
+                                    position);
+    pipeline.fetch_b.begin_scales({tile.b_scale, args.b_scale_step, area.column, tile.k, range},
+                                  position);
+  }
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
-  if constexpr (!T::B::kIsKMajor) acc.interleave_quads();
+  if constexpr (!T::B::kReadsKMajor) acc.interleave_quads();
   Epilogue<T, Args>(tile, ThreadPosition<T>::recomputed(), stages).run(acc);
 }
 

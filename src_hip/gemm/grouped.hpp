@@ -77,8 +77,9 @@ HIPGEMM_DEVICE void grouped_matmul(const Args& args) {
 
   const u32 row = first + slot.index * T::kM, column = at.n * T::kN;
   const u32 skipped = slot.index == 0 ? slot.begin - first : 0;
-  const TileArea<T> area{row, column, smaller(slot.end - row, T::kM),
-                         smaller(args.n - column, T::kN)};
+  TileArea<T> area{row, column, smaller(slot.end - row, T::kM), smaller(args.n - column, T::kN)};
+  // Else the compiler keeps the columns up to the end of C in a register as well.
+  if constexpr (T::kStaging == Staging::registers) asm("" : "+s"(area.columns));
   if (slot.group == args.groups) {
     const TileArea<T> stored{row + skipped, column, area.rows - skipped, area.columns};
     if (args.staged)
@@ -136,9 +137,9 @@ HIPGEMM_DEVICE void grouped_wgrad(const Args& args) {
     return;
   }
   const auto from = [&](const void* matrix, i64 ld) {
-    static_assert(T::A::kElementBits == T::B::kElementBits, "");
+    static_assert(T::A::kMemoryBits == T::B::kMemoryBits, "");
     return reinterpret_cast<u64>(matrix) +
-           rows.begin * (static_cast<u64>(ld) * T::A::kElementBits / 8);
+           rows.begin * (static_cast<u64>(ld) * T::A::kMemoryBits / 8);
   };
   TileDescriptor<T> tile{
       .area = area,

@@ -7,7 +7,8 @@
 
 namespace hipgemm {
 
-// D(16,16) += A(16,32) * B(32,16) in 4 passes (16 clocks).
+// D(16,16) += A(16,32) * B(32,16) in 4 passes (16 clocks). gfx942 takes 8, by two instructions,
+// each of four of a lane's eight elements.
 //   A, B: lane l holds row (column) l % 16, k = 8 * (l / 16) + element: one 16-byte chunk of K.
 //   C, D: lane l, register r holds row 4 * (l / 16) + r, column l % 16.
 template <class Element>
@@ -22,12 +23,24 @@ struct Mfma16x16x32 {
   using FragmentB = FragmentA;
   using Accumulator = f32x4;
 
+#if defined(__gfx950__)
   static HIPGEMM_DEVICE Accumulator multiply(bf16x8 a, bf16x8 b, Accumulator c) {
     return __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, 0, 0, 0);
   }
   static HIPGEMM_DEVICE Accumulator multiply(f16x8 a, f16x8 b, Accumulator c) {
     return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0);
   }
+#else
+  static HIPGEMM_DEVICE Accumulator multiply(bf16x8 a, bf16x8 b, Accumulator c) {
+    const auto x = __builtin_bit_cast(Vector<short, 8>, a), y = __builtin_bit_cast(decltype(x), b);
+    c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x.lo, y.lo, c, 0, 0, 0);
+    return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x.hi, y.hi, c, 0, 0, 0);
+  }
+  static HIPGEMM_DEVICE Accumulator multiply(f16x8 a, f16x8 b, Accumulator c) {
+    c = __builtin_amdgcn_mfma_f32_16x16x16f16(a.lo, b.lo, c, 0, 0, 0);
+    return __builtin_amdgcn_mfma_f32_16x16x16f16(a.hi, b.hi, c, 0, 0, 0);
+  }
+#endif
 };
 
 // Elements of 6 and 4 bits in the registers of 8-bit ones.
@@ -178,6 +191,32 @@ struct ScaledFormat;
   };
 #define BLOCK_FORMAT SCALED_FORMAT
 #include "common/formats.def"
+template <>
+struct ScaledFormat<Format::bf16> {
+  static constexpr MfmaFormat kMfmaFormat = MfmaFormat{};
+};
+
+// Operands of 8 bits and fewer, widened to bfloat16 on the way to LDS, and bfloat16 as it is.
+template <Format kA, Format kB>
+struct WidenedMfma : Mfma16x16x32<bf16> {
+  using A = ScaledFormat<kA>;
+  using B = ScaledFormat<kB>;
+  static constexpr Format kFormatA = kA, kFormatB = kB;
+  static constexpr Scaling kScaling = B::kScaling;
+  static constexpr bool kScalesA = kA != Format::bf16;
+  static constexpr bool kHasMultipliers = B::kBlock == kStepElements;
+  static_assert(!kScalesA || A::kBlock == B::kBlock, "scales of both are applied at the same time");
+
+  // The elements of both operands, in one scalar number: so kernels for other elements of as many
+  // bits are alike but for it (tools/instances.py: _named_formats).
+  static HIPGEMM_DEVICE u32 elements() {
+    u32 both;
+    asm("/*elements*/ s_mov_b32 %0, %1"
+        : "=s"(both)
+        : "i"(static_cast<u32>(A::kMfmaFormat) | static_cast<u32>(B::kMfmaFormat) << 8));
+    return both;
+  }
+};
 
 template <class Float, class Power, bool kIsFloat>
 struct Either {
@@ -187,6 +226,7 @@ template <class Float, class Power>
 struct Either<Float, Power, true> {
   using Type = Float;
 };
+#if defined(__gfx950__)
 template <Format kA, Format kB, u32 kRows = 16>
 struct MfmaFor {
   using A = ScaledFormat<kA>;
@@ -208,6 +248,12 @@ struct MfmaFor<Format::bf16, kB> {
   using Mfma = WeightMfma<B::kMfmaFormat, B::kScaling>;
   using Type = typename Either<BlockMfma<Mfma>, Mfma, B::kBlock == kStepElements>::Type;
 };
+#else
+template <Format kA, Format kB, u32 kRows = 16>
+struct MfmaFor {
+  using Type = WidenedMfma<kA, kB>;
+};
+#endif
 template <>
 struct MfmaFor<Format::bf16, Format::bf16> {
   using Type = Mfma16x16x32<bf16>;

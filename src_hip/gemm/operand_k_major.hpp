@@ -12,7 +12,7 @@ namespace hipgemm {
 // Rows past the operand's end read as zero, since their offset lies past the buffer; the buffer
 // does not end where a row does, so the last, ragged K tile masks its lanes itself.
 template <class T, class Operand>
-class Fetcher<T, Operand, Major::k> : DmaBlock<T, Operand> {
+class Fetcher<T, Operand, Major::k, Staging::dma> : DmaBlock<T, Operand> {
  public:
   // rows: valid rows of this tile (at least 1); ld and k in elements. The last chunk of K is read
   // as a whole: where K ends inside it, the rows are padded with zeros.

@@ -64,7 +64,7 @@ using SlicesOf = SliceMap<Operand::kPartRows, Operand::kElementBits / 8>;
 // Lanes past the edge of C fetch nothing. K needs no padding: the ragged tile masks slices past the
 // end. Only the dword with the operand's last element may extend past its end.
 template <class T, class Operand>
-class Fetcher<T, Operand, Major::mn> : DmaBlock<T, Operand> {
+class Fetcher<T, Operand, Major::mn, Staging::dma> : DmaBlock<T, Operand> {
  public:
   // rows: valid rows of this tile (at least 1); ld in elements, from k to k.
   HIPGEMM_DEVICE Fetcher(u64 matrix, i64 ld, u32 first_row, u32 rows, u32, const KRange& range,

@@ -49,8 +49,9 @@ HIPGEMM_DEVICE TileArea<T> tile_area(TilePosition tile, u32 m, u32 n) {
 template <class T>
 struct OperandA : T::A {
   static constexpr u32 kBlockOffset = 0;
+  static HIPGEMM_DEVICE u32 second() { return T::Mfma::elements() & 1; }
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
-    if constexpr (T::kScaling != Scaling::blocks || !T::A::kIsKMajor)
+    if constexpr (T::kScaling != Scaling::blocks || !T::A::kIsKMajor || T::kStaging != Staging::dma)
       return part * T::A::kPartRows + row;
     constexpr u32 kWaveRows = T::A::kFragments * T::kFragmentRows;
     const u32 wave = row / kWaveRows, fragment = row % kWaveRows / T::kFragmentRows,
@@ -73,9 +74,10 @@ struct OperandA : T::A {
 // second, and each holds 8 consecutive columns.
 template <class T>
 struct OperandB : T::B {
+  static HIPGEMM_DEVICE u32 second() { return T::Mfma::elements() >> 8 & 1; }
   static constexpr u32 kBlockOffset = T::A::kDmas * kDmaBytes;
   static HIPGEMM_DEVICE u32 tile_row(u32 part, u32 row) {
-    if constexpr (!T::B::kIsKMajor) return part * T::B::kPartRows + row;
+    if constexpr (!T::B::kReadsKMajor) return part * T::B::kPartRows + row;
     constexpr u32 kFragments = T::B::kFragments * T::kParts,
                   kWaveRows = T::B::kFragments * T::kFragmentRows;
     static_assert(T::kScaling != Scaling::blocks || 4 * kFragments <= kScaleRows,
@@ -93,14 +95,14 @@ struct OperandB : T::B {
   // lane_column() + quad_column(quad).
   static HIPGEMM_DEVICE u32 lane_column(const ThreadPosition<T>& position) {
     const u32 group = position.lane / T::kFragmentRows;
-    if constexpr (T::B::kIsKMajor)
+    if constexpr (T::B::kReadsKMajor)
       return (position.wave_n * T::kLaneGroups + group) * T::kLaneColumns;
     else
       return position.wave_n * (T::B::kFragments * T::kFragmentRows) +
              group % 2 * (fragment_column(1) - fragment_column(0)) + group / 2 * 8;
   }
   static constexpr HIPGEMM_DEVICE u32 quad_column(u32 quad) {
-    return T::B::kIsKMajor ? 4 * quad : fragment_column(quad & ~1u) + quad % 2 * 4;
+    return T::B::kReadsKMajor ? 4 * quad : fragment_column(quad & ~1u) + quad % 2 * 4;
   }
 
  private:
@@ -131,11 +133,11 @@ struct DmaBlock {
 };
 
 // Global memory to LDS.
-template <class T, class Operand, Major = Operand::kMajor>
+template <class T, class Operand, Major = Operand::kMajor, Staging = Operand::kStaging>
 class Fetcher;
 
 // LDS to registers.
-template <class T, class Operand, Major = Operand::kMajor>
+template <class T, class Operand, Major = Operand::kLdsMajor>
 class Reader;
 
 }  // namespace hipgemm

@@ -140,7 +140,8 @@ class MultiplierReader {
   }
   // Past the operand's end it reads others' multipliers, or the padding after all of them; such
   // products are not stored. of: the exponents, which have the same rows.
-  HIPGEMM_DEVICE void load(const ScaleReader<T, Operand>& of) {
+  template <class Scales>
+  HIPGEMM_DEVICE void load(const Scales& of) {
     const Buffer from = make_buffer(base_, kAnyBytes);
     base_ += of.unit_bytes() / kUnitRowBytes * sizeof(f32);
     for (u32 i = 0; i < kLoads; i++) next_[i] = Rows::load(from, offset_, i);
@@ -194,7 +195,8 @@ template <class T>
 struct NoMultiplierReader {
   static constexpr u32 kLoads = 0;
   HIPGEMM_DEVICE NoMultiplierReader(u64, u32, u32, u32, u32, const ThreadPosition<T>&) {}
-  HIPGEMM_DEVICE void load(const NoScaleReader<T>&) const {}
+  template <class Scales>
+  HIPGEMM_DEVICE void load(const Scales&) const {}
   HIPGEMM_DEVICE void advance() const {}
 };
 template <bool kScales, class T, class Operand>
@@ -285,13 +287,25 @@ struct BlockScales {
 };
 
 struct NoScales {};
-template <class T, Scaling = T::kScaling>
+// Those that operands are multiplied by on the way to LDS: rows between blocks, for the
+// multipliers.
+struct StagedScales {
+  struct Rows {
+    u32 step_rows;
+    HIPGEMM_DEVICE u32 unit_bytes() const { return step_rows * kUnitRowBytes; }
+  } a, b;
+};
+template <class T, Scaling = T::kScaling, Staging = T::kStaging>
 struct ScalesByFormat {
   using Type = NoScales;
 };
 template <class T>
-struct ScalesByFormat<T, Scaling::blocks> {
+struct ScalesByFormat<T, Scaling::blocks, Staging::dma> {
   using Type = BlockScales<T>;
+};
+template <class T>
+struct ScalesByFormat<T, Scaling::blocks, Staging::registers> {
+  using Type = StagedScales;
 };
 template <class T>
 using ScalesOf = typename ScalesByFormat<T>::Type;

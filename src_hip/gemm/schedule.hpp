@@ -20,11 +20,11 @@ struct KOffset {
   static HIPGEMM_DEVICE KOffset of(u32 tile) { return KOffset{0, 0} + tile; }
   HIPGEMM_DEVICE u32 b() const { return kSame ? a : other; }
   HIPGEMM_DEVICE KOffset operator+(u32 tiles) const {
-    return {a + tiles * T::A::kRowBytes, kSame ? 0 : other + tiles * T::B::kRowBytes};
+    return {a + tiles * T::A::kMemoryRowBytes, kSame ? 0 : other + tiles * T::B::kMemoryRowBytes};
   }
 
  private:
-  static constexpr bool kSame = T::A::kRowBytes == T::B::kRowBytes;
+  static constexpr bool kSame = T::A::kMemoryRowBytes == T::B::kMemoryRowBytes;
 };
 
 // What a schedule works on: the tiles of a range of K, in the order of iterations (tile_order.hpp).
@@ -125,9 +125,25 @@ HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
   run.end();
 }
 
+// The same with one stage, and only the last tile peeled.
+template <class T>
+  requires(T::kStages == 1)
+HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
+  auto run = T::Schedule::run(p, acc);
+  run.begin();
+#pragma clang loop unroll(disable)
+  for (u32 left = p.tiles - 1; left != 0; left--) {
+    run.tile(kStatic<Remaining::one>, kIndex<0>);
+    p.next_tile();
+  }
+  run.tile(kStatic<Remaining::none>, kIndex<0>);
+  run.end();
+}
+
 // Fetch the next tile while multiplying this one. One barrier per tile.
 struct DoubleBuffer {
   static constexpr u32 kParts = 1, kStages = 2;
+  static constexpr Staging kStaging = Staging::dma;
 
   template <class T>
   struct Run {
@@ -173,11 +189,82 @@ struct DoubleBuffer {
   }
 };
 
+// One K tile in LDS. Registers hold the next one, which is stored as soon as all waves have read
+// the current one; half of the products are left then. So a load has the time of one K tile. Where
+// no tile is left, a disabled fetch takes its place.
+struct SingleBuffer {
+  static constexpr u32 kParts = 1, kStages = 1;
+  static constexpr Staging kStaging = Staging::registers;
+
+  template <class T>
+  struct Run {
+    Pipeline<T>& p;
+    Accumulators<T>& acc;
+    u32 k_end = 0;  // k_offset.a past the last tile
+
+    HIPGEMM_DEVICE void begin() {
+      k_end = (p.k_offset + (p.tiles - 1)).a;
+      p.fetch_a.fetch_ragged(p.first_tile, p.first_valid);
+      p.fetch_b.fetch_ragged(p.first_tile, p.first_valid);
+      store();
+      fetch();
+      p.next_tile();  // now k_offset is that of the next fetch
+      if constexpr (T::Mfma::kHasMultipliers) p.multipliers.begin(p.scales);
+      lds_barrier();
+    }
+
+    template <Remaining kRemaining, u32 kStage>
+    HIPGEMM_DEVICE void tile(Static<kRemaining>, Index<kStage> stage) {
+      constexpr u32 kHalf = T::kSteps / 2;
+      typename Pipeline<T>::A::Fragments a;
+      typename Pipeline<T>::B::Fragments b;
+      Accumulators<T> block;  // the sum over a block, without scales
+      auto& sum = T::Mfma::kHasMultipliers ? block : acc;
+      if constexpr (T::Mfma::kHasMultipliers)
+        p.multipliers.advance(kStatic<kRemaining != Remaining::none>, p.scales);
+      p.read_a.read(stage, kIndex<0>, a);
+      p.read_b.read(stage, kIndex<0>, b);
+      sum.multiply(kIndex<0>, kIndex<0>, a, b, 0, kHalf);
+      if constexpr (kRemaining != Remaining::none) {
+        lds_barrier();
+        store();
+        fetch();
+      }
+      sum.multiply(kIndex<0>, kIndex<0>, a, b, kHalf, T::kSteps);
+      if constexpr (T::Mfma::kHasMultipliers) acc.add(block, p.multipliers);
+      if constexpr (kRemaining != Remaining::none)
+        lds_barrier();
+      else
+        acc.keep_live(kIndex<0>, kIndex<0>);
+      sched_barrier();
+    }
+
+    HIPGEMM_DEVICE void end() {}
+
+   private:
+    HIPGEMM_DEVICE void fetch() {
+      const bool past = p.k_offset.a >= k_end;
+      p.fetch_a.fetch(p.k_offset.a, past);
+      p.fetch_b.fetch(p.k_offset.b(), past);
+    }
+    HIPGEMM_DEVICE void store() {
+      p.fetch_a.store(p.block(0, 0));
+      p.fetch_b.store(p.block(0, 0));
+    }
+  };
+
+  template <class T>
+  static HIPGEMM_DEVICE Run<T> run(Pipeline<T>& p, Accumulators<T>& acc) {
+    return {p, acc};
+  }
+};
+
 // A ring of stages. A product with few rows is limited by memory, so a workgroup keeps kStages_ - 1
 // tiles in flight. Where no tile is left, a disabled fetch takes its place: every wait is the same.
 template <u32 kStages_>
 struct Ring {
   static constexpr u32 kParts = 1, kStages = kStages_;
+  static constexpr Staging kStaging = Staging::dma;
 
   template <class T>
   struct Run {
@@ -257,6 +344,7 @@ using Ring4 = Ring<4>;
 // lag included.
 struct PingPong {
   static constexpr u32 kParts = 2, kStages = 2;
+  static constexpr Staging kStaging = Staging::dma;
 
   template <class T>
   struct Run {

@@ -21,6 +21,28 @@ struct TileDescriptor {
   u32 outer = 0, inner = 0;  // of the batch; outer: the group
 };
 
+// The same in scalar registers: the compiler leaves what it divides, by vector instructions, in
+// vector registers if it finds scalar ones short.
+template <class T>
+HIPGEMM_DEVICE TileDescriptor<T> uniform(const TileDescriptor<T>& x) {
+  const KRange& r = x.range;
+  return {
+      .area = {uniform(x.area.row), uniform(x.area.column), uniform(x.area.rows),
+               uniform(x.area.columns)},
+      .a = uniform_address(x.a),
+      .b = uniform_address(x.b),
+      .c = uniform_address(x.c),
+      .a_scale = uniform_address(x.a_scale),
+      .b_scale = uniform_address(x.b_scale),
+      .k = uniform(x.k),
+      .range = {uniform(r.tiles), uniform(r.origin), uniform(r.first), uniform(r.second),
+                uniform(r.first_index)},
+      .skipped = uniform(x.skipped),
+      .outer = uniform(x.outer),
+      .inner = uniform(x.inner),
+  };
+}
+
 // Workgroups of the grid, which the runtime passes after the arguments.
 HIPGEMM_DEVICE u32 workgroup_count() {
   return *(const __attribute__((address_space(4))) u32*)__builtin_amdgcn_implicitarg_ptr();

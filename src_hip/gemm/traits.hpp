@@ -9,6 +9,10 @@
 
 namespace hipgemm {
 
+// How operands come into LDS: by DMA, or through registers, where there is no DMA of 16 bytes.
+// Elements of 8 bits and fewer are widened there to those that the matrix instruction takes.
+enum class Staging { dma, registers, widened };
+
 // Which axis of an operand is contiguous in memory: K, or M (for B: N).
 enum class Major { k, mn };
 
@@ -23,8 +27,10 @@ using Layout_tn = Layout<Major::mn, Major::mn>;
 using Layout_tt = Layout<Major::mn, Major::k>;
 
 // A row of a K tile of one operand: in memory, and in LDS, where a lane reads its share of it.
-template <u32 kElementBits_, u32 kK, u32 kFragmentRows_, u32 kSteps, bool kHasRuns>
+template <u32 kElementBits_, u32 kK_, u32 kFragmentRows_, u32 kSteps, bool kHasRuns,
+          Staging kStaging>
 struct RowTraits {
+  static constexpr u32 kK = kK_;
   static constexpr u32 kElementBits = kElementBits_;
   static constexpr u32 kFragmentRows = kFragmentRows_;
   static constexpr u32 kLaneGroups = kWaveLanes / kFragmentRows;
@@ -66,6 +72,7 @@ struct RowTraits {
     return ((read / kTogether * kLaneGroups + group) * kTogether + read % kTogether) * kReadBytes;
   }
   static constexpr HIPGEMM_BOTH u32 swizzled(u32 row, u32 chunk) {
+    if constexpr (kStaging == Staging::registers) return staged_chunk(row, chunk);
     return swizzled_chunk<kRowChunks, kFragmentRows == 32 ? 0 : kHasRuns ? kReads : 1>(row, chunk);
   }
   static constexpr HIPGEMM_BOTH u32 lds_offset(u32 row, u32 byte) {
@@ -96,54 +103,82 @@ struct RowTraits {
 
   // The lanes that a phase of a read serves at once access each of the 64 banks once. Phases of
   // ds_read_b128 are lanes 0..3, 12..15, 20..27 and 4..11, 16..19, 28..31, of ds_read_b64 0..31;
-  // and 32 more.
+  // and 32 more. gfx942 has 32 banks, and phases of ds_read_b128 are lanes 0..3, 20..23 and 4..7,
+  // 16..19, then 8 and 32 more.
+  static constexpr u32 kBanks = kStaging == Staging::registers ? 32 : 64;
+  static constexpr u32 phase_of(u32 lane, u32 bytes) {
+    const u32 quad = lane / 4 % 8;
+    if (kBanks == 32) return lane / 32 * 4 + (quad < 4 ? quad : quad ^ 5);
+    const bool first = quad == 0 || quad == 3 || quad == 5 || quad == 6;
+    return bytes == 8 ? lane / 32 : lane / 32 * 2 + !first;
+  }
   static consteval bool free_of_conflicts() {
     for (u32 read = 0; read < kReads; read++)
-      for (u32 phase = 0; phase < kWaveLanes * read_bytes(read) / 256; phase++) {
+      for (u32 phase = 0; phase < kWaveLanes * read_bytes(read) / (4 * kBanks); phase++) {
         u64 banks = 0;
         for (u32 lane = 0; lane < kWaveLanes; lane++) {
-          const u32 quad = lane / 4 % 8;
-          const bool first = quad == 0 || quad == 3 || quad == 5 || quad == 6;
-          if ((read_bytes(read) == 8 ? lane / 32 : lane / 32 * 2 + !first) != phase) continue;
+          if (phase_of(lane, read_bytes(read)) != phase) continue;
           const u32 row = lane % kFragmentRows, group = lane / kFragmentRows;
           const u32 at = lds_offset(row, read_offset(row, group, read));
           for (u32 dword = 0; dword < read_bytes(read) / 4; dword++)
-            banks |= 1ull << (at / 4 + dword) % 64;
+            banks |= 1ull << (at / 4 + dword) % kBanks;
         }
-        if (banks + 1 != 0) return false;
+        if (banks != ~0ull >> (64 - kBanks)) return false;
       }
     return true;
   }
   static_assert(free_of_conflicts());
 };
 
-// One operand of a tile: kTileRows rows (of A; columns of B) in kParts equal parts. All waves of
-// the workgroup split a part to fetch it; kOperandWaves of them split it to multiply.
-template <class Row, class Fragment_, u32 kTileRows, u32 kParts, u32 kOperandWaves,
-          u32 kWorkgroupWaves, Major kMajor_>
+// One operand of a tile: kTileRows rows (of A; columns of B) in kParts equal parts. A part is in
+// kBlocks blocks of LDS; kOperandWaves waves split it to multiply. By DMA, all waves of the
+// workgroup split it to fetch it, each its block.
+template <class Row, class Fragment_, u32 kTileRows, u32 kParts, u32 kOperandWaves, u32 kBlocks,
+          Staging kStaging_, Major kMajor_, u32 kMemoryBits_>
 struct OperandTraits : Row {
+  static constexpr Staging kStaging = kStaging_;
+  static constexpr u32 kMemoryBits = kMemoryBits_, kMemoryRowBytes = Row::kK * kMemoryBits / 8;
   using Fragment = Fragment_;
   using Row::kFragmentRows;
   static constexpr Major kMajor = kMajor_;
   static constexpr bool kIsKMajor = kMajor == Major::k;
   static_assert(kIsKMajor || Row::kElementBits >= 8, "transposing reads of bytes and wider");
+  // Registers are stored to LDS K-major.
+  static constexpr Major kLdsMajor = kStaging == Staging::dma ? kMajor : Major::k;
+  static constexpr bool kReadsKMajor = kLdsMajor == Major::k;
   static constexpr u32 kPartRows = kTileRows / kParts;
   // Every wave fetches the same number of rows, whichever it multiplies itself. MN-major, a DMA
   // fills the same number of bytes.
   static constexpr u32 kRowsPerDma = kDmaBytes / Row::kLdsRowBytes;
-  static constexpr u32 kDmas = kPartRows / (kRowsPerDma * kWorkgroupWaves);
+  static constexpr u32 kDmas = kPartRows / (kRowsPerDma * kBlocks);
   static constexpr u32 kBlockRows = kDmas * kRowsPerDma;
-  static_assert(kDmas * kRowsPerDma * kWorkgroupWaves == kPartRows, "whole DMAs per wave");
+  static_assert(kDmas * kRowsPerDma * kBlocks == kPartRows, "whole DMAs per wave");
   // Fragments that one wave multiplies, per part.
   static constexpr u32 kFragments = kPartRows / (kFragmentRows * kOperandWaves);
   static_assert(kFragments * kFragmentRows * kOperandWaves == kPartRows,
                 "whole fragments per wave");
   static_assert(!kIsKMajor || kFragmentRows % kBlockRows == 0 || kBlockRows % kFragmentRows == 0,
                 "every fragment begins at the same place of a block");
-  static_assert(!kIsKMajor || kBlockRows <= kFragmentRows ||
+  static_assert(!kIsKMajor || kBlocks == 1 || kBlockRows <= kFragmentRows ||
                     (kFragments * kFragmentRows) % kBlockRows == 0,
                 "a wave's rows start at a block, so that fragments lie at constant distances");
 };
+
+// Bits of elements in memory.
+template <class Mfma>
+constexpr u32 memory_bits_a() {
+  if constexpr (requires { Mfma::kFormatA; })
+    return bits_of(Mfma::kFormatA);
+  else
+    return Mfma::kBitsA;
+}
+template <class Mfma>
+constexpr u32 memory_bits_b() {
+  if constexpr (requires { Mfma::kFormatA; })
+    return bits_of(Mfma::kFormatB);
+  else
+    return Mfma::kBitsB;
+}
 
 template <class Mfma_, class Schedule_, u32 kM_, u32 kN_, u32 kK_, u32 kWavesM_, u32 kWavesN_,
           class Layout_ = Layout_nt>
@@ -167,26 +202,32 @@ struct GemmTraits {
   static constexpr u32 kScaleSteps = kK / kStepElements, kStepMfmas = kStepElements / Mfma::kK;
 
   static constexpr u32 kParts = Schedule::kParts;
+  static constexpr Staging kStaging = Schedule::kStaging;
+  static constexpr u32 kBlocks = kStaging == Staging::dma ? kWaves : 1;
   template <u32 kElementBits>
-  using Row = RowTraits<kElementBits, kK, kFragmentRows, kSteps, Mfma::kHasRuns>;
-  using A = OperandTraits<Row<Mfma::kBitsA>, typename Mfma::FragmentA, kM, kParts, kWavesM, kWaves,
-                          Layout_::kA>;
-  using B = OperandTraits<Row<Mfma::kBitsB>, typename Mfma::FragmentB, kN, kParts, kWavesN, kWaves,
-                          Layout_::kB>;
+  using Row = RowTraits<kElementBits, kK, kFragmentRows, kSteps, Mfma::kHasRuns, kStaging>;
+  static constexpr u32 kMemoryA = memory_bits_a<Mfma>(), kMemoryB = memory_bits_b<Mfma>();
+  static constexpr Staging staging_of(bool widened) {
+    return widened ? Staging::widened : kStaging;
+  }
+  using A = OperandTraits<Row<Mfma::kBitsA>, typename Mfma::FragmentA, kM, kParts, kWavesM, kBlocks,
+                          staging_of(kMemoryA != Mfma::kBitsA), Layout_::kA, kMemoryA>;
+  using B = OperandTraits<Row<Mfma::kBitsB>, typename Mfma::FragmentB, kN, kParts, kWavesN, kBlocks,
+                          staging_of(kMemoryB != Mfma::kBitsB), Layout_::kB, kMemoryB>;
   static_assert(kScaling != Scaling::blocks || A::kIsKMajor == B::kIsKMajor,
                 "scales of both operands come in the same units");
 
-  // LDS: stage > part > block of one wave > its rows of A, then its rows of B. The DMAs of
+  // LDS: stage > part > block, by DMA of one wave > its rows of A, then its rows of B. The DMAs of
   // a block are contiguous, so the instruction's offset reaches all of them from one M0.
   static constexpr u32 kStages = Schedule::kStages;
   static constexpr u32 kBlockBytes = (A::kDmas + B::kDmas) * kDmaBytes;
-  static constexpr u32 kPartBytes = kBlockBytes * kWaves;
+  static constexpr u32 kPartBytes = kBlockBytes * kBlocks;
   static constexpr u32 kStageBytes = kPartBytes * kParts;
   static constexpr u32 kLdsBytes = kStageBytes * kStages;
   static_assert(
       (kParts - 1) * kPartBytes + kPartBytes / smaller(kWavesM, kWavesN) <= 65536,
       "ds_read offsets have 16 bits: one address per stage, from a wave's rows of part 0");
-  static_assert(kLdsBytes <= 160 * 1024, "the LDS of a CU");
+  static_assert(kLdsBytes <= (kStaging == Staging::dma ? 160 : 64) * 1024, "the LDS of a CU");
 
   // Columns of C that a lane holds in one row, at least 8 consecutive ones: see OperandB in
   // operands.hpp. They are quads, of which each fragment has as many.

@@ -140,7 +140,8 @@ WRONG = [
     (
         PAIR,
         "PAIRS()",
-        "a row must be one of PAIR, TILE, PRODUCT, SERVES, KERNEL, DEMO, PASS, PRIMITIVE; got PAIRS()",
+        "a row must be one of PAIR, TILE, PRODUCT, SERVES, KERNEL, STAGED_TILE, "
+        "STAGED_SERVES, DEMO, PASS, PRIMITIVE; got PAIRS()",
     ),
     (PAIR, "PAIR(f16, half)", "PAIR(f16, half) must have the fields name, family, a, b, k, like"),
     (PAIR, "PAIR(f16, half, f16, f17, 64)", "f17, 64) names f17, which is no format"),
@@ -150,7 +151,7 @@ WRONG = [
     (SERVES, "SERVES(gem, mxfp4, nt, 14, 32)", "32) names gem, which is no operation"),
     (SERVES, "SERVES(gemm, mxfp5, nt, 14, 32)", "32) names mxfp5, which is no family of pairs"),
     (SERVES, "SERVES(gemm, mxfp4, nt, 14)", "nt, 14) must have a limit for the tiles that are rings"),
-    ("TILE(64x64, ", "TILE(64x65, ", "128x128 64x64 32x64) names 64x64, which is no tile"),
+    ("\nTILE(64x64, ", "\nTILE(64x65, ", "128x128 64x64 32x64) names 64x64, which is no tile"),
     (
         f"{DEMO}fp8 mxfp8 mxfp4 weight, 128x128 64x64 32x64)",
         "",
@@ -245,7 +246,7 @@ def test_other_code_is_reported(tmp_path):
     (line,) = [line for line in message if line.startswith("gfx942 ")]
     size, vgpr = changed["code_bytes"], changed["vgpr"]
     assert line.startswith(
-        f"gfx942 copy_strided_b4: bytes {size} -> {size}, VGPR {vgpr - 2} -> {vgpr}, SGPR "
+        f"gfx942 {changed['name']}: bytes {size} -> {size}, VGPR {vgpr - 2} -> {vgpr}, SGPR "
     )
     count = len(listed["archs"]["gfx942"]["kernels"])
     assert f"gfx942: {count - 1} of {count} kernels have the machine code that they had" in message
