@@ -14,7 +14,7 @@ from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
 from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
 from ..formats.philox import key_of
-from ..formats.scaled import ScaledArray, block_scale_shape, group_blocks
+from ..formats.scaled import ScaledArray, group_blocks
 from ..formats.strides import contiguous_strides, padded_pitch
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch
 from ..kernels.manifest import CHUNK_BYTES, code_object
@@ -23,6 +23,7 @@ from ..runtime import device_errors
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call, count_copy
 from .amax import AmaxState
+from .arrays import Fp8Array
 
 Input = npt.NDArray[Any] | DeviceArray
 
@@ -281,18 +282,11 @@ def _bytes(part: Layout) -> int:
 
 @dataclass(frozen=True)
 class AmaxPlan:
-    """The plan to quantize an array to fp8 by an amax: of the array, of each row, or a given one.
+    """The plan to quantize an array to fp8 by an amax: of the array, of each row, or a given one."""
 
-    One allocation: elements, amax values, scales.
-    """
-
-    form: Format
+    made: Fp8Array
     axis: int | None
-    shape: Axes
-    data: Layout
-    small: Layout  # of the amax values and of the scales
-    count: int  # of each
-    data_bytes: int
+    count: int  # of the amax values and of the scales
     spare: int  # bytes of a zero that is quantized if the array is empty, to compute the scales
     amax: BoundLaunch | None  # None if there are no scales
     quantize: BoundLaunch | None
@@ -301,16 +295,12 @@ class AmaxPlan:
     def run(self, x: DeviceArray, stream: int, eps: float, amax: Any, seed: int | None) -> ScaledArray:
         """Quantize an array on the current device."""
         device, item = x.device, F32.itemsize
-        block = _hip.allocate(self.data_bytes + 2 * self.count * item, device, stream)
-        data = block.ptr
-        own = data + self.data_bytes
-        scale = own + self.count * item
-        _hip.clear(own, self.count * item, stream)
+        made, (data, scale, own) = self.made.allocate(device, stream)
         x._block.begin_read(stream)
         source, target = x.ptr, data
         temporaries = []
         if self.spare:
-            _hip.clear(data, self.data_bytes, stream)
+            _hip.clear(data, self.made.data_bytes, stream)
             spare = _hip.allocate(self.spare, device, stream)
             _hip.clear(spare.ptr, item, stream)
             source, target = spare.ptr, spare.ptr + CHUNK_BYTES
@@ -331,27 +321,19 @@ class AmaxPlan:
             self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps, *keys), self.served)
         if state is not None:
             state._update(own, stream)
-        return ScaledArray._make(
-            DeviceArray(block, data, *self.data, padded=True),
-            DeviceArray(block, scale, *self.small),
-            self.form,
-            -1 if self.axis is None else self.axis,
-            self.shape,
-            amax=DeviceArray(block, own, *self.small),
-        )
+        return made
 
 
 def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None, random: bool) -> AmaxPlan:
     """Plan the quantization of `x`, whose rows are `r`."""
-    device, item = x.device, F32.itemsize
+    device = x.device
     step, count = (0, 1) if axis is None else (1, r.rows)
-    width = pitch = round_up(max(1, r.length), CHUNK_BYTES)
+    pitch = round_up(max(1, r.length), CHUNK_BYTES)
     rows, columns, strides, spare = r.rows, r.length, (r.row_stride, r.stride), 0
     if rows == 0 or columns == 0:
         rows, columns = (r.rows if axis is not None else 1), 1
         strides, pitch, spare = (0, 0), CHUNK_BYTES, (1 + rows) * CHUNK_BYTES
-    data = r.layout(form.dtype, r.length, width)
-    small: Layout = ((), (), F32.dtype) if axis is None else r.layout(F32.dtype, 1, item)
+    made = Fp8Array.of(r, form, axis)
     shared: dict[str, Any] = {
         "src_row_stride": strides[0],
         "src_col_stride": strides[1],
@@ -368,60 +350,34 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None, random: b
         varying += _SEED
         shared["inner"] = r.inner
     quantize = bind_tiles(device, kernel, rows, columns, varying, **shared)
-    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(data) + _bytes(small))
-    return AmaxPlan(form, axis, x.shape, data, small, count, r.rows * width, spare, amax, quantize, served)
+    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(made.data) + made.small_bytes)
+    return AmaxPlan(made, axis, count, spare, amax, quantize, served)
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """The plan to quantize an array to fp8 with a scale for each block of its last two axes.
+    """The plan to quantize an array to fp8 with a scale for each block of its last two axes."""
 
-    One allocation: elements, amax values, scales.
-    """
-
-    form: Format
-    block: tuple[int, int]
-    shape: Axes
-    data: Layout
-    small: Layout  # of the amax values and of the scales
-    data_bytes: int
+    made: Fp8Array
     launch: BoundLaunch | None  # None if the array is empty
     served: Call
 
     def run(self, x: DeviceArray, stream: int, eps: float, seed: int | None) -> ScaledArray:
         """Quantize an array on the current device."""
-        small_bytes = _bytes(self.small)
-        block = _hip.allocate(self.data_bytes + 2 * small_bytes, x.device, stream)
-        data, own = block.ptr, block.ptr + self.data_bytes
-        scale = own + small_bytes
+        made, (data, scale, own) = self.made.allocate(x.device, stream)
         x._block.begin_read(stream)
         if self.launch is None:
             count_call(self.served)
         else:
             keys = () if seed is None else key_of(seed)
             self.launch.launch(stream, (x.ptr, data, own, scale, eps, *keys), self.served)
-        return ScaledArray._make(
-            DeviceArray(block, data, *self.data, padded=True),
-            DeviceArray(block, scale, *self.small),
-            self.form,
-            -1,
-            self.shape,
-            block=self.block,
-            amax=DeviceArray(block, own, *self.small),
-        )
+        return made
 
 
 def block_plan(r: Rows, form: Format, block: tuple[int, int], random: bool) -> BlockPlan:
     """Plan the quantization of an array whose rows are `r`."""
-    x, item, block_rows = r.array, F32.itemsize, block[0]
+    x, block_rows, made = r.array, block[0], Fp8Array.of(r, form, block=block)
     matrix_rows = r.rows if block_rows == 1 else max(1, r.lead[-1])
-    shape = block_scale_shape(r.shape, block)
-    if block_rows == 1:
-        small = r.layout(F32.dtype, shape[-1], item, r.rows * item)  # the rows are the contiguous axis
-    else:
-        small = shape, contiguous_strides(shape, item), F32.dtype
-    width = round_up(max(1, r.length), CHUNK_BYTES)
-    data = r.layout(form.dtype, r.length, width)
     kernel = _kernel("quantize_fp8_blocks", random)
     launch = bind_tiles(
         x.device,
@@ -432,9 +388,9 @@ def block_plan(r: Rows, form: Format, block: tuple[int, int], random: bool) -> B
         matrices=r.rows // max(1, matrix_rows),
         src_row_stride=r.row_stride,
         src_col_stride=r.stride,
-        dst_pitch=width,
-        scale_row_stride=small[1][-2],
-        scale_col_stride=small[1][-1],
+        dst_pitch=round_up(max(1, r.length), CHUNK_BYTES),
+        scale_row_stride=made.small[1][-2],
+        scale_col_stride=made.small[1][-1],
         rows=r.rows,
         cols=r.length,
         matrix_rows=matrix_rows,
@@ -442,8 +398,8 @@ def block_plan(r: Rows, form: Format, block: tuple[int, int], random: bool) -> B
         in_type=known_format(x.dtype),
         element=form,
     )
-    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(data) + _bytes(small))
-    return BlockPlan(form, block, r.shape, data, small, r.rows * width, launch, served)
+    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(made.data) + made.small_bytes)
+    return BlockPlan(made, launch, served)
 
 
 def _amax_values(amax: Any, count: int, axis: int | None, device: int, stream: int) -> tuple[_hip.Block, int]:
