@@ -770,6 +770,13 @@ def _widened(function: str, x: Array) -> Floats:
 
 # Recipes whose scales belong to blocks, and their formats.
 _IN_BLOCKS = {"fp8_block": "fp8_e4m3", "mxfp8": "mxfp8_e4m3", "mxfp4": "mxfp4_e2m1"}
+_OF_LAYER = {
+    "amax": _amax_of_each,
+    "recipe": check.one_of("bf16", "fp8", *_IN_BLOCKS),
+    "format": check.optional(check.one_of(*FP8, *MXFP8, "mxfp4_e2m1")),
+    "scaling": check.optional(check.one_of(*SCALE_RULES)),
+    "hadamard": check.optional(check.flag),
+}
 
 
 @check.checked_arguments(
@@ -778,11 +785,7 @@ _IN_BLOCKS = {"fp8_block": "fp8_e4m3", "mxfp8": "mxfp8_e4m3", "mxfp4": "mxfp4_e2
     dy=check.pair_of(check.operand(2)),
     bias=check.optional(check.vector),
     w_post_scale=check.optional(check.floats(1, 1)),
-    amax=_amax_of_each,
-    recipe=check.one_of("bf16", "fp8", *_IN_BLOCKS),
-    format=check.optional(check.one_of(*FP8, *MXFP8, "mxfp4_e2m1")),
-    scaling=check.optional(check.one_of(*SCALE_RULES)),
-    hadamard=check.optional(check.flag),
+    **_OF_LAYER,
 )
 def linear_products(
     x: Any,
@@ -931,11 +934,7 @@ def _blocked(
     x=check.operand(2),
     w=check.operand(3),
     dy=check.pair_of(check.operand(2)),
-    amax=_amax_of_each,
-    recipe=check.one_of("bf16", "fp8", *_IN_BLOCKS),
-    format=check.optional(check.one_of(*FP8, *MXFP8, "mxfp4_e2m1")),
-    scaling=check.optional(check.one_of(*SCALE_RULES)),
-    hadamard=check.optional(check.flag),
+    **_OF_LAYER,
 )
 def grouped_linear_products(
     x: Any,

@@ -17,8 +17,8 @@ from ..array.device_array import DeviceArray, asarray, new, upload_async
 from ..config import config
 from ..errors import Reason, UnsupportedError, error_context, fault, shown
 from ..formats.arrays import array_hint, is_array, memory_as_array, on_host
-from ..formats.elements import BF16, F32, QUANTIZED, Format, format_of, known_format, nearest_float
-from ..formats.operand import Operand, Shaped, bytes_of, operand_of
+from ..formats.elements import BF16, F32, QUANTIZED, Format, known_format, nearest_float
+from ..formats.operand import Operand, Shaped, memory_of
 from ..formats.operand_checks import INPUTS, OUTPUTS
 from ..formats.scaled import ScaledArray
 from ..formats.strides import contiguous_strides
@@ -520,11 +520,7 @@ def _check_apart(faults: ProductChecks, call: Arguments) -> None:
         return
 
     def memory(x: Any) -> list[Operand]:
-        if isinstance(x, ShardedArray):
-            return [y for part in x.parts for y in memory(part)]
-        if isinstance(x, ScaledArray):
-            return [bytes_of(x.data), bytes_of(x.scale)]
-        return [operand_of(x, format_of(x.dtype) or BF16)] if is_array(x) else []
+        return [y for part in (x.parts if isinstance(x, ShardedArray) else (x,)) for y in memory_of(part)]
 
     inputs = {name: getattr(call, name) for name in ("a", "b", "col_scale", "bias", "residual")}
     for name, others in (("out", inputs), ("aux", inputs | {"out": call.out})):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import Array, Resident, memory_as_array
-from .elements import F32, QUANTIZED, Format
+from .arrays import Array, Resident, is_array, memory_as_array
+from .elements import BF16, F32, QUANTIZED, Format, format_of
 from .scaled import ScaledArray
 from .strides import byte_range, rows_contiguous, swap_last_axes
 
@@ -78,6 +78,15 @@ def operand_of(x: Array, form: Format) -> Operand:
     if isinstance(x, np.ndarray):
         return Operand(x.shape, x.strides, form, int(x.__array_interface__["data"][0]), None)
     return Operand(x.shape, x.strides, form, x.ptr, x.device, x.padded, no_tail_padding=x.no_tail_padding)
+
+
+def memory_of(x: object) -> list[Operand]:
+    """The memory of an array, or of elements and scales; none if it was freed, or is no array."""
+    if isinstance(x, ScaledArray):
+        return [] if x.freed else [bytes_of(x.data), bytes_of(x.scale)]
+    if not is_array(x) or getattr(x, "freed", False):
+        return []
+    return [operand_of(x, format_of(x.dtype) or BF16)]
 
 
 def overlap(x: Operand, y: Operand) -> bool:

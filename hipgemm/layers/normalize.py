@@ -14,7 +14,7 @@ from ..formats.operand_checks import OperandChecks
 from ..formats.scaled import ScaledArray
 from ..kernels.launch import Function, Value, function, launch, share_rows
 from ..kernels.manifest import CHUNK_BYTES
-from ..quantize.amax import AmaxState
+from ..quantize.amax import AmaxState, check_out_amax
 from ..quantize.arrays import Fp8Array
 from ..quantize.plan import MxArray
 from ..quantize.quantizers import on_device, quantize_fp8, quantize_mxfp4, quantize_mxfp6, quantize_mxfp8
@@ -110,7 +110,8 @@ def rms_norm(
     number = checks.magnitude("eps", eps)
     named = None if out_format is None else checks.option("out_format", out_format, tuple(QUANTIZED))
     form = None if named is None else QUANTIZED[named]
-    _check_out_amax(checks, out_amax, form, (named is None) == (out_format is None), device)
+    if (named is None) == (out_format is None):
+        check_out_amax(checks, out_amax, form, device, "x")
     checks.value_or(_hip.existing_stream(name, stream), 0)
     checks.raise_all()
     assert number is not None
@@ -286,29 +287,6 @@ def _quantized(x: DeviceArray, form: Format, state: AmaxState | None, stream: in
     if form.name in MXFP6:
         return quantize_mxfp6(x, format=form.name, stream=stream)
     return quantize_mxfp4(x, hadamard=False, stream=stream)
-
-
-def _check_out_amax(
-    checks: OperandChecks, state: object, form: Format | None, known: bool, device: int | None
-) -> None:
-    """Check `out_amax`; `known`: the output format is valid, or none; `device`: that of x, if on one."""
-    if state is None:
-        if form is not None and form.block == 0:
-            required = f"out_amax must be given with out_format={form.name!r}"
-            checks.add(ValueError, "amax", required, "None", "AmaxState(value) has a first value")
-    elif not isinstance(state, AmaxState):
-        checks.wrong_type("out_amax", "an AmaxState", state)
-    else:
-        if known and (form is None or form.block):
-            got = "an AmaxState"
-            name = "no out_format" if form is None else f"out_format={form.name!r}"
-            checks.add(ValueError, "amax", f"out_amax must be omitted with {name}", got)
-        if not checks.in_memory("out_amax", state._values):
-            return
-        if not state._primed:
-            checks.add(ValueError, "amax", "out_amax must have a value", "an AmaxState of None")
-        if device is not None:
-            checks.same_device("out_amax", state.device, device, "x")
 
 
 def _output(

@@ -24,7 +24,7 @@ from ..formats.elements import (
     void_hint,
 )
 from ..formats.groups import offset_reasons, same_offsets
-from ..formats.operand import Operand, bytes_of, operand_of, overlaps_itself
+from ..formats.operand import Operand, memory_of, operand_of, overlaps_itself
 from ..formats.operand_checks import OUTPUTS, OperandChecks
 from ..formats.scaled import HADAMARD, ScaledArray, blocked_along
 from ..formats.strides import contiguous_strides, padded_pitch
@@ -472,10 +472,7 @@ class LayerChecks(OperandChecks):
             got = f"shape {found.shape}, strides {found.strides}"
             self.add(ValueError, "overlap", "dw must not overlap itself", got)
         for name, x in inputs.items():
-            read = [bytes_of(y) for q in parts(x) if not q.freed for y in (q.data, q.scale)]
-            if is_array(x) and not getattr(x, "freed", False):
-                read.append(operand_of(x, format_of(x.dtype) or BF16))
-            for operand in read:
+            for operand in [y for q in parts(x) or (x,) for y in memory_of(q)]:
                 self.disjoint("dw", found, **{name: operand})
 
     def grad_format(self, format: object, dy: Any) -> None:

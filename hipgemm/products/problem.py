@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,11 +22,11 @@ from ..formats.elements import (
     format_of,
 )
 from ..formats.groups import offset_reasons, same_offsets, straddling
-from ..formats.operand import Operand, Shaped, bytes_of, operand_of
+from ..formats.operand import Operand, Shaped, memory_of
 from ..formats.operand_checks import INPUTS, OUTPUTS, OperandChecks, shapes_named
 from ..formats.scaled import ScaledArray
 from ..formats.strides import padded_pitch
-from ..quantize.amax import AmaxState
+from ..quantize.amax import check_out_amax
 from .operation import MATMUL, Arguments, Operation
 from .stages import GLUS, OUT_FORMATS, Stages, activations, scale_rule
 
@@ -288,15 +288,16 @@ class ProductChecks(OperandChecks):
         if shape is not None and isinstance(call.glu, str) and call.glu in GLUS:
             shape = (*shape[:-1], shape[-1] // 2)
         residual = self._stage_array("residual", call.residual, shape, like)
+        written = memory_of(out)
         if aux is not None:
             self.writeable(call.aux, "aux")
-            others = {"residual": residual, "out": _described(out) if _in_memory(out) else None}
+            others = {"residual": residual, "out": written[0] if written else None}
             self.disjoint("aux", aux, **_inputs(op, call), **others)
-        if residual is not None and _in_memory(out):
-            written = _described(out)
-            same = residual.address == written.address and residual.strides == written.strides
-            if not (same and residual.format == written.format):
-                self.disjoint("out", written, residual=residual)
+        if residual is not None and written:
+            result = written[0]
+            same = residual.address == result.address and residual.strides == result.strides
+            if not (same and residual.format == result.format):
+                self.disjoint("out", result, residual=residual)
         return Stages(call.activation, call.glu, aux, residual, form, scale_rule(form, call.out_scaling))
 
     def stage_options(self, call: Arguments, like: Operand | None) -> Format | None:
@@ -319,25 +320,8 @@ class ProductChecks(OperandChecks):
                 self.add(ValueError, "out_scaling", required, shown(call.out_scaling))
         elif call.out_scaling is not None:
             self.option("out_scaling", call.out_scaling, SCALE_RULES)
-        self._out_amax(call.out_amax, form, like)
+        check_out_amax(self, call.out_amax, form, like.device if like else None, "the operands")
         return form
-
-    def _out_amax(self, state: Any, form: Format | None, like: Operand | None) -> None:
-        """Check the state by which an fp8 result is scaled."""
-        needed = form is not None and not form.block
-        if state is None:
-            if needed:
-                self.add(ValueError, "out_amax", "out_amax must be given for fp8", "out_amax=None")
-        elif not isinstance(state, AmaxState):
-            self.wrong_type("out_amax", "an AmaxState", state)
-        elif not needed:
-            self.add(ValueError, "out_amax", "out_amax must be omitted but for fp8", repr(state))
-        elif self.in_memory("out_amax", state):
-            if not state.primed:
-                required = "out_amax must have a value: AmaxState(value), or used by quantize_fp8 before"
-                self.add(ValueError, "out_amax", required, "none yet")
-            if like is not None and like.device is not None:
-                self.same_device("out_amax", state.device, like.device, "the operands")
 
     def _stage_array(
         self, name: str, x: Any, shape: tuple[int, ...] | None, like: Operand | None
@@ -391,29 +375,14 @@ def _kind(offsets: Any) -> str:
     return "an array on the device" if isinstance(offsets, Resident) else "one on the host"
 
 
-def _in_memory(x: Any) -> TypeGuard[np.ndarray[Any, Any] | Resident]:
-    """Whether it is an array that was not freed."""
-    return is_array(x) and not getattr(x, "freed", False)
-
-
-def _described(x: Any) -> Operand:
-    return operand_of(x, format_of(x.dtype) or BF16)
-
-
 def _inputs(op: Operation, call: Arguments) -> dict[str, Operand | None]:
     """The inputs, which the output must not overlap."""
     parts: dict[str, Operand | None] = {}
     for name, x in zip(op.operands, (call.a, call.b), strict=True):
-        if isinstance(x, ScaledArray) and not x.freed:
-            parts[name], parts[f"{name}.scale"] = bytes_of(x.data), bytes_of(x.scale)
-        elif _in_memory(x):
-            parts[name] = operand_of(x, format_of(x.dtype) or BF16)
-    for name, x in (("alpha", call.alpha), ("col_scale", call.col_scale), ("bias", call.bias)):
-        if _in_memory(x):
-            parts[name] = operand_of(x, format_of(x.dtype) or F32)
-    if isinstance(call.offsets, Resident) and _in_memory(call.offsets):
-        parts["group_offsets"] = bytes_of(call.offsets)
-    return parts
+        parts |= dict(zip((name, f"{name}.scale"), memory_of(x), strict=False))
+    offsets = call.offsets if isinstance(call.offsets, Resident) else None
+    given = {"alpha": call.alpha, "col_scale": call.col_scale, "bias": call.bias, "group_offsets": offsets}
+    return parts | {name: found[0] for name, x in given.items() if (found := memory_of(x))}
 
 
 def _broadcast(x: Operand, batch: tuple[int, ...]) -> Operand:

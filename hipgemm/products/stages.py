@@ -41,6 +41,6 @@ def activations(glu: object) -> tuple[str, ...]:
     return (*ACTIVATIONS, *GLU_ACTIVATIONS) if glu is not None else tuple(ACTIVATIONS)
 
 
-def scale_rule(form: Format | None, rule: str | None) -> str:
-    """The rule of the scales of a result, of which None stands for the quantizer's default."""
-    return rule or ("unit" if form is None or form.bits == 8 else "even")
+def scale_rule(form: Format | None, rule: object) -> str:
+    """The rule of the scales of a result; anything but a name stands for the quantizer's default."""
+    return rule if isinstance(rule, str) else ("unit" if form is None or form.bits == 8 else "even")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..array.device_array import DeviceArray, asarray, zeros
 from ..formats.checks import Checks, checked
-from ..formats.elements import F32
+from ..formats.elements import F32, Format
 from ..kernels.launch import launch_tiles
 from ..runtime import hip as _hip
 
@@ -129,3 +129,21 @@ class AmaxState:
 
     def __repr__(self) -> str:
         return f"AmaxState(device={self.device})"
+
+
+def check_out_amax(checks: Checks, state: Any, form: Format | None, device: int | None, like: str) -> None:
+    """Check the state that scales a result in a format; on the `device` of the operands `like`, if on one."""
+    needed = form is not None and not form.block
+    if state is None:
+        if needed:
+            checks.add(ValueError, "out_amax", "out_amax must be given for fp8", "out_amax=None")
+    elif not isinstance(state, AmaxState):
+        checks.wrong_type("out_amax", "an AmaxState", state)
+    elif not needed:
+        checks.add(ValueError, "out_amax", "out_amax must be omitted but for fp8", repr(state))
+    elif checks.in_memory("out_amax", state):
+        if not state.primed:
+            required = "out_amax must have a value: AmaxState(value), or used by quantize_fp8 before"
+            checks.add(ValueError, "out_amax", required, "none yet")
+        if device is not None:
+            checks.same_device("out_amax", state.device, device, like)
