@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import runpy
 import sys
 import time
@@ -17,11 +16,9 @@ from hipgemm.inspect.explain import ask, in_place, read_formats
 from hipgemm.kernels.manifest import GEMMS, code_object
 from hipgemm.products.chips import chip_of
 
-from . import cycles
+from . import cycle_picture, cycles
 from .cycle_kernels import Modelled, Timed, model, model_product, time_launch
 from .model_check import launch
-
-SLOT = 4  # clocks between two issues of a SIMD
 
 
 class Published(NamedTuple):
@@ -70,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="bf16", type=read_formats, help="of the product (default: bf16)")
     parser.add_argument("--figures", action="store_true", help="print the figures of the model")
     parser.add_argument("--check", action="store_true", help="compare loops with those that others measured")
-    parser.add_argument("--trace", type=Path, help="write what issues when as JSON for a trace viewer")
+    parser.add_argument("--trace", type=Path, help="write what issues when: .png, or JSON for a viewer")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -97,14 +94,14 @@ def run(args: argparse.Namespace) -> int:
     if not found:
         print("error: name kernels, or M N K of a product that matrix kernels serve")
         return 2
+    if args.trace:
+        cycle_picture.write(found[0].replay, found[0].loop, args.trace)
     print("\n".join(table(sorted(found, key=lambda x: -x.speed), flop)))
     if len(found) == 1:
         print("\n".join(["", *listing(found[0])]))
     elif flips := undecided(found):
         print("\nundecided, since the order depends on a figure that is not measured:")
         print("\n".join(f"  {line}" for line in flips))
-    if args.trace:
-        args.trace.write_text(json.dumps(trace(found[0].replay)))
     return 0
 
 
@@ -116,11 +113,11 @@ def _run_script(command: Sequence[str], file: Path | None) -> int:
         launched, x = time_launch(lambda: runpy.run_path(command[0], run_name="__main__"))
     finally:
         sys.argv = before
+    if file:
+        cycle_picture.write(x.replay, x.loop, file)
     turn = f"{x.loop.clocks:.0f} clocks a turn of the main loop, {x.loop.matrix_clocks:.0f} of matrix pipes"
     print(f"{launched.kernel}: {turn}, {100 * x.loop.busy:.1f} % busy, bound by {x.bound}")
     print("\n".join(["", *listing(x)]))
-    if file:
-        file.write_text(json.dumps(trace(x.replay)))
     return 0
 
 
@@ -193,25 +190,3 @@ def listing(x: Timed) -> list[str]:
         why = f"{reason} {100 * most / sum(i.waits.values()):.0f} %" if most else ""
         lines.append(f"{i.offset:#8x} {i.issues:7} {waited:9.1f}  {why:19} {i.text}")
     return lines
-
-
-def trace(x: cycles.Replay) -> dict[str, object]:
-    """What issues when, in the format of Chrome's trace viewer: a row for each wave, a clock is 1 us."""
-    names = [i.text.split()[0] for i in x.instructions]
-    events = [
-        {
-            "name": names[op],
-            "ph": "X",
-            "pid": int(wave) % cycles.SIMDS,
-            "tid": int(wave),
-            "ts": int(clock),
-            "dur": max(SLOT, x.instructions[op].matrix_clocks),
-            "args": {"text": x.instructions[op].text},
-        }
-        for wave, op, clock in x.issues
-    ]
-    labels = [
-        {"name": "process_name", "ph": "M", "pid": simd, "args": {"name": f"SIMD {simd}"}}
-        for simd in range(cycles.SIMDS)
-    ]
-    return {"traceEvents": [*labels, *events]}

@@ -1,12 +1,14 @@
 """The cycle model of whole kernels against what others measured of theirs on MI355X: docs/change/model.md."""
 
 import json
+import struct
+import zlib
 
 import pytest
 
 from hipgemm.__main__ import main
 from hipgemm.kernels.manifest import code_object
-from hipgemm_benchmarks import cycle_kernels, cycle_report, cycles
+from hipgemm_benchmarks import cycle_kernels, cycle_picture, cycle_report, cycles
 
 pytestmark = [pytest.mark.matrix, pytest.mark.emulator("cycle model")]
 
@@ -44,6 +46,14 @@ def test_the_command(capsys, tmp_path):
     assert len(listed) == 2 * KERNELS["gemm_bf16_nt_128x128x64"].main_loop["mfma"]
     events = json.loads(file.read_text())["traceEvents"]
     assert {e["tid"] for e in events if e["ph"] == "X"} == set(range(8))
+    picture = file.with_suffix(".png")
+    assert main(["model", "gemm_bf16_nt_128x128x64", "--trace", str(picture)]) == 0
+    data = picture.read_bytes()
+    width, height = struct.unpack(">II", data[16:24])
+    assert height == 8 * (cycle_picture.ROW + cycle_picture.GAP)
+    pixels = zlib.decompress(data[41 : data.index(b"IEND") - 8])
+    assert len(pixels) == height * (1 + 3 * width)
+    assert bytes(cycle_picture.COLOURS["v_mfma"]) * 15 in pixels, "16 clocks of a matrix instruction"
     assert main(["model", "gemm_of_nothing"]) == 2
     assert main(["model", "256", "256", "1024", "--format", "mxfp8"]) == 0
     assert main(["model", "--figures", "--check"]) == 0

@@ -125,6 +125,12 @@ def test_loops_that_others_measured(loop):
     assert abs(cycle_loops.busy(loop) - loop.measured) <= loop.points
 
 
+@pytest.mark.parametrize("workgroups", [32, 256])
+def test_rates_of_memory(workgroups):
+    """Few CUs wait for single lines, all of them for the rate; in between the model is too fast."""
+    assert cycle_loops.skinny_rate(workgroups) == pytest.approx(cycle_loops.SKINNY[workgroups], rel=0.15)
+
+
 def test_each_instruction_issues_once():
     late = "s_cmp_lt_u32 s5, 64\ns_cbranch_scc1 soon\ns_nop 15\ns_nop 15\nsoon:"  # but for wave 0
     turn = f"{late}\ns_barrier\ns_add_u32 s4, s4, 1\ns_cmp_lt_u32 s4, 9\ns_cbranch_scc1 loop"
