@@ -13,7 +13,7 @@ from ..array.device_array import DeviceArray
 from ..array.rows import round_up
 from ..formats.elements import BLOCK, F32, Format
 from ..formats.operand import Operand
-from ..formats.strides import byte_range, contiguous_strides, merge
+from ..formats.strides import contiguous_strides, merge
 from ..kernels.launch import (
     NO_SCALES,
     NO_STAGES,
@@ -102,7 +102,6 @@ class Plan:
     nbytes: int
     device: int
     choices: tuple[Choice, ...]  # all choices, that of this plan first
-    ranges: tuple[tuple[int, int], ...]  # byte ranges of a, b and out, relative to their addresses
     served: Call | None = None  # None if the result is empty
     launch: BoundLaunch | None = None
     first: OperandPlan = OperandPlan("a")
@@ -136,11 +135,6 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
     """Make the plan of the first choice."""
     choice = choices[0]
     kernel = choice.kernel
-    given = p.given or (p.a, p.b)
-    spans = [byte_range(x.shape, x.strides, x.format.itemsize, 0) for x in given]
-    spans.append(
-        (0, 0) if p.out is None else byte_range(p.out.shape, p.out.strides, p.out.format.itemsize, 0)
-    )
     shape, item = p.shape, p.out_format.itemsize
     known: dict[str, Any] = {
         "op": p.op,
@@ -150,7 +144,6 @@ def build(p: Problem, choices: Sequence[Choice], device: int) -> Plan:
         "nbytes": item * math.prod(shape),
         "device": device,
         "choices": tuple(choices),
-        "ranges": tuple(spans),
         "rows": p.k if p.op.ragged == "k" else p.m,
         "quantizes": p.given is not None and p.op.ragged == "k" and p.given[0].format != p.a.format,
     }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from ..array.device_array import DeviceArray, upload_async, zeros
-from ..array.transfer import address_of
 from ..config import config
 from ..errors import PlainKernelWarning, UnsupportedError, error_context, raise_reasons, warn
 from ..formats.checks import Checks, python_number
@@ -17,7 +15,7 @@ from ..formats.elements import BF16, BLOCK, nearest_float
 from ..formats.groups import group_slots, in_order, same_offsets
 from ..formats.operand import Shaped
 from ..formats.scaled import ScaledArray
-from ..formats.strides import merge
+from ..formats.strides import byte_range, merge
 from ..kernels.launch import copy_strided, function, launch
 from ..kernels.manifest import MATRIX_ARCHS, code_object
 from ..kernels.scale_layout import group_scale_bytes, group_scale_step
@@ -299,81 +297,46 @@ def _on_host(x: Any) -> bool:
 # ---- checks of values and addresses ----------------------------------------------------------------
 
 
-def _address(x: Any) -> int:
-    if type(x) is DeviceArray:
-        return x._address
-    return _address(x.data) if type(x) is ScaledArray else address_of(x)
-
-
 def _is_valid(plan: Plan, a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bool:
     """Whether values and addresses, which no cache key holds, are right too."""
     alpha = more[0]
     if type(alpha) is float and (alpha >= _BEYOND_FLOAT32 or alpha <= -_BEYOND_FLOAT32):
         return False
-    if plan.staged:
-        if not _surely_apart(a, b, out, more):
-            return False
-    elif out is not None and _may_overlap(plan, a, b, out, more):
+    if (out is not None or plan.staged) and not _apart(a, b, out, more):
         return False
     return not plan.op.ragged or _groups_fit(plan, a, b, more[3])
 
 
-def _surely_apart(a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bool:
-    """Whether `out` and `aux` share memory with no other array, but for `out` that is `residual`."""
-    *inputs, residual, aux, state = more
-    if state is not None and state.freed:
-        return False
-    if residual is not None and residual is not out:
-        inputs.append(residual)
+def _apart(a: Any, b: Any, out: Any, more: tuple[Any, ...]) -> bool:
+    """Whether `out` and `aux` share no memory with another array, but for `out` that is `residual`."""
+    inputs, aux = [*more[:4]], None
+    if len(more) > 4:
+        residual, aux, _ = more[4:]
+        if residual is not out:
+            inputs.append(residual)
     for x in (a, b):
         inputs += (x.data, x.scale) if type(x) is ScaledArray else (x,)
-    written = [x for x in (out, aux) if x is not None]
-    arrays = [x for x in (*inputs, *written) if type(x) is DeviceArray]
-    if not all(x._block.ptr and x._block.size for x in arrays):
-        return False  # freed, or memory of another library, which may be aliased
-    if _on_host(a):
-        others = [x for x in inputs if isinstance(x, np.ndarray)]
-        pairs = [*product(written, others), *combinations(written, 2)]
-        return not any(np.may_share_memory(*pair) for pair in pairs)
-    blocks = {id(x._block) for x in written}
-    read = {id(x._block) for x in inputs if type(x) is DeviceArray}
-    return len(blocks) == len(written) and read.isdisjoint(blocks)
+    if aux is not None and not all(_disjoint(aux, x) for x in (*inputs, out)):
+        return False
+    if type(out) is not DeviceArray:
+        return out is None or all(_disjoint(out, x) for x in inputs)
+    block = out._block
+    for x in inputs:  # a loop: a generator costs as much as the rest
+        if type(x) is DeviceArray and (x._block is block or not x._block.size or not block.size):
+            return all(_disjoint(out, x) for x in inputs)
+    return True
 
 
-def _may_overlap(plan: Plan, a: Any, b: Any, out: Any, others: tuple[Any, ...]) -> bool:
-    """Whether the byte range of `out` may overlap that of an input."""
-    if type(out) is type(a) is type(b) is DeviceArray:
-        mine, one, other = out._block, a._block, b._block
-        if not (mine is one or mine is other) and mine.size and one.size and other.size:
-            # Blocks of the pool do not overlap; memory of other libraries may be aliased.
-            for x in others:  # a loop: a generator costs as much as the rest
-                if type(x) is DeviceArray and (x._block is mine or not x._block.size):
-                    break
-            else:
-                return False
-    (a_low, a_high), (b_low, b_high), (low, high) = plan.ranges
-    address = _address(out)
-    low, high = address + low, address + high
-    address = a._address if type(a) is DeviceArray else _address(a)
-    if address + a_low < high and low < address + a_high:
-        return True
-    address = b._address if type(b) is DeviceArray else _address(b)
-    if address + b_low < high and low < address + b_high:
-        return True
-    for x in others:
-        if type(x) is DeviceArray:
-            if low < x._address + x.nbytes and x._address < high:
-                return True
-        elif isinstance(x, np.ndarray) and isinstance(out, np.ndarray) and np.may_share_memory(x, out):
-            return True
-    for q in (a, b):
-        if type(q) is ScaledArray:
-            if type(q.scale) is DeviceArray:
-                if type(out) is DeviceArray and out._block.ptr == q.scale._block.ptr:
-                    return True
-            elif isinstance(out, np.ndarray) and np.may_share_memory(q.scale, out):
-                return True
-    return False
+def _disjoint(x: Any, y: Any) -> bool:
+    """Whether two arrays surely share no memory."""
+    if type(x) is type(y) is DeviceArray:
+        if x._block is not y._block and x._block.size and y._block.size:
+            return True  # blocks of the pool do not overlap; memory of other libraries may be aliased
+        (low, high), (other_low, other_high) = (
+            byte_range(z.shape, z.strides, z.dtype.itemsize, z._address) for z in (x, y)
+        )
+        return low >= other_high or other_low >= high
+    return not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and np.may_share_memory(x, y))
 
 
 def _groups_fit(plan: Plan, a: Any, b: Any, offsets: Any) -> bool:
