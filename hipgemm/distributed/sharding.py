@@ -668,6 +668,7 @@ def _multiply_chunks(call: Arguments, plan: _Plan) -> npt.NDArray[Any]:
     """Multiply host operands in chunks; upload, product and download of different chunks overlap."""
     a, b, axis, devices, axes = call.a, call.b, _CUTS[plan.split], plan.devices, plan.axes
     out: npt.NDArray[Any] = np.empty(plan.shape, plan.dtype) if call.out is None else call.out
+    call = call._replace(dtype=plan.dtype)
     least = max(block_step(x, along) for x, along in zip((a, b), axes, strict=True) if along)
     offsets = even_offsets(out.shape[axis], len(devices), least)
 

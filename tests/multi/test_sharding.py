@@ -358,6 +358,25 @@ def test_what_follows_a_product(split, glu, way, result, rng):
     assert states[1].next.get() == states[0].next.get()
 
 
+@pytest.mark.parametrize("way", ["host", "sharded", "sharded, to the host"])
+@pytest.mark.parametrize("split", ["m", "n", "k", "batch"])
+def test_a_given_result(split, way, rng):
+    lead = (3,) if split == "batch" else ()
+    a, b = exact_grid((*lead, 21, 64), rng), exact_grid((*lead, 64, 40), rng)
+    axes = {"m": (-2, None), "n": (None, -1), "k": (-1, -2), "batch": (-3, -3)}[split]
+    want = hg.matmul(a, b, dtype=np.float32)
+    devices: Any = [0, min(1, _hip.runtime().devices - 1), 0]
+    out: Any = np.full_like(want, np.nan).swapaxes(-1, -2).copy().swapaxes(-1, -2)
+    if way == "sharded":
+        along = -2 if split == "k" else axes[split == "n"]
+        out = hg.shard(np.ascontiguousarray(out), devices, axis=along)
+    if way != "host":
+        a, b = hg.shard(a, devices, axis=axes[0]), hg.shard(b, devices, axis=axes[1])
+        devices = None
+    assert hg.sharded_matmul(a, b, out, split=split, devices=devices) is out
+    np.testing.assert_array_equal(out.get() if way == "sharded" else out, want)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("way", ["host", "sharded a", "sharded"])
 @pytest.mark.parametrize("split", ["m", "n", "k", "batch"])
