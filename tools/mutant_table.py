@@ -421,7 +421,30 @@ KERNELS = (
     ),
 )
 
+SHARD_TESTS = "tests/multi/test_sharding.py::"
+
 PYTHON = (
+    Mutant(
+        "python-amax-of-parts-of-k",
+        "hipgemm/distributed/sharding.py",
+        "call.out_amax._update(own_amax, 0)",
+        "pass",
+        (f"{SHARD_TESTS}test_what_follows_a_product[k-None-sharded-fp8_e4m3]",),
+    ),
+    Mutant(
+        "python-columns-of-parts",
+        "hipgemm/distributed/sharding.py",
+        "made_at = tuple(at // 2 for at in product_at)",
+        "made_at = tuple(-(-at // 4) for at in product_at)",
+        (f"{SHARD_TESTS}test_what_follows_a_product[n-interleaved-host-new]",),
+    ),
+    Mutant(
+        "python-aux-over-out",
+        "hipgemm/products/run.py",
+        "for x in (*inputs, out)):",
+        "for x in inputs):",
+        ("tests/device/test_stages.py::test_aux_over_out_after_a_planned_call",),
+    ),
     Mutant(
         "python-rounding-of-scales",
         "hipgemm/formats/elements.py",

@@ -437,3 +437,14 @@ def test_large_results_of_blocks_without_columns_in_k(monkeypatch):
     monkeypatch.setattr(of_host, "SMALL", 0)
     q = hg.quantize_fp8(np.zeros((2, 4, 0), F32), block=(1, 128))
     np.testing.assert_array_equal(hg.matmul(q, q.mT, dtype=F32), np.zeros((2, 4, 4), F32))
+
+
+@pytest.mark.parametrize("where", ["host", "device"])
+def test_aux_over_out_after_a_planned_call(where):
+    new = np.zeros if where == "host" else hg.zeros
+    x, w = (z if where == "host" else hg.asarray(z) for z in (X, W))
+    rows = new((8, 6), F32)
+    hg.matmul(x, w, rows[:4], aux=new((4, 6), F32))
+    hg.matmul(x, w, rows[:4], aux=rows[4:])
+    with pytest.raises(ValueError, match="aux must not overlap out"):
+        hg.matmul(x, w, rows[:4], aux=rows[1:5])
