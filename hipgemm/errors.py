@@ -76,7 +76,7 @@ class RuntimeFallbackWarning(RuntimeWarning):
 
 
 class PlainKernelWarning(RuntimeWarning):
-    """The GPU has no matrix kernels, so the plain kernel serves products: correctly, but slowly."""
+    """The GPU has no matrix kernels for a product, so the plain kernel serves it: correctly, but slowly."""
 
 
 class InterchangeError(BufferError, AttributeError):

@@ -411,6 +411,24 @@ def _formats(p: Problem) -> tuple[str, str]:
     return a, b
 
 
+def formats_of(p: Problem) -> str:
+    """The formats of a product in a message."""
+    return " and ".join(_formats(p))
+
+
+def elsewhere(p: Problem, arch: str) -> list[str]:
+    """Architectures with kernels for a product's formats, if this one has matrix kernels, but not these."""
+    if arch not in MATRIX_ARCHS:
+        return []
+    pairs = [_formats(q) for q, _ in _orientations(p)]
+    able = [
+        built.arch
+        for built in load_manifest().values()
+        if any(serves(k, p) and (k.a, k.b) in pairs for k in built.kernels.values())
+    ]
+    return [] if arch in able else able
+
+
 def _served(
     p: Problem, fast: Sequence[Kernel], kernels: Sequence[Kernel], forced: str
 ) -> tuple[list[tuple[Kernel, Problem, bool]], list[Reason]]:
@@ -420,6 +438,10 @@ def _served(
         served = [(k, q, swapped) for q, swapped, pair in pairs for k in fast if (k.a, k.b) == pair]
         if served:
             return served, []
+    arch = kernels[0].arch if kernels else MATRIX_ARCHS[0]
+    if able := elsewhere(p, arch):
+        required = f"the GPU must have kernels for {formats_of(p)}: {' or '.join(able)}"
+        return [], [Reason(UnsupportedError, "kernel", requirement(required, arch))]
     name = p.a.format.name
     for alike in (name, name.split("_")[0], name[:2], ""):  # not all: an operation may have 40 pairs
         known = dict.fromkeys(f"{k.a} and {k.b}" for k in fast if k.a.startswith(alike))
@@ -427,13 +449,12 @@ def _served(
             break
     if known:
         required = f"{' and '.join(p.op.operands)} must be {' or '.join(known)}"
-        got = " and ".join(_formats(p))
+        got = formats_of(p)
         return [], [Reason(UnsupportedError, "format", requirement(required, got, forced))]
     if p.op.ragged:
         required = f"the GPU must have kernels for groups of rows: {' or '.join(MATRIX_ARCHS)}"
         got = kernels[0].arch if kernels else "none"
         return [], [Reason(UnsupportedError, "kernel", requirement(required, got))]
-    arch = kernels[0].arch if kernels else MATRIX_ARCHS[0]
     if arch not in MATRIX_ARCHS:
         required = f"the GPU must have matrix kernels: {' or '.join(MATRIX_ARCHS)}"
         return [], [Reason(UnsupportedError, "kernel", requirement(required, arch))]

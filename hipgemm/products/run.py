@@ -22,7 +22,7 @@ from ..kernels.scale_layout import group_scale_bytes, group_scale_step
 from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
 from . import by_group, host
-from .choose import PLAIN, Choice, choices
+from .choose import PLAIN, Choice, choices, elsewhere, formats_of
 from .layout import Copy
 from .operation import Arguments, Operation
 from .plan import OperandPlan, Plan, ScalePlan, build, stage_addresses
@@ -274,19 +274,24 @@ def _plan(op: Operation, call: Arguments, key: Any) -> tuple[Plan, host.HostPlan
     return plan, host_plan
 
 
-_warned: set[str] = set()  # architectures
+_warned: set[str] = set()  # of what
 
 
 def _warn_of_plain_kernel(op: Operation, choice: Choice) -> None:
-    """Warn, once for each architecture, that its GPUs have no kernels but the plain one for products."""
+    """Warn, once for each architecture or formats, that its GPUs have no kernels but the plain one."""
     arch = choice.kernel.arch
-    if choice.kernel.op == PLAIN and arch not in (*MATRIX_ARCHS, *_warned) and config.kernel is None:
-        _warned.add(arch)
-        able = " or ".join(MATRIX_ARCHS)
+    if choice.kernel.op != PLAIN or config.kernel is not None:
+        return
+    what, able, which = arch, list(MATRIX_ARCHS), "all products"
+    if arch in MATRIX_ARCHS:
+        able = elsewhere(choice.problem, arch)
+        what, which = f"{formats_of(choice.problem)} on {arch}", "these products"
+    if able and what not in _warned:
+        _warned.add(what)
         warn(
             PlainKernelWarning,
-            f"{op.name}: no matrix kernels for {arch}, only for {able}: the plain kernel serves all "
-            "products, correctly but slowly (HIPGEMM_KERNEL=plain hides this warning)",
+            f"{op.name}: no matrix kernels for {what}, only for {' or '.join(able)}: the plain kernel serves "
+            f"{which}, correctly but slowly (HIPGEMM_KERNEL=plain hides this warning)",
         )
 
 

@@ -39,6 +39,11 @@ def matrix_kernels() -> bool:
 
 
 @pytest.fixture
+def bf16_kernels() -> bool:
+    return has_matrix_kernels("bf16")
+
+
+@pytest.fixture
 def use_kernel() -> Iterator[Callable[[str], None]]:
     """Use one kernel for the rest of a test, instead of the cost model's choice."""
     with ExitStack() as stack:

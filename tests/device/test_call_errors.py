@@ -356,10 +356,10 @@ def test_recovers_when_the_kernels_appear(run_python: Run, tmp_path) -> None:
     assert in_child(run_python, code).splitlines()[-1] == "8"
 
 
-def test_forced_kernel_that_is_not_there(run_python: Run, matrix_kernels: bool) -> None:
+def test_forced_kernel_that_is_not_there(run_python: Run, bf16_kernels: bool) -> None:
     code = "try:\n    hg.matmul(x, x.T)\nexcept ValueError as error:\n    print(error)"
     text = in_child(run_python, code, HIPGEMM_KERNEL="fastest")
     assert text.startswith(
         "matmul: HIPGEMM_KERNEL must be plain or a kernel for matmul; got fastest; those for "
     )
-    assert ("gemm_bf16_nt_" in text) == matrix_kernels
+    assert ("gemm_bf16_nt_" in text) == bf16_kernels

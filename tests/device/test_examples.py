@@ -124,16 +124,16 @@ def test_gpt_oss_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("example", ["sentence_embeddings.py", "transformer.py"])
-def test_sentence_embeddings(example: str, matrix_kernels: bool) -> None:
+def test_sentence_embeddings(example: str, bf16_kernels: bool) -> None:
     """bf16 hardly changes the embeddings; the last line says how much."""
     out = run(example)
     last = re.fullmatch(r"mean_cosine=(\d\.\d{5})", out.splitlines()[-1])
     assert last, out
     assert float(last[1]) >= 0.9999
-    assert ("gemm_bf16" if matrix_kernels else "plain_gemm") in out
+    assert ("gemm_bf16" if bf16_kernels else "plain_gemm") in out
 
 
-def test_sentence_embeddings_by_recipe(matrix_kernels: bool) -> None:
+def test_sentence_embeddings_by_recipe(matrix_kernels: bool, bf16_kernels: bool) -> None:
     """Low precision changes the embeddings by no more than its rounding noise."""
     out = run("sentence_embeddings.py", "--recipe", "all")
     rows = dict(re.findall(r"^(bf16|fp8|mxfp8|mxfp4) +(\S.*)$", out, re.MULTILINE))
@@ -144,7 +144,9 @@ def test_sentence_embeddings_by_recipe(matrix_kernels: bool) -> None:
         assert cosine >= least[recipe], out
         assert cosine >= noise - 1e-4, out
         assert worst <= 1, out
-        assert (f"gemm_{recipe}" if matrix_kernels else "plain_gemm") in out
+        assert (
+            f"gemm_{recipe}" if matrix_kernels or (recipe == "bf16" and bf16_kernels) else "plain_gemm"
+        ) in out
 
 
 def test_what_can_follow_a_product() -> None:
