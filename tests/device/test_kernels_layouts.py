@@ -164,7 +164,7 @@ def test_no_k_gives_zeros(memory, name):
 def test_operands_beyond_4_gib(memory, device_memory, name):
     """The largest pitch of rows: a tile spans just less than 2 GiB, an operand several."""
     kernel = GEMMS[name]
-    m, n, k = 70, 130, 5 * kernel.tile[2] + 16
+    m, n, k = kernel.tile[0] + 6, 2 * kernel.tile[1] + 2, 5 * kernel.tile[2] + 16
     drawn = Product.draw(kernel, m, n, k)
     with contextlib.ExitStack() as stack:
         placed = []
