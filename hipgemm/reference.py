@@ -215,13 +215,9 @@ def _finished(
     checks.raise_all()
     if form is None:
         return _rounded(y, dtype)
-    x = y.astype(np.float32)
-    if not form.block:
-        return quantize_fp8(x, amax, format=form.name)
-    rule: dict[str, Any] = {} if scaling is None else {"scaling": scaling}
-    if form.name in MXFP4:
-        return quantize_mxfp4(x, hadamard=False, **rule)
-    return (quantize_mxfp8 if form.name in MXFP8 else quantize_mxfp6)(x, format=form.name, **rule)
+    options: dict[str, Any] = {} if form.block else {"amax": amax}
+    options |= {} if scaling is None else {"scaling": scaling}
+    return quantize(y.astype(np.float32), form.name, **options)
 
 
 @check.checked_arguments(

@@ -751,8 +751,8 @@ def _add_planes(
     )
     options = call.activation, call.glu, call.out_format, call.out_scaling, bool(call.accumulate)
     with error_context(_FUNCTION):
-        problem = _problem(device, math.prod(lead), columns, known_format(dtype), types, options)
-        sums = _reduction(problem, ranges, steps)
+        shape_and_types = math.prod(lead), columns, known_format(dtype), types, options
+        problem, sums = _reduction(device, ranges, steps, *shape_and_types)
     made: Part
     if problem.out_format.scale_dtype is not None:
         layout = result_layout(problem.out_format, shape)
@@ -774,15 +774,17 @@ def _add_planes(
 
 
 @lru_cache(maxsize=256)
-def _problem(
+def _reduction(
     device: int,
+    ranges: int,
+    steps: tuple[int, int],  # of the scales of a and b
     rows: int,
     columns: int,
     out_format: Format,
     types: tuple[Format | None, Format | None, Format | None],  # of bias, aux and residual
     options: tuple[str | None, str | None, str | None, str | None, bool],
-) -> Problem:
-    """A product whose sums are known, of which only what follows is left."""
+) -> tuple[Problem, BoundLaunch | None]:
+    """A product whose sums are known, and the launch of what follows; none if the result is empty."""
     activation, glu, quantized, scaling, accumulate = options
 
     def contiguous(form: Format, *shape: int) -> Operand:
@@ -800,13 +802,8 @@ def _problem(
     a, b = (contiguous(F32, n, 0) for n in (rows, columns))
     out = contiguous(out_format, *made)
     problem = Problem(MATMUL, rows, columns, 0, a, b, out, out_format, bias=bias)
-    return replace(problem, accumulate=accumulate, stages=stages)
-
-
-@lru_cache(maxsize=256)
-def _reduction(problem: Problem, ranges: int, steps: tuple[int, int]) -> BoundLaunch | None:
-    assert problem.device is not None
-    return reduction(problem, ranges, problem.device, steps)
+    problem = replace(problem, accumulate=accumulate, stages=stages)
+    return problem, reduction(problem, ranges, device, steps)
 
 
 _SUMS = Arguments(None, None, dtype=F32.dtype)  # of a range of K

@@ -7,18 +7,16 @@ from typing import Any
 import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, asarray, new, upload_async
-from ..array.rows import Rows, contiguous_rows, round_up
+from ..array.rows import Rows, as_rows, contiguous_rows, round_up
 from ..formats.arrays import is_array
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, default_rule, known_format
 from ..formats.operand_checks import OperandChecks
-from ..formats.scaled import ScaledArray
 from ..kernels.launch import Function, Value, function, launch, share_rows
 from ..kernels.manifest import CHUNK_BYTES
 from ..quantize.amax import AmaxState, check_out_amax
 from ..quantize.arrays import Fp8Array
 from ..quantize.plan import MxArray
-from ..quantize.quantizers import on_device, quantize_fp8, quantize_mxfp4, quantize_mxfp6, quantize_mxfp8
-from ..reference import FP8, MXFP6, MXFP8
+from ..quantize.quantizers import on_device, quantize_fp8
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call
 
@@ -242,8 +240,9 @@ def _rms_norm(
         total = new(x.shape, sum_form.dtype, device, stream)
     added = () if total is None else (total,)
     if x.size == 0:
-        empty = new(x.shape, x.dtype if form is None else F32.dtype, device, stream)
-        return (empty if form is None else _quantized(empty, form, state, stream)), *added
+        if state is not None and form is not None:
+            return quantize_fp8(x, state, format=form.name, stream=stream), *added
+        return _output(as_rows(x, -1, stream), form, None, stream, {})[0], *added
     r = contiguous_rows(x, -1, stream, "rms_norm")
     vector = weight if isinstance(weight, DeviceArray) else upload_async(weight, device, stream)
     values: dict[str, Value] = {"src": r.array.ptr, "src_pitch": r.row_stride, "weight": vector.ptr}
@@ -276,17 +275,6 @@ def _packed(kernel: Function, formats: tuple[Format, ...], has_residual: bool) -
     """The argument `formats` of the kernel."""
     codes = [kernel.codes.formats[form.name] for form in formats]
     return sum(code << 5 * i for i, code in enumerate(codes)) | has_residual << 5 * len(codes)
-
-
-def _quantized(x: DeviceArray, form: Format, state: AmaxState | None, stream: int) -> ScaledArray:
-    """Quantize an array along its last axis."""
-    if form.name in FP8:
-        return quantize_fp8(x, state, format=form.name, stream=stream)
-    if form.name in MXFP8:
-        return quantize_mxfp8(x, format=form.name, stream=stream)
-    if form.name in MXFP6:
-        return quantize_mxfp6(x, format=form.name, stream=stream)
-    return quantize_mxfp4(x, hadamard=False, stream=stream)
 
 
 def _output(
