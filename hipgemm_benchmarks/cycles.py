@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hipgemm.errors import RuntimeNotFoundError, requirement
 from hipgemm.runtime import hip as _hip
 
+ARCH = "gfx950"
 ISSUE, SIMDS = np.dtype([("wave", "u4"), ("op", "u4"), ("clock", "u4")]), 4
 
 
@@ -74,7 +75,7 @@ class Replay:
     instructions: tuple[Instruction, ...]
     issues: npt.NDArray[np.void]  # of ISSUE, in the order of time
     clocks: int
-    seconds: float  # that the replay took on the host
+    seconds: float  # of the host's CPU that the replay took
 
     def whole(self) -> Loop:
         """All of it, from the start of the workgroups to their end, as one turn of a loop."""
@@ -130,6 +131,9 @@ def figures() -> tuple[Figure, ...]:
 def record(launch: Callable[[], object], groups: Sequence[int] = (0,), *, only: bool = False) -> None:
     """Record these workgroups of a launch, and wait for it. If `only` these, it runs no others."""
     lib = library()
+    arch = _hip.arch(_hip.current_device())
+    if arch != ARCH:
+        raise CycleModelError(f"the figures of the cycle model are those of {ARCH}; the device is {arch}")
     lib.hipgemm_emulator_record((ctypes.c_uint64 * len(groups))(*groups), len(groups), int(only))
     try:
         launch()
@@ -146,9 +150,9 @@ def replay(resident: int = 1, changed: Mapping[str, float] | None = None) -> Rep
     """
     lib = library()
     values = [(changed or {}).get(f.name, f.value) for f in figures()]
-    begin = time.perf_counter()
+    begin = time.thread_time()
     fault = lib.hipgemm_emulator_replay(resident, (ctypes.c_double * len(values))(*values))
-    seconds = time.perf_counter() - begin
+    seconds = time.thread_time() - begin
     if fault:
         raise CycleModelError(fault.decode())
     size = (ctypes.c_uint64 * 3)()

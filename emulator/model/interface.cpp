@@ -49,7 +49,9 @@ EMU_EXPORT int hipgemm_emulator_figure(int number, const char** text, double* va
 EMU_EXPORT const char* hipgemm_emulator_replay(int resident, const double* values) {
   if (const auto recording = last_recording(); recording != last.recording)
     last = {recording, {}, {}};
-  if (!last.recording || last.recording->op.empty()) return "no workgroup has been recorded";
+  if (!last.recording) return "no launch has been recorded";
+  for (const auto& group : last.recording->group)
+    if (group.empty()) return "the launch has not run all workgroups that were to be recorded";
   Figures f;
   if (values) {
     std::array<double, std::size(kFigures)> all;

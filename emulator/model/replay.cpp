@@ -96,12 +96,11 @@ class Cu {
   void visit(Simd& s, Clock now) {
     s.used = 0;
     order_changed_ = false;
-    Clock earliest = kNever;
-    for (Wave* w : s.waves) {
+    for (Wave* w : s.waves)
       if (w->next <= now && try_issue(s, *w, now) && f_.scalar_beside_vector != 0)
         issue_second(s, *w, now);
-      earliest = std::min(earliest, w->next);
-    }
+    Clock earliest = kNever;
+    for (const Wave* w : s.waves) earliest = std::min(earliest, w->next);
     if (order_changed_)
       std::ranges::stable_sort(s.waves, [](const Wave* a, const Wave* b) {
         return a->priority != b->priority ? a->priority > b->priority : a->index < b->index;

@@ -174,12 +174,26 @@ def test_only_the_workgroups_that_are_recorded_run():
             assert np.flatnonzero(found[0]).tolist() == ([2, 5] if only else list(range(8)))
 
 
-def test_what_cannot_be_replayed():
+def test_a_wave_that_ends_releases_a_barrier():
+    """Wave 4 ends late, on the SIMD of wave 0, which has waited for it at a barrier."""
+    end = "s_cmp_ge_u32 s5, 0x100\ns_cbranch_scc0 meet\ns_nop 15\ns_nop 15\ns_endpgm\nmeet:\ns_barrier"
+    replay = replayed(f"v_readfirstlane_b32 s5, v0\n{end}", 5)
+    ends = [clocks_of(replay, "s_endpgm", wave)[0] for wave in range(5)]
+    assert all(ends[4] < end < ends[4] + 20 for end in ends[:4])
+
+
+def test_what_cannot_be_replayed(monkeypatch):
     body = "s_load_dwordx2 s[0:1], s[0:1], 0x0\ns_waitcnt lgkmcnt(0)\nv_mov_b32 v1, 0\n"
+    cycles.record(lambda: asm.run(body), (0, 1))
+    with pytest.raises(cycles.CycleModelError, match="has not run all"):
+        cycles.replay()
     with pytest.raises(cycles.CycleModelError, match="atomic"):
         replayed(body + "global_atomic_add v2, v1, v1, s[0:1] sc0\ns_waitcnt vmcnt(0)")
     with pytest.raises(cycles.CycleModelError, match="no loop has matrix instructions"):
         replayed(body).main_loop()
+    monkeypatch.setattr(cycles, "ARCH", "gfx942")
+    with pytest.raises(cycles.CycleModelError, match="those of gfx942; the device is gfx950"):
+        replayed(body)
 
 
 def test_every_figure_has_a_source_and_lies_between_its_ends():
