@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="runtime, devices, kernels")
     test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
+    test.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name contains this")
     test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
     test.add_argument(
         "--primitives",
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command == "selftest":
             if args.primitives is not None:
                 return primitives.selftest(args.primitives)
-            return selftest(verbose=args.verbose)
+            return selftest(args.names, verbose=args.verbose)
         if args.command == "can-use":
             return _can_use(args)
         if args.command == "sanitize":
@@ -96,18 +97,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def selftest(*, verbose: bool = False) -> int:
+def selftest(names: Sequence[str] = (), *, verbose: bool = False) -> int:
     """Multiply a few shapes with every kernel, and check every element; return 0 if all are correct.
 
-    Print failures, and one line per kind of kernel, or if `verbose` one line per product.
+    Only with kernels whose name contains one of `names`, if there are any. Print failures, and one line per
+    kind of kernel, or if `verbose` one line per product.
     """
     print(info())
     reset_usage()
     kernels = code_object(_hip.arch(_hip.current_device())).kernels.values()
     kinds: dict[str, list[Kernel]] = {}
     for kernel in kernels:
-        if kernel.op in GEMMS or kernel.op == PLAIN:
+        chosen = not names or any(name in kernel.name for name in names)
+        if chosen and (kernel.op in GEMMS or kernel.op == PLAIN):
             kinds.setdefault(kind(kernel.name), []).append(kernel)
+    if not kinds:
+        print(f"error: no kernel for products here has a name with {' or '.join(names)}", file=sys.stderr)
+        return 2
     rng = np.random.default_rng(0)
     failures = 0
     for name, members in kinds.items():

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 
 import ml_dtypes
@@ -15,8 +16,9 @@ import pytest
 import hipgemm as hg
 from hipgemm import info
 from hipgemm.__main__ import main
+from hipgemm.kernels.manifest import code_object
 from hipgemm.runtime import hip as _hip
-from hipgemm_benchmarks import timing
+from hipgemm_benchmarks import layer, overhead, timing
 
 
 def cli(*args, **environment):
@@ -76,17 +78,24 @@ def test_selftest():
     assert done.returncode == 0
 
 
+SOME = ("gemm_bf16_nt", "gemm_mxfp8_e4m3", "plain_gemm")
+
+
 def test_selftest_reports_kinds_or_every_product(monkeypatch, capsys):
     monkeypatch.setattr("hipgemm.__main__.SELFTEST_SHAPES", ((1, 1, 1), (5, 3, 2)))
-    assert main(["selftest"]) == 0
+    assert main(["selftest", *SOME]) == 0
     lines = capsys.readouterr().out.splitlines()
     kinds = [line for line in lines if line.endswith(" products: all right")]
     assert len(lines) == len(str(info()).splitlines()) + len(kinds) + 2
-    assert main(["selftest", "-v"]) == 0
+    assert main(["selftest", *SOME, "-v"]) == 0
     every = capsys.readouterr().out.splitlines()
     assert [line for line in every if line in kinds] == kinds
     products = sum(line.startswith("ok    ") for line in every)
     assert products == sum(int(re.search(r"(\d+) products", line)[1]) for line in kinds)
+    tried = [line.split()[1] for line in every if line.startswith("ok    ")]
+    assert set(tried) == {k for k in code_object(_hip.arch(0)).kernels if k.startswith(SOME)}
+    assert main(["selftest", "gemm_f8"]) == 2
+    assert capsys.readouterr().err.endswith("no kernel for products here has a name with gemm_f8\n")
 
 
 def test_selftest_fails_when_a_product_is_wrong(monkeypatch, capsys):
@@ -103,7 +112,7 @@ def test_selftest_fails_when_a_product_is_wrong(monkeypatch, capsys):
 
     monkeypatch.setattr(module, "matmul", wrong)
     monkeypatch.setattr(module, "SELFTEST_SHAPES", ((64, 64, 64),))
-    assert main(["selftest"]) == 1
+    assert main(["selftest", *SOME]) == 1
     text = capsys.readouterr().out
     assert "FAIL" in text
     assert "worst out[3, 3]" in text
@@ -257,7 +266,20 @@ def test_bench_reports_its_defaults(capsys):
         assert f"(default: {default})" in text
 
 
-def test_bench_prints_its_figures(capsys, matrix_kernels):
+# So often, instead of often enough to measure.
+FEW = {
+    "microseconds": {"batches": 1},
+    "split": {"batches": 1},
+    "allocations": {"calls": 100},
+    "import_seconds": {"runs": 1},
+}
+
+
+def test_bench_prints_its_figures(monkeypatch, capsys, matrix_kernels):
+    for function, few in FEW.items():
+        monkeypatch.setattr(overhead, function, partial(getattr(overhead, function), **few))
+    monkeypatch.setattr(layer, "WIDTH", 1024)
+    monkeypatch.setattr(layer, "HIDDEN", 3584)
     quick = ["--sizes", "64", "--repeat", "1", "--emulator-sizes", "64,128", "--seconds", "0"]
     quick += ["--layer-rows", "1"]
     assert main(["bench", *quick]) == 0
