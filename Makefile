@@ -205,7 +205,7 @@ demo:
 # On the emulator all tests in one run. Else those that need a feature of the emulator run on it, in processes of their
 # own, after all others on the runtime that HIPGEMM_RUNTIME asks for. pytest ends with 1 where tests fail, with 5 where
 # PYTEST_ARGS leaves none in a part.
-# -n auto: as many processes as there are cores, and one where a GPU serves the tests (tests/session_runtime.py).
+# -n auto: a process more than there are cores, and one where a GPU serves the tests (tests/session_runtime.py).
 # Tests start hundreds of processes: whatever the environment says, modules are compiled once, not in each.
 test mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
 PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")

@@ -30,7 +30,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Of `-n auto`: a process of one thread for each core on the emulator; on a GPU all tests in one."""
+    """Of `-n auto`: on the emulator a process of one thread for each core, and one more, since some tests wait;
+    on a GPU all tests in one.
+    """
     try:
         runtime = SessionRuntime(config).open()
     except pytest.exit.Exception:
@@ -39,7 +41,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
         return 0
     for threads in ("HIPGEMM_EMULATOR_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(threads, "1")
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,13 +20,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_once import kept
 from numpy.typing import NDArray
 
 Array = NDArray[np.generic]
@@ -153,22 +153,16 @@ def _zig(*arguments: str) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _assemble(text: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        source, object_, linked = (os.path.join(folder, f"k.{e}") for e in ("s", "o", "co"))
-        Path(source).write_text(text)
-        _zig(
-            "clang",
-            "-x",
-            "assembler",
-            "--target=amdgcn-amd-amdhsa",
-            f"-mcpu={ARCH}",
-            "-c",
-            source,
-            "-o",
-            object_,
-        )
-        _zig("ld.lld", "-shared", object_, "-o", linked)
-        image = Path(linked).read_bytes()
+    target = ("-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={ARCH}")
+
+    def make(folder: Path) -> bytes:
+        source, object_, linked = (folder / f"k.{e}" for e in ("s", "o", "co"))
+        source.write_text(text)
+        _zig("clang", *target, "-c", str(source), "-o", str(object_))
+        _zig("ld.lld", "-shared", str(object_), "-o", str(linked))
+        return linked.read_bytes()
+
+    image = kept(make, *target, text)
     if record := os.environ.get("HIPGEMM_RECORD_SNIPPETS"):  # for forms.py
         (Path(record) / f"{hash(text) & (1 << 64) - 1:016x}.s").write_text(text)
     return image

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asm import ARCH
+from compiled_once import kept
 
 from hipgemm.runtime import hip as _hip
 
@@ -85,16 +86,23 @@ KERNEL void spin(int* to, int n) {
 def compile_hip(source: str, to: Path, arch: str = ARCH, *flags: str) -> Path:
     """Compile HIP source without headers to a code object."""
     zig = [sys.executable, "-m", "ziglang"]
-    cpp, asm, obj = to.with_suffix(".hip"), to.with_suffix(".s"), to.with_suffix(".o")
-    cpp.write_text(source)
     device = ["-x", "hip", f"--offload-arch={arch}", "--offload-device-only", "-nogpuinc", "-nogpulib"]
     target = ["-x", "assembler", "--target=amdgcn-amd-amdhsa", f"-mcpu={arch}"]
-    for command in (
-        ["clang", *device, "-O2", "-S", "-o", str(asm), str(cpp), *flags],
-        ["clang", *target, "-c", *flags, "-o", str(obj), str(asm)],
-        ["ld.lld", "-shared", "-o", str(to), str(obj)],
-    ):
-        subprocess.run(zig + command, check=True, capture_output=True)
+
+    def make(folder: Path) -> bytes:
+        cpp, asm, obj, linked = (str(folder / f"{to.stem}.{end}") for end in ("hip", "s", "o", "co"))
+        Path(cpp).write_text(source)
+        for command in (
+            ["clang", *device, "-O2", "-S", "-o", asm, cpp, *flags],
+            ["clang", *target, "-c", *flags, "-o", obj, asm],
+            ["ld.lld", "-shared", "-o", linked, obj],
+        ):
+            subprocess.run(zig + command, check=True, capture_output=True)
+        return Path(linked).read_bytes()
+
+    included = [Path(flag[2:]) for flag in flags if flag.startswith("-I")]
+    headers = [file.read_text() for folder in included for file in sorted(folder.rglob("*.*"))]
+    to.write_bytes(kept(make, *device, *flags, source, *headers))
     return to
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from compiled_once import kept
 from test_check_kernels import GEMMS, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,12 +111,17 @@ def compile_alone(tools: Toolchain, folder: Path, kernel: str, replacements: lis
         assert schedule.count(old) == 1, f"schedule.hpp has changed: {old}"
         schedule = schedule.replace(old, new)
     (sources / "gemm" / "schedule.hpp").write_text(schedule)
-    assembly, object_, linked = (folder / f"k.{end}" for end in ("s", "o", "co"))
-    flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="one.def"')
-    tools.compile(sources / "kernels.hip", "gfx950", assembly, *flags)
-    tools.assemble(assembly, "gfx950", object_)
-    tools.link([object_], linked)
-    return linked.read_bytes()
+
+    def make(scratch: Path) -> bytes:
+        assembly, object_, linked = (scratch / f"k.{end}" for end in ("s", "o", "co"))
+        flags = (f"-I{folder}", '-DHIPGEMM_INSTANCES="one.def"')
+        tools.compile(sources / "kernels.hip", "gfx950", assembly, *flags)
+        tools.assemble(assembly, "gfx950", object_)
+        tools.link([object_], linked)
+        return linked.read_bytes()
+
+    read = [folder / "one.def", *sorted(sources.rglob("*.*"))]
+    return kept(make, tools.version(), *(file.read_text() for file in read))
 
 
 @pytest.mark.parametrize("kernel", [LARGE, SMALL, RING])
