@@ -30,8 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Of `-n auto`: on the emulator a process of one thread for each core, and one more, since some tests wait;
-    on a GPU all tests in one.
+    """Of `-n auto`: on the emulator a process of one thread for each core, and one more, since some tests
+    wait; on a GPU all tests in one.
     """
     try:
         runtime = SessionRuntime(config).open()

@@ -34,7 +34,8 @@ from toolchain import ROOT, SOURCE, BuildError
 from units import Compiler, link, split
 
 ARCH = "gfx950"  # what the emulator executes
-BUILT = ("hipgemm/_emulator", "hipgemm/kernels", "build/cxx", "build/zig", "build/tests")  # copied with the sources
+# Copied with the sources.
+BUILT = ("hipgemm/_emulator", "hipgemm/kernels", "build/cxx", "build/zig", "build/tests")
 OBJECTS = ("hipgemm/_emulator", "build/cxx", "build/zig")  # of the emulator
 SECONDS = 300  # that the tests of one mutant may take: a few, but for a fault that hangs
 # How pytest reports that an assertion of a test failed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import inspect
 import json
 import re
 import shutil
@@ -39,12 +40,29 @@ ALL = [(arch, kernel) for arch, entry in MANIFEST["archs"].items() for kernel in
 GEMMS = [(arch, kernel) for arch, kernel in ALL if is_gemm(kernel)]
 
 
-def name_of(value):
-    return value["name"] if isinstance(value, dict) else value
+def of_each(cases):
+    """A test for each architecture, which tries all its kernels and reports each that fails."""
+
+    def decorate(test):
+        def tried(arch, **fixtures):
+            failed = {}
+            for kernel in (kernel for of, kernel in cases if of == arch):
+                try:
+                    test(arch=arch, kernel=kernel, **fixtures)
+                except AssertionError as error:
+                    failed[kernel["name"]] = str(error)
+            assert not failed, "\n".join(f"{name}: {why}" for name, why in failed.items())
+
+        signature = inspect.signature(test)
+        wanted = [parameter for name, parameter in signature.parameters.items() if name != "kernel"]
+        tried.__name__, tried.__doc__ = test.__name__, test.__doc__
+        tried.__signature__ = signature.replace(parameters=wanted)
+        return pytest.mark.parametrize("arch", sorted({arch for arch, _ in cases}))(tried)
+
+    return decorate
 
 
-every_kernel = pytest.mark.parametrize(("arch", "kernel"), ALL, ids=name_of)
-every_gemm = pytest.mark.parametrize(("arch", "kernel"), GEMMS, ids=name_of)
+every_kernel, every_gemm = of_each(ALL), of_each(GEMMS)
 
 
 @pytest.fixture(scope="module")
@@ -322,9 +340,7 @@ def vector_waits(loop):
     return [int(n) for n in re.findall(r"vmcnt\((\d+)\)", "\n".join(loop))]
 
 
-@pytest.mark.parametrize(
-    ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k["schedule"] == "Ring4"], ids=name_of
-)
+@of_each([(arch, k) for arch, k in GEMMS if k["schedule"] == "Ring4"])
 def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
     """Two more than the one it waits for; scales that are needed one tile later cost at most one tile."""
     waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
@@ -333,9 +349,7 @@ def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
     assert min(waits) >= 2 * fetches
 
 
-@pytest.mark.parametrize(
-    ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k["schedule"] == "PingPong"], ids=name_of
-)
+@of_each([(arch, k) for arch, k in GEMMS if k["schedule"] == "PingPong"])
 def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
     waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
     # Two tiles of four steps; all fetches of the last four steps may be in flight. So may the scales
@@ -350,9 +364,7 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
     assert waits == [fetches + more for tile in split for more in (tile, tile, tile, 0)]
 
 
-@pytest.mark.parametrize(
-    ("arch", "kernel"), [(arch, k) for arch, k in GEMMS if k.get("block") and k["a"] != "bf16"], ids=name_of
-)
+@of_each([(arch, k) for arch, k in GEMMS if k.get("block") and k["a"] != "bf16"])
 def test_scales_are_never_scalars(assembly, arch, kernel):
     """The instruction would read an exponent from bits that a scalar operand does not have."""
     body = bodies(assembly[arch])[kernel["name"]]

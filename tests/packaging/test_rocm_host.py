@@ -20,7 +20,11 @@ SHAPE = "70x64x96"
 
 def run(*command: str | Path, rocm: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command with this ROCm; `.ci/rocm` with few kernels, two test files and a small shape only."""
-    little = {"KERNELS": "gemm_bf16_nt gemm_mxfp8_e4m3_nt", "SHAPES": SHAPE, "TESTS": "tests/device/test_interchange.py tests/multi/test_sharding.py"}
+    little = {
+        "KERNELS": "gemm_bf16_nt gemm_mxfp8_e4m3_nt",
+        "SHAPES": SHAPE,
+        "TESTS": "tests/device/test_interchange.py tests/multi/test_sharding.py",
+    }
     here = {"ROCM_PATH": str(rocm), "BUILD_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         command, cwd=ROOT, env=os.environ | little | here | more, capture_output=True, text=True, check=False
