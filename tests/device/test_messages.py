@@ -564,6 +564,13 @@ ELSEWHERE = {
         "test_devices.py",
         "stream must be a stream of device 1, where the",
     ),
+    "function must be callable": ("test_graphs.py", "Graph: function must be callable; got int"),
+    "function must only make {}": ("test_graphs.py", "Graph: .* the stream that it is given"),
+    "function must make calls": (
+        "test_graphs.py",
+        "Graph: function must make calls on the stream .*; got none",
+    ),
+    "the arrays of the captured calls must": ("test_graphs.py", "the arrays .* must still be in memory"),
     "both events must belong to the same device": (
         "test_devices.py",
         "both events must belong to the same device; got 0 and 1",
