@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
 EMULATOR_FOLDER = HERE / "emulator"
+LONG = ("packaging", "multi")  # folders whose tests take longest
 ASKED_EXPLICITLY = ("rocm", "emulator", "bridge")
 
 
@@ -81,8 +83,7 @@ class SessionRuntime:
             (here if wanted else left_out).append(item)
         if left_out:
             self.config.hook.pytest_deselected(items=left_out)
-        # The longest tests first, or one process would wait for them when the others have ended.
-        items[:] = sorted(here, key=lambda item: item.path.parent.name not in ("packaging", "multi"))
+        items[:] = spread(here, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
         if self.listing:
             items[:] = []
 
@@ -119,6 +120,25 @@ class SessionRuntime:
                 "tests that need the emulator are not among these; they run by: "
                 "python -m pytest --part=emulated"
             )
+
+
+def spread(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Put long tests first in each process, or one would run them when the others have ended.
+
+    At the start pytest-xdist gives each process as many tests in a row. Tests of a file, which may share what
+    takes long, stay together.
+    """
+    long = [item for item in items if item.path.parent.name in LONG]
+    rest = [item for item in items if item.path.parent.name not in LONG]
+    files = list(dict.fromkeys(item.path for item in long))
+    found: list[pytest.Item] = []
+    for process in range(processes):
+        mine = files[process::processes]
+        found += [item for item in long if item.path in mine]
+        share = max(0, len(items) * (process + 1) // processes - len(found))
+        found += rest[:share]
+        del rest[:share]
+    return found
 
 
 def _needed(item: pytest.Item) -> str:

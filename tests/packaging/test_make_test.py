@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -102,6 +103,19 @@ def test_a_need_has_a_reason():
         session_runtime._needed(item(None, "emulator"))
     with pytest.raises(pytest.UsageError, match="a test: the marker emulator takes the reason, one text"):
         session_runtime._needed(item(SimpleNamespace(args=())))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 8])
+def test_each_process_starts_with_long_tests(processes):
+    files = [Path(f"packaging/{name}") for name in "abcde"] + [Path(f"cpu/{n}") for n in range(90)]
+    items = [SimpleNamespace(path=path, n=n) for path in files for n in range(3)]
+    made = session_runtime.spread(items[::-1], processes)
+    assert sorted(made, key=items.index) == items
+    ends = [len(items) * n // processes for n in range(processes + 1)]
+    for begin, end in itertools.pairwise(ends):
+        long = [item.path.parent.name == "packaging" for item in made[begin:end]]
+        assert long == sorted(long, reverse=True)
+        assert len({item.path for item in made[begin:end] if item.path in files[:5]}) <= -(-5 // processes)
 
 
 def test_asking_for_the_emulator_needs_the_marker(tmp_path):
