@@ -71,8 +71,10 @@ class SessionRuntime:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         here, left_out = [], []
+        files = {item.path for item in items}
+        of_the_emulator = {file for file in files if EMULATOR_FOLDER in file.parents}
         for item in items:
-            if EMULATOR_FOLDER in item.path.parents:
+            if item.path in of_the_emulator:
                 item.add_marker(pytest.mark.emulator("it is the emulator that is tested"))
             needed = _needed(item)
             emulated = bool(needed)

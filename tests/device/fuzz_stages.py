@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -75,6 +75,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
 QUANTIZED = CHOICES["out"][4:]
 
 
+@cache
 def possible(name: str, x: Any, other: str, y: Any) -> bool:
     """Whether two choices can be in one call."""
     pair = {name: x, other: y}
@@ -94,7 +95,7 @@ def possible(name: str, x: Any, other: str, y: Any) -> bool:
     )
 
 
-@lru_cache(maxsize=1)
+@cache
 def cases() -> list[dict[str, Any]]:
     """Choices for calls, that together hold every possible pair."""
     rng = np.random.default_rng(0)
