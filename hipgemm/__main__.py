@@ -46,12 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="runtime, devices, kernels")
     test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
-    test.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name contains this")
+    test.add_argument("names", nargs="*", metavar="NAME", help="only kernels, or primitives, whose name contains this")
     test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
     test.add_argument(
         "--primitives",
-        nargs="*",
-        metavar="NAME",
+        action="store_true",
         help="instead: what kernels assume about the hardware, one by one, each in a process of its own",
     )
     query = commands.add_parser("can-use", help="which kernel would serve a call, or why none would")
@@ -76,8 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(found)
             return 1 if found.problem else 0
         if args.command == "selftest":
-            if args.primitives is not None:
-                return primitives.selftest(args.primitives)
+            if args.primitives:
+                return primitives.selftest(args.names)
             return selftest(args.names, verbose=args.verbose)
         if args.command == "can-use":
             return _can_use(args)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from archs import Arch
+from archs import ARCHS, Arch
 from tables import (
     Demo,
     FormatTables,
@@ -40,6 +40,7 @@ class Instance:
     header: str  # with its function
     unit: str  # the unit that it is compiled in
     portable: bool  # for any architecture
+    only: str  # the architecture that it is for; empty: those with matrix kernels, if it is not portable
     named: tuple[str, str]  # in assembly: how instructions that name its formats begin, and the names
     like: Instance | None  # the kernel whose assembly it takes, but for these
     demo: bool  # whether the examples use it
@@ -55,8 +56,7 @@ def all_instances(tools: Toolchain, staging: str = "dma") -> list[Instance]:
     if staging == "registers":
         k = [str(min(int(pair.k), STAGED_K)) for pair in listed.pairs]
         pairs = [p._replace(k=n) for p, n in zip(listed.pairs, k, strict=True)]
-        primitives = [p for p in listed.primitives if p.architectures == "any"]  # the others are of gfx950
-        listed = replace(listed, pairs=pairs, primitives=primitives)
+        listed = replace(listed, pairs=pairs)
     args = _read_arguments(tools, listed)
     return [
         *_products(listed, formats, args, staging),
@@ -151,6 +151,7 @@ def _product(
         header=product.header,
         unit=unit,
         portable=False,
+        only="",
         demo=in_demo,
         named=named,
         like=like,
@@ -200,6 +201,7 @@ def _pass(row: Pass, args: Arguments) -> Instance:
         header=row.header,
         unit=row.operation,
         portable=row.architectures == "any",
+        only="",
         demo=True,
         named=("", ""),
         like=None,
@@ -221,6 +223,7 @@ def _primitive(row: Primitive, args: Arguments) -> Instance:
         header=row.header,
         unit="primitives",
         portable=row.architectures == "any",
+        only=row.architectures if row.architectures in ARCHS else "",
         demo=True,
         named=("", ""),
         like=None,
@@ -261,7 +264,11 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
 
 def instances_for(tools: Toolchain, arch: Arch) -> list[Instance]:
     """The kernels that an architecture builds."""
-    chosen = [found for found in all_instances(tools, arch.matrix) if arch.matrix or found.portable]
+    chosen = [
+        found
+        for found in all_instances(tools, arch.matrix)
+        if (arch is ARCHS[found.only] if found.only else arch.matrix or found.portable)
+    ]
     if arch.matrix != "dma":  # there the compiler decides on registers: src_hip/common/hip_device.hpp
         for instance in chosen:
             if not is_gemm(instance.kernel):

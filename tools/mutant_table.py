@@ -446,6 +446,20 @@ PYTHON = (
         ("tests/device/test_stages.py::test_aux_over_out_after_a_planned_call",),
     ),
     Mutant(
+        "python-refused-kernels",
+        "hipgemm/products/choose.py",
+        "if k.name not in refused])",
+        "])",
+        ("tests/device/test_primitives.py::test_what_rests_on_a_failed_primitive_is_refused",),
+    ),
+    Mutant(
+        "python-k-map-of-bytes",
+        "hipgemm/inspect/known_answers.py",
+        "k = 16 * group + e % 16 + e // 16 * (self.k // 2)",
+        "k = len(e) * group + e % len(e)",
+        ("tests/device/test_primitives.py::test_every_primitive_is_right",),
+    ),
+    Mutant(
         "python-rounding-of-scales",
         "hipgemm/formats/elements.py",
         "np.uint32(1 << (22 - to.mantissa_bits))",

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from archs import ARCHS
 from toolchain import SOURCE, BuildError
 
 
@@ -360,7 +361,9 @@ def read_kernels(formats: FormatTables, text: str | None = None, staging: str = 
             raise table.refused(kernel, "is one of the operation's tiles already")
     table.refers(found.demo, found.demo.families.split(), families, "family of pairs")
     table.refers(found.demo, found.demo.tiles.split(), found.tiles, "tile")
-    singles: list[Pass | Primitive] = [*found.passes, *found.primitives]
-    for single in singles:
+    for single in found.passes:
         table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")
+    for primitive in found.primitives:
+        known = ("any", "matrix", *ARCHS)
+        table.refers(primitive, [primitive.architectures], known, "architecture, nor a kind of them")
     return found

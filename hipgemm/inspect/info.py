@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import KernelNotFoundError
 from ..kernels.manifest import MAKE_LINE, load_manifest, no_kernels
+from ..kernels.primitives import COMMAND, failed
 from ..runtime import hip as _hip
 from ..runtime import rocm as _rocm
 
@@ -151,6 +152,9 @@ def info() -> Info:
             devices.append(f"{text}, {arch}")
             if kernels and arch not in kernels:
                 problems.append(f"device {device}: {no_kernels(arch, kernels)}")
+            elif wrong := failed(device):
+                text = f"kernels that rest on {', '.join(wrong)} are refused; see: {COMMAND}"
+                advice = "; ".join(filter(None, (advice, f"device {device}: {text}")))
     # hip-python raises a RuntimeError for a function that the library lacks.
     except (RuntimeError, ValueError) as error:
         problems.append(str(error))

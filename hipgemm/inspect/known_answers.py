@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -565,6 +564,8 @@ def mfma_rounding() -> list[Case]:
 
 # ---- the order of sums -----------------------------------------------------------------------------
 
+Sum = Callable[[Array, Array], Array]  # of products (.., K) to c
+
 
 def _chain(products: Array, c: Array) -> Array:
     for k in range(products.shape[-1]):  # as by fma: products are exact in float64, and so is this sum
@@ -572,7 +573,7 @@ def _chain(products: Array, c: Array) -> Array:
     return c
 
 
-def _groups(size: int) -> Callable[[Array, Array], Array]:
+def _groups(size: int) -> Sum:
     def add(products: Array, c: Array) -> Array:
         return _chain(products.reshape(*products.shape[:-1], -1, size).sum(axis=-1), c)
 
@@ -596,30 +597,63 @@ def _from_zero(products: Array, c: Array) -> Array:
     return np.asarray(c + _chain(products, np.zeros_like(c)))
 
 
-# How 32 products may be added to c, and the n for which the result is within gamma(n) of sum and absolute
-# values: the most roundings that a product goes through.
-ORDERS: Mapping[str, tuple[Callable[[Array, Array], Array], int]] = {
-    "one rounding of the exact sum": (_groups(32), 1),
-    "exact sums of 16, one after another": (_groups(16), 2),
-    "exact sums of 8, one after another": (_groups(8), 4),
-    "exact sums of 4, one after another": (_groups(4), 8),
-    "exact sums of 2, one after another": (_groups(2), 16),
-    "one after another": (_chain, 32),
-    "one after another, then c": (_from_zero, 33),
-    "even and odd k one after another, then both, then c": (_two_chains, 18),
-    "a balanced tree, then c": (_tree, 7),
-}
-ORDER_LIMIT = 33  # of any order: K + 1
+@dataclass(frozen=True)
+class Order:
+    """An order in which an instruction may add K products to c, so many at a time.
+
+    `roundings` is n of gamma(n), the bound of the error: the most roundings that a product goes through.
+    """
+
+    name: str
+    add: Sum
+    step: int
+    roundings: int
+
+    def __call__(self, products: Array, c: Array) -> Array:
+        """Add all products."""
+        for first in range(0, products.shape[-1], self.step):
+            c = self.add(products[..., first : first + self.step], c)
+        return c
 
 
-def order_inputs() -> tuple[Case, Array, Array]:
-    """Values whose sum depends on the order; the products (16, 16, 32), and c."""
-    m, rng = Matrix(BF16, BF16), _rng()
-    a, b = (rng.standard_normal((m.rows, m.k)) * np.exp2(rng.integers(-6, 6, (m.rows, m.k))) for _ in "ab")
-    a, b = (x.astype(ml_dtypes.bfloat16).astype(np.float64) for x in (a, b))
+def orders(k: int) -> list[Order]:
+    """The plausible orders of K products, the most exact first."""
+    found = []
+    for step in (n for n in (k, 64, 32, 16) if n <= k):
+        steps = k // step
+        on_from_c: list[tuple[str, Sum, int]] = [
+            ("the exact sum, rounded once", _groups(step), 1),
+            *(
+                (f"exact sums of {n}, one after another", _groups(n), step // n)
+                for n in (16, 8, 4, 2)
+                if n < step
+            ),
+            ("one after another", _chain, step),
+        ]
+        then_c: list[tuple[str, Sum, int]] = [
+            ("a balanced tree, then c", _tree, step.bit_length()),
+            ("even and odd k in two chains, then both, then c", _two_chains, step // 2 + 2),
+            ("one after another from zero, then c", _from_zero, step + 1),
+        ]
+        each = "" if steps == 1 else f"of each {step} products: "
+        found += [Order(each + name, add, step, n * steps) for name, add, n in on_from_c]
+        found += [Order(each + name, add, step, n + steps - 1) for name, add, n in then_c]
+    return found
+
+
+def order_inputs(kernel: str) -> tuple[Case, Array, Array]:
+    """Values whose sum depends on the order; the products (16, 16, K), and c."""
+    rng = _rng()
+    form = {"mfma_bf16": BF16, "mfma_f16": F16}.get(kernel, E4M3)
+    m = Matrix(form, form)
+    a, b = (rng.standard_normal((m.rows, m.k)) * np.exp2(rng.integers(-6, 7, (m.rows, m.k))) for _ in "ab")
+    a, b = (cast(x, form).astype(np.float64) for x in (a, b))
     c = rng.standard_normal((m.rows, m.rows)).astype(np.float32)
-    products = a[:, None, :] * b[None, :, :]
-    return m.case("mfma_bf16", a, b, c, c), products, c
+    words, scale = None, 1.0
+    if kernel.startswith("mfma_scale"):
+        ones = np.full((m.rows, m.k // 32), 130)
+        words, scale = (m.scales(ones), m.scales(ones)), 64.0
+    return m.case(kernel, a, b, c, c, words), a[:, None, :] * b[None, :, :] * scale, c
 
 
 CASES: dict[str, Callable[[], list[Case]]] = {

@@ -26,10 +26,11 @@ from ..kernels.manifest import Kernel, code_object
 from ..kernels.primitives import PREFIX, PRIMITIVES, Primitive
 from ..runtime import hip, loader, record, staging
 from .info import info
-from .known_answers import CASES, ORDER_LIMIT, ORDERS, Case, order_inputs
+from .known_answers import CASES, Case, order_inputs, orders
 
 Array = npt.NDArray[Any]
 SECONDS = 180.0  # that one may take: where a driver compiles the kernels, the first does
+ORDER_KERNELS = ("mfma_bf16", "mfma_f16", "mfma_e4m3", "mfma_scale_e4m3")  # whose sums are looked at
 PORTABLE_KERNEL = "add"  # of the primitives that are about memory and streams
 _SHOWN = 3  # differences in a message
 
@@ -98,8 +99,16 @@ def _shown(x: Any) -> str:
 
 
 def _sum_order(device: int) -> str:
-    case, products, c = order_inputs()
-    ((_, found),) = _parts(_run(device, "mfma_bf16", case), case)
+    """Which order each kind of matrix instruction adds in."""
+    built = code_object(hip.arch(device)).kernels
+    found = [name for name in ORDER_KERNELS if PREFIX + name in built]
+    return "; ".join(f"{name}: {_order_of(name, device)}" for name in found)
+
+
+def _order_of(kernel: str, device: int) -> str:
+    case, products, c = order_inputs(kernel)
+    ((_, found),) = _parts(_run(device, kernel, case), case)
+    k = products.shape[-1]
     exact = c.astype(np.float64) + products.sum(axis=-1)
     total = np.abs(c) + np.abs(products).sum(axis=-1)
 
@@ -107,18 +116,14 @@ def _sum_order(device: int) -> str:
         lane, r = np.arange(64)[:, None], np.arange(4)
         return np.asarray(x[lane % 16, 4 * (lane // 16) + r])
 
-    error = np.abs(found - placed(exact)) / (placed(total) * 2.0**-24)
-    units = float(error.max())
-    for name, (add, roundings) in ORDERS.items():
-        if (placed(add(products, c)) == found).all():
-            return (
-                f"{name}: each 32 of K count as {roundings} in n of the error bound (error here: {units:.2f})"
-            )
-    if units <= ORDER_LIMIT:
-        return f"none of {len(ORDERS)} known orders; the error is {units:.2f} of at most {ORDER_LIMIT} units"
-    raise WrongError(
-        f"expected an error of at most {ORDER_LIMIT} units, 2^-24 of the sum of magnitudes; got {units:.2f}"
-    )
+    units = float((np.abs(found - placed(exact)) / (placed(total) * 2.0**-24)).max())
+    for order in orders(k):
+        if (placed(order(products, c)) == found).all():
+            return f"{order.name}, so n = {order.roundings} for {k} of K in the error bound"
+    if units <= k + 1:
+        return f"in no known order; the error is {units:.2f} of at most {k + 1} units"
+    bound = f"at most {k + 1} units, 2^-24 of the sum of magnitudes"
+    raise WrongError(f"{kernel}: expected an error of {bound}; got {units:.2f}")
 
 
 def _arguments(device: int) -> str:
@@ -372,16 +377,20 @@ def run_all(
 
 
 def selftest(names: Sequence[str] = (), device: int = 0) -> int:
-    """Try primitives of a device, by default all; print and record the verdicts; return 0 if none failed."""
+    """Try primitives of a device, print and record the verdicts; return 0 if none failed.
+
+    Those whose name contains one of `names`; by default all.
+    """
     if loader.opened() is not None:
         raise RuntimeNotFoundError("this process has opened a device already; use another process")
     described = _wait(_Child(lambda: _describe(device)))
     print(described["summary"])
     arch, present = described["arch"], described["primitives"]
-    if unknown := [name for name in names if name not in PRIMITIVES]:
+    if unknown := [name for name in names if not any(name in known for known in PRIMITIVES)]:
         print(f"error: no primitive {', '.join(unknown)}; there are {', '.join(PRIMITIVES)}", file=sys.stderr)
         return 2
-    tried = [name for name in present if not names or name in names]
+    wanted = [name for name in PRIMITIVES if not names or any(part in name for part in names)]
+    tried = [name for name in wanted if name in present]
     width = max(map(len, present))
 
     def report(verdict: Verdict) -> None:
@@ -395,7 +404,7 @@ def selftest(names: Sequence[str] = (), device: int = 0) -> int:
         print(f"primitives: {len(failures)} of {len(tried)} failed: {', '.join(failures)}")
         print(f"what rests on them is refused on this device from now on, by {where}")
         return 1
-    absent = [name for name in names or PRIMITIVES if name not in present]
+    absent = [name for name in wanted if name not in present]
     rest = f"; {arch} does not have {', '.join(absent)}" if absent else ""
     print(f"primitives: {len(tried)} right{rest}")
     return 0

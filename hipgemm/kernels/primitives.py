@@ -78,6 +78,11 @@ def _is_scaled(kernel: Kernel) -> bool:
     return _multiplies(kernel) and (kernel.a.startswith("mx") or kernel.a.endswith("_block"))
 
 
+def _widened(kernel: Kernel) -> str:
+    """The elements of a matrix instruction without scales: gfx942 takes fewer bits as bf16."""
+    return "bf16" if kernel.arch == "gfx942" and kernel.a != "f16" else kernel.a
+
+
 def _mn_major(bits: int) -> Callable[[Kernel], bool]:
     """An operand of such elements is stored with its rows side by side at each k."""
     return lambda k: _is_gemm(k) and k.bits == bits and (k.layout[0] == "t" or k.layout[1] == "n")
@@ -130,7 +135,11 @@ def _primitives() -> Iterable[Primitive]:
     yield Primitive("lds_dma_offset", "the instruction's offset counts in memory and in LDS", _is_gemm)
     yield Primitive("lds_dma_range", "lanes out of range write zeros to LDS", _is_gemm)
     yield Primitive("vmcnt", "DMA and loads are complete in the order of issue", _is_gemm)
-    yield Primitive("lds_size", "a workgroup has 160 KiB of LDS", lambda k: _is_gemm(k) and k.lds > 64 << 10)
+    yield Primitive(
+        "lds_size",
+        "a workgroup has all of LDS: 160 KiB, or 64 on gfx942",
+        lambda k: _any(k) and k.lds > 32 << 10,
+    )
     yield Primitive("barrier", "what a wave writes to LDS before a barrier, all read after it", _has_barriers)
     yield Primitive("s_setprio", "waves of all priorities make progress", lambda k: k.schedule == "PingPong")
     yield Primitive("lane_moves", "DPP moves values between neighbouring lanes", _computes)
@@ -138,7 +147,7 @@ def _primitives() -> Iterable[Primitive]:
     yield Primitive("wave_scan", "votes and DPP scans over a wave", _named(*_GROUPED))
     for name in ("bf16", "f16"):
         text = f"layout of v_mfma_f32_16x16x32_{name}"
-        uses = lambda k, n=name: _is_gemm(k) and k.a == n  # noqa: E731
+        uses = lambda k, n=name: _is_gemm(k) and _widened(k) == n  # noqa: E731
         yield Primitive(f"mfma_{name}", text, uses)
     for name in ("e4m3", "e5m2"):
         yield Primitive(

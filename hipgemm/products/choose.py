@@ -288,7 +288,6 @@ def choices(
 
     On a device, kernels that rest on a failed primitive are no choices. If only the plain kernel remains,
     there is none, unless `config.kernel` asks for it.
-
     """
     if device is None or not failed(device):
         return _choices(p, kernels)

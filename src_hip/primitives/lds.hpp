@@ -1,4 +1,5 @@
-// Primitives: LDS of gfx950, its DMA and transposing reads, waits, priority; stores to buffers.
+// Primitives of architectures with matrix kernels, or of gfx950: LDS, DMA, transposing reads,
+// waits, priority, stores, scans.
 #pragma once
 
 #include "common/groups.hpp"
@@ -110,7 +111,12 @@ HIPGEMM_DEVICE void primitive_vmcnt(const PrimitiveArgs& args) {
 // All of LDS: each word is written once and read by another thread.
 template <u32 kThreads>
 HIPGEMM_DEVICE void primitive_lds_size(const PrimitiveArgs& args) {
-  constexpr u32 kWords = 160 * 1024 / 4;
+#if defined(__gfx950__)
+  constexpr u32 kBytes = 160 * 1024;
+#else
+  constexpr u32 kBytes = 64 * 1024;
+#endif
+  constexpr u32 kWords = kBytes / 4;
   static __shared__ u32 lds[kWords];
 #pragma unroll 1
   for (u32 i = thread_index(); i < kWords; i += kThreads) lds[i] = i ^ args.n;

@@ -21,6 +21,7 @@ SHAPE = "70x64x96"
 def run(*command: str | Path, rocm: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command with this ROCm; `.ci/rocm` with few kernels, two test files and a small shape only."""
     little = {
+        "PRIMITIVES": "barrier mfma_bf16",
         "KERNELS": "gemm_bf16_nt gemm_mxfp8_e4m3_nt",
         "SHAPES": SHAPE,
         "TESTS": "tests/device/test_interchange.py tests/multi/test_sharding.py",
