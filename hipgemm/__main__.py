@@ -46,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", help="runtime, devices, kernels")
     test = commands.add_parser("selftest", help="a few products against float64, on the runtime in use")
-    test.add_argument("names", nargs="*", metavar="NAME", help="only kernels, or primitives, whose name contains this")
+    test.add_argument(
+        "names", nargs="*", metavar="NAME", help="only kernels, or primitives, whose name contains this"
+    )
     test.add_argument("-v", "--verbose", action="store_true", help="a line for each product and kernel")
     test.add_argument(
         "--primitives",

@@ -36,6 +36,11 @@ bool multiplies(const Decoded& d) {
 constexpr Op kOfTwo = Op::v_mfma_f32_16x16x128_f8f6f4;
 constexpr Op kScaledOfTwo = Op::v_mfma_scale_f32_16x16x128_f8f6f4;
 constexpr Op kScaledOfTwo32 = Op::v_mfma_scale_f32_32x32x64_f8f6f4;
+// Those without scales.
+bool is_float_product(const Decoded& d) {
+  return is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x16_bf16, Op::v_mfma_f32_16x16x32_f16,
+            Op::v_mfma_f32_16x16x16_f16, kOfTwo>(d);
+}
 void swap_operands(Decoded& d) { std::swap(d.src[0], d.src[1]); }
 void first_byte(Decoded& d) { d.op_sel = d.op_sel_hi = 0; }
 // Each lane's own value.
@@ -108,8 +113,8 @@ const Inst* keep_lanes(Wave& w, const Inst* i, F keeps) {
 const Inst* lanes_in_range(Wave& w, const Inst* i) {
   return keep_lanes(w, i, [&](uint32_t offset) { return offset < w.s[i->imm + 2]; });
 }
-const Inst* lanes_in_64_kib(Wave& w, const Inst* i) {
-  return keep_lanes(w, i, [&](uint32_t address) { return address < 65536; });
+const Inst* lanes_in_32_kib(Wave& w, const Inst* i) {
+  return keep_lanes(w, i, [&](uint32_t address) { return address < 32768; });
 }
 const Inst* all_lanes_again(Wave& w, const Inst* i) {
   w.set64(kSlotExec, saved_exec);
@@ -142,7 +147,7 @@ constexpr Mutant kMutants[] = {
      [](const Decoded& d) {
        return info(d.op).family == Family::DS && d.addr >= kVgpr && d.addr != kNoOperand;
      },
-     nullptr, lanes_in_64_kib, all_lanes_again},
+     nullptr, lanes_in_32_kib, all_lanes_again},
     {"barrier", is<Op::s_barrier>, becomes<Op::s_nop>},
     {"s_setprio", is<Op::s_setprio>, becomes<Op::s_endpgm>},
     {"lane_moves",
@@ -153,8 +158,8 @@ constexpr Mutant kMutants[] = {
      no_move},
     {"permlane16_swap", is<Op::v_permlane16_swap_b32>, becomes<Op::v_permlane32_swap_b32>},
     {"wave_scan", [](const Decoded& d) { return d.dpp && d.dpp_ctrl == 0x142; }, no_move},
-    {"mfma_bf16", is<Op::v_mfma_f32_16x16x32_bf16>, swap_operands},
-    {"mfma_f16", is<Op::v_mfma_f32_16x16x32_f16>, swap_operands},
+    {"mfma_bf16", is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x16_bf16>, swap_operands},
+    {"mfma_f16", is<Op::v_mfma_f32_16x16x32_f16, Op::v_mfma_f32_16x16x16_f16>, swap_operands},
     {"mfma_e4m3", multiplies<kOfTwo, 0, 0>, swap_operands},
     {"mfma_e5m2", multiplies<kOfTwo, 1, 1>, swap_operands},
     {"mfma_scale_e4m3", multiplies<kScaledOfTwo, 0, 0>, swap_operands},
@@ -168,12 +173,12 @@ constexpr Mutant kMutants[] = {
     {"mfma32_scale_e2m1", multiplies<kScaledOfTwo32, 4, 4>, swap_operands},
     {"mfma_scale_bytes", is<kScaledOfTwo, kScaledOfTwo32>, first_byte},
     {"mfma_scale_values", is<kScaledOfTwo>, nullptr, finite_scales},
-    {"mfma_nan", is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x32_f16, kOfTwo>, nullptr,
-     nullptr, change_result<without_nan>},
-    {"mfma_denormals", is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x32_f16, kOfTwo>,
-     nullptr, nullptr, change_result<without_subnormals>},
-    {"mfma_rounding", is<Op::v_mfma_f32_16x16x32_bf16>, nullptr, nullptr, change_result<even>},
-    {"mfma_sum_order", is<Op::v_mfma_f32_16x16x32_bf16>, nullptr, nullptr, change_result<coarse>},
+    {"mfma_nan", is_float_product, nullptr, nullptr, change_result<without_nan>},
+    {"mfma_denormals", is_float_product, nullptr, nullptr, change_result<without_subnormals>},
+    {"mfma_rounding", is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x16_bf16>, nullptr,
+     nullptr, change_result<even>},
+    {"mfma_sum_order", is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x16_bf16>, nullptr,
+     nullptr, change_result<coarse>},
     {"f32_arithmetic", is<Op::v_add_f32, Op::v_mul_f32, Op::v_fma_f32, Op::v_fmac_f32>, nullptr,
      nullptr, change_result<without_subnormals>},
     {"f32_fields", is<Op::v_ldexp_f32>, nullptr, nullptr, change_result<without_subnormals>},

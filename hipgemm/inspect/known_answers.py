@@ -641,6 +641,10 @@ def orders(k: int) -> list[Order]:
     return found
 
 
+# Where a lane's eight elements go into two instructions (gemm/mfma.hpp): k in the order of these.
+HALVES = np.arange(32).reshape(4, 2, 4).swapaxes(0, 1).reshape(-1)
+
+
 def order_inputs(kernel: str) -> tuple[Case, Array, Array]:
     """Values whose sum depends on the order; the products (16, 16, K), and c."""
     rng = _rng()

@@ -146,7 +146,7 @@ def _primitives() -> Iterable[Primitive]:
     yield Primitive("permlane16_swap", "rows of 16 lanes swap registers", _b_mn_major)
     yield Primitive("wave_scan", "votes and DPP scans over a wave", _named(*_GROUPED))
     for name in ("bf16", "f16"):
-        text = f"layout of v_mfma_f32_16x16x32_{name}"
+        text = f"layout of v_mfma_f32_16x16x32_{name}, or on gfx942 of two 16x16x16"
         uses = lambda k, n=name: _is_gemm(k) and _widened(k) == n  # noqa: E731
         yield Primitive(f"mfma_{name}", text, uses)
     for name in ("e4m3", "e5m2"):

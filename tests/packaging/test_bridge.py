@@ -25,7 +25,7 @@ TESTS = (
         "tests/device/test_kernels_elementwise.py",
         "tests/device/test_graphs.py",
     ),
-    *("tests/bridge/test_driver.py", "tests/multi/test_sharding.py"),
+    *("tests/bridge/test_driver.py", "tests/multi/test_sharding.py", "tests/device/test_primitives.py"),
 )
 
 
