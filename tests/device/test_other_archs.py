@@ -36,30 +36,52 @@ FOLDER = Path(__file__).parent
 other_architecture = pytest.mark.emulator("a device of another architecture")
 # gfx90a needs fewer wait states than gfx950, whose rules the hazard check applies.
 CHECKS = {"gfx942": "all", "gfx90a": "race,uninit,bounds"}
-FILES = (
+PORTABLE = ("test_kernels_plain.py", "test_kernels_elementwise.py", "test_kernels.py", "test_normalize.py")
+MATRIX = (
     "test_kernels_plain.py",
-    "test_kernels_quantize.py",
-    "test_kernels_elementwise.py",
     "test_kernels.py",
-    "test_normalize.py",
+    "test_kernels_layouts.py",
+    "test_kernels_batch.py",
+    "test_kernels_scaled.py",
+    "test_kernels_blocks.py",
+    "test_grouped.py",
 )
-TESTS = "not clean_under and (not test_kernels.py or test_copy)"  # those start processes
+ALONE = "not clean_under and not loads_may_land"  # those start processes, or take long
+SELECTED = {
+    "gfx90a": (PORTABLE, f"{ALONE} and (not test_kernels.py or test_copy)"),
+    "gfx942": (
+        MATRIX,
+        f"{ALONE} and not random_calls and (test_kernels_plain or test_kernels.py or ragged and layouts"
+        " or edges or every_format_pair or test_bound or (forward_kernels or wgrad_kernels) and exact)",
+    ),
+}
 
 
 @other_architecture
 @pytest.mark.skipif("HIPGEMM_EMULATOR_ARCH" in os.environ, reason="chooses an architecture itself")
 @pytest.mark.parametrize("arch", CHECKS)
 def test_kernels(arch):
-    pytest_ = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider"]
+    """A part of the tests of kernels; all of tests/device: docs/trust/emulator.md."""
+    files, chosen = SELECTED[arch]
     done = subprocess.run(
-        [*pytest_, *(FOLDER / file for file in FILES), "-k", TESTS],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            *(FOLDER / f for f in files),
+            "-k",
+            chosen,
+        ],
         env=os.environ | {"HIPGEMM_EMULATOR_ARCH": arch},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    for file in FILES:
+    for file in files:
         assert f"{file} ." in done.stdout, "none of its tests has run"
 
 
