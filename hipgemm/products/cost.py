@@ -17,6 +17,8 @@ RUN, GROUP_ROWS = (
     8,
 )  # consecutive tiles of an XCD, and the rows of tiles in them: src_hip/gemm/tile_order.hpp
 _SPLITS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 64)  # numbers of parts of K to consider
+# Loads of 32 elements in a row, by their bytes, that widen them on the way to LDS; each asks for their lines.
+_WIDENED_LOADS = {1.0: 2, 0.75: 3}
 
 
 # ---- inputs and outputs of the model ---------------------------------------------------------------
@@ -203,17 +205,22 @@ class Load:
         # Rows of a K-major operand that are not aligned to a cache line touch one more.
         parts = 2 if kernel.schedule == "PingPong" else 1
 
+        stored = kernel.main_loop.get("ds_write_bytes", 0) * self.waves  # to LDS from registers, else by DMA
+        self.by_dma = not stored
+
         def asked(item: float, vectors: int, k_major: bool) -> float:
-            run = _touched(x.k * item, tk * item) if k_major else max(1.0, 128 * parts / (vectors * item))
-            return item * run
+            if not k_major:
+                return item * max(1.0, 128 * parts / (vectors * item))
+            run = _touched(x.k * item, tk * item)
+            return item * run * (1 if self.by_dma else _WIDENED_LOADS.get(item, 1))
 
         a_asked = asked(a_item, tm, kernel.layout[:1] != "t")
         b_asked = asked(b_item, tn, kernel.layout[1:] != "n")
         cache_lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
-        stored = kernel.main_loop.get("ds_write_bytes", 0) * self.waves  # to LDS from registers, else by DMA
-        self.by_dma = not stored
-        scale_loads = kernel.main_loop.get("vmem", 0) if self.by_dma else 0
-        self.scale_bytes = scale_loads * self.waves * 128 * cache_lines
+        self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * cache_lines
+        if not self.by_dma:  # a load of a byte by each lane: 16 rows of 4 blocks
+            scaled = [_has_block_scales(name) for name in (kernel.a, kernel.b)]
+            self.scale_bytes = 4 * 128 / 16 * (min(tm, x.m) * scaled[0] + min(tn, x.n) * scaled[1])
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
         self.stage_bytes = stored or (
             (tm + tn) * 4 * tk if self.plain else tm * _lds_row(tk * a_item) + tn * _lds_row(tk * b_item)
@@ -424,6 +431,11 @@ def _bytes(name: str, bits: int, scales: bool = True) -> float:
     if made is None:
         return bits / 8
     return made.bits / 8 + (1 / made.block if scales and made.block else 0)
+
+
+def _has_block_scales(name: str) -> bool:
+    """Whether a kernel's operand has scales of blocks."""
+    return name.endswith("_block") or (name in QUANTIZED and bool(QUANTIZED[name].block))
 
 
 def _lds_row(size: float) -> float:
