@@ -8,6 +8,7 @@ of another architecture than the one it reports.)
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,8 +82,8 @@ def test_kernels(arch):
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
-    for file in files:
-        assert f"{file} ." in done.stdout, "none of its tests has run"
+    (passed,) = re.findall(r"(\d+) passed", done.stdout.splitlines()[-1])
+    assert int(passed) > 100
 
 
 @other_architecture
