@@ -6,6 +6,7 @@ from ..formats.groups import group_slots
 
 SCALE_ROWS = 16  # rows of scales are padded to a multiple of this
 SCALE_ROW_BYTES = 2  # from row to row
+BLOCK_POSITIONS = 16  # kBlockPositions
 
 
 def scale_order(k_tile: int) -> str:
@@ -32,12 +33,23 @@ def gemm_scale_bytes(rows: int, k: int) -> int:
     return max(1, -(-k // 256)) * 8 * gemm_scale_step(rows)
 
 
-def float_scale_bytes(rows: int, k: int) -> int:
+def float_scale_rows(rows: int, row_block: int) -> tuple[int, int]:
+    """Positions of the scales of `row_block` rows each if the other operand has none; those of a block.
+
+    >>> float_scale_rows(300, 128), float_scale_rows(300, 1)
+    ((48, 16), (300, 1))
+    """
+    return (rows, 1) if row_block == 1 else (-(-rows // row_block) * BLOCK_POSITIONS, BLOCK_POSITIONS)
+
+
+def float_scale_bytes(rows: int, k: int, alone: bool) -> int:
     """Bytes of the float scales of a K-major operand with blocks of 128: exponents, then multipliers.
 
-    A tile reads the multipliers of 256 rows, which may be past the last ones.
+    `alone`: the other operand has none, and there are no exponents. A tile reads the multipliers of 256 rows,
+    which may be past the last ones.
     """
-    return gemm_scale_bytes(rows, k) + 4 * max(1, -(-k // 128)) * gemm_scale_step(rows) + 4 * 256
+    multipliers = 4 * max(1, -(-k // 128)) * gemm_scale_step(rows) + 4 * 256
+    return multipliers if alone else gemm_scale_bytes(rows, k) + multipliers
 
 
 def group_scale_step(rows: int) -> int:

@@ -32,6 +32,7 @@ from ..kernels.scale_layout import (
     SCALE_ROW_BYTES,
     SCALE_ROWS,
     float_scale_bytes,
+    float_scale_rows,
     gemm_scale_bytes,
     gemm_scale_step,
     group_scale_step,
@@ -281,9 +282,11 @@ def _float_scales(x: Operand, k: int, device: int, alone: bool) -> tuple[ScalePl
     """
     strides, rows = x.scale_strides, x.shape[-2]
     own, lead, steps = _own_scales(x)
-    each = round_up(float_scale_bytes(rows, k), 16)
-    starts = _scale_starts(lead, steps, each)
     row_block = x.block[0] if x.block else 1
+    if alone:
+        rows, row_block = float_scale_rows(rows, row_block)
+    each = round_up(float_scale_bytes(rows, k, alone), 16)
+    starts = _scale_starts(lead, steps, each)
     plan = ScalePlan(
         gemm_scale_step(rows),
         blocked=True,

@@ -84,4 +84,13 @@ HIPGEMM_BOTH constexpr u64 multipliers_offset(u32 k, u32 step_rows) {
   return static_cast<u64>(count_k_tiles(k, kUnitElements)) * kUnitRowBytes * step_rows;
 }
 
+// For the product with an operand that has no scales there are no exponents, and the multipliers
+// are the scales: f32 M[tile in the order of the loop][position], of `step` positions. If blocks
+// have 128 rows, which leaves fewer positions than rows, each has 16 equal ones: no lane reads more
+// in a row.
+inline constexpr u32 kRowBlock = 128, kBlockPositions = 16;
+HIPGEMM_BOTH constexpr u32 multiplier_position(u32 row, u32 rows, u32 step) {
+  return step < rows ? row / kRowBlock * kBlockPositions + row % kBlockPositions : row;
+}
+
 }  // namespace hipgemm

@@ -84,7 +84,8 @@ HIPGEMM_BOTH constexpr u32 bits_of(MfmaFormat element) {
   return 0;
 }
 
-// How an operand is scaled: not at all, by floats (one, or one per row), or by blocks along K.
-enum class Scaling { none, floats, blocks };
+// How an operand is scaled: not at all, by floats (one, or one per row), by the scales of blocks
+// along K, which the matrix instruction applies, or by multipliers of its result (mfma.hpp).
+enum class Scaling { none, floats, blocks, multipliers };
 
 }  // namespace hipgemm

@@ -42,9 +42,12 @@ struct Accumulators {
       // B outside: the compiler widens a fragment once.
       unrolled<T::B::kFragments>([&]<u32 j>(Index<j>) {
         constexpr u32 kB = kPartB * T::B::kFragments + j;
-        constexpr auto kByte = kIndex<Scales::byte(kB, kFirstStep)>;
         const auto product = [&](u32 i, typename T::Accumulator sum) HIPGEMM_INLINE {
-          return T::Mfma::multiply(b[j][0], a[i][0], sum, kByte, scales.b.word(kB, 0));
+          if constexpr (T::Mfma::kHasMultipliers)
+            return T::Mfma::multiply(b[j][0], a[i][0], sum);
+          else
+            return T::Mfma::multiply(b[j][0], a[i][0], sum, kIndex<Scales::byte(kB, kFirstStep)>,
+                                     scales.b.word(kB, 0));
         };
         auto& c = at[kPartA][kPartB];
         if constexpr (T::Mfma::kHasMultipliers) {

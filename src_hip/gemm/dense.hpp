@@ -60,8 +60,20 @@ HIPGEMM_DEVICE MultipliersOf<T> multipliers_of(const Args& args, const TileDescr
   if constexpr (T::Mfma::kHasMultipliers) {
     const u32 index = tile.range.first_index;
     const TileArea<T>& at = tile.area;
-    return {{tile.a_scale, args.a_scale_step, at.row, tile.k, index, position},
-            {tile.b_scale, args.b_scale_step, at.column, tile.k, index, position}};
+    const u32 row = MultiplierRows<T, OperandA<T>>::first(position),
+              column = MultiplierRows<T, OperandB<T>>::first(position);
+    if constexpr (T::kScaling == Scaling::multipliers) {
+      static_assert(T::kLaneColumns <= kBlockPositions, "");
+      const u32 of = multiplier_position(at.column + column, args.n, args.b_scale_step);
+      return {{}, {tile.b_scale, args.b_scale_step, of, index}};
+    } else {
+      const auto first = [&](u64 scales, u32 step, u32 row) HIPGEMM_INLINE {
+        return scales + multipliers_offset(tile.k, step) + row * sizeof(f32);
+      };
+      return {
+          {first(tile.a_scale, args.a_scale_step, at.row), args.a_scale_step, row, index},
+          {first(tile.b_scale, args.b_scale_step, at.column), args.b_scale_step, column, index}};
+    }
   } else {
     return {};
   }

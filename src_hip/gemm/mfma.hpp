@@ -172,7 +172,8 @@ struct WeightMfma {
 
 // Float scales of blocks of 128 along K: the instruction applies their exponents, like MX scales,
 // so no product of two scales leaves float32's range if that with the sum does not. Its result, the
-// sum over one block, is then multiplied by the rest (multipliers, in scales.hpp).
+// sum over one block, is then multiplied by the rest (multipliers, in scales.hpp). Where only b has
+// scales, the multipliers are these.
 template <class Mfma>
 struct BlockMfma : Mfma {
   static constexpr bool kHasMultipliers = true;
@@ -245,8 +246,9 @@ struct MfmaFor<kA, kB, 32> {
 template <Format kB>
 struct MfmaFor<Format::bf16, kB> {
   using B = ScaledFormat<kB>;
-  using Mfma = WeightMfma<B::kMfmaFormat, B::kScaling>;
-  using Type = typename Either<BlockMfma<Mfma>, Mfma, B::kBlock == kStepElements>::Type;
+  static constexpr bool kHasBlocks = B::kBlock == kStepElements;
+  using Mfma = WeightMfma<B::kMfmaFormat, kHasBlocks ? Scaling::multipliers : B::kScaling>;
+  using Type = typename Either<BlockMfma<Mfma>, Mfma, kHasBlocks>::Type;
 };
 #else
 template <Format kA, Format kB, u32 kRows = 16>

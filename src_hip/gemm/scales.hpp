@@ -87,7 +87,6 @@ class ScaleReader {
     }
   }
   HIPGEMM_DEVICE void advance_if(bool on) { base_ += on ? unit_bytes_ : 0; }
-  HIPGEMM_DEVICE u32 unit_bytes() const { return unit_bytes_; }
 
   // The current word that holds a fragment's bytes for a block.
   HIPGEMM_DEVICE u32 word(u32 fragment, u32 block) const {
@@ -122,28 +121,26 @@ struct ScaleReaderOf<false, T, Operand> {
 template <class T, class Operand>
 struct MultiplierRows;
 
-// What is left of float scales without their exponents: a float for each row and K tile, after the
-// exponents. They come in the order of the K loop's tiles; those of the current tile, and those of
-// the next one in flight.
+// What is left of float scales without their exponents, a float for each row and K tile, or these
+// scales. They come in the order of the K loop's tiles; those of the current tile, and those of the
+// next one in flight.
 template <class T, class Operand>
 class MultiplierReader {
  public:
   using Rows = MultiplierRows<T, Operand>;
   static constexpr u32 kLoads = Rows::kLoads;
 
+  // Those of a K tile begin at `first`, this lane's at `position`. step: floats from tile to tile.
   // index: of the first tile, in the order of the loop.
-  HIPGEMM_DEVICE MultiplierReader(u64 scales, u32 step_rows, u32 first_row, u32 k, u32 index,
-                                  const ThreadPosition<T>& position) {
-    base_ = scales + multipliers_offset(k, step_rows) + first_row * sizeof(f32) +
-            static_cast<u64>(index) * step_rows * sizeof(f32);
-    offset_ = Rows::first(position) * sizeof(f32);
-  }
+  HIPGEMM_DEVICE MultiplierReader(u64 first, u32 step, u32 position, u32 index)
+      : base_(first + static_cast<u64>(index) * step * sizeof(f32)),
+        step_(step),
+        offset_(position * sizeof(f32)) {}
   // Past the operand's end it reads others' multipliers, or the padding after all of them; such
-  // products are not stored. of: the exponents, which have the same rows.
-  template <class Scales>
-  HIPGEMM_DEVICE void load(const Scales& of) {
+  // products are not stored.
+  HIPGEMM_DEVICE void load() {
     const Buffer from = make_buffer(base_, kAnyBytes);
-    base_ += of.unit_bytes() / kUnitRowBytes * sizeof(f32);
+    base_ += step_ * sizeof(f32);
     for (u32 i = 0; i < kLoads; i++) next_[i] = Rows::load(from, offset_, i);
   }
   HIPGEMM_DEVICE void advance() {
@@ -154,7 +151,7 @@ class MultiplierReader {
  private:
   static constexpr u32 kAnyBytes = 1u << 30;
   u64 base_;
-  u32 offset_;
+  u32 step_, offset_;
   typename Rows::Load current_[kLoads], next_[kLoads];
 };
 
@@ -194,9 +191,7 @@ struct MultiplierRows<T, OperandB<T>> {
 template <class T>
 struct NoMultiplierReader {
   static constexpr u32 kLoads = 0;
-  HIPGEMM_DEVICE NoMultiplierReader(u64, u32, u32, u32, u32, const ThreadPosition<T>&) {}
-  template <class Scales>
-  HIPGEMM_DEVICE void load(const Scales&) const {}
+  HIPGEMM_DEVICE void load() const {}
   HIPGEMM_DEVICE void advance() const {}
 };
 template <bool kScales, class T, class Operand>
@@ -214,20 +209,19 @@ struct Multipliers {
   MultiplierReader<T, OperandB<T>> b;
   static constexpr u32 kLoads = decltype(a)::kLoads + decltype(b)::kLoads;  // per K tile
 
-  template <class Scales>
-  HIPGEMM_DEVICE void begin(const Scales& of) {
-    a.load(of.a);
-    b.load(of.b);
+  HIPGEMM_DEVICE void begin() {
+    a.load();
+    b.load();
     sched_barrier();
   }
   // At the start of a tile.
-  template <bool kLoadNext, class Scales>
-  HIPGEMM_DEVICE void advance(Static<kLoadNext>, const Scales& of) {
+  template <bool kLoadNext>
+  HIPGEMM_DEVICE void advance(Static<kLoadNext>) {
     a.advance();
     b.advance();
     if constexpr (kLoadNext) {
-      a.load(of.a);
-      b.load(of.b);
+      a.load();
+      b.load();
     }
     sched_barrier();
   }

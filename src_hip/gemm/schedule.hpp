@@ -52,7 +52,7 @@ struct Pipeline {
 
   HIPGEMM_DEVICE void begin_scales() {
     if constexpr (T::kScaling == Scaling::blocks) scales.begin(tiles);
-    if constexpr (T::Mfma::kHasMultipliers) multipliers.begin(scales);
+    if constexpr (T::Mfma::kHasMultipliers) multipliers.begin();
   }
   // At the start of a tile. A unit of scales is one tile or two, and the last tile ends one.
   template <Remaining kRemaining, u32 kStage>
@@ -61,7 +61,7 @@ struct Pipeline {
       if constexpr (T::kScaleSteps == kUnitSteps || kStage == 0)
         scales.advance(kStatic<unit_loads(kRemaining, kStage) != 0>);
     if constexpr (T::Mfma::kHasMultipliers)
-      multipliers.advance(kStatic<kRemaining != Remaining::none>, scales);
+      multipliers.advance(kStatic<kRemaining != Remaining::none>);
   }
   // Loads of scales in a tile: each unit, and each tile, begins with the loads of the next.
   static constexpr u32 scale_loads(Remaining after, u32 stage) {
@@ -80,7 +80,7 @@ struct Pipeline {
   HIPGEMM_DEVICE void multiply(Index<kStage>, Index<kPartA> part_a, Index<kPartB> part_b,
                                Accumulators<T>& acc, const typename A::Fragments& a,
                                const typename B::Fragments& b) const {
-    if constexpr (T::kScaling == Scaling::blocks)
+    if constexpr (T::kScaling == Scaling::blocks || T::Mfma::kHasMultipliers)
       acc.multiply(part_a, part_b, kIndex < T::kScaleSteps == kUnitSteps ? 0 : kStage >, a, b,
                    scales, multipliers);
     else

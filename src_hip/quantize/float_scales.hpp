@@ -9,9 +9,8 @@
 #include "quantize/logical_scales.hpp"
 
 // From floats, or e8m0 bytes, src[row / row_block][K tile] to the order of scale_layout.hpp. step:
-// rows padded to 16. whole: multipliers are the scales, and the exponents 0, for the product with
-// an operand that has no scales: exponents would apply to its elements, whose products may
-// underflow.
+// rows padded to 16. whole: without exponents, for the product with an operand that has no scales:
+// they would apply to its elements, whose products may underflow. Then rows are positions.
 // clang-format off
 #define HIPGEMM_FloatScaleArgs(X)                                                                 \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \
@@ -51,9 +50,10 @@ HIPGEMM_DEVICE void gemm_float_scale(const FloatScaleArgs& args) {
       rest = times_power_of_two(rest, static_cast<int>(kNeutralScale) - static_cast<int>(byte));
     }
     const u64 index = iteration - unused;
-    *global<f32>(dst + multipliers_offset(args.k, args.step) +
-                 (index * args.step + row) * sizeof(f32)) = rest;
+    const u64 first = args.whole ? dst : dst + multipliers_offset(args.k, args.step);
+    *global<f32>(first + (index * args.step + row) * sizeof(f32)) = rest;
   }
+  if (args.whole) return;
   for (u32 block = 0; block < kStepBlocks; block++)
     *global<u8>(dst + scale_offset(row, iteration, block, args.step)) = static_cast<u8>(byte);
 }

@@ -145,8 +145,9 @@ def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: i
     floats = scale.dtype == np.float32
     size = gemm_scale_bytes(rows, k)
     name = "gemm_float_scale" if floats else "mx_gemm_scale"
-    more = {} if floats else {"k_tile": kernel.tile[2], "col_block": 1}
-    full = float_scale_bytes(rows, k) if floats else size
+    alone = kernel.a == "bf16"  # has no scales
+    more = {"whole": alone} if floats else {"k_tile": kernel.tile[2], "col_block": 1}
+    full = float_scale_bytes(rows, k, alone) if floats else size
     placed = Placed(*place(memory, np.full((outer, inner, full), 255, np.uint8), gap))
     for o in range(outer):
         for i in range(inner):
