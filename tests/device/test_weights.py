@@ -134,4 +134,4 @@ def test_few_rows_read_the_weights_own_bytes(format, m, rng):
         counted = hg.emulator_counters(addresses=False)
     (gemm,) = [launch.counters for launch in counted.each if launch.kernel.startswith("gemm_")]
     assert gemm.lds_conflict_clocks == 0
-    assert gemm.unique_read_bytes <= 1.03 * (w.nbytes + x.nbytes + 2 * m * n)
+    assert gemm.unique_read_bytes <= 1.01 * (w.nbytes + x.nbytes + 2 * m * n)
