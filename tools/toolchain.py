@@ -156,10 +156,10 @@ def _ziglang() -> Toolchain:
         found = f"ziglang=={importlib.metadata.version('ziglang')}"
     except importlib.metadata.PackageNotFoundError:
         found = "a ziglang of unknown version"
-    zig = [sys.executable, "-m", "ziglang"]
-    headers = Path(spec.origin).parent / "lib"
+    package = Path(spec.origin).parent
+    zig, headers = str(package / "zig"), package / "lib"
     origin = "" if found == pinned() else found
-    return Toolchain([*zig, "clang", f"-resource-dir={headers}"], [*zig, "ld.lld"], origin)
+    return Toolchain([zig, "clang", f"-resource-dir={headers}"], [zig, "ld.lld"], origin)
 
 
 def _named(wanted: str) -> Toolchain:

@@ -36,6 +36,12 @@
 #define HIPGEMM_PAIR_CASTS 0
 #endif
 
+// Functions that are called, since their code is long and used often. They get their arguments in
+// vector registers; those that are the same for all threads belong in scalar ones. They are static
+// and their calls no tail calls, so that the compiler sees all calls, and no function saves
+// registers in memory. So none of them calls another one.
+#define HIPGEMM_SHARED __device__ __attribute__((noinline, not_tail_called)) static
+
 // Whether there are GEMM kernels by matrix instructions.
 #if defined(__gfx950__) || defined(__gfx942__)
 #define HIPGEMM_MATRIX_KERNELS 1
@@ -79,9 +85,6 @@ HIPGEMM_DEVICE void sync_workgroup() {
 
 // The value is the same in all lanes: keep it in a scalar register.
 HIPGEMM_DEVICE unsigned uniform(unsigned x) { return __builtin_amdgcn_readfirstlane(x); }
-HIPGEMM_DEVICE unsigned long long uniform_address(unsigned long long x) {
-  return uniform(static_cast<unsigned>(x >> 32)) * (1ull << 32) | uniform(static_cast<unsigned>(x));
-}
 
 // The value of lane `which` of each 2, 4 or 16.
 template <unsigned kLanes, unsigned which>
@@ -235,6 +238,10 @@ HIPGEMM_DEVICE T load_buffer(Buffer from, unsigned offset) {
 
 #if defined(__AMDGCN__) || defined(__NVPTX__)
 namespace hipgemm {
+
+HIPGEMM_DEVICE unsigned long long uniform_address(unsigned long long x) {
+  return uniform(static_cast<unsigned>(x >> 32)) * (1ull << 32) | uniform(static_cast<unsigned>(x));
+}
 
 // The atomic maximum over all threads of the device. Most values do not change it, and a load costs
 // less than an atomic operation.

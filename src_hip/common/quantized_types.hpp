@@ -124,6 +124,9 @@ struct E2m3 {
 #else
   using From = FromE2m3;
   using To = ToE2m3;
+  // With as many bits of mantissa: magnitudes have the same codes if they are so much smaller.
+  using Wide = E4m3;
+  static constexpr f32 kToWide = 0x1p-6f;
 #endif
 };
 
@@ -140,6 +143,8 @@ struct E3m2 {
 #else
   using From = FromE3m2;
   using To = ToE3m2;
+  using Wide = E5m2;
+  static constexpr f32 kToWide = 0x1p-12f;
 #endif
 };
 
@@ -147,16 +152,38 @@ struct E3m2 {
   static_assert(element::kBits == (bits) && ((block) == 0 || (block) == kBlockValues), "");
 #include "common/formats.def"
 
-// f(word, shift) for the word of 6-bit value i with its first bit, and for the next word, with a
-// negative shift, if that has its last bits.
-template <class F>
-HIPGEMM_DEVICE void for_words_of_6bit(u32 i, F f) {
-  const int word = 6 * i / 32, shift = 6 * i % 32;
-  f(word, shift);
-  if (shift > 32 - 6) f(word + 1, shift - 32);
+#if !HIPGEMM_LOW_PRECISION_CASTS
+// 16 values of 6 bits, each times the multiplier.
+template <class Element>
+HIPGEMM_DEVICE Vector<u32, 3> pack_half_of_6bit(f32x4 a, f32x4 b, f32x4 c, f32x4 d,
+                                                f32 multiplier) {
+  const f32x4 x[4] = {a, b, c, d};
+  u32 four[4];
+#pragma unroll
+  for (u32 i = 0; i < 4; i++) {
+#if HIPGEMM_PAIR_CASTS
+    const u32 bytes = Element::Wide::pack(x[i] * f32x4(multiplier * Element::kToWide));
+    u32 codes = bytes & 0x3f3f3f3fu;
+    const u32 signs = bytes;
+#else
+    u32 codes = 0, bits[4];
+#pragma unroll
+    for (u32 e = 0; e < 4; e++) {
+      const f32 value = x[i][e];
+      bits[e] = __builtin_bit_cast(u32, value);
+      codes |= Element::To::round(__builtin_fabsf(value * multiplier)) << e * 8;
+    }
+    const u32 signs = high_bytes(bits[0], bits[1], bits[2], bits[3]);
+#endif
+    codes -= codes >> 5 & 0x01010101u;  // 32 becomes 31
+    four[i] = close_up(codes | (signs >> 2 & 0x20202020u));
+  }
+  return {four[0] | four[1] << 24, four[1] >> 8 | four[2] << 16, four[2] >> 16 | four[3] << 8};
 }
+#endif
 
-// 32 values of 6 bits, each times the multiplier, a power of two or NaN.
+// 32 values of 6 bits, each times the multiplier, a power of two or NaN. Products are less than the
+// next power of two after kMax.
 template <class Element>
 HIPGEMM_DEVICE Packed<Element> pack_6bit(const Values<32>& x, f32 multiplier) {
 #if HIPGEMM_LOW_PRECISION_CASTS
@@ -171,16 +198,9 @@ HIPGEMM_DEVICE Packed<Element> pack_6bit(const Values<32>& x, f32 multiplier) {
   const f32 inverse = __builtin_bit_cast(f32, kInverses - __builtin_bit_cast(u32, multiplier));
   return Element::pack(even, odd, inverse);
 #else
-  Packed<Element> packed(0);
-#pragma unroll
-  for (u32 i = 0; i < 32; i++) {
-    const f32 value = clamped(x[i / 4][i % 4] * multiplier, -Element::kMax, Element::kMax);
-    const u32 code = Element::To::round(value);
-    for_words_of_6bit(i, [&](u32 word, int shift) HIPGEMM_INLINE {
-      packed[word] |= shift < 0 ? code >> -shift : code << shift;
-    });
-  }
-  return packed;
+  const auto low = pack_half_of_6bit<Element>(x[0], x[1], x[2], x[3], multiplier);
+  const auto high = pack_half_of_6bit<Element>(x[4], x[5], x[6], x[7], multiplier);
+  return {low[0], low[1], low[2], high[0], high[1], high[2]};
 #endif
 }
 template <class Element>
@@ -192,13 +212,25 @@ HIPGEMM_DEVICE void unpack_6bit(Packed<Element> packed, Values<32>& out) {
 #else
 #pragma unroll
   for (u32 i = 0; i < 32; i++) {
-    u32 code = 0;
-    for_words_of_6bit(i, [&](u32 word, int shift) HIPGEMM_INLINE {
-      code |= shift < 0 ? packed[word] << -shift : packed[word] >> shift;
-    });
+    const u32 word = 6 * i / 32, shift = 6 * i % 32;
+    u32 code = packed[word] >> shift;
+    if (shift > 32 - 6) code |= packed[word + 1] << (32 - shift);  // its last bits
     out[i / 4][i % 4] = Element::From::widen(code & 63);
   }
 #endif
+}
+
+// 4 or 8 values of 8 bits; these each times the multiplier.
+template <class Element>
+HIPGEMM_DEVICE u32 pack_four_8bit(f32x4 x) {
+  if constexpr (!Element::kSaturates)
+    for (u32 e = 0; e < 4; e++) x[e] = clamped(x[e], -Element::kMax, Element::kMax);
+  return Element::pack(x);
+}
+template <class Element>
+HIPGEMM_DEVICE u32x2 pack_8bit(f32x4 low, f32x4 high, f32 multiplier) {
+  return {pack_four_8bit<Element>(low * f32x4(multiplier)),
+          pack_four_8bit<Element>(high * f32x4(multiplier))};
 }
 
 // Quantizes values, each times the multiplier.
@@ -209,17 +241,15 @@ HIPGEMM_DEVICE Packed<Element> pack(const Values<kValues>& x, f32 multiplier = 1
     return pack_6bit<Element>(x, multiplier);
   } else if constexpr (Element::kBits == 4 && !HIPGEMM_LOW_PRECISION_CASTS) {
     return {pack_e2m1(x[0], x[1], multiplier), pack_e2m1(x[2], x[3], multiplier)};
-  } else {
+  } else if constexpr (Element::kBits == 4) {
     const auto scaled = [&](u32 i) HIPGEMM_INLINE {
       f32x4 four = x[i] * f32x4(multiplier);
-      if constexpr (!Element::kSaturates)
-        for (u32 e = 0; e < 4; e++) four[e] = clamped(four[e], -Element::kMax, Element::kMax);
+      for (u32 e = 0; e < 4; e++) four[e] = clamped(four[e], -Element::kMax, Element::kMax);
       return four;
     };
-    if constexpr (Element::kBits == 4)
-      return {Element::pack(scaled(0), scaled(1)), Element::pack(scaled(2), scaled(3))};
-    else
-      return {Element::pack(scaled(0)), Element::pack(scaled(1))};
+    return {Element::pack(scaled(0), scaled(1)), Element::pack(scaled(2), scaled(3))};
+  } else {
+    return pack_8bit<Element>(x[0], x[1], multiplier);
   }
 }
 

@@ -48,11 +48,10 @@ struct From6Bits {
 using FromE2m3 = From6Bits<3, 1>;
 using FromE3m2 = From6Bits<2, 3>;
 
-// To nearest even. |x| must not exceed the format's largest value, but x may be NaN, which becomes
-// all ones.
-template <u32 kBits_, u32 kMantissaBits, u32 kBias>
-struct ToSmallFloat {
-  static constexpr u32 kBits = kBits_;
+// To nearest even, 8 bits. |x| must not exceed the format's largest value, but x may be NaN, which
+// becomes all ones.
+template <u32 kMantissaBits, u32 kBias>
+struct To8Bits {
   static HIPGEMM_DEVICE u32 round(f32 x) {
     constexpr u32 kDropped = 23 - kMantissaBits;
     constexpr u32 kLeastNormal = (128 - kBias) << 23;
@@ -66,17 +65,15 @@ struct ToSmallFloat {
     const u32 subnormal = __builtin_bit_cast(u32, __builtin_bit_cast(f32, magnitude) +
                                                       __builtin_bit_cast(f32, kSteps)) -
                           kSteps;
-    constexpr u32 kAllOnes = (1u << (kBits - 1)) - 1, kInfinity = 0x7f800000;
-    const u32 encoded = magnitude > kInfinity      ? kAllOnes
+    constexpr u32 kInfinity = 0x7f800000;
+    const u32 encoded = magnitude > kInfinity      ? 0x7f
                         : magnitude < kLeastNormal ? subnormal
                                                    : normal;
-    return encoded | bits >> 31 << (kBits - 1);
+    return encoded | bits >> 31 << 7;
   }
 };
-using ToE4m3 = ToSmallFloat<8, 3, 7>;
-using ToE5m2 = ToSmallFloat<8, 2, 15>;
-using ToE2m3 = ToSmallFloat<6, 3, 1>;
-using ToE3m2 = ToSmallFloat<6, 2, 3>;
+using ToE4m3 = To8Bits<3, 7>;
+using ToE5m2 = To8Bits<2, 15>;
 
 // Four values, the first in the low bits.
 template <class To>
@@ -85,9 +82,33 @@ HIPGEMM_DEVICE u32 pack_four(f32x4 x) {
 #pragma unroll
   for (u32 e = 0; e < 4; e++) {
     const f32 value = x[e];
-    packed |= To::round(value) << e * To::kBits;
+    packed |= To::round(value) << e * 8;
   }
   return packed;
+}
+
+// To nearest even, 6 bits, but for the sign. x, not negative, may be so large that the next power
+// of two after the format's largest value is the nearest: 32, one more than the largest code.
+template <u32 kMantissaBits, u32 kBias>
+struct To6Bits {
+  static HIPGEMM_DEVICE u32 round(f32 x) {
+    constexpr u32 kDropped = 23 - kMantissaBits, kLeastNormal = (128 - kBias) << 23;
+    constexpr u32 kLarger = kDropped << 23;
+    // 2^exponent; one exponent for all subnormals.
+    const u32 power = larger(__builtin_bit_cast(u32, x), kLeastNormal) & 0x7f800000u;
+    // The last bit of this float is the spacing of codes: adding it rounds to multiples of that.
+    const u32 sum =
+        __builtin_bit_cast(u32, x + __builtin_bit_cast(f32, power + kLarger)) - kLarger - power;
+    return sum + ((power - kLeastNormal) >> kDropped);
+  }
+};
+using ToE2m3 = To6Bits<3, 1>;
+using ToE3m2 = To6Bits<2, 3>;
+
+// Four codes of 6 bits, each in a byte, without gaps.
+HIPGEMM_DEVICE u32 close_up(u32 bytes) {
+  const u32 pairs = (bytes & 0x003f003fu) | (bytes >> 2 & 0x0fc00fc0u);
+  return (pairs & 0xfffu) | (pairs >> 4 & 0xfff000u);
 }
 
 // Eight values times the multiplier to e2m1, the first in the low bits. Magnitudes 0 to 4 are 1/2

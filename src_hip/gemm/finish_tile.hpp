@@ -8,10 +8,6 @@
 
 namespace hipgemm {
 
-// Functions get their arguments in vector registers; those that are the same for all threads
-// belong in scalar ones. They are static and their calls no tail calls, so that the compiler sees
-// all calls, and no function saves registers in memory.
-#define HIPGEMM_SHARED __device__ __attribute__((noinline, not_tail_called)) static
 template <class Args>
 HIPGEMM_DEVICE Constant<Args>& uniform_arguments(Constant<Args>* args) {
   return *(Constant<Args>*)uniform_address(reinterpret_cast<u64>(args));

@@ -22,29 +22,28 @@ template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void sum_rows(const SumRowsArgs& args) {
   static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayMap::Lds lds;
-  with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
-    TransposedTile<From, OneWayMap> tile(lds,
-                                         OneWayMap::of(workgroup_index(), args.rows, args.cols));
-    tile.load({reinterpret_cast<u64>(args.src), args.src_row_stride, args.src_col_stride, args.rows,
-               args.cols});
-    tile.begin_transpose();
-    tile.finish_transpose();
-    const u64 sums = reinterpret_cast<u64>(args.dst) + tile.at.first_row / OneWayMap::kRows *
-                                                           static_cast<u64>(args.cols) *
-                                                           sizeof(f32);
+  const auto at = OneWayMap::of(workgroup_index(), args.rows, args.cols);
+  TileOfAny<TransposedTile>::load(
+      args.in_type, source_of(args), lds, at, [&](auto& tile) HIPGEMM_INLINE {
+        tile.begin_transpose();
+        tile.finish_transpose();
+        const u64 sums = reinterpret_cast<u64>(args.dst) + tile.at.first_row / OneWayMap::kRows *
+                                                               static_cast<u64>(args.cols) *
+                                                               sizeof(f32);
 #pragma unroll
-    for (u32 iteration = 0; iteration < OneWayMap::kIterations; iteration++) {
-      Values<8> x;
-      tile.read_col(iteration, x);
-      const f32x4 four = x[0] + x[1];
-      // Neighbouring lanes have the column's other rows.
-      const f32 sum = reduce_lanes<OneWayMap::kColThreads>(
-          (four.x + four.y) + (four.z + four.w), [](f32 a, f32 b) HIPGEMM_INLINE { return a + b; });
-      const u32 col = tile.col(iteration);
-      if (OneWayMap::thread() % OneWayMap::kColThreads == 0 && col < args.cols)
-        global<f32>(sums)[col] = sum;
-    }
-  });
+        for (u32 iteration = 0; iteration < OneWayMap::kIterations; iteration++) {
+          Values<8> x;
+          tile.read_col(iteration, x);
+          const f32x4 four = x[0] + x[1];
+          // Neighbouring lanes have the column's other rows.
+          const f32 sum = reduce_lanes<OneWayMap::kColThreads>(
+              (four.x + four.y) + (four.z + four.w),
+              [](f32 a, f32 b) HIPGEMM_INLINE { return a + b; });
+          const u32 col = tile.col(iteration);
+          if (OneWayMap::thread() % OneWayMap::kColThreads == 0 && col < args.cols)
+            global<f32>(sums)[col] = sum;
+        }
+      });
 }
 
 }  // namespace hipgemm

@@ -23,13 +23,12 @@ HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
   static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayMap::Lds lds;
   static __shared__ TileAmax<OneWayMap>::Lds amax_lds;
-  with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
-    // In bands: few tiles of a row run at the same time, so most find a greater amax already there.
-    LoadedTile<From, OneWayMap> tile(
-        lds, OneWayMap::of(kIndex<kBandTiles>, workgroup_index(), args.rows, args.cols));
-    tile.load(source_of(args));
-    TileAmax<OneWayMap>(tile).store(args.amax, args.amax_step, tile.at, args.rows, amax_lds);
-  });
+  // In bands: few tiles of a row run at the same time, so most find a greater amax already there.
+  const auto at = OneWayMap::of(kIndex<kBandTiles>, workgroup_index(), args.rows, args.cols);
+  TileOfAny<LoadedTile>::load(
+      args.in_type, source_of(args), lds, at, [&](auto& tile) HIPGEMM_INLINE {
+        TileAmax<OneWayMap>(tile).store(args.amax, args.amax_step, tile.at, args.rows, amax_lds);
+      });
 }
 
 }  // namespace hipgemm

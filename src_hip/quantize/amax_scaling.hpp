@@ -8,6 +8,12 @@
 
 namespace hipgemm {
 
+template <class Element>
+struct AmaxScaling;
+template <class Element, class Rounding>
+HIPGEMM_SHARED u32 called_quantize_one(f32 value, AmaxScaling<Element> scaling, Rounding rounding,
+                                       u32 row, u32 at);
+
 // How the values of a tensor, a row or a block are quantized.
 template <class Element>
 struct AmaxScaling {
@@ -54,9 +60,17 @@ struct AmaxScaling {
                   : quantize_each(x, rounding, row, first);
   }
 
+  // A NaN keeps its sign, which a product or a conversion keeps on some machines only.
+  template <class Rounding>
+  HIPGEMM_DEVICE u32 quantize_one(f32 value, const Rounding& rounding, u32 row, u32 at) const {
+    const f32 scaled = multiplier == multiplier ? value * multiplier : value / amax * Element::kMax;
+    const u32 sign = value == value ? 0 : __builtin_bit_cast(u32, value) >> 24 & 0x80;
+    const u32 bits = rounding.template pack_one<Element>(scaled, row, at);
+    return scaled == scaled ? bits : 0x7f | sign;
+  }
+
  private:
-  // One by one: this is rare. A NaN keeps its sign, which a product or a conversion keeps on some
-  // machines only.
+  // One by one: this is rare.
   template <class Rounding>
   HIPGEMM_DEVICE Packed<Element> quantize_each(const Values<8>& x, const Rounding& rounding,
                                                u32 row, u32 first) const {
@@ -67,15 +81,22 @@ struct AmaxScaling {
       f32 value = x[0][0];
 #pragma unroll
       for (u32 i = 1; i < 8; i++) value = at == i ? x[i / 4][i % 4] : value;
-      const f32 scaled =
-          multiplier == multiplier ? value * multiplier : value / amax * Element::kMax;
-      const u32 sign = value == value ? 0 : __builtin_bit_cast(u32, value) >> 24 & 0x80;
-      const u32 bits = rounding.template pack_one<Element>(scaled, row, first + at);
-      const u32 byte = (scaled == scaled ? bits : 0x7f | sign) << at % 4 * 8;
+      u32 code;
+      if constexpr (Rounding::kCalls)
+        code = called_quantize_one(value, *this, rounding, row, first + at);
+      else
+        code = quantize_one(value, rounding, row, first + at);
+      const u32 byte = code << at % 4 * 8;
       packed |= Packed<Element>{at < 4 ? byte : 0, at < 4 ? 0 : byte};
     }
     return packed;
   }
 };
+
+template <class Element, class Rounding>
+HIPGEMM_SHARED u32 called_quantize_one(f32 value, AmaxScaling<Element> scaling, Rounding rounding,
+                                       u32 row, u32 at) {
+  return scaling.quantize_one(value, rounding, row, at);
+}
 
 }  // namespace hipgemm

@@ -23,8 +23,9 @@ namespace hipgemm {
 
 HIPGEMM_STRUCT(DequantizeArgs);
 
-template <class Element, bool kBlocks>
-HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
+// mx: scales of MX blocks.
+template <class Element>
+HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args, bool mx) {
   using Map = QuantizedMap<Element>;
   const Map at = Map::of(workgroup_index(), args.rows, args.cols);
   const QuantizedTile<Element> from(args.data, args.data_pitch, at, args.rows, args.cols);
@@ -39,14 +40,14 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args) {
 #pragma unroll
   for (u32 i = 0; i < Map::kIterations; i++) {
     u32 row = smaller(at.row(i), args.rows - 1);
-    if (!kBlocks && args.block_rows != 1)
+    if (!mx && args.block_rows != 1)
       row = row / args.matrix_rows * blocks_of(args.matrix_rows) +
             row % args.matrix_rows / args.block_rows;
-    const u32 block = smaller(at.col(), args.cols - 1) / (kBlocks ? kBlockValues : kFp8Block);
+    const u32 block = smaller(at.col(), args.cols - 1) / (mx ? kBlockValues : kFp8Block);
     const u64 scale = reinterpret_cast<u64>(args.scale) +
                       row * static_cast<u64>(args.scale_row_stride) +
                       block * static_cast<u64>(args.scale_col_stride);
-    if (kBlocks || args.e8m0) {
+    if (mx || args.e8m0) {
       const u32 byte = *global<u8>(scale);
       scales[i] = byte == kNanScale ? __builtin_nanf("") : power_of_two(byte);
     } else {
@@ -73,13 +74,23 @@ HIPGEMM_DEVICE void dequantize(const DequantizeArgs& args) {
   static_assert(QuantizedMap<E4m3>::is(kThreads, kRows, kCols), "");
   static_assert(QuantizedMap<E2m1>::is(kThreads, kRows, kCols), "");
   static_assert(QuantizedMap<E2m3>::is(kThreads, kRows, kCols), "");
+  auto element = MfmaFormat::E4m3;
+  bool mx = false;
   switch (static_cast<Format>(args.format)) {
-#define SCALED_FORMAT(name, code, bits, element, block) \
-  case Format::name:                                    \
-    return dequantize_as<element, (block) != 0>(args);
+#define SCALED_FORMAT(name, code, bits, element_, block) \
+  case Format::name:                                     \
+    element = MfmaFormat::element_;                      \
+    mx = (block) != 0;                                   \
+    break;
 #include "common/formats.def"
     default:
       return;
+  }
+  switch (element) {
+#define ELEMENT(name, code, bits) \
+  case MfmaFormat::name:          \
+    return dequantize_as<name>(args, mx);
+#include "common/formats.def"
   }
 }
 

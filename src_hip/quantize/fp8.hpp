@@ -39,8 +39,8 @@ HIPGEMM_STRUCT(QuantizeFp8BlocksArgs);
 HIPGEMM_STRUCT(RandomFp8Args);
 HIPGEMM_STRUCT(RandomFp8BlocksArgs);
 
-HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeFp8Args&) { return {}; }
-HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeFp8BlocksArgs&) { return {}; }
+HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeFp8Args&) { return {}; }
+HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeFp8BlocksArgs&) { return {}; }
 HIPGEMM_DEVICE Randomly rounding_of(const RandomFp8Args& args) {
   return {1, args.cols, args.inner, {args.seed_low, args.seed_high}};
 }
@@ -88,16 +88,16 @@ HIPGEMM_DEVICE void quantize_fp8_tile(const Args& args, const Tile& tile) {
 template <class Args>
 HIPGEMM_DEVICE void quantize_fp8_any(const Args& args, OneWayMap::Lds& lds,
                                      TileAmax<OneWayMap>::Lds& amax_lds) {
-  with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
-    LoadedTile<From, OneWayMap> tile(lds, OneWayMap::of(workgroup_index(), args.rows, args.cols));
-    tile.load(source_of(args));
-    if (args.next)
-      TileAmax<OneWayMap>(tile).store(args.next, args.amax_step, tile.at, args.rows, amax_lds);
-    if (static_cast<Format>(args.element) == Format::fp8_e5m2)
-      quantize_fp8_tile<E5m2>(args, tile);
-    else
-      quantize_fp8_tile<E4m3>(args, tile);
-  });
+  const auto at = OneWayMap::of(workgroup_index(), args.rows, args.cols);
+  TileOfAny<LoadedTile>::load(
+      args.in_type, source_of(args), lds, at, [&](auto& tile) HIPGEMM_INLINE {
+        if (args.next)
+          TileAmax<OneWayMap>(tile).store(args.next, args.amax_step, tile.at, args.rows, amax_lds);
+        if (static_cast<Format>(args.element) == Format::fp8_e5m2)
+          quantize_fp8_tile<E5m2>(args, tile);
+        else
+          quantize_fp8_tile<E4m3>(args, tile);
+      });
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
@@ -144,9 +144,7 @@ HIPGEMM_DEVICE void quantize_fp8_any_blocks(const Args& args, BlockMap::Lds& lds
   at.first_row += matrix * args.matrix_rows;
   Matrix from = source_of(args);
   from.rows = smaller(from.rows, (matrix + 1) * args.matrix_rows);
-  with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
-    LoadedTile<From, BlockMap> tile(lds, at);
-    tile.load(from);
+  TileOfAny<LoadedTile>::load(args.in_type, from, lds, at, [&](auto& tile) HIPGEMM_INLINE {
     const TileAmax<BlockMap> tile_amax(tile);
     const u32 amax = by_row ? tile_amax.of_owned_row() : tile_amax.of_tile(amax_lds);
     if (static_cast<Format>(args.element) == Format::fp8_e5m2)

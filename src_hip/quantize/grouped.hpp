@@ -132,7 +132,7 @@ HIPGEMM_DEVICE void store_padding(const MnScales& to, u32 col, u32 block, u32 fi
 
 // Of elements that are a row apart, from any row on: k, which no index needs, is not a multiple
 // of 4.
-HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeGroupsArgs&) { return {}; }
+HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeGroupsArgs&) { return {}; }
 HIPGEMM_DEVICE Randomly rounding_of(const RandomGroupsArgs& args) {
   return {1, 1, args.cols, {args.seed_low, args.seed_high}};
 }
@@ -158,10 +158,9 @@ HIPGEMM_DEVICE void quantize_groups(const Args& args, OneWayMap::Lds& lds) {
   const OneWayMap at{0, workgroup % across * OneWayMap::kCols};
   const QuantizedInLds quantized(lds);
   u32 byte = 0, col = 0;
-  with_type(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
-    TransposedTile<From, OneWayMap> tile(lds, at);
-    tile.load({address_of(args.src) + row * static_cast<u64>(args.src_row_stride),
-               args.src_row_stride, args.src_col_stride, exists ? rows : 0, args.cols});
+  const Matrix from{address_of(args.src) + row * static_cast<u64>(args.src_row_stride),
+                    args.src_row_stride, args.src_col_stride, exists ? rows : 0, args.cols};
+  TileOfAny<TransposedTile>::load(args.in_type, from, lds, at, [&](auto& tile) HIPGEMM_INLINE {
     tile.begin_transpose();
     tile.finish_transpose();
     const auto rule = static_cast<ScaleRule>(args.rule);

@@ -182,7 +182,7 @@ HIPGEMM_DEVICE void quantize_values(const TileValues& values, const BlockedOutpu
 
 // The rounding of values along rows, or down columns, from value `first` on.
 template <class Element>
-HIPGEMM_DEVICE ToNearest rounding_of(const QuantizeMxArgs&, bool, u32) {
+HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeMxArgs&, bool, u32) {
   return {};
 }
 template <class Element>
@@ -217,19 +217,15 @@ HIPGEMM_DEVICE void quantize_mx(const Args& args, Tile& tile) {
                                  rounding_of<Element>(args, true, tile.at.row()));
 }
 
-// f(this workgroup's tile). Along K the grid covers whole units of scales.
-template <class From, class Map, u32 kBand, class Args, class F>
-HIPGEMM_DEVICE void with_mx_tile(const Args& args, typename Map::Lds& lds, F f) {
+// This workgroup's tile. Along K the grid covers whole units of scales.
+template <class Map, u32 kBand, class Args>
+HIPGEMM_DEVICE Map mx_tile(const Args& args) {
   const auto covered = [](u32 k) HIPGEMM_INLINE {
     return (k + kUnitElements - 1) / kUnitElements * kUnitElements;
   };
   const u32 cols = args.row_data ? covered(args.cols) : args.cols;
-  const Map at = args.col_data ? Map::of(kIndex<kBand>, workgroup_index(), covered(args.rows), cols)
-                               : Map::of(workgroup_index(), args.rows, cols);
-  TransposedTile<From, Map> tile(lds, at);
-  tile.load(source_of(args));
-  if (args.col_data) tile.begin_transpose();
-  f(tile);
+  return args.col_data ? Map::of(kIndex<kBand>, workgroup_index(), covered(args.rows), cols)
+                       : Map::of(workgroup_index(), args.rows, cols);
 }
 
 // To an element, or to `Other` where the argument says `kOther`.
@@ -240,36 +236,16 @@ HIPGEMM_DEVICE void quantize_to(const Args& args, Tile& tile) {
   quantize_mx<Element>(args, tile);
 }
 
-// What a kernel reads: f(the conversion from it).
-struct ReadsAny {
-  template <class F>
-  static HIPGEMM_DEVICE void with(u32 type, F f) {
-    with_type(type, f);
-  }
-};
-struct Reads16Bits {
-  template <class F>
-  static HIPGEMM_DEVICE void with(u32 type, F f) {
-    with_16bit_type(type, f);
-  }
-};
-struct ReadsF32 {
-  template <class F>
-  static HIPGEMM_DEVICE void with(u32, F f) {
-    f(FromF32{});
-  }
-};
-
 template <class Sources, class Map, class Element, class Other, Format kOther, u32 kBand,
           u32 kThreads, u32 kRows, u32 kCols, class Args>
 HIPGEMM_DEVICE void quantize_mx_kernel(const Args& args) {
   static_assert(Map::is(kThreads, kRows, kCols), "");
   static __shared__ typename Map::Lds lds;
-  Sources::with(args.in_type, [&]<class From>(From) HIPGEMM_INLINE {
-    with_mx_tile<From, Map, kBand>(args, lds, [&](auto& tile) HIPGEMM_INLINE {
-      quantize_to<Element, Other, kOther>(args, tile);
-    });
-  });
+  Sources::load(args.in_type, source_of(args), lds, mx_tile<Map, kBand>(args),
+                [&](auto& tile) HIPGEMM_INLINE {
+                  if (args.col_data) tile.begin_transpose();
+                  quantize_to<Element, Other, kOther>(args, tile);
+                });
 }
 
 // Tiles of 128 x 128: whole 128-byte lines in both directions.
@@ -294,40 +270,42 @@ HIPGEMM_DEVICE void quantize_mxfp4_as(const Args& args) {
 
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
-  quantize_mxfp8_as<Reads16Bits, kThreads, kRows, kCols>(args);
+  quantize_mxfp8_as<TileOf16Bits<TransposedTile>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
-  quantize_mxfp8_as<ReadsF32, kThreads, kRows, kCols>(args);
+  quantize_mxfp8_as<TileOfF32<TransposedTile>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8_random(const RandomMxArgs& args) {
-  quantize_mxfp8_as<ReadsAny, kThreads, kRows, kCols>(args);
+  quantize_mxfp8_as<TileOfAny<TransposedTile>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6(const QuantizeMxArgs& args) {
-  quantize_mxfp6_as<Reads16Bits, kThreads, kRows, kCols>(args);
+  quantize_mxfp6_as<TileOf16Bits<TransposedTile>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6_f32(const QuantizeMxArgs& args) {
-  quantize_mxfp6_as<ReadsF32, kThreads, kRows, kCols>(args);
+  quantize_mxfp6_as<TileOfF32<TransposedTile>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6_random(const RandomMxArgs& args) {
-  quantize_mxfp6_as<ReadsAny, kThreads, kRows, kCols>(args);
+  quantize_mxfp6_as<TileOfAny<TransposedTile>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
-  quantize_mxfp4_as<Reads16Bits, ThreadMap<64, 128, kValuesOf<E2m1>, 64>, kThreads, kRows, kCols>(
-      args);
+  quantize_mxfp4_as<TileOf16Bits<TransposedTile>, ThreadMap<64, 128, kValuesOf<E2m1>, 64>, kThreads,
+                    kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4_f32(const QuantizeMxArgs& args) {
-  quantize_mxfp4_as<ReadsF32, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows, kCols>(args);
+  quantize_mxfp4_as<TileOfF32<TransposedTile>, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows,
+                    kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4_random(const RandomMxArgs& args) {
-  quantize_mxfp4_as<ReadsAny, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows, kCols>(args);
+  quantize_mxfp4_as<TileOfAny<TransposedTile>, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows,
+                    kCols>(args);
 }
 
 }  // namespace hipgemm

@@ -9,6 +9,7 @@
 namespace hipgemm {
 
 struct ToNearest {
+  static constexpr bool kCalls = false;
   template <class Element, u32 kValues>
   HIPGEMM_DEVICE Packed<Element> pack(const Values<kValues>& x, f32 multiplier, u32, u32) const {
     return hipgemm::pack<Element, kValues>(x, multiplier);
@@ -16,10 +17,46 @@ struct ToNearest {
   // The code of 8 bits of one value.
   template <class Element>
   HIPGEMM_DEVICE u32 pack_one(f32 x, u32, u32) const {
-    return hipgemm::pack<Element, 8>({f32x4(x), f32x4(x)}).x & 0xff;
+    return pack_four_8bit<Element>(f32x4(x)) & 0xff;
   }
   HIPGEMM_DEVICE void change_signs(Values<16>&) const {}
 };
+
+// The same where the code is used often, and conversions that are long are functions.
+#if HIPGEMM_LOW_PRECISION_CASTS || HIPGEMM_PAIR_CASTS
+struct ToNearestByCalls : ToNearest {
+  static constexpr bool kCalls = true;
+};
+#else
+template <class Element>
+HIPGEMM_SHARED u32x2 called_pack_8bit(f32x4 low, f32x4 high, f32 multiplier) {
+  return pack_8bit<Element>(low, high, multiplier);
+}
+template <class Element>
+HIPGEMM_SHARED Vector<u32, 3> called_pack_half_of_6bit(f32x4 a, f32x4 b, f32x4 c, f32x4 d,
+                                                       f32 multiplier) {
+  return pack_half_of_6bit<Element>(a, b, c, d, multiplier);
+}
+template <class = void>
+HIPGEMM_SHARED u32 called_pack_e2m1(f32x4 low, f32x4 high, f32 multiplier) {
+  return pack_e2m1(low, high, multiplier);
+}
+struct ToNearestByCalls : ToNearest {
+  static constexpr bool kCalls = true;
+  template <class Element, u32 kValues>
+  HIPGEMM_DEVICE Packed<Element> pack(const Values<kValues>& x, f32 by, u32, u32) const {
+    if constexpr (Element::kBits == 8) {
+      return called_pack_8bit<Element>(x[0], x[1], by);
+    } else if constexpr (Element::kBits == 4) {
+      return {called_pack_e2m1(x[0], x[1], by), called_pack_e2m1(x[2], x[3], by)};
+    } else {
+      const auto low = called_pack_half_of_6bit<Element>(x[0], x[1], x[2], x[3], by);
+      const auto high = called_pack_half_of_6bit<Element>(x[4], x[5], x[6], x[7], by);
+      return {low[0], low[1], low[2], high[0], high[1], high[2]};
+    }
+  }
+};
+#endif
 
 // The code of a value between two neighbours: by a random word, that of the greater magnitude with
 // the probability of its distance from the smaller one, relative to theirs.
@@ -41,13 +78,8 @@ HIPGEMM_DEVICE u32 chosen(u32x4 words, u64 index) {
   const u32 low = index & 1 ? words.y : words.x, high = index & 1 ? words.w : words.z;
   return index & 2 ? high : low;
 }
-// The words of four values, `inner` elements apart: a function of its own, which takes half as long
-// to compile as its code at every call. How: HIPGEMM_SHARED in gemm/finish_tile.hpp.
-template <class = void>
-__device__ __attribute__((noinline, not_tail_called)) static u32x4 random_words(
-    u64 index, u32 inner_any, u32 k_any, u32 seed_low, u32 seed_high) {
-  const u32 inner = uniform(inner_any), k = uniform(k_any);
-  const PhiloxKey seed{uniform(seed_low), uniform(seed_high)};
+// The words of four values, `inner` elements apart.
+HIPGEMM_DEVICE u32x4 random_words(u64 index, u32 inner, u32 k, PhiloxKey seed) {
   if (inner == 1 && k % 4 == 0) {  // they are those of one counter
     const u64 counter[1] = {index / 4};
     u32x4 words[1];
@@ -63,10 +95,22 @@ __device__ __attribute__((noinline, not_tail_called)) static u32x4 random_words(
   for (u32 e = 0; e < 4; e++) found[e] = chosen(words[e], index + e * static_cast<u64>(inner));
   return found;
 }
+template <class Element>
+HIPGEMM_SHARED u32 stochastic_codes(f32x4 x, u64 index, u32 inner, u32 k, u32 seed_low,
+                                    u32 seed_high) {
+  const u32x4 words =
+      random_words(index, uniform(inner), uniform(k), {uniform(seed_low), uniform(seed_high)});
+  u32 codes = 0;
+#pragma unroll
+  for (u32 e = 0; e < 4; e++)
+    codes |= round_stochastic<Element>(x[e], words[e]) << e * Element::kBits;
+  return codes;
+}
 
 // By the word of each element's index, in C order of the source. Value j of row r of the result has
 // the index (r / inner * k + j) * inner + r % inner; `inner` elements lie between neighbours.
 struct Randomly {
+  static constexpr bool kCalls = true;
   u32 stochastic, k, inner;
   PhiloxKey seed;
   u32 has_signs = 0, signs = 0;  // of this thread's values of a row
@@ -75,7 +119,8 @@ struct Randomly {
   template <class Element, u32 kValues>
   HIPGEMM_DEVICE Packed<Element> pack(const Values<kValues>& x, f32 multiplier, u32 row,
                                       u32 first) const {
-    if (!stochastic) return hipgemm::pack<Element, kValues>(x, multiplier);
+    if constexpr (Element::kBits == 4)  // the others have no signs, only stochastic rounding
+      if (!stochastic) return ToNearestByCalls().pack<Element, kValues>(x, multiplier, row, first);
     constexpr u32 kFourBits = 4 * Element::kBits, kFours = kValues / 4;
     constexpr u32 kWords = kValues * Element::kBits / 32;
     const u64 index = index_of(row, first);
@@ -87,11 +132,9 @@ struct Randomly {
     // in from above.
 #pragma unroll 1
     for (u32 four = 0; four < kFours; four++) {
-      const u32x4 words = words_of(index + four * 4 * static_cast<u64>(inner));
-      u32 codes = 0;
-#pragma unroll
-      for (u32 e = 0; e < 4; e++)
-        codes |= round_stochastic<Element>(left[0][e] * multiplier, words[e]) << e * Element::kBits;
+      const u32 codes = stochastic_codes<Element>(left[0] * f32x4(multiplier),
+                                                  index + four * 4 * static_cast<u64>(inner), inner,
+                                                  k, seed.low, seed.high);
 #pragma unroll
       for (u32 i = 0; i + 1 < kFours; i++) left[i] = left[i + 1];
 #pragma unroll
@@ -118,9 +161,6 @@ struct Randomly {
  private:
   HIPGEMM_DEVICE u64 index_of(u32 row, u32 at) const {
     return (static_cast<u64>(row / inner) * k + at) * inner + row % inner;
-  }
-  HIPGEMM_DEVICE u32x4 words_of(u64 index) const {
-    return random_words(index, inner, k, seed.low, seed.high);
   }
 };
 

@@ -19,15 +19,16 @@ HIPGEMM_DEVICE Matrix source_of(const Args& args) {
   return {address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols};
 }
 
-// The values of a tile as threads have them along rows; zero outside the matrix.
-template <class From, class Map_>
-class LoadedTile {
+// The bits of a tile's values as threads have them along rows; zero outside the matrix.
+template <class Bits, class Map_>
+class TileBits {
  public:
   using Map = Map_;
   static constexpr u32 kValues = Map::kValues;
+  static constexpr u32 kBytes = sizeof(Bits), kWordValues = 4 / kBytes;
   const Map at;
 
-  HIPGEMM_DEVICE LoadedTile(typename Map::Lds& lds, const Map& at) : at(at), lds_(lds) {}
+  HIPGEMM_DEVICE TileBits(typename Map::Lds& lds, const Map& at) : at(at), lds_(lds) {}
 
   // 16 bytes at a time where rows are contiguous and aligned; else value by value, through LDS.
   HIPGEMM_DEVICE void load(const Matrix& from) {
@@ -47,29 +48,7 @@ class LoadedTile {
     }
   }
 
-  // An iteration's values, and their amax as bits of a float.
-  HIPGEMM_DEVICE void read_row(u32 iteration, Values<kValues>& out) const {
-#pragma unroll
-    for (u32 word = 0; word < kValues / kWordValues; word++) {
-      const auto values = From::widen_word(loaded_[iteration][word / 4][word % 4]);
-#pragma unroll
-      for (u32 e = 0; e < kWordValues; e++) {
-        const u32 i = word * kWordValues + e;
-        out[i / 4][i % 4] = values[e];
-      }
-    }
-  }
-  HIPGEMM_DEVICE u32 row_amax(u32 iteration) const {
-    u32 amax = 0;
-#pragma unroll
-    for (u32 word = 0; word < kValues / kWordValues; word++)
-      amax = From::max_magnitudes(amax, From::magnitudes(loaded_[iteration][word / 4][word % 4]));
-    return larger(bits_of(amax, 0), bits_of(amax, kWordValues - 1));
-  }
-
  protected:
-  using Bits = typename From::Bits;
-  static constexpr u32 kBytes = sizeof(Bits), kWordValues = 4 / kBytes;
   // A part is 16 bytes of an iteration. LDS holds half of the columns, if not all.
   static constexpr u32 kParts = kValues * kBytes / 16, kPartValues = 16 / kBytes;
   static constexpr u32 kHalves = Map::kCols * kBytes / 16 / Map::kLdsRowChunks;
@@ -109,10 +88,9 @@ class LoadedTile {
                                           Map::thread() % kHalfThreads * kParts + part));
   }
 
-  // The bits of one of the values of a word.
-  static HIPGEMM_DEVICE u32 bits_of(u32 word, u32 e) {
-    const f32 value = From::widen_word(word)[e];
-    return __builtin_bit_cast(u32, value);
+  // A word of an iteration: kWordValues of its values.
+  HIPGEMM_DEVICE u32 word(u32 iteration, u32 word) const {
+    return loaded_[iteration][word / 4][word % 4];
   }
 
   HIPGEMM_DEVICE bool lds_is_used() const { return lds_is_used_; }
@@ -136,8 +114,8 @@ class LoadedTile {
       return;
     }
     // No branches: what does not exist is outside the buffer and reads as zero.
-    const Buffer buffer = make_buffer(
-        first, rows == 0 ? 0 : (rows - 1) * stride + cols * kBytes);  // strides may be 0
+    const u32 bytes = rows == 0 ? 0 : (rows - 1) * stride + cols * kBytes;  // strides may be 0
+    const Buffer buffer = make_buffer(uniform_address(first), uniform(bytes));
     const auto offset = [&](u32 row, u32 col, u32 count) HIPGEMM_INLINE {
       return row < rows && col + count <= cols ? row * stride + col * kBytes : kOutOfRange;
     };
@@ -200,6 +178,46 @@ class LoadedTile {
   u32x4 loaded_[Map::kIterations][kParts];
 };
 
+// The values of a tile.
+template <class From, class Map_>
+class LoadedTile : public TileBits<typename From::Bits, Map_> {
+  using Base = TileBits<typename From::Bits, Map_>;
+
+ public:
+  using Map = Map_;
+  using Base::kValues;
+  using Base::kWordValues;
+
+  HIPGEMM_DEVICE explicit LoadedTile(const Base& loaded) : Base(loaded) {}
+
+  // An iteration's values, and their amax as bits of a float.
+  HIPGEMM_DEVICE void read_row(u32 iteration, Values<kValues>& out) const {
+#pragma unroll
+    for (u32 word = 0; word < kValues / kWordValues; word++) {
+      const auto values = From::widen_word(Base::word(iteration, word));
+#pragma unroll
+      for (u32 e = 0; e < kWordValues; e++) {
+        const u32 i = word * kWordValues + e;
+        out[i / 4][i % 4] = values[e];
+      }
+    }
+  }
+  HIPGEMM_DEVICE u32 row_amax(u32 iteration) const {
+    u32 amax = 0;
+#pragma unroll
+    for (u32 word = 0; word < kValues / kWordValues; word++)
+      amax = From::max_magnitudes(amax, From::magnitudes(Base::word(iteration, word)));
+    return larger(bits_of(amax, 0), bits_of(amax, kWordValues - 1));
+  }
+
+ protected:
+  // The bits of one of the values of a word.
+  static HIPGEMM_DEVICE u32 bits_of(u32 word, u32 e) {
+    const f32 value = From::widen_word(word)[e];
+    return __builtin_bit_cast(u32, value);
+  }
+};
+
 // f(From()) for the type of a matrix, of 16 bits or of any.
 template <class F>
 HIPGEMM_DEVICE void with_16bit_type(u32 type, F f) {
@@ -215,5 +233,43 @@ HIPGEMM_DEVICE void with_type(u32 type, F f) {
   else
     with_16bit_type(type, f);
 }
+
+// f(tile) with the values of a matrix of 16 bits, of float32, or of any type. What loads 16 bits is
+// the same for both types.
+template <template <class, class> class Tile>
+struct TileOf16Bits {
+  template <class Map, class F>
+  static HIPGEMM_DEVICE void load(u32 type, const Matrix& from, typename Map::Lds& lds,
+                                  const Map& at, F f) {
+    TileBits<u16, Map> bits(lds, at);
+    bits.load(from);
+    with_16bit_type(type, [&]<class From>(From) HIPGEMM_INLINE {
+      Tile<From, Map> tile(bits);
+      f(tile);
+    });
+  }
+};
+template <template <class, class> class Tile>
+struct TileOfF32 {
+  template <class Map, class F>
+  static HIPGEMM_DEVICE void load(u32, const Matrix& from, typename Map::Lds& lds, const Map& at,
+                                  F f) {
+    TileBits<u32, Map> bits(lds, at);
+    bits.load(from);
+    Tile<FromF32, Map> tile(bits);
+    f(tile);
+  }
+};
+template <template <class, class> class Tile>
+struct TileOfAny {
+  template <class Map, class F>
+  static HIPGEMM_DEVICE void load(u32 type, const Matrix& from, typename Map::Lds& lds,
+                                  const Map& at, F f) {
+    if (static_cast<Format>(type) == Format::f32)
+      TileOfF32<Tile>::load(type, from, lds, at, f);
+    else
+      TileOf16Bits<Tile>::load(type, from, lds, at, f);
+  }
+};
 
 }  // namespace hipgemm

@@ -18,7 +18,8 @@ class TransposedTile : public LoadedTile<From, Map_> {
   using Base::kValues;
   using Base::kWordValues;
 
-  HIPGEMM_DEVICE TransposedTile(typename Map::Lds& lds, const Map& at) : Base(lds, at) {}
+  HIPGEMM_DEVICE explicit TransposedTile(const TileBits<typename From::Bits, Map>& loaded)
+      : Base(loaded) {}
 
   // In two steps: work on rows goes in between.
   HIPGEMM_DEVICE void begin_transpose() {

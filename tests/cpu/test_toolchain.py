@@ -81,8 +81,8 @@ def test_rocm_beside_it_is_not_taken(driver, tmp_path, monkeypatch, value):
     if value is not None:
         monkeypatch.setenv("HIPGEMM_HIPCC", value)
     tools = find_toolchain()
-    assert tools.clang[:4] == [sys.executable, "-m", "ziglang", "clang"]
-    assert tools.lld == [sys.executable, "-m", "ziglang", "ld.lld"]
+    zig = str(Path(ziglang.__file__).parent / "zig")
+    assert (tools.clang[:2], tools.lld) == ([zig, "clang"], [zig, "ld.lld"])
     assert not tools.origin
 
 
