@@ -219,9 +219,8 @@ WAVES = {  # per SIMD: 8 if they fit, 7 with up to 72 registers, 6 with up to 80
     **dict.fromkeys(("quantize_mxfp8_f32", "quantize_mxfp4_f32", "softmax"), 6),
     **dict.fromkeys(("rms_norm", "rms_norm_fp8", "rms_norm_mx"), 4),  # whole rows
     "activation_gradient": 4,
-    "quantize_mxfp6": 4,  # a thread has 64 values
+    **dict.fromkeys(("quantize_mxfp4", "quantize_mxfp6"), 4),  # a thread has 64 values
     "quantize_mxfp6_f32": 3,
-    "quantize_mxfp4": 4.5,  # LDS: 9 workgroups of 2 waves with 16 KiB each
 }
 
 

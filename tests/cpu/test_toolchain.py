@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,7 @@ def test_rocm_beside_it_is_not_taken(driver, tmp_path, monkeypatch, value):
     if value is not None:
         monkeypatch.setenv("HIPGEMM_HIPCC", value)
     tools = find_toolchain()
-    zig = str(Path(ziglang.__file__).parent / "zig")
+    zig = str(Path(find_spec("ziglang").origin).parent / "zig")
     assert (tools.clang[:2], tools.lld) == ([zig, "clang"], [zig, "ld.lld"])
     assert not tools.origin
 
