@@ -172,7 +172,8 @@ def _named_formats(pair: Pair, formats: FormatTables, staging: str) -> tuple[str
         first, second = (
             int(formats.elements[f.element].code) if isinstance(f, ScaledFormat) else 0 for f in (a, b)
         )
-        return "/*elements*/", f", {first | second << 8}"
+        both = first | second << 8
+        return "/*elements*/", f", {both if both <= 64 else hex(both)}"  # as assembly has it
     if not isinstance(b, ScaledFormat):
         return "v_mfma_", f"x{16 if staging == 'registers' else 32}_{b.name} "
     if not isinstance(a, ScaledFormat):

@@ -41,9 +41,7 @@ HIPGEMM_STRUCT(ScaledGemmArgs);
 template <class T, class Args>
 HIPGEMM_DEVICE ScalesOf<T> scales_of(const Args& args, const TileDescriptor<T>& tile,
                                      const ThreadPosition<T>& position) {
-  if constexpr (T::kScaling == Scaling::blocks && T::kStaging == Staging::registers) {
-    return {{args.a_scale_step}, {args.b_scale_step}};
-  } else if constexpr (T::kScaling == Scaling::blocks) {
+  if constexpr (T::kScaling == Scaling::blocks && T::kStaging == Staging::dma) {
     // An odd number of steps leaves the first half of unit 0 unused.
     const u32 unit = (tile.range.first_index * T::kScaleSteps + kUnitSteps - 1) / kUnitSteps;
     const TileArea<T>& at = tile.area;
@@ -110,10 +108,10 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& made,
   };
   if constexpr (T::kScaling == Scaling::blocks && T::kStaging == Staging::registers) {
     if constexpr (T::Mfma::kScalesA)
-      pipeline.fetch_a.begin_scales({tile.a_scale, args.a_scale_step, area.row, tile.k, range},
-                                    position);
-    pipeline.fetch_b.begin_scales({tile.b_scale, args.b_scale_step, area.column, tile.k, range},
-                                  position);
+      pipeline.fetch_a.begin_scales(
+          {tile.a_scale, args.a_scale_step, area.row, area.rows, tile.k, range}, position);
+    pipeline.fetch_b.begin_scales(
+        {tile.b_scale, args.b_scale_step, area.column, area.columns, tile.k, range}, position);
   }
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);

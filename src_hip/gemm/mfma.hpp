@@ -195,6 +195,7 @@ struct ScaledFormat;
 template <>
 struct ScaledFormat<Format::bf16> {
   static constexpr MfmaFormat kMfmaFormat = MfmaFormat{};
+  static constexpr u32 kBlock = 0;
 };
 
 // Operands of 8 bits and fewer, widened to bfloat16 on the way to LDS, and bfloat16 as it is.
@@ -202,10 +203,12 @@ template <Format kA, Format kB>
 struct WidenedMfma : Mfma16x16x32<bf16> {
   using A = ScaledFormat<kA>;
   using B = ScaledFormat<kB>;
-  static constexpr Format kFormatA = kA, kFormatB = kB;
-  static constexpr Scaling kScaling = B::kScaling;
+  static constexpr u32 kMemoryBitsA = kA == Format::bf16 ? 16 : bits_of(A::kMfmaFormat),
+                       kMemoryBitsB = bits_of(B::kMfmaFormat);
   static constexpr bool kScalesA = kA != Format::bf16;
   static constexpr bool kHasMultipliers = B::kBlock == kStepElements;
+  static constexpr Scaling kScaling =
+      kHasMultipliers && !kScalesA ? Scaling::multipliers : B::kScaling;
   static_assert(!kScalesA || A::kBlock == B::kBlock, "scales of both are applied at the same time");
 
   // The elements of both operands, in one scalar number: so kernels for other elements of as many

@@ -55,7 +55,9 @@ class Fetcher<T, Operand, Major::k, Staging::registers> {
 
   HIPGEMM_DEVICE void store(LdsByte* block) const {
     for (u32 i = 0; i < kLoads; i++)
-      store_lds(block + to_ + i * (kLoadRows * Operand::kLdsRowBytes), held_[i]);
+      store_lds(block + (to_ ^ staged_chunk(i * kLoadRows, 0) * kChunkBytes) +
+                    i * (kLoadRows * Operand::kLdsRowBytes),
+                held_[i]);
   }
 
  private:
@@ -65,7 +67,8 @@ class Fetcher<T, Operand, Major::k, Staging::registers> {
   static constexpr u32 kLoads = Operand::kPartRows * kRowChunks / T::kThreads;
   static_assert(kLoads * T::kThreads == Operand::kPartRows * kRowChunks, "whole loads");
   static constexpr u32 kLoadRows = T::kThreads / kRowChunks;
-  static_assert(kLoadRows % kSegmentRows == 0, "rows that far apart have the same swizzle");
+  static_assert(kLoadRows % 8 == 0,
+                "rows that far apart differ in one bit of the swizzle, or none");
 
   u64 base_;
   u32 bytes_, chunk_;

@@ -18,26 +18,33 @@ template <class T>
 class ScaleCursor {
  public:
   HIPGEMM_DEVICE ScaleCursor() {}
-  HIPGEMM_DEVICE ScaleCursor(u64 scales, u32 step_rows, u32 first_row, u32 k, const KRange& range)
+  // rows: of this tile, from first_row on; rows past the operand's end use another row's scales, or
+  // 0.
+  HIPGEMM_DEVICE ScaleCursor(u64 scales, u32 step_rows, u32 first_row, u32 rows, u32 k,
+                             const KRange& range)
       : base_(scales + static_cast<u64>(first_row) * kUnitSteps),
         step_rows_(step_rows),
         iteration_(range.first_index + count_k_tiles(k, T::kK) % 2),
-        bytes_(k ? kStepBlocks * step_rows * kUnitSteps : 0) {}
+        rows_(k ? rows : 0) {}
 
   // Of a row's position and a block.
   HIPGEMM_DEVICE u32 offset(u32 position, u32 block) const {
     return (block * step_rows_ + position) * kUnitSteps;
   }
+  // Rows are padded to multiples of `kAligned`.
+  template <u32 kAligned>
   HIPGEMM_DEVICE Buffer next(bool disabled) {
-    const u32 at = iteration_++;
+    const u32 at = iteration_++, step = at % kUnitSteps;
+    const u32 positions = (rows_ + kAligned - 1) / kAligned * kAligned;
+    const bool none = disabled || rows_ == 0;
     return make_buffer(
-        base_ + static_cast<u64>(at / kUnitSteps) * (step_rows_ * kUnitRowBytes) + at % kUnitSteps,
-        disabled ? 0 : bytes_);
+        base_ + static_cast<u64>(at / kUnitSteps) * (step_rows_ * kUnitRowBytes) + step,
+        none ? 0 : ((kStepBlocks - 1) * step_rows_ + positions) * kUnitSteps - step);
   }
 
  private:
   u64 base_;
-  u32 step_rows_, iteration_, bytes_;
+  u32 step_rows_, iteration_, rows_;
 };
 
 HIPGEMM_DEVICE u32 load_scale_byte(Buffer from, u32 offset) {
@@ -131,7 +138,7 @@ class Fetcher<T, Operand, Major::k, Staging::widened> {
           held_[i][l] = __builtin_amdgcn_raw_buffer_load_b64(buffer, at, k_offset, 0);
       }
     if constexpr (T::kScaling == Scaling::blocks) {
-      const Buffer scales = scales_.next(disabled);
+      const Buffer scales = scales_.template next<kScaleRows>(disabled);
       for (u32 i = 0; i < kUnits; i++) scale_[i] = load_scale_byte(scales, scale_from_[i]);
     }
   }
@@ -241,7 +248,7 @@ class Fetcher<T, Operand, Major::mn, Staging::widened> {
             buffer, chunk_[i] * kChunkElements + j < valid ? from_[i] : kDmaOutOfRange,
             j * static_cast<u32>(pitch_), 0);
     if constexpr (T::kScaling == Scaling::blocks) {
-      const Buffer scales = scales_.next(disabled);
+      const Buffer scales = scales_.template next<kMnScaleRows>(disabled);
       for (u32 i = 0; i < kUnits; i++)
         for (u32 r = 0; r < kRows; r++)  // rows one apart are positions four apart
           scale_[i][r] = load_scale_byte(scales, scale_from_[i] + r * 4 * kUnitSteps);

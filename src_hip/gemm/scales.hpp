@@ -281,14 +281,6 @@ struct BlockScales {
 };
 
 struct NoScales {};
-// Those that operands are multiplied by on the way to LDS: rows between blocks, for the
-// multipliers.
-struct StagedScales {
-  struct Rows {
-    u32 step_rows;
-    HIPGEMM_DEVICE u32 unit_bytes() const { return step_rows * kUnitRowBytes; }
-  } a, b;
-};
 template <class T, Scaling = T::kScaling, Staging = T::kStaging>
 struct ScalesByFormat {
   using Type = NoScales;
@@ -296,10 +288,6 @@ struct ScalesByFormat {
 template <class T>
 struct ScalesByFormat<T, Scaling::blocks, Staging::dma> {
   using Type = BlockScales<T>;
-};
-template <class T>
-struct ScalesByFormat<T, Scaling::blocks, Staging::registers> {
-  using Type = StagedScales;
 };
 template <class T>
 using ScalesOf = typename ScalesByFormat<T>::Type;

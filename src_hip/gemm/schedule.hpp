@@ -209,7 +209,7 @@ struct SingleBuffer {
       store();
       fetch();
       p.next_tile();  // now k_offset is that of the next fetch
-      if constexpr (T::Mfma::kHasMultipliers) p.multipliers.begin(p.scales);
+      if constexpr (T::Mfma::kHasMultipliers) p.multipliers.begin();
       lds_barrier();
     }
 
@@ -221,7 +221,7 @@ struct SingleBuffer {
       Accumulators<T> block;  // the sum over a block, without scales
       auto& sum = T::Mfma::kHasMultipliers ? block : acc;
       if constexpr (T::Mfma::kHasMultipliers)
-        p.multipliers.advance(kStatic<kRemaining != Remaining::none>, p.scales);
+        p.multipliers.advance(kStatic<kRemaining != Remaining::none>);
       p.read_a.read(stage, kIndex<0>, a);
       p.read_b.read(stage, kIndex<0>, b);
       sum.multiply(kIndex<0>, kIndex<0>, a, b, 0, kHalf);

@@ -164,21 +164,16 @@ struct OperandTraits : Row {
                 "a wave's rows start at a block, so that fragments lie at constant distances");
 };
 
-// Bits of elements in memory.
+// Bits of elements in memory, where those of the matrix instruction are others.
 template <class Mfma>
-constexpr u32 memory_bits_a() {
-  if constexpr (requires { Mfma::kFormatA; })
-    return bits_of(Mfma::kFormatA);
-  else
-    return Mfma::kBitsA;
-}
+struct MemoryBits {
+  static constexpr u32 kA = Mfma::kBitsA, kB = Mfma::kBitsB;
+};
 template <class Mfma>
-constexpr u32 memory_bits_b() {
-  if constexpr (requires { Mfma::kFormatA; })
-    return bits_of(Mfma::kFormatB);
-  else
-    return Mfma::kBitsB;
-}
+  requires requires { Mfma::kMemoryBitsA; }
+struct MemoryBits<Mfma> {
+  static constexpr u32 kA = Mfma::kMemoryBitsA, kB = Mfma::kMemoryBitsB;
+};
 
 template <class Mfma_, class Schedule_, u32 kM_, u32 kN_, u32 kK_, u32 kWavesM_, u32 kWavesN_,
           class Layout_ = Layout_nt>
@@ -206,7 +201,7 @@ struct GemmTraits {
   static constexpr u32 kBlocks = kStaging == Staging::dma ? kWaves : 1;
   template <u32 kElementBits>
   using Row = RowTraits<kElementBits, kK, kFragmentRows, kSteps, Mfma::kHasRuns, kStaging>;
-  static constexpr u32 kMemoryA = memory_bits_a<Mfma>(), kMemoryB = memory_bits_b<Mfma>();
+  static constexpr u32 kMemoryA = MemoryBits<Mfma>::kA, kMemoryB = MemoryBits<Mfma>::kB;
   static constexpr Staging staging_of(bool widened) {
     return widened ? Staging::widened : kStaging;
   }

@@ -14,9 +14,9 @@ struct Widening {
   // An element in the highest bits of x, times 2^exponent: see exponent_of. Its bits, moved to the
   // place of exponent and mantissa in float32, are a float that is too small by a power of two.
   HIPGEMM_DEVICE f32 element(u32 x, u32 exponent) const {
-    constexpr u32 kSign = 1u << 31, kMagnitude = (kSign - 1) >> (32 - kBits) << (32 - kBits);
-    constexpr u32 kRight = kBits == 8 ? 4 : 6;
-    const u32 bits = (x & kSign) | (x & kMagnitude) >> (kBits == 4 ? kRight : kRight - second);
+    const u32 left = kBits == 4 ? 22 : 20 + second;
+    const u32 mask = 1u << 31 | ((1u << (kBits - 1)) - 1) << left;
+    const u32 bits = static_cast<u32>(static_cast<int>(x) >> (32 - kBits)) << left & mask;
     return times_power_of_two(__builtin_bit_cast(f32, bits), static_cast<int>(exponent));
   }
   HIPGEMM_DEVICE u32 exponent_of(u32 scale) const {
