@@ -46,7 +46,8 @@ std::string quoted(std::string_view text) {
     if (c == '"' || c == '\\')
       (result += '\\') += c;
     else
-      result += c < ' ' || c > '~' ? format("\\u%04x", static_cast<unsigned char>(c)) : std::string(1, c);
+      result +=
+          c < ' ' || c > '~' ? format("\\u%04x", static_cast<unsigned char>(c)) : std::string(1, c);
   }
   return result + "\"";
 }

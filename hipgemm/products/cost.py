@@ -219,8 +219,8 @@ class Load:
         cache_lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
         self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * cache_lines
         if not self.by_dma:  # a load of a byte by each lane: 16 rows of 4 blocks
-            scaled = [_has_block_scales(name) for name in (kernel.a, kernel.b)]
-            self.scale_bytes = 4 * 128 / 16 * (min(tm, x.m) * scaled[0] + min(tn, x.n) * scaled[1])
+            rows = min(tm, x.m) * _has_block_scales(kernel.a) + min(tn, x.n) * _has_block_scales(kernel.b)
+            self.scale_bytes = 4 * 128 / 16 * rows
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
         self.stage_bytes = stored or (
             (tm + tn) * 4 * tk if self.plain else tm * _lds_row(tk * a_item) + tn * _lds_row(tk * b_item)
