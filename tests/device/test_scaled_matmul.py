@@ -347,3 +347,18 @@ def test_across_streams(streams, rng):
         results = [hg.matmul(x, y.T, dtype=F32, stream=s) for s in (one, two, one)]
         for got in results:
             np.testing.assert_array_equal(got.get(), want)
+
+
+@pytest.mark.parametrize("format", ["fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2"])
+def test_every_code_is_its_ocp_value(format):
+    """One code in each row, NaN, Inf and -0 among them, times ones."""
+    element = QUANTIZED[format].dtype
+    codes = np.arange(256, dtype=np.uint8)
+    x = np.zeros((256, 128), np.uint8)
+    x[codes, codes % 128] = codes
+    scale = np.ones((256, 4), ml_dtypes.float8_e8m0fnu) if "mx" in format else 1.0
+    a = hg.ScaledArray(x.view(element), scale, format)
+    ones = hg.ScaledArray(np.ones((256, 128), element), scale, format)
+    got = hg.matmul(a, ones.T, dtype=F32)
+    expected = np.repeat(codes.view(element).astype(F32)[:, None], 256, axis=1)
+    assert np.array_equal(got, expected, equal_nan=True)
