@@ -160,21 +160,26 @@ def grouped_matmul(
 
 def _activated(function: str, t: Array, activation: str | None, glu: str | None) -> Array:
     """Apply an activation, and a GLU."""
-    known = (*ACTIVATIONS, *GLU_ACTIVATIONS) if glu is not None else tuple(ACTIVATIONS)
-    if activation is not None:
-        checked(function, lambda checks: checks.option("activation", activation, known))
+    _require_activation(function, activation, glu, t.shape[-1])
     one = (lambda x: x) if activation is None else ACTIVATIONS[activation].function
     if glu is None:
         return np.asarray(one(t))
-    checked(function, lambda checks: checks.option("glu", glu, GLUS))
     columns = t.shape[-1]
-    if columns % 2:
-        raise fault(ValueError, function, "N must be even with glu", columns)
     halves = t[..., ::2], t[..., 1::2]
     gate, up = halves if glu == "interleaved" else (t[..., : columns // 2], t[..., columns // 2 :])
     if activation in GLU_ACTIVATIONS:
         return np.asarray(GLU_ACTIVATIONS[activation].function(gate, up))
     return np.asarray(one(gate) * up)
+
+
+def _require_activation(function: str, activation: str | None, glu: str | None, columns: int) -> None:
+    known = (*ACTIVATIONS, *GLU_ACTIVATIONS) if glu is not None else tuple(ACTIVATIONS)
+    if activation is not None:
+        checked(function, lambda checks: checks.option("activation", activation, known))
+    if glu is not None:
+        checked(function, lambda checks: checks.option("glu", glu, GLUS))
+        if columns % 2:
+            raise fault(ValueError, function, "N must be even with glu", columns)
 
 
 def _added(function: str, y: Array, **terms: Array | None) -> Array:
@@ -791,6 +796,8 @@ def linear_products(
     recipe: str,
     bias: Array | None = None,
     w_post_scale: Array | None = None,
+    activation: str | None = None,
+    glu: str | None = None,
     amax: tuple[Any, Any, Any] = (None, None, None),
     format: str | None = None,
     scaling: str | None = None,
@@ -803,6 +810,7 @@ def linear_products(
     They are ``y`` (M, N), ``dx`` (M, K), and ``dw.T`` (K, N), whose columns are divided by w_post_scale. x
     (M, K), w (N, K) and dy (M, N) may be quantized, or pairs that are quantized along both axes. `amax` gives
     their amax for fp8; `rounding` and `seed` are of dy. A quantized dy is used as ``dy * w_post_scale``.
+    With an activation, y is its result, and dy the gradient before it.
 
     Examples
     --------
@@ -813,7 +821,10 @@ def linear_products(
     """
     _require_layer("linear_products", x, w, dy, bias, w_post_scale)
     _require_rounding("linear_products", rounding, seed)
+    _require_activation("linear_products", activation, glu, (w[0] if isinstance(w, tuple) else w).shape[-2])
     forward: dict[str, Any] = {"col_scale": w_post_scale, "bias": bias}
+    if activation is not None or glu is not None:
+        forward |= {"activation": activation, "glu": glu}
     weights: dict[str, Any] = {}
     g = dy
     if w_post_scale is not None:

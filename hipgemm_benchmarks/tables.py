@@ -30,7 +30,7 @@ from hipgemm.quantize.quantizers import (
 from hipgemm.runtime import hip as _hip
 
 from . import emulator as emulator_bench
-from . import layer, overhead, timing
+from . import gradients, layer, overhead, timing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
     if kernels != ["plain"] and _hip.runtime().emulator is not None:  # it is timed on a main loop
         print()
         layer.run(args.layer_rows)
+        print()
+        gradients.run()
         print()
         emulator_bench.run(args.emulator_sizes, args.seconds)
     return 0

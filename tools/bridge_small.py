@@ -78,6 +78,9 @@ def layers(rng: np.random.Generator) -> None:
     for recipe in ("bf16", "fp8", "fp8_block", "mxfp8", "mxfp4"):
         _, saved = hg.linear(x, w, bias=np.zeros(48, F32), recipe=recipe)
         hg.linear_backward(dy, saved)
+        for activation, glu in (("gelu", None), ("silu", "interleaved"), ("swiglu_oss", "halves")):
+            _, saved = hg.linear(x, w, bias=np.zeros(48, F32), recipe=recipe, activation=activation, glu=glu)
+            hg.linear_backward(dy[:, ::2] if glu else dy, saved)
     for glu in ("interleaved", "halves"):
         _, saved = hg.linear(x, w, activation="silu", glu=glu)
         hg.linear_backward(dy[:, ::2], saved)

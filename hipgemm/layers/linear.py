@@ -169,8 +169,10 @@ def linear_backward(
     Leading axes are flattened for dw. Rows of dw whose w_post_scale is 0 are NaN. dbias is the sum of dy in
     float32, before quantization. docs/trust/bounds.md gives the error bound of each gradient.
 
-    The derivative of an activation is applied by a pass of its own, to what the forward pass saved in
-    bfloat16. Its result is float32 where it is quantized or summed for dbias, and bfloat16 elsewhere.
+    The derivative of an activation is that at what the forward pass saved in bfloat16. Kernels that quantize
+    dy, or sum it for dbias, form the product in float32 as they read dy. A pass of its own does for bf16,
+    whose result is bfloat16, and with w_post_scale, stochastic rounding, or N not a multiple of 8 (of 16
+    with halves).
 
     Examples
     --------
@@ -372,10 +374,11 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
         make = OperandMaker(function, layer, device, stream)
         out = asarray(given, device=device, stream=stream) if isinstance(given, np.ndarray) else given
         dy = make.matrix(dy)
-        if saved.aux is not None:
-            dy = make.before_activation(dy, saved.aux, factors)
-        g = dy if factors is None or not isinstance(dy, DeviceArray) else make.scaled(dy, factors)
         of_g = {name: options[name] for name in ("rounding", "seed")}
+        to_sum = dy
+        if saved.aux is not None:
+            dy, to_sum = make.before_activation(dy, saved.aux, factors, of_g)
+        g = dy if factors is None or not isinstance(dy, DeviceArray) else make.scaled(dy, factors)
         g_rows, g_columns, w, x = make.backward(g, saved, options["dy_amax"], options["format"], of_g)
         in_place: dict[str, Any] = {"dtype": dw_dtype, "accumulate": accumulate, "stream": stream}
         if offsets is not None:
@@ -387,7 +390,7 @@ def backward(function: str, saved_as: type[S], dy: Any, saved: S, stream: Any, *
                 dw = matmul(g_columns.T, x, out, **in_place)
             else:
                 dw = make.weight_grad(g_columns, x, factors, out, dw_dtype, accumulate)
-        dbias = make.bias_grad(dy, factors, offsets) if layer.biased else None
+        dbias = make.bias_grad(to_sum, factors, offsets) if layer.biased else None
         if layer.device is None:
             return LinearGrads(dx.get(), dw.get(out=given), None if dbias is None else dbias.get())
         return LinearGrads(dx, dw, dbias)

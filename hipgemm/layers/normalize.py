@@ -254,7 +254,7 @@ def _rms_norm(
     values |= {"residual": second.array.ptr, "residual_pitch": second.row_stride}
     values |= {"sum": 0 if total is None else total.ptr, "rows": r.rows, "cols": r.length, "eps": eps}
     y, rows = _output(r, form, state, stream, values)
-    kernel = function(device, "rms_norm" if form is None else f"rms_norm_{'mx' if form.block else 'fp8'}")
+    kernel = function(device, _kernel(form))
     for read in reads:
         read._block.begin_read(stream)
     shift, sets = share_rows(kernel, rows, r.length)
@@ -269,6 +269,15 @@ def _rms_norm(
     if state is not None:
         state._update(y.amax.ptr, stream)
     return y, *added
+
+
+def _kernel(form: Format | None) -> str:
+    """The kernel of rms_norm for an output format."""
+    if form is None:
+        return "rms_norm"
+    if form.block == 0:
+        return "rms_norm_fp8"
+    return "rms_norm_mxfp8" if form.bits == 8 else "rms_norm_mx"
 
 
 def _packed(kernel: Function, formats: tuple[Format, ...], has_residual: bool) -> int:

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..array.device_array import DeviceArray, asarray, new, new_padded, upload_async
-from ..formats.elements import BF16, BLOCK, BLOCK_SIDE, F32
+from ..array.rows import as_rows
+from ..formats.checks import FP8_BLOCKS
+from ..formats.elements import BF16, BLOCK, BLOCK_SIDE, F32, QUANTIZED
 from ..formats.scaled import ScaledArray, blocked_along
 from ..products.matmul import matmul
+from ..quantize.amax import AmaxState
+from ..quantize.gradient import Gradient
+from ..quantize.plan import amax_plan, block_plan, mx_plan, quantize_groups
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
 from .elementwise import elementwise
 from .passes import activation_gradient, as_type, flat, rescale, sum_groups, sum_rows
@@ -20,6 +25,7 @@ from .saved import Saved, SavedArray
 
 Options = Mapping[str, Any]  # of a quantizer
 NEAREST: Options = {}  # the default rounding
+AMAX_EPS = 1e-8  # the default of quantize_fp8
 
 
 class OperandMaker:
@@ -101,11 +107,14 @@ class OperandMaker:
         w: Any = saved.w
         format, offsets = format or self.recipe.form.name, saved.group_offsets
         if not self.recipe.in_blocks:
-            g = self.unblocked(g, format, amax, rounding)
+            quantize = self.gradient_by_amax if isinstance(g, Gradient) else self.unblocked
+            g = quantize(g, format, amax, rounding)
             return g, g, w, x
         # Both operands of a product must be transformed, or neither.
         along_n, along_m = self.transformed(g, -1, w), self.transformed(g, -2, x)
-        if isinstance(g, tuple):
+        if isinstance(g, Gradient):
+            g_rows, g_columns = self.gradient_in_blocks(g, format, along_n, along_m, offsets)
+        elif isinstance(g, tuple):
             g_rows, g_columns = g
         elif isinstance(g, DeviceArray) and offsets is None:
             g_rows, g_columns = self.both(g, format, along_n, along_m, rounding)
@@ -141,15 +150,19 @@ class OperandMaker:
         """Return x blocked along M, within each group."""
         if offsets is None:
             return self.blocked(x, -2, format, hadamard, rounding)
-        wgrad = self.layer.wgrad
         if isinstance(x, ScaledArray):
             format, x = x.format, self.as_bfloat16(x)
-        if format not in wgrad.formats:  # the format with the same elements, if there is one
-            format = f"mx{format}" if f"mx{format}" in wgrad.formats else wgrad.form.name
-        rule = self.layer.scaling or wgrad.scaling
+        format, rule = self.group_format(format)
         return quantize_mxfp8(
             x, axis=0, scaling=rule, format=format, group_offsets=offsets, **rounding, stream=self.stream
         )
+
+    def group_format(self, format: str) -> tuple[str, str]:
+        """Return format and scale rule of blocks along M within groups, for operands of a format."""
+        wgrad = self.layer.wgrad
+        if format not in wgrad.formats:  # the format with the same elements, if there is one
+            format = f"mx{format}" if f"mx{format}" in wgrad.formats else wgrad.form.name
+        return format, self.layer.scaling or wgrad.scaling
 
     def blocked(
         self,
@@ -195,15 +208,72 @@ class OperandMaker:
         """Dequantize to bfloat16."""
         return dequantize(q, dtype=BF16.dtype, stream=self.stream)
 
+    # ---- a gradient that quantizers form as they read it ----
+
+    def gradient_by_amax(self, g: Gradient, format: str, amax: Any, _: Options) -> ScaledArray:
+        """Quantize to fp8 with one scale."""
+        if not (amax is None or isinstance(amax, (AmaxState, DeviceArray))):
+            amax = np.asarray(amax, F32.dtype)
+        x = g.described()
+        plan = amax_plan(x, as_rows(x, -1, self.stream), QUANTIZED[format], None, False, g)
+        return plan.run(x, self.stream, AMAX_EPS, amax, None, g.begin_read(self.stream))
+
+    def gradient_in_blocks(
+        self, g: Gradient, format: str, along: bool, across: bool, offsets: Any
+    ) -> tuple[ScaledArray, ScaledArray]:
+        """Quantize along both axes, and along M within each group: in one pass if one kernel does both."""
+        if offsets is not None:
+            rows, form, rule = self.gradient_rows(g, -1, format, along), *self.group_format(format)
+            g.begin_read(self.stream)
+            x = g.described()
+            return rows, quantize_groups(x, self.stream, QUANTIZED[form], rule, offsets, None, g)
+        if along != across or self.recipe.blocks:
+            return self.gradient_rows(g, -1, format, along), self.gradient_rows(g, -2, format, across)
+        rows, columns = self.gradient_mx(g, (-1, -2), format, along)
+        return rows, columns
+
+    def gradient_rows(self, g: Gradient, axis: int, format: str, hadamard: bool) -> ScaledArray:
+        """Quantize along one axis."""
+        if not self.recipe.blocks:
+            (made,) = self.gradient_mx(g, (axis,), format, hadamard)
+            return made
+        x = g.described() if axis == -1 else g.described().mT
+        plan = block_plan(as_rows(x, -1, self.stream), QUANTIZED[format], FP8_BLOCKS[0], False, g)
+        made = plan.run(x, self.stream, AMAX_EPS, None, g.begin_read(self.stream))
+        return made if axis == -1 else made.mT
+
+    def gradient_mx(
+        self, g: Gradient, axes: tuple[int, ...], format: str, hadamard: bool
+    ) -> tuple[ScaledArray, ...]:
+        """Quantize in MX blocks."""
+        x, form = g.described(), QUANTIZED[format]
+        first_axis, *other = (as_rows(x, axis, self.stream) for axis in axes)
+        transforms = hadamard and self.recipe.hadamard
+        name = f"quantize_{form.name.split('_')[0]}" if len(axes) == 1 else "quantize_both"
+        plan = mx_plan(
+            name, first_axis, other[0] if other else None, form, self.scaling, transforms, "nearest", None, g
+        )
+        return plan.run(x, self.stream, None, g.begin_read(self.stream))
+
     # ---- gradients of what follows the products ---
 
     def before_activation(
-        self, dy: DeviceArray, aux: DeviceArray, factors: DeviceArray | None
-    ) -> DeviceArray:
-        """Return the gradient before the activation: in float32, unless it is only multiplied next."""
-        layer = self.layer
-        to = F32 if self.recipe.formats or layer.biased or factors is not None else BF16
-        return activation_gradient(self.function, dy, aux, to, self.stream, layer.activation, layer.glu)
+        self, dy: DeviceArray, aux: DeviceArray, factors: DeviceArray | None, rounding: Options
+    ) -> tuple[DeviceArray | Gradient, DeviceArray | Gradient]:
+        """Return the gradient before the activation, for the products and for the bias.
+
+        Where it is only quantized and summed, kernels form it as they read it. Else a pass does: in float32,
+        unless it is only multiplied next.
+        """
+        layer, quantized = self.layer, bool(self.recipe.formats)
+        formed = Gradient(dy, aux, layer.activation, layer.glu)
+        fits = factors is None and Gradient.fits(aux, layer.glu)
+        if fits and quantized and rounding["rounding"] == "nearest":
+            return formed, formed
+        alone = fits or not layer.biased
+        to = F32 if quantized or factors is not None or not alone else BF16
+        made = activation_gradient(self.function, dy, aux, to, self.stream, layer.activation, layer.glu)
+        return made, formed if fits and not quantized else made
 
     def scaled(self, dy: DeviceArray, factors: DeviceArray) -> DeviceArray:
         """Return dy times factors of its columns, in float32 if it is quantized next."""
@@ -249,14 +319,13 @@ class OperandMaker:
     def bias_grad(self, dy: Any, factors: DeviceArray | None, offsets: Any) -> DeviceArray:
         """Sum dy over its rows. A quantized dy includes the factors, so the sums are divided by them."""
         dy = first(dy)
-        total = dy if isinstance(dy, DeviceArray) else dequantize(dy, stream=self.stream)
+        source = dequantize(dy, stream=self.stream) if isinstance(dy, ScaledArray) else dy
+        total: DeviceArray = source
         if self.layer.groups is not None:
             total = sum_groups(self.function, total, self.vector(offsets), self.layer.groups, self.stream)
         if not self.layer.bias_by_group:
             total = sum_rows(self.function, total, self.stream)
-        if isinstance(dy, DeviceArray):
-            return total
-        if factors is None:
+        if not isinstance(dy, ScaledArray) or factors is None:
             return total
         out = new((1, total.shape[0]), F32.dtype, self.device, self.stream)
         return rescale(self.function, total[None], out, self.stream, columns=factors, divide=True)[0]

@@ -9,6 +9,7 @@ from ..array.device_array import DeviceArray, new, new_padded
 from ..array.rows import as_rows
 from ..formats.elements import F32, Format, known_format
 from ..kernels.launch import Value, launch_tiles
+from ..quantize.gradient import Gradient
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call
 from .elementwise import elementwise
@@ -16,9 +17,14 @@ from .elementwise import elementwise
 SUM_ROWS = 64  # rows that one pass reduces to one
 
 
-def source(x: DeviceArray) -> dict[str, Value]:
-    """Return the kernel arguments that describe a source matrix."""
-    (rows, columns), (row, column) = x.shape, x.strides
+def source(x: DeviceArray | Gradient, stream: int) -> dict[str, Value]:
+    """Return the kernel arguments that describe a source matrix, which is read on the stream."""
+    rows, columns = x.shape
+    if isinstance(x, Gradient):
+        (aux,) = x.begin_read(stream)
+        return {"src": x.dy.ptr, "aux": aux, "rows": rows, "cols": columns} | x.arguments
+    x._block.begin_read(stream)
+    row, column = x.strides
     where: dict[str, Value] = {"src": x.ptr, "src_row_stride": row, "src_col_stride": column}
     return where | {"rows": rows, "cols": columns, "in_type": known_format(x.dtype)}
 
@@ -55,36 +61,43 @@ def as_type(function: str, x: DeviceArray, to: Format, stream: int) -> DeviceArr
     return out
 
 
-def sum_rows(function: str, x: DeviceArray, stream: int) -> DeviceArray:
+def reader(kernel: str, x: DeviceArray | Gradient) -> str:
+    """Name the kernel that reads a matrix, or the one that forms a gradient as it is read."""
+    return f"{kernel}_gradient" if isinstance(x, Gradient) else kernel
+
+
+def sum_rows(function: str, x: DeviceArray | Gradient, stream: int) -> DeviceArray:
     """Sum a matrix (M, N) over its rows to float32 (N,), in a fixed order."""
-    rows, columns = x.shape
+    (rows, columns), device = x.shape, x.device
     if rows == 0:
-        total = new((columns,), F32.dtype, x.device, stream)
+        total = new((columns,), F32.dtype, device, stream)
         _hip.clear(total.ptr, total.nbytes, stream)
         return total
     while True:
         left = -(-rows // SUM_ROWS)
-        sums = new((left, columns), F32.dtype, x.device, stream)
-        count_call(Call(function, "sum_rows", 0, x.nbytes + sums.nbytes))
-        x._block.begin_read(stream)
-        launch_tiles(x.device, "sum_rows", rows, columns, stream, **source(x), dst=sums.ptr)
+        sums = new((left, columns), F32.dtype, device, stream)
+        kernel = reader("sum_rows", x)
+        count_call(Call(function, kernel, 0, x.nbytes + sums.nbytes))
+        launch_tiles(device, kernel, rows, columns, stream, **source(x, stream), dst=sums.ptr)
         x, rows = sums, left
         if rows == 1:
             return x[0]
 
 
-def sum_groups(function: str, x: DeviceArray, offsets: DeviceArray, groups: int, stream: int) -> DeviceArray:
+def sum_groups(
+    function: str, x: DeviceArray | Gradient, offsets: DeviceArray, groups: int, stream: int
+) -> DeviceArray:
     """Sum the rows of each group of a matrix (M, N) to float32 (groups, N), in a fixed order."""
     rows, columns = x.shape
     sums = new((groups, columns), F32.dtype, x.device, stream)
-    for read in (x, offsets):
-        read._block.begin_read(stream)
-    where = source(x) | {"offsets": offsets.ptr, "groups": groups, "dst": sums.ptr}
+    offsets._block.begin_read(stream)
+    where = source(x, stream) | {"offsets": offsets.ptr, "groups": groups, "dst": sums.ptr}
     if rows == 0:
         _hip.clear(sums.ptr, sums.nbytes, stream)
         return sums
-    launch_tiles(x.device, "sum_groups", groups, columns, stream, **where)
-    count_call(Call(function, "sum_groups", 0, x.nbytes + sums.nbytes))
+    kernel = reader("sum_groups", x)
+    launch_tiles(x.device, kernel, groups, columns, stream, **where)
+    count_call(Call(function, kernel, 0, x.nbytes + sums.nbytes))
     return sums
 
 
@@ -100,8 +113,7 @@ def activation_gradient(
     """Multiply a gradient by the activation's derivative at `aux`, in float32, and round once."""
     rows, columns = dy.shape
     out = new_padded(aux.shape, to.dtype, dy.device, stream)
-    for read in (dy, aux):
-        read._block.begin_read(stream)
+    aux._block.begin_read(stream)
     count_call(Call(function, "activation_gradient", 0, dy.nbytes + aux.nbytes + out.nbytes))
     launch_tiles(
         dy.device,
@@ -109,7 +121,7 @@ def activation_gradient(
         rows,
         columns,
         stream,
-        **source(dy),
+        **source(dy, stream),
         aux=aux.ptr,
         dst=out.ptr,
         aux_pitch=aux.strides[0],

@@ -24,6 +24,7 @@ from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call, count_copy
 from .amax import AmaxState
 from .arrays import Fp8Array
+from .gradient import Gradient
 
 Input = npt.NDArray[Any] | DeviceArray
 
@@ -31,8 +32,27 @@ Input = npt.NDArray[Any] | DeviceArray
 _SEED = "seed_low", "seed_high"
 
 
+def _reads(
+    kernel: str, x: DeviceArray, strides: tuple[int, int], gradient: Gradient | None
+) -> tuple[str, tuple[str, ...], dict[str, Any], int]:
+    """The name of the kernel that reads `x`, or the gradient that `x` describes.
+
+    Also the arguments for that, addresses and others, besides `src`; and the bytes that are read.
+    """
+    if gradient is None:
+        where = {"src_row_stride": strides[0], "src_col_stride": strides[1], "in_type": known_format(x.dtype)}
+        return kernel, (), where, x.nbytes
+    return f"{kernel}_gradient", ("aux",), gradient.arguments, gradient.nbytes
+
+
 def quantize_groups(
-    x: DeviceArray, stream: int, form: Format, scaling: str, offsets: Input, seed: int | None
+    x: DeviceArray,
+    stream: int,
+    form: Format,
+    scaling: str,
+    offsets: Input,
+    seed: int | None,
+    gradient: Gradient | None = None,
 ) -> ScaledArray:
     """Quantize along the columns of each group of rows."""
     assert form.scale_dtype is not None
@@ -50,13 +70,16 @@ def quantize_groups(
     block = _hip.allocate(rows * pitch + ordered + blocks * columns, device, stream)
     gemm_scale = block.ptr + rows * pitch
     scale = gemm_scale + ordered
+    name = _kernel("quantize_mxfp8_groups", seed is not None)
+    name, others, where, read_bytes = _reads(name, x, (x.strides[0], x.strides[1]), gradient)
     if resident is offsets:
         _hip.clear(scale, blocks * columns, stream)
     if rows and columns:
         x._block.begin_read(stream)
         resident._block.begin_read(stream)
-        kernel = function(device, _kernel("quantize_mxfp8_groups", seed is not None))
-        random = {} if seed is None else dict(zip(_SEED, key_of(seed), strict=True))
+        kernel = function(device, name)
+        where |= dict(zip(others, gradient.begin_read(stream) if gradient else (), strict=True))
+        where |= {} if seed is None else dict(zip(_SEED, key_of(seed), strict=True))
         tile_rows, tile_columns = kernel.tile
         launch(
             kernel,
@@ -68,17 +91,14 @@ def quantize_groups(
             gemm_scale=gemm_scale,
             offsets=resident.ptr,
             status=device_errors.slot("quantize_mxfp8"),
-            src_row_stride=x.strides[0],
-            src_col_stride=x.strides[1],
             data_pitch=pitch,
             scale_pitch=columns,
             rows=rows,
             cols=columns,
             groups=groups,
-            in_type=known_format(x.dtype),
             element=form,
             rule=scaling,
-            **random,
+            **where,
         )
     made = ScaledArray._make(
         DeviceArray(block, block.ptr, (rows, columns), (pitch, 1), form.dtype, padded=True),
@@ -89,8 +109,7 @@ def quantize_groups(
         kernel_scales={"groups": (block, gemm_scale)},
         group_offsets=offsets,
     )
-    min_bytes = x.nbytes + made.data.nbytes + made.scale.nbytes
-    name = _kernel("quantize_mxfp8_groups", seed is not None)
+    min_bytes = read_bytes + made.data.nbytes + made.scale.nbytes
     count_call(Call("quantize_mxfp8", name, 0, min_bytes))
     return made
 
@@ -190,8 +209,10 @@ class MxPlan:
     served: Call
     random: bool  # the kernel takes a seed
 
-    def run(self, x: DeviceArray, stream: int, seed: int | None) -> tuple[ScaledArray, ...]:
-        """Quantize an array on the current device."""
+    def run(
+        self, x: DeviceArray, stream: int, seed: int | None, more: tuple[int, ...] = ()
+    ) -> tuple[ScaledArray, ...]:
+        """Quantize an array on the current device. `more`: addresses that are read besides."""
         device = x.device
         along, pointers = self.outputs[0].allocate(device, stream)
         made: tuple[ScaledArray, ...] = (along,)
@@ -205,7 +226,7 @@ class MxPlan:
         else:
             first, second = (across, pointers) if self.transposed else (pointers, across)
             keys = key_of(seed or 0) if self.random else ()
-            self.launch.launch(stream, (x.ptr, *first, *second, *keys), self.served)
+            self.launch.launch(stream, (x.ptr, *first, *second, *keys, *more), self.served)
         return made
 
 
@@ -227,8 +248,12 @@ def mx_plan(
     hadamard: bool,
     rounding: str,
     signs: int | None,
+    gradient: Gradient | None = None,
 ) -> MxPlan:
-    """Plan the quantization of an array along its rows and, if `across` is given, along its columns."""
+    """Plan the quantization of an array along its rows and, if `across` is given, along its columns.
+
+    With a `gradient` that the array describes: of that, rounded to nearest.
+    """
     x, rows, columns = along.array, along.rows, along.length
     row_stride, stride = along.row_stride, along.stride
     outputs = tuple(MxArray.of(r, form, bool(hadamard), signs) for r in (along, across) if r is not None)
@@ -245,28 +270,28 @@ def mx_plan(
     if random:
         numbers = {"row_inner": row_inner, "col_inner": column_inner, "stochastic": rounding != "nearest"}
         numbers |= signs_arguments(signs)
-    kernel += "_random" if random else "_f32" if x.dtype == F32 else ""
+    if gradient is None:
+        kernel += "_random" if random else "_f32" if x.dtype == F32 else ""
+    kernel, others, where, read_bytes = _reads(kernel, x, (row_stride, stride), gradient)
     bound = bind_tiles(
         x.device,
         kernel,
         round_up(rows, _SPAN) if by_column else rows,
         round_up(columns, _SPAN) if by_row else columns,
-        _MX_POINTERS + (_SEED if random else ()),
-        src_row_stride=row_stride,
-        src_col_stride=stride,
+        _MX_POINTERS + (_SEED if random else ()) + others,
         row_pitch=row_pitches[0],
         row_scale_pitch=row_pitches[1],
         col_pitch=column_pitches[0],
         col_scale_pitch=column_pitches[1],
         rows=rows,
         cols=columns,
-        in_type=known_format(x.dtype),
         element=form,
         rule=scaling,
         hadamard=bool(hadamard),
+        **where,
         **numbers,
     )
-    min_bytes = x.nbytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
+    min_bytes = read_bytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
     return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, min_bytes), random)
 
 
@@ -292,8 +317,16 @@ class AmaxPlan:
     quantize: BoundLaunch | None
     served: Call
 
-    def run(self, x: DeviceArray, stream: int, eps: float, amax: Any, seed: int | None) -> ScaledArray:
-        """Quantize an array on the current device."""
+    def run(
+        self,
+        x: DeviceArray,
+        stream: int,
+        eps: float,
+        amax: Any,
+        seed: int | None,
+        more: tuple[int, ...] = (),
+    ) -> ScaledArray:
+        """Quantize an array on the current device. `more`: addresses that are read besides."""
         device, item = x.device, F32.itemsize
         made, (data, scale, own) = self.made.allocate(device, stream)
         x._block.begin_read(stream)
@@ -310,7 +343,7 @@ class AmaxPlan:
             count_call(self.served)
         else:
             if amax is None or (state is not None and not state.primed):
-                self.amax.launch(stream, (source, own))
+                self.amax.launch(stream, (source, own, *more))
                 used, next_ptr = own, 0
             else:
                 given = amax if state is None else state._values  # `current` comes first
@@ -318,14 +351,22 @@ class AmaxPlan:
                 temporaries.append(block_of_amax)
                 next_ptr = own
             keys = () if seed is None else key_of(seed)
-            self.quantize.launch(stream, (source, target, used, scale, next_ptr, eps, *keys), self.served)
+            values = source, target, used, scale, next_ptr, eps, *keys, *more
+            self.quantize.launch(stream, values, self.served)
         if state is not None:
             state._update(own, stream)
         return made
 
 
-def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None, random: bool) -> AmaxPlan:
-    """Plan the quantization of `x`, whose rows are `r`."""
+def amax_plan(
+    x: DeviceArray,
+    r: Rows,
+    form: Format,
+    axis: int | None,
+    random: bool,
+    gradient: Gradient | None = None,
+) -> AmaxPlan:
+    """Plan the quantization of `x`, whose rows are `r`, or of the gradient that it describes."""
     device = x.device
     step, count = (0, 1) if axis is None else (1, r.rows)
     pitch = round_up(max(1, r.length), CHUNK_BYTES)
@@ -334,23 +375,18 @@ def amax_plan(x: DeviceArray, r: Rows, form: Format, axis: int | None, random: b
         rows, columns = (r.rows if axis is not None else 1), 1
         strides, pitch, spare = (0, 0), CHUNK_BYTES, (1 + rows) * CHUNK_BYTES
     made = Fp8Array.of(r, form, axis)
-    shared: dict[str, Any] = {
-        "src_row_stride": strides[0],
-        "src_col_stride": strides[1],
-        "rows": rows,
-        "cols": columns,
-        "amax_step": step,
-        "in_type": known_format(x.dtype),
-    }
-    amax = bind_tiles(device, "amax", rows, columns, ("src", "amax"), **shared)
-    kernel: str = _kernel("quantize_fp8", random)
+    shared: dict[str, Any] = {"rows": rows, "cols": columns, "amax_step": step}
+    name, others, where, read_bytes = _reads("amax", x, strides, gradient)
+    shared |= where
+    amax = bind_tiles(device, name, rows, columns, ("src", "amax", *others), **shared)
+    kernel, *_ = _reads(_kernel("quantize_fp8", random), x, strides, gradient)
     varying: tuple[str, ...] = ("src", "dst", "amax", "scale", "next", "eps")
     shared |= {"dst_pitch": pitch, "element": form}
     if random:
         varying += _SEED
         shared["inner"] = r.inner
-    quantize = bind_tiles(device, kernel, rows, columns, varying, **shared)
-    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(made.data) + made.small_bytes)
+    quantize = bind_tiles(device, kernel, rows, columns, varying + others, **shared)
+    served = Call("quantize_fp8", kernel, 0, read_bytes + _bytes(made.data) + made.small_bytes)
     return AmaxPlan(made, axis, count, spare, amax, quantize, served)
 
 
@@ -362,32 +398,40 @@ class BlockPlan:
     launch: BoundLaunch | None  # None if the array is empty
     served: Call
 
-    def run(self, x: DeviceArray, stream: int, eps: float, seed: int | None) -> ScaledArray:
-        """Quantize an array on the current device."""
+    def run(
+        self, x: DeviceArray, stream: int, eps: float, seed: int | None, more: tuple[int, ...] = ()
+    ) -> ScaledArray:
+        """Quantize an array on the current device. `more`: addresses that are read besides."""
         made, (data, scale, own) = self.made.allocate(x.device, stream)
         x._block.begin_read(stream)
         if self.launch is None:
             count_call(self.served)
         else:
             keys = () if seed is None else key_of(seed)
-            self.launch.launch(stream, (x.ptr, data, own, scale, eps, *keys), self.served)
+            self.launch.launch(stream, (x.ptr, data, own, scale, eps, *keys, *more), self.served)
         return made
 
 
-def block_plan(r: Rows, form: Format, block: tuple[int, int], random: bool) -> BlockPlan:
-    """Plan the quantization of an array whose rows are `r`."""
+def block_plan(
+    r: Rows, form: Format, block: tuple[int, int], random: bool, gradient: Gradient | None = None
+) -> BlockPlan:
+    """Plan the quantization of an array whose rows are `r`, or of the gradient that it describes.
+
+    The array may describe the gradient's transpose.
+    """
     x, block_rows, made = r.array, block[0], Fp8Array.of(r, form, block=block)
     matrix_rows = r.rows if block_rows == 1 else max(1, r.lead[-1])
     kernel = _kernel("quantize_fp8_blocks", random)
+    kernel, others, where, read_bytes = _reads(kernel, x, (r.row_stride, r.stride), gradient)
+    if gradient is not None:
+        where["transposed"] = r.row_stride < r.stride
     launch = bind_tiles(
         x.device,
         kernel,
         matrix_rows if r.rows else 0,
         r.length,
-        ("src", "dst", "amax", "scale", "eps", *(_SEED if random else ())),
+        ("src", "dst", "amax", "scale", "eps", *(_SEED if random else ()), *others),
         matrices=r.rows // max(1, matrix_rows),
-        src_row_stride=r.row_stride,
-        src_col_stride=r.stride,
         dst_pitch=round_up(max(1, r.length), CHUNK_BYTES),
         scale_row_stride=made.small[1][-2],
         scale_col_stride=made.small[1][-1],
@@ -395,10 +439,10 @@ def block_plan(r: Rows, form: Format, block: tuple[int, int], random: bool) -> B
         cols=r.length,
         matrix_rows=matrix_rows,
         block_rows=block_rows,
-        in_type=known_format(x.dtype),
         element=form,
+        **where,
     )
-    served = Call("quantize_fp8", kernel, 0, x.nbytes + _bytes(made.data) + made.small_bytes)
+    served = Call("quantize_fp8", kernel, 0, read_bytes + _bytes(made.data) + made.small_bytes)
     return BlockPlan(made, launch, served)
 
 

@@ -7,25 +7,46 @@
 
 namespace hipgemm {
 
-// c + x * (next + x * ..), by fma.
-HIPGEMM_DEVICE f32 polynomial(f32, f32 c) { return c; }
-template <class... Next>
-HIPGEMM_DEVICE f32 polynomial(f32 x, f32 c, Next... next) {
-  return __builtin_fmaf(x, polynomial(x, next...), c);
+// c + x * (next + x * ..), by fma. T: f32, or a vector of them.
+template <class T>
+HIPGEMM_DEVICE T polynomial(T, f32 c) {
+  return T(c);
+}
+template <class T, class... Next>
+HIPGEMM_DEVICE T polynomial(T x, f32 c, Next... next) {
+  return __builtin_elementwise_fma(x, polynomial(x, next...), T(c));
+}
+
+// For exp_nonpositive: x, not less than the limit, and x * 2^n for x of about 1; of a float, or of
+// each of a vector. n + kRound == rounded.
+inline constexpr f32 kLeastExponent = -104.0f;  // e^x rounds to 0
+inline constexpr f32 kRound = 0x1.8p23f;        // floats there are 1 apart
+HIPGEMM_DEVICE f32 within_exponents(f32 x) { return at_least(kLeastExponent, x); }
+HIPGEMM_DEVICE f32x4 within_exponents(f32x4 x) {
+  for (u32 i = 0; i < 4; i++) x[i] = within_exponents(x[i]);
+  return x;
+}
+HIPGEMM_DEVICE f32 times_rounded_power(f32 x, f32 rounded) {
+  const u32 exponent = __builtin_bit_cast(u32, rounded) - __builtin_bit_cast(u32, kRound);
+  return times_small_power_of_two(x, static_cast<int>(exponent));
+}
+HIPGEMM_DEVICE f32x4 times_rounded_power(f32x4 x, f32x4 rounded) {
+  for (u32 i = 0; i < 4; i++) x[i] = times_rounded_power(x[i], rounded[i]);
+  return x;
 }
 
 // e^x to 1 ulp, for x <= 0 or just above. The result may be subnormal. NaN for NaN.
-HIPGEMM_DEVICE f32 exp_nonpositive(f32 x) {
-  constexpr f32 kLeast = -104.0f;  // e^x rounds to 0
+template <class T>
+HIPGEMM_DEVICE T exp_nonpositive(T x) {
   constexpr f32 kInverseLn2 = 1.44269502f, kLn2 = 0.693147182f, kLn2Rest = -1.90465421e-9f;
-  constexpr f32 kRound = 0x1.8p23f;  // floats there are 1 apart
-  x = x < kLeast ? kLeast : x;
-  const f32 rounded = __builtin_fmaf(x, kInverseLn2, kRound), n = rounded - kRound;
-  const f32 rest = __builtin_fmaf(n, -kLn2Rest, __builtin_fmaf(n, -kLn2, x));
-  const f32 power = polynomial(rest, 1.0f, 1.0f, 0.49999994f, 0.166665196f, 0.0416683927f,
-                               0.00836878084f, 0.00138144672f);
-  const u32 exponent = __builtin_bit_cast(u32, rounded) - __builtin_bit_cast(u32, kRound);
-  return times_power_of_two(power, static_cast<int>(exponent));
+  x = within_exponents(x);
+  const T rounded = __builtin_elementwise_fma(x, T(kInverseLn2), T(kRound));
+  const T n = rounded - T(kRound);
+  const T rest =
+      __builtin_elementwise_fma(n, T(-kLn2Rest), __builtin_elementwise_fma(n, T(-kLn2), x));
+  const T power = polynomial(rest, 1.0f, 1.0f, 0.49999994f, 0.166665196f, 0.0416683927f,
+                             0.00836878084f, 0.00138144672f);
+  return times_rounded_power(power, rounded);
 }
 
 // 1 / x to 1 ulp, for x in [1, 2]: a polynomial with a relative error of 1/99, and two steps of

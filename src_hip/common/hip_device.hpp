@@ -112,11 +112,24 @@ HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
 HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_amdgcn_ldexpf(x, exponent);
 }
+// The same, for x from 1/2 to 2 and exponents from -180 to 30. NaN for NaN.
+HIPGEMM_DEVICE float times_small_power_of_two(float x, int exponent) {
+  return __builtin_amdgcn_ldexpf(x, exponent);
+}
 
 // x == significand_of(x) * 2^exponent_of(x), the significand's magnitude in [1/2, 1). For 0, Inf
 // and NaN: x itself and 0.
 HIPGEMM_DEVICE float significand_of(float x) { return __builtin_amdgcn_frexp_mantf(x); }
 HIPGEMM_DEVICE int exponent_of(float x) { return __builtin_amdgcn_frexp_expf(x); }
+
+// x, or `least` if that is greater. NaN for NaN.
+HIPGEMM_DEVICE float at_least(float least, float x) {
+#if defined(__gfx950__)
+  return __builtin_elementwise_maximum(x, least);
+#else
+  return x < least ? least : x;
+#endif
+}
 
 // x clamped; for a NaN either limit.
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
@@ -185,6 +198,10 @@ HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
 HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_ldexpf(x, exponent);
 }
+HIPGEMM_DEVICE float times_small_power_of_two(float x, int exponent) {
+  constexpr unsigned kBias = 127, kUp = 64;  // the first product is exact
+  return x * __builtin_bit_cast(float, (exponent + kBias + kUp) << 23) * 0x1p-64f;
+}
 HIPGEMM_DEVICE int exponent_of(float x) {
   constexpr unsigned kInfinity = 0x7f800000;
   constexpr int kBias = 126, kUp = 32;
@@ -195,6 +212,9 @@ HIPGEMM_DEVICE int exponent_of(float x) {
   return static_cast<int>(bits >> 23) - kBias - (subnormal ? kUp : 0);
 }
 HIPGEMM_DEVICE float significand_of(float x) { return times_power_of_two(x, -exponent_of(x)); }
+HIPGEMM_DEVICE float at_least(float least, float x) {
+  return __builtin_elementwise_maximum(x, least);
+}
 HIPGEMM_DEVICE float clamped(float x, float low, float high) {
   return __builtin_fminf(__builtin_fmaxf(x, low), high);
 }

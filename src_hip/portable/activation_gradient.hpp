@@ -6,6 +6,7 @@
 #include "common/kargs.hpp"
 #include "common/memory.hpp"
 #include "common/types.hpp"
+#include "quantize/gradient.hpp"
 #include "quantize/load_row.hpp"
 #include "quantize/store_row.hpp"
 #include "quantize/thread_map.hpp"
@@ -22,34 +23,6 @@
 namespace hipgemm {
 
 HIPGEMM_STRUCT(ActivationGradientArgs);
-
-// Replaces t, or gates and ups, by dy times the derivatives. Four at a time, for shorter code.
-HIPGEMM_DEVICE void times_derivatives(Activation kind, bool gated, Values<8>& dy, Values<8>& t,
-                                      Values<8>& up) {
-#pragma unroll 1
-  for (u32 half = 0; half < 2; half++) {
-    f32x4 dt(0.0f), dup(0.0f);
-    if (gated)
-      with_glu(kind, [&](auto f) HIPGEMM_INLINE {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) {
-          const GluDerivatives by = f.derivatives(t[0][i], up[0][i]);
-          dt[i] = dy[0][i] * by.gate;
-          dup[i] = dy[0][i] * by.up;
-        }
-      });
-    else
-      with_activation(kind, [&](auto f) HIPGEMM_INLINE {
-#pragma unroll
-        for (u32 i = 0; i < 4; i++) dt[i] = dy[0][i] * f.derivative(t[0][i]);
-      });
-    dy[0] = dy[1];
-    t[0] = t[1];
-    up[0] = up[1];
-    t[1] = dt;
-    up[1] = dup;
-  }
-}
 
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void activation_gradient(const ActivationGradientArgs& args) {

@@ -12,14 +12,16 @@
 #define HIPGEMM_SumRowsArgs(X)                                                                    \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows)              \
   X(u32, cols) X(u32, in_type)
+#define HIPGEMM_GradientSumRowsArgs(X) HIPGEMM_SumRowsArgs(X) HIPGEMM_GradientArgs(X)
 // clang-format on
 
 namespace hipgemm {
 
 HIPGEMM_STRUCT(SumRowsArgs);
+HIPGEMM_STRUCT(GradientSumRowsArgs);
 
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void sum_rows(const SumRowsArgs& args) {
+template <u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void sum_rows(const Args& args) {
   static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayMap::Lds lds;
   const auto at = OneWayMap::of(workgroup_index(), args.rows, args.cols);

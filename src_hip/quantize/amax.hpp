@@ -12,14 +12,16 @@
 #define HIPGEMM_AmaxArgs(X)                                                                       \
   X(ptr, src) X(ptr, amax) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows)             \
   X(u32, cols) X(u32, amax_step) X(u32, in_type)
+#define HIPGEMM_GradientAmaxArgs(X) HIPGEMM_AmaxArgs(X) HIPGEMM_GradientArgs(X)
 // clang-format on
 
 namespace hipgemm {
 
 HIPGEMM_STRUCT(AmaxArgs);
+HIPGEMM_STRUCT(GradientAmaxArgs);
 
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void amax(const AmaxArgs& args) {
+template <u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void amax(const Args& args) {
   static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayMap::Lds lds;
   static __shared__ TileAmax<OneWayMap>::Lds amax_lds;

@@ -25,6 +25,11 @@
   X(i64, dst_pitch) X(i64, scale_row_stride) X(i64, scale_col_stride) X(u32, rows) X(u32, cols)   \
   X(u32, matrix_rows) X(u32, block_rows) X(f32, eps) X(u32, in_type) X(u32, element)
 
+#define HIPGEMM_GradientFp8Args(X) HIPGEMM_QuantizeFp8Args(X) HIPGEMM_GradientArgs(X)
+// transposed: the gradient's columns are the rows of all the above.
+#define HIPGEMM_GradientFp8BlocksArgs(X)                                                          \
+  HIPGEMM_QuantizeFp8BlocksArgs(X) HIPGEMM_GradientArgs(X) X(u32, transposed)
+
 // With stochastic rounding. inner: Randomly.
 #define HIPGEMM_RandomFp8Args(X)                                                                  \
   HIPGEMM_QuantizeFp8Args(X) X(u32, seed_low) X(u32, seed_high) X(u32, inner)
@@ -36,11 +41,15 @@ namespace hipgemm {
 
 HIPGEMM_STRUCT(QuantizeFp8Args);
 HIPGEMM_STRUCT(QuantizeFp8BlocksArgs);
+HIPGEMM_STRUCT(GradientFp8Args);
+HIPGEMM_STRUCT(GradientFp8BlocksArgs);
 HIPGEMM_STRUCT(RandomFp8Args);
 HIPGEMM_STRUCT(RandomFp8BlocksArgs);
 
-HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeFp8Args&) { return {}; }
-HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeFp8BlocksArgs&) { return {}; }
+template <class Args>
+HIPGEMM_DEVICE ToNearestByCalls rounding_of(const Args&) {
+  return {};
+}
 HIPGEMM_DEVICE Randomly rounding_of(const RandomFp8Args& args) {
   return {1, args.cols, args.inner, {args.seed_low, args.seed_high}};
 }
@@ -99,8 +108,8 @@ HIPGEMM_DEVICE void quantize_fp8_any(const Args& args, OneWayMap::Lds& lds,
           quantize_fp8_tile<E4m3>(args, tile);
       });
 }
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_fp8(const QuantizeFp8Args& args) {
+template <u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void quantize_fp8(const Args& args) {
   static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayMap::Lds lds;
   static __shared__ TileAmax<OneWayMap>::Lds amax_lds;
@@ -130,6 +139,22 @@ HIPGEMM_DEVICE void quantize_fp8_block_tile(const Args& args, const Tile& tile, 
   *global<u32>(address_of(args.amax) + at) = amax;
 }
 
+// The source's rows before `rows`.
+template <class Args>
+HIPGEMM_DEVICE auto rows_of(const Args& args, u32 rows) {
+  auto from = source_of(args);
+  from.rows = rows;
+  if constexpr (!kReadsGradient<Args>) {
+    return from;
+  } else {
+    if (args.transposed) {
+      from.rows = args.cols;
+      from.cols = rows;
+    }
+    return GradientOfRows{from, args.transposed != 0};
+  }
+}
+
 template <class Args>
 HIPGEMM_DEVICE void quantize_fp8_any_blocks(const Args& args, BlockMap::Lds& lds,
                                             TileAmax<BlockMap>::Lds& amax_lds) {
@@ -142,19 +167,19 @@ HIPGEMM_DEVICE void quantize_fp8_any_blocks(const Args& args, BlockMap::Lds& lds
       by_row ? matrix * args.matrix_rows + at.row(BlockMap::thread() % BlockMap::kIterations)
              : matrix * down + at.first_row / kRows;
   at.first_row += matrix * args.matrix_rows;
-  Matrix from = source_of(args);
-  from.rows = smaller(from.rows, (matrix + 1) * args.matrix_rows);
-  TileOfAny<LoadedTile>::load(args.in_type, from, lds, at, [&](auto& tile) HIPGEMM_INLINE {
-    const TileAmax<BlockMap> tile_amax(tile);
-    const u32 amax = by_row ? tile_amax.of_owned_row() : tile_amax.of_tile(amax_lds);
-    if (static_cast<Format>(args.element) == Format::fp8_e5m2)
-      quantize_fp8_block_tile<E5m2>(args, tile, from.rows, block_row, amax, by_row);
-    else
-      quantize_fp8_block_tile<E4m3>(args, tile, from.rows, block_row, amax, by_row);
-  });
+  const u32 rows = smaller(args.rows, (matrix + 1) * args.matrix_rows);
+  TileOfAny<LoadedTile>::load(
+      args.in_type, rows_of(args, rows), lds, at, [&](auto& tile) HIPGEMM_INLINE {
+        const TileAmax<BlockMap> tile_amax(tile);
+        const u32 amax = by_row ? tile_amax.of_owned_row() : tile_amax.of_tile(amax_lds);
+        if (static_cast<Format>(args.element) == Format::fp8_e5m2)
+          quantize_fp8_block_tile<E5m2>(args, tile, rows, block_row, amax, by_row);
+        else
+          quantize_fp8_block_tile<E4m3>(args, tile, rows, block_row, amax, by_row);
+      });
 }
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_fp8_blocks(const QuantizeFp8BlocksArgs& args) {
+template <u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void quantize_fp8_blocks(const Args& args) {
   static_assert(BlockMap::is(kThreads, kRows, kCols), "");
   static __shared__ BlockMap::Lds lds;
   static __shared__ TileAmax<BlockMap>::Lds amax_lds;

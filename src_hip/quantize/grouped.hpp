@@ -19,6 +19,7 @@
   X(ptr, src) X(ptr, data) X(ptr, scale) X(ptr, gemm_scale) X(ptr, offsets) X(ptr, status)        \
   X(i64, src_row_stride) X(i64, src_col_stride) X(i64, data_pitch) X(i64, scale_pitch)            \
   X(u32, rows) X(u32, cols) X(u32, groups) X(u32, in_type) X(u32, element) X(u32, rule)
+#define HIPGEMM_GradientGroupsArgs(X) HIPGEMM_QuantizeGroupsArgs(X) HIPGEMM_GradientArgs(X)
 
 // With stochastic rounding.
 #define HIPGEMM_RandomGroupsArgs(X)                                                               \
@@ -28,6 +29,7 @@
 namespace hipgemm {
 
 HIPGEMM_STRUCT(QuantizeGroupsArgs);
+HIPGEMM_STRUCT(GradientGroupsArgs);
 HIPGEMM_STRUCT(RandomGroupsArgs);
 
 // The result is stored row by row, as products read it, whatever the offsets. Threads have columns:
@@ -133,6 +135,7 @@ HIPGEMM_DEVICE void store_padding(const MnScales& to, u32 col, u32 block, u32 fi
 // Of elements that are a row apart, from any row on: k, which no index needs, is not a multiple
 // of 4.
 HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeGroupsArgs&) { return {}; }
+HIPGEMM_DEVICE ToNearestByCalls rounding_of(const GradientGroupsArgs&) { return {}; }
 HIPGEMM_DEVICE Randomly rounding_of(const RandomGroupsArgs& args) {
   return {1, 1, args.cols, {args.seed_low, args.seed_high}};
 }
@@ -158,8 +161,9 @@ HIPGEMM_DEVICE void quantize_groups(const Args& args, OneWayMap::Lds& lds) {
   const OneWayMap at{0, workgroup % across * OneWayMap::kCols};
   const QuantizedInLds quantized(lds);
   u32 byte = 0, col = 0;
-  const Matrix from{address_of(args.src) + row * static_cast<u64>(args.src_row_stride),
-                    args.src_row_stride, args.src_col_stride, exists ? rows : 0, args.cols};
+  auto from = source_of(args);
+  from.move_rows(row);
+  from.rows = exists ? rows : 0;
   TileOfAny<TransposedTile>::load(args.in_type, from, lds, at, [&](auto& tile) HIPGEMM_INLINE {
     tile.begin_transpose();
     tile.finish_transpose();
@@ -187,8 +191,8 @@ HIPGEMM_DEVICE void quantize_groups(const Args& args, OneWayMap::Lds& lds) {
   mn_scales.store(col, block, in_group && in_columns ? byte : kNeutralScale);
   store_padding(mn_scales, col, tile_block, first_block);
 }
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_mxfp8_groups(const QuantizeGroupsArgs& args) {
+template <u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void quantize_mxfp8_groups(const Args& args) {
   static_assert(OneWayMap::is(kThreads, kRows, kCols), "");
   static __shared__ OneWayMap::Lds lds;
   quantize_groups(args, lds);

@@ -57,11 +57,23 @@ HIPGEMM_DEVICE void load_parts(u64 address, u32 count, Format type, u32x4 (&part
   else
     load_bits<u16>(address, sizeof(u16), count, parts);
 }
-HIPGEMM_DEVICE void widen_parts(const u32x4 (&parts)[2], Format type, Values<8>& x) {
-  if (type == Format::f32) {
-    for (u32 i = 0; i < 2; i++) x[i] = __builtin_bit_cast(f32x4, parts[i]);
-    return;
+// From: one of element_types.hpp.
+template <class From, u32 kParts>
+HIPGEMM_DEVICE void widen_parts(const u32x4 (&parts)[kParts], Values<8>& x) {
+  constexpr u32 kWordValues = 4 / sizeof(typename From::Bits);
+  static_assert(kParts * kWordValues >= 2, "");
+#pragma unroll
+  for (u32 word = 0; word < 8 / kWordValues; word++) {
+    const auto values = From::widen_word(parts[word / 4][word % 4]);
+#pragma unroll
+    for (u32 e = 0; e < kWordValues; e++) {
+      const u32 i = word * kWordValues + e;
+      x[i / 4][i % 4] = values[e];
+    }
   }
+}
+HIPGEMM_DEVICE void widen_parts(const u32x4 (&parts)[2], Format type, Values<8>& x) {
+  if (type == Format::f32) return widen_parts<FromF32>(parts, x);
 #pragma unroll
   for (u32 word = 0; word < 4; word++) {
     const f32x2 two = type == Format::bf16 ? FromBf16::widen_word(parts[0][word])

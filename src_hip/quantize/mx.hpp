@@ -21,6 +21,7 @@
   X(ptr, col_scale) X(ptr, col_gemm_scale) X(i64, src_row_stride) X(i64, src_col_stride)          \
   X(i64, row_pitch) X(i64, row_scale_pitch) X(i64, col_pitch) X(i64, col_scale_pitch)             \
   X(u32, rows) X(u32, cols) X(u32, in_type) X(u32, element) X(u32, rule) X(u32, hadamard)
+#define HIPGEMM_GradientMxArgs(X) HIPGEMM_QuantizeMxArgs(X) HIPGEMM_GradientArgs(X)
 
 // With random numbers: stochastic rounding by a seed, random signs by another one. *_inner: Randomly.
 #define HIPGEMM_RandomMxArgs(X)                                                                   \
@@ -31,6 +32,7 @@
 namespace hipgemm {
 
 HIPGEMM_STRUCT(QuantizeMxArgs);
+HIPGEMM_STRUCT(GradientMxArgs);
 HIPGEMM_STRUCT(RandomMxArgs);
 
 // The result of one direction: a matrix of `rows` rows of k values, blocks along k. Its logical
@@ -181,8 +183,8 @@ HIPGEMM_DEVICE void quantize_values(const TileValues& values, const BlockedOutpu
 }
 
 // The rounding of values along rows, or down columns, from value `first` on.
-template <class Element>
-HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeMxArgs&, bool, u32) {
+template <class Element, class Args>
+HIPGEMM_DEVICE ToNearestByCalls rounding_of(const Args&, bool, u32) {
   return {};
 }
 template <class Element>
@@ -272,8 +274,8 @@ template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
   quantize_mxfp8_as<TileOf16Bits<TransposedTile>, kThreads, kRows, kCols>(args);
 }
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_mxfp8_f32(const QuantizeMxArgs& args) {
+template <u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void quantize_mxfp8_f32(const Args& args) {
   quantize_mxfp8_as<TileOfF32<TransposedTile>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
@@ -297,8 +299,8 @@ HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
   quantize_mxfp4_as<TileOf16Bits<TransposedTile>, ThreadMap<64, 128, kValuesOf<E2m1>, 64>, kThreads,
                     kRows, kCols>(args);
 }
-template <u32 kThreads, u32 kRows, u32 kCols>
-HIPGEMM_DEVICE void quantize_mxfp4_f32(const QuantizeMxArgs& args) {
+template <u32 kThreads, u32 kRows, u32 kCols, class Args>
+HIPGEMM_DEVICE void quantize_mxfp4_f32(const Args& args) {
   quantize_mxfp4_as<TileOfF32<TransposedTile>, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows,
                     kCols>(args);
 }

@@ -6,8 +6,8 @@
 #include "quantize/fp8.hpp"
 #include "quantize/load_row.hpp"
 #include "quantize/mx.hpp"
+#include "quantize/row_chunks.hpp"
 #include "quantize/row_threads.hpp"
-#include "quantize/store_row.hpp"
 
 // All rows are contiguous; those of dst and sum follow each other, if quantized at multiples of 16
 // bytes. With two sources, their sum is stored too. A workgroup takes `sets` times as many rows as
@@ -37,31 +37,9 @@ HIPGEMM_DEVICE Format format_of(u32 formats, Operand which) {
   return static_cast<Format>(opaque_uniform(formats) >> static_cast<u32>(which) * 5 & 31);
 }
 
-HIPGEMM_DEVICE u32 count_sources(u32 formats) { return 1 + (opaque_uniform(formats) >> 25); }
-
-// The values of a thread in a row: a chunk of 8 in each step.
-template <class Threads>
-using RowValuesOf = Values<8>[Threads::kSteps];
-
-// f(the first value of a step, how many of its chunk exist in a row of `cols`, the chunk).
-template <class Threads, class F>
-HIPGEMM_DEVICE void for_each_chunk(const Threads& threads, u32 block, u32 cols,
-                                   RowValuesOf<Threads>& x, F f) {
-#pragma unroll
-  for (u32 step = 0; step < Threads::kSteps; step++) {
-    const u32 first = threads.first(block, step);
-    f(first, cols - smaller(first, cols), x[step]);
-  }
-}
-
-template <class Threads>
-HIPGEMM_DEVICE void store_rounded(const Threads& threads, u32 block, u32 cols, u64 row, Format type,
-                                  RowValuesOf<Threads>& x) {
-  for_each_chunk(threads, block, cols, x,
-                 [&](u32 first, u32 count, Values<8>& chunk) HIPGEMM_INLINE {
-                   store_chunk(row + first * static_cast<u64>(element_bytes(type)), type, chunk,
-                               count, opaque_uniform(cols));
-                 });
+// A row of a matrix whose rows follow each other.
+HIPGEMM_DEVICE RowMemory dense_row(u64 matrix, u32 row, u32 cols, Format type) {
+  return {matrix + row * (cols * static_cast<u64>(element_bytes(type))), cols, type};
 }
 
 // What becomes of normalized values. take(row, block, x) of all threads; finish() at the end.
@@ -72,10 +50,6 @@ struct Output {
 
   HIPGEMM_DEVICE bool exists(u32 row) const { return row < args.rows; }
   HIPGEMM_DEVICE Format format() const { return format_of(args.formats, Operand::dst); }
-  // A row of dst.
-  HIPGEMM_DEVICE u64 rounded(u32 row) const {
-    return address_of(args.dst) + row * (args.cols * static_cast<u64>(element_bytes(format())));
-  }
   HIPGEMM_DEVICE u64 quantized(const void* dst, u32 row, u32 bits) const {
     return address_of(dst) +
            row * (opaque(count_chunks(args.cols, bits)) * static_cast<u64>(kChunkBytes));
@@ -84,18 +58,24 @@ struct Output {
 
 template <class Threads>
 struct RoundedOutput : Output<Threads, RmsNormArgs> {
-  HIPGEMM_DEVICE void take(u32 row, u32 block, RowValuesOf<Threads>& x) {
+  template <bool kWhole>
+  HIPGEMM_DEVICE void take(u32 row, u32 block, RowChunks<Threads>& x) {
+    const auto& args = this->args;
     if (this->exists(row))
-      store_rounded(this->threads, block, this->args.cols, this->rounded(row), this->format(), x);
+      store_chunks<kWhole>(this->threads, block,
+                           dense_row(address_of(args.dst), row, args.cols, this->format()), x);
   }
   HIPGEMM_DEVICE void finish() {}
 };
 
 template <class Threads>
 struct Fp8Output : Output<Threads, RmsNormFp8Args> {
+  // In vector registers: of scalar ones there are too few.
+  void *scale = in_vector(this->args.scale), *next = in_vector(this->args.next);
   u32 amax = 0;
 
-  HIPGEMM_DEVICE void take(u32 row, u32 block, RowValuesOf<Threads>& x) {
+  template <bool kWhole>
+  HIPGEMM_DEVICE void take(u32 row, u32 block, RowChunks<Threads>& x) {
     if (this->format() == Format::fp8_e5m2)
       take_as<E5m2>(row, block, x);
     else
@@ -104,93 +84,120 @@ struct Fp8Output : Output<Threads, RmsNormFp8Args> {
   HIPGEMM_DEVICE void finish() {
     amax = reduce_lanes<Threads::kGroup>(amax, larger);
     if (thread_index() % Threads::kGroup == 0)
-      atomic_max_in_device(global<u32>(address_of(this->args.next)), amax);
+      atomic_max_in_device(global<u32>(address_of(next)), amax);
   }
 
  private:
   template <class Element>
-  HIPGEMM_DEVICE void take_as(u32 row, u32 block, RowValuesOf<Threads>& x) {
+  HIPGEMM_DEVICE void take_as(u32 row, u32 block, RowChunks<Threads>& x) {
     const auto& args = this->args;
     const auto scaling = AmaxScaling<Element>::of(load_scalar(args.amax), args.amax_eps);
-    if (row == 0 && thread_index() == 0) *global<f32>(address_of(args.scale)) = scaling.scale();
+    if (row == 0 && thread_index() == 0) *global<f32>(address_of(scale)) = scaling.scale();
     if (!this->exists(row)) return;
     const u32 cols = opaque_uniform(args.cols);
     const u64 to = this->quantized(args.dst, row, Element::kBits);
-    // A loop, for shorter code: the next chunk is the first one left.
-#pragma unroll 1
+#pragma unroll
     for (u32 step = 0; step < Threads::kSteps; step++) {
       const u32 first = this->threads.first(block, step);
-      amax = larger(amax, values_amax<8>(x[0]));
+      amax = larger(amax, values_amax<8>(x[step]));
       QuantizedRow<Element>(to, first, cols)
-          .store(0, scaling.quantize(x[0], ToNearest(), row, first));
-#pragma unroll
-      for (u32 i = 0; i + 1 < Threads::kSteps; i++)
-        for (u32 half = 0; half < 2; half++) x[i][half] = x[i + 1][half];
+          .store(0, scaling.quantize(x[step], ToNearest(), row, first));
     }
   }
 };
 
-template <class Threads>
+// k8Bits: to elements of 8 bits, else to smaller ones.
+template <class Threads, bool k8Bits>
 struct MxOutput : Output<Threads, RmsNormMxArgs> {
   // In vector registers: of scalar ones there are too few.
   void *data = in_vector(this->args.dst), *scale = in_vector(this->args.scale);
+  u32 rule = opaque(this->args.rule);
   void* gemm_scale = in_vector(this->args.gemm_scale);
 
-  // Four neighbours have four blocks of 32 values, one in each step; each takes one of them.
-  HIPGEMM_DEVICE void take(u32 row, u32 block, RowValuesOf<Threads>& x) {
-    constexpr u32 kNeighbours = kBlockValues / 8;
-    static_assert(kNeighbours == Threads::kSteps, "");
-    const auto& args = this->args;
-    Values<kBlockValues> mine;
-#pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      u32x4 pieces[kNeighbours];
-      for (u32 i = 0; i < kNeighbours; i++) pieces[i] = __builtin_bit_cast(u32x4, x[i][half]);
-      transpose_lanes(pieces);
-      for (u32 i = 0; i < kNeighbours; i++)
-        mine[2 * i + half] = __builtin_bit_cast(f32x4, pieces[i]);
-    }
-    const u32 step = opaque(thread_index()) % kNeighbours;
-    const u32 first = this->threads.first(block, step) / kBlockValues * kBlockValues;
-    u32 words[8] = {}, byte = 0, bits = 0;
+  template <bool kWhole>
+  HIPGEMM_DEVICE void take(u32 row, u32 block, RowChunks<Threads>& x) {
     switch (this->format()) {
-#define SCALED_FORMAT(name, code, element_bits, element, block) \
-  case Format::name:                                            \
-    if constexpr ((block) != 0) {                               \
-      byte = pack_block<element>(mine, words);                  \
-      bits = element_bits;                                      \
-    }                                                           \
+#define SCALED_FORMAT(name, code, bits, element, values)                                     \
+  case Format::name:                                                                         \
+    if constexpr ((values) != 0 && ((bits) == 8) == k8Bits) take_as<element>(row, block, x); \
     break;
 #include "common/formats.def"
       default:
         break;
     }
-    const u32 rows = opaque_uniform(args.rows), cols = opaque_uniform(args.cols);
-    const BlockedOutput out{data, scale, gemm_scale, 0, rows, rows, cols};
-    if (bits == 4)
-      out.store_scale<E2m1>(row, first, byte);
-    else
-      out.store_scale<E4m3>(row, first, byte);
-    if (!this->exists(row)) return;
-    // 16 bytes at a time, or 8 of 24.
-    const u64 to = this->quantized(data, row, bits);
-    const u64 end = to + count_chunks(cols, bits) * static_cast<u64>(kChunkBytes);
-    const u64 begin = to + first / kBlockValues * static_cast<u64>(bits * 4);
-    const auto store = [&]<u32 kWords>(Index<kWords>, u32 at) HIPGEMM_INLINE {
-      Vector<u32, kWords> piece;
-      for (u32 i = 0; i < kWords; i++) piece[i] = words[at + i];
-      if (begin + at * 4 < end) *global<Vector<u32, kWords>>(begin + at * 4) = piece;
-    };
-    if (bits == 6) {
-      for (u32 at = 0; at < 6; at += 2) store(kIndex<2>, at);
-      return;
-    }
-    store(kIndex<4>, 0);
-    if (bits == 8) store(kIndex<4>, 4);
   }
   HIPGEMM_DEVICE void finish() {}
 
  private:
+  // Four neighbours have four blocks of 32 values, one in each step; each owns one of them.
+  static constexpr u32 kBlockThreads = kBlockValues / Threads::kChunk;
+  static_assert(Threads::kSteps <= kBlockThreads, "");
+  struct Map {
+    static constexpr u32 kBlockThreads = MxOutput::kBlockThreads;
+    static HIPGEMM_DEVICE u32 thread() { return opaque(thread_index()); }
+  };
+
+  template <class Element>
+  HIPGEMM_DEVICE void take_as(u32 row, u32 block, RowChunks<Threads>& x) {
+    const u32 rows = opaque_uniform(this->args.rows), cols = opaque_uniform(this->args.cols);
+    const u32 step = OwnedIteration<Map>::index();
+    const u32 first = this->threads.first(block, step) / kBlockValues * kBlockValues;
+    const u64 to = this->quantized(data, row, Element::kBits);
+    u32 byte;
+    if constexpr (kValuesOf<Element> == Threads::kChunk)
+      byte = store_chunks_of_blocks<Element>(row, block, x, to);
+    else
+      byte = store_block<Element>(row, first, x, to);
+    const BlockedOutput out{data, scale, gemm_scale, 0, rows, rows, cols};
+    out.store_scale<Element>(row, first, byte);
+  }
+
+  // A thread's own chunks, by scales that neighbours share. Returns the scale of its block.
+  template <class Element>
+  HIPGEMM_DEVICE u32 store_chunks_of_blocks(u32 row, u32 block, RowChunks<Threads>& x, u64 to) {
+    PassScales<Element, Map> scales;
+#pragma unroll
+    for (u32 step = 0; step < Threads::kSteps; step++) scales.take(step, values_amax<8>(x[step]));
+    scales.compute(static_cast<ScaleRule>(uniform(rule)));
+    unrolled<Threads::kSteps>([&]<u32 i>(Index<i> step) HIPGEMM_INLINE {
+      const f32 multiplier = scales.multiplier(step);
+      const auto packed = nan_by<Element>(multiplier, pack<Element, 8>(x[i], multiplier));
+      if (this->exists(row))
+        QuantizedRow<Element>(to, this->threads.first(block, i), opaque_uniform(this->args.cols))
+            .store(0, packed);
+    });
+    return scales.owned_byte();
+  }
+
+  // The block that a thread owns, after its neighbours' values have come. Returns its scale.
+  template <class Element>
+  HIPGEMM_DEVICE u32 store_block(u32 row, u32 first, RowChunks<Threads>& x, u64 to) {
+    Values<kBlockValues> mine;
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      u32x4 pieces[kBlockThreads];
+      for (u32 i = 0; i < kBlockThreads; i++) pieces[i] = __builtin_bit_cast(u32x4, x[i][half]);
+      transpose_lanes(pieces);
+      for (u32 i = 0; i < kBlockThreads; i++)
+        mine[2 * i + half] = __builtin_bit_cast(f32x4, pieces[i]);
+    }
+    u32 words[8] = {};
+    const u32 byte = pack_block<Element>(mine, words);
+    if (!this->exists(row)) return byte;
+    // 16 bytes at a time, or 8 of 24.
+    const u64 end = to + count_chunks(opaque_uniform(this->args.cols), Element::kBits) *
+                             static_cast<u64>(kChunkBytes);
+    const u64 begin = to + first / kBlockValues * static_cast<u64>(Element::kBits * 4);
+    constexpr u32 kWords = Element::kBits == 6 ? 2 : 4;
+#pragma unroll
+    for (u32 at = 0; at < Element::kBits; at += kWords) {
+      Vector<u32, kWords> piece;
+      for (u32 i = 0; i < kWords; i++) piece[i] = words[at + i];
+      if (begin + at * 4 < end) *global<Vector<u32, kWords>>(begin + at * 4) = piece;
+    }
+    return byte;
+  }
+
   // Returns the scale byte. Without instructions for the casts a loop, for shorter code: the next
   // values are the first ones left, and the words rotate.
   template <class Element>
@@ -198,8 +205,8 @@ struct MxOutput : Output<Threads, RmsNormMxArgs> {
     constexpr u32 kPart = kValuesOf<Element>, kParts = kBlockValues / kPart;
     constexpr u32 kWords = kPart * Element::kBits / 32;
     constexpr u32 kUnrolled = HIPGEMM_LOW_PRECISION_CASTS ? kParts : 1;
-    const auto scaling = BlockScale::of<Element>(
-        values_amax<kBlockValues>(x), static_cast<ScaleRule>(opaque_uniform(this->args.rule)));
+    const auto scaling = BlockScale::of<Element>(values_amax<kBlockValues>(x),
+                                                 static_cast<ScaleRule>(uniform(rule)));
 #pragma unroll kUnrolled
     for (u32 part = 0; part < kParts; part++) {
       Values<kPart> some;
@@ -216,107 +223,151 @@ struct MxOutput : Output<Threads, RmsNormMxArgs> {
   }
 };
 
-template <template <class> class Output, u32 kThreads, u32 kValues, class Args>
-HIPGEMM_DEVICE void rms_norm_rows(const Args& args) {
-  using Threads = RowThreads<kThreads>;
-  static_assert(kValues == kThreads * Threads::kSteps * Threads::kChunk, "");
-  static __shared__ typename Threads::Lds lds;
-  static __shared__ u32x4 shared_weight[kValues * 2 / 16];
-  const Threads threads{args.row_shift};
-  const u32 blocks = threads.blocks(args.cols);
+// The weight, which the rows of a workgroup share in LDS if it fits there: chunks of 16 bytes, the
+// second ones of float32 after all first ones, so that neighbours use other banks.
+template <u32 kThreads, u32 kParts>
+class Weight {
+ public:
+  using Lds = u32x4[kParts];
 
-  // The rows of a workgroup share the weight in LDS, if it fits there.
-  const auto weight_type = format_of(args.formats, Operand::weight);
-  const u32 weight_bytes = element_bytes(weight_type), weight_parts = weight_bytes / 2;
-  const bool shares = args.cols <= sizeof(shared_weight) / weight_bytes;
-  const auto load_weight = [&](u32 first, u32x4(&parts)[2]) HIPGEMM_INLINE {
-    load_parts(address_of(args.weight) + first * static_cast<u64>(weight_bytes),
-               args.cols - smaller(first, args.cols), weight_type, parts);
-  };
-  if (shares) {
+  HIPGEMM_DEVICE Weight(const void* weight, u32 formats, u32 length, Lds& lds)
+      : address_(address_of(in_vector(const_cast<void*>(weight)))),
+        formats_(formats),
+        length_(length),
+        lds_(lds) {}
+
+  HIPGEMM_DEVICE bool is_shared() const { return length_ <= sizeof(Lds) / element_bytes(type()); }
+  HIPGEMM_DEVICE void share() const {
 #pragma unroll 1
-    for (u32 chunk = thread_index(); chunk * 8 < args.cols; chunk += kThreads) {
+    for (u32 chunk = thread_index(); chunk * 8 < length_; chunk += kThreads) {
       u32x4 parts[2];
-      load_weight(chunk * 8, parts);
+      load(chunk * 8, parts);
       for (u32 i = 0; i < 2; i++)
-        if (i < weight_parts) shared_weight[chunk * weight_parts + i] = parts[i];
+        if (i < parts_of_chunk()) lds_[i * chunks() + chunk] = parts[i];
     }
     sync_workgroup();
   }
+  // Of a chunk.
+  HIPGEMM_DEVICE void read(u32 first, Values<8>& weight) const {
+    u32x4 parts[2];
+    if (is_shared())
+      for (u32 i = 0; i < 2; i++)
+        parts[i] = lds_[smaller(i, parts_of_chunk() - 1) * chunks() + first / 8];
+    else
+      load(first, parts);
+    widen_parts(parts, type(), weight);
+  }
 
-  Output<Threads> out{{args, threads}};
+ private:
+  HIPGEMM_DEVICE Format type() const { return format_of(formats_, Operand::weight); }
+  HIPGEMM_DEVICE u32 chunks() const { return (opaque_uniform(length_) + 7) / 8; }
+  HIPGEMM_DEVICE u32 parts_of_chunk() const { return element_bytes(type()) / 2; }
+  HIPGEMM_DEVICE void load(u32 first, u32x4 (&parts)[2]) const {
+    load_parts(address_ + first * static_cast<u64>(element_bytes(type())),
+               length_ - smaller(first, length_), type(), parts);
+  }
+
+  u64 address_;
+  u32 formats_, length_;
+  Lds& lds_;
+};
+
+// kWhole: all rows are whole (RowMemory), and their values fit the registers.
+template <bool kWhole, class Threads, class Args, class Weight, class Out>
+HIPGEMM_DEVICE void rms_norm_rows(const Args& args, const Threads& threads, const Weight& weight,
+                                  typename Threads::Lds (&lds)[2], Out& out) {
+  const u32 blocks = kWhole ? 1 : threads.blocks(args.cols);
+  const auto has_residual = [&]()
+                                HIPGEMM_INLINE { return opaque_uniform(args.formats) >> 25 != 0; };
   u32 row = workgroup_index() * args.sets * threads.rows() + threads.row();
 #pragma unroll 1
   for (u32 set = 0; set < args.sets; set++, row += threads.rows()) {
-    const u32 cols = row < args.rows ? args.cols : 0;
     f32 squares = 0, factor = 0;
-    u32 load = 0;
 #pragma unroll 1
-    do {  // at least once, as the loop over sources: a condition before it would need registers
+    for (u32 load = 0; load < (blocks == 1 ? 1 : 2 * blocks); load++) {
       const u32 block = load < blocks ? load : load - blocks;
-      RowValuesOf<Threads> x;
-      for (Values<8>& chunk : x)
-        for (f32x4& four : chunk) four = f32x4(-0.0f);  // -0.0 + x is x, even for -0.0
-      u32 source = 0;
-#pragma unroll 1
-      do {
-        const auto type = format_of(args.formats, source ? Operand::residual : Operand::src);
-        const u64 from =
-            source ? address_of(args.residual) + row * static_cast<u64>(args.residual_pitch)
-                   : address_of(args.src) + row * static_cast<u64>(args.src_pitch);
-        for_each_chunk(
-            threads, block, cols, x, [&](u32 first, u32 count, Values<8>& chunk) HIPGEMM_INLINE {
-              Values<8> more;
-              load_values(from + first * static_cast<u64>(element_bytes(type)), count, type, more);
-              for (u32 i = 0; i < 2; i++) chunk[i] += more[i];
-            });
-      } while (++source < count_sources(args.formats));
+      RowChunks<Threads> x;
+      const auto source = [&](bool second) HIPGEMM_INLINE {
+        const u64 matrix = address_of(second ? args.residual : args.src);
+        const u64 pitch = second ? args.residual_pitch : args.src_pitch;
+        return RowMemory{matrix + row * pitch, row < args.rows ? args.cols : 0,
+                         format_of(args.formats, second ? Operand::residual : Operand::src)};
+      };
+      if constexpr (kWhole) {
+        load_chunks(threads, block, source(false), x);
+        if (has_residual()) add_chunks(threads, block, source(true), x);
+      } else {
+        sum_of_rows(threads, block, has_residual() ? 2 : 1, source, x);
+      }
       if (load < blocks) {
+#pragma unroll
         for (const Values<8>& chunk : x) {
           const f32x4 four = chunk[0] * chunk[0] + chunk[1] * chunk[1];
           squares += (four.x + four.y) + (four.z + four.w);
         }
-        if (count_sources(args.formats) == 2 && cols != 0) {
-          const auto type = format_of(args.formats, Operand::sum);
-          const u64 row_bytes = args.cols * static_cast<u64>(element_bytes(type));
-          store_rounded(threads, block, args.cols, address_of(args.sum) + row * row_bytes, type, x);
-        }
+        if (has_residual() && row < args.rows)
+          store_chunks<kWhole>(threads, block,
+                               dense_row(address_of(args.sum), row, args.cols,
+                                         format_of(args.formats, Operand::sum)),
+                               x);
       }
       if (load + 1 == blocks) {
-        const f32 mean = threads.sum(squares, lds) / static_cast<f32>(args.cols);
+        const f32 mean = threads.sum(squares, lds[set % 2]) / static_cast<f32>(args.cols);
         factor = 1.0f / __builtin_sqrtf(mean + args.eps);
       }
-      if (opaque_uniform(blocks) != 1 && load < blocks) continue;
-      for_each_chunk(
-          threads, block, cols, x, [&](u32 first, u32 count, Values<8>& chunk) HIPGEMM_INLINE {
-            if (count == 0) return;
-            u32x4 parts[2];
-            Values<8> weight;
-            if (shares)
-              for (u32 i = 0; i < 2; i++)
-                parts[i] = shared_weight[first / 8 * weight_parts + smaller(i, weight_parts - 1)];
-            else
-              load_weight(first, parts);
-            widen_parts(parts, weight_type, weight);
-            for (u32 i = 0; i < 2; i++) chunk[i] = chunk[i] * f32x4(factor) * weight[i];
-          });
-      out.take(row, block, x);
-    } while (++load < (blocks == 1 ? 1 : 2 * blocks));
+      if (blocks != 1 && load < blocks) continue;
+#pragma unroll
+      for (u32 step = 0; step < Threads::kSteps; step++) {
+        const u32 first = threads.first(block, step);
+        if (first >= args.cols) continue;  // zeros
+        Values<8> by;
+        weight.read(first, by);
+        for (u32 i = 0; i < 2; i++) x[step][i] = x[step][i] * f32x4(factor) * by[i];
+      }
+      out.template take<kWhole>(row, block, x);
+    }
   }
+}
+
+template <class Threads>
+using Mxfp8Output = MxOutput<Threads, true>;
+template <class Threads>
+using SmallMxOutput = MxOutput<Threads, false>;
+
+template <template <class> class Output, u32 kThreads, u32 kValues, class Args>
+HIPGEMM_DEVICE void rms_norm_with(const Args& args) {
+  using Threads = RowThreads<kThreads, kValues>;
+  using SharedWeight = Weight<kThreads, kValues * 2 / 16>;
+  static __shared__ typename Threads::Lds lds[2];
+  static __shared__ typename SharedWeight::Lds weight_lds;
+  const Threads threads{args.row_shift};
+  const SharedWeight weight(args.weight, args.formats, args.cols, weight_lds);
+  if (weight.is_shared()) weight.share();
+  Output<Threads> out{{args, threads}};
+  const u64 places = address_of(args.src) | args.src_pitch | address_of(args.residual) |
+                     args.residual_pitch | address_of(args.sum) | address_of(args.dst);
+  if (threads.blocks(args.cols) == 1 && args.cols % 8 == 0 && places % 16 == 0)
+    rms_norm_rows<true>(args, threads, weight, lds, out);
+  else
+    rms_norm_rows<false>(args, threads, weight, lds, out);
   out.finish();
 }
 
 template <u32 kThreads, u32 kValues>
 HIPGEMM_DEVICE void rms_norm(const RmsNormArgs& args) {
-  rms_norm_rows<RoundedOutput, kThreads, kValues>(args);
+  rms_norm_with<RoundedOutput, kThreads, kValues>(args);
 }
 template <u32 kThreads, u32 kValues>
 HIPGEMM_DEVICE void rms_norm_fp8(const RmsNormFp8Args& args) {
-  rms_norm_rows<Fp8Output, kThreads, kValues>(args);
+  rms_norm_with<Fp8Output, kThreads, kValues>(args);
 }
 template <u32 kThreads, u32 kValues>
 HIPGEMM_DEVICE void rms_norm_mx(const RmsNormMxArgs& args) {
-  rms_norm_rows<MxOutput, kThreads, kValues>(args);
+  rms_norm_with<SmallMxOutput, kThreads, kValues>(args);
+}
+template <u32 kThreads, u32 kValues>
+HIPGEMM_DEVICE void rms_norm_mxfp8(const RmsNormMxArgs& args) {
+  rms_norm_with<Mxfp8Output, kThreads, kValues>(args);
 }
 
 }  // namespace hipgemm

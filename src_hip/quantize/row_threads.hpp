@@ -11,17 +11,18 @@ namespace hipgemm {
 // A row has 2^shift threads, 16 or more. A thread has kSteps chunks of 8 values, the chunks of a
 // step one after the other. A longer row is several blocks of so many values, which are loaded once
 // more for a second pass. Sums depend on nothing but the row's length and values.
-template <u32 kThreads>
+template <u32 kThreads, u32 kValues>
 struct RowThreads {
-  static constexpr u32 kSteps = 4, kChunk = 8, kGroup = 16;
+  static constexpr u32 kChunk = 8, kSteps = kValues / kThreads / kChunk, kGroup = 16;
+  static_assert(kValues == kThreads * kSteps * kChunk, "");
   using Lds = f32[kThreads / kGroup];
   u32 shift;
 
   HIPGEMM_DEVICE u32 rows() const { return kThreads >> opaque_uniform(shift); }
   HIPGEMM_DEVICE u32 row() const { return opaque(thread_index()) >> shift; }
+  HIPGEMM_DEVICE u32 values() const { return (kSteps * kChunk) << shift; }  // of a block
   HIPGEMM_DEVICE u32 blocks(u32 length) const {
-    const u32 block = (kSteps * kChunk) << shift;
-    return larger(1, length / block + (length % block != 0));
+    return larger(1, length / values() + (length % values() != 0));
   }
   // The first value of a step of a block.
   HIPGEMM_DEVICE u32 first(u32 block, u32 step) const {
@@ -29,14 +30,14 @@ struct RowThreads {
     return (((block * kSteps + step) << by) + index) * kChunk;
   }
 
-  // Of all values x of a row; all threads of the workgroup take part.
+  // Of all values x of a row; all threads of the workgroup take part. lds: not that of the
+  // reduction before, which may still be read.
   template <class Combine>
   HIPGEMM_DEVICE f32 reduce(f32 x, f32 identity, Lds& lds, Combine combine) const {
     x = reduce_lanes<kGroup>(x, combine);
     const u32 lane = opaque(thread_index()) % kGroup,
               groups = (1u << opaque_uniform(shift)) / kGroup;
     const u32 mine = row() * groups;
-    sync_workgroup();  // what the last reduction left was read
     if (lane == 0) lds[thread_index() / kGroup] = x;
     sync_workgroup();
     x = lane < groups ? lds[mine + lane] : identity;

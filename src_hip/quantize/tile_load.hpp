@@ -5,6 +5,7 @@
 #include "common/memory.hpp"
 #include "common/quantized_types.hpp"
 #include "common/types.hpp"
+#include "quantize/gradient.hpp"
 #include "quantize/thread_map.hpp"
 
 namespace hipgemm {
@@ -13,10 +14,29 @@ struct Matrix {
   u64 address;
   i64 row_stride, col_stride;  // bytes
   u32 rows, cols;
+
+  HIPGEMM_DEVICE void move_rows(u32 count) { address += count * static_cast<u64>(row_stride); }
 };
+// Whether a kernel with these arguments reads the gradient before an activation.
 template <class Args>
-HIPGEMM_DEVICE Matrix source_of(const Args& args) {
-  return {address_of(args.src), args.src_row_stride, args.src_col_stride, args.rows, args.cols};
+inline constexpr bool kReadsGradient = requires(Args args) { args.aux; };
+
+template <class Args>
+HIPGEMM_DEVICE auto source_of(const Args& args) {
+  const u64 src = address_of(args.src);
+  if constexpr (kReadsGradient<Args>)
+    return Gradient{src,
+                    address_of(args.aux),
+                    args.src_row_stride,
+                    args.src_col_stride,
+                    args.aux_pitch,
+                    args.rows,
+                    args.cols,
+                    static_cast<Format>(args.in_type),
+                    static_cast<Activation>(args.activation),
+                    static_cast<GluLayout>(args.glu)};
+  else
+    return Matrix{src, args.src_row_stride, args.src_col_stride, args.rows, args.cols};
 }
 
 // The bits of a tile's values as threads have them along rows; zero outside the matrix.
@@ -46,6 +66,53 @@ class TileBits {
       sync_workgroup();
       for_each_part(half, [](u32x4& part, u32x4& chunk) HIPGEMM_INLINE { part = chunk; });
     }
+  }
+
+  // Eight values at a time, in a loop, for shorter code: what was read moves towards its place.
+  HIPGEMM_DEVICE void load(const Gradient& from) {
+    static_assert(kBytes == 4, "");
+    constexpr u32 kChunks = kValues / 8, kAll = Map::kIterations * kParts;
+#pragma unroll 1
+    for (u32 i = 0; i < Map::kIterations * kChunks; i++) {
+      const u32 row = at.row(i / kChunks), col = at.col() + i % kChunks * 8;
+      Values<8> x = {f32x4(0.0f), f32x4(0.0f)};
+      if (row < from.rows && col < from.cols) from.read(row, col, x);
+#pragma unroll
+      for (u32 part = 0; part + 2 < kAll; part++)
+        loaded_[part / kParts][part % kParts] = loaded_[(part + 2) / kParts][(part + 2) % kParts];
+      for (u32 half = 0; half < 2; half++)
+        loaded_[Map::kIterations - 1][kParts - 2 + half] = __builtin_bit_cast(u32x4, x[half]);
+    }
+  }
+  // Of the gradient transposed: its rows are columns here.
+  HIPGEMM_DEVICE void load_transposed(const Gradient& from) {
+    static_assert(kBytes == 4, "");
+    constexpr u32 kChunks = Map::kRows / 8;
+    lds_is_used_ = true;
+#pragma unroll 1
+    for (u32 half = 0; half < kHalves; half++) {
+      if (half != 0) sync_workgroup();
+#pragma unroll 1
+      for (u32 i = Map::thread(); i < kChunks * kHalfCols; i += Map::kThreads) {
+        const u32 down = i % kChunks * 8, across = i / kChunks;
+        const u32 row = at.first_col + half * kHalfCols + across, col = at.first_row + down;
+        Values<8> x = {f32x4(0.0f), f32x4(0.0f)};
+        if (row < from.rows && col < from.cols) from.read(row, col, x);
+#pragma unroll
+        for (u32 e = 0; e < 8; e++)
+          reinterpret_cast<f32*>(&chunk(down, e, across / kPartValues))[across % kPartValues] =
+              x[e / 4][e % 4];
+      }
+      sync_workgroup();
+      for_each_part(half, [](u32x4& part, u32x4& chunk) HIPGEMM_INLINE { part = chunk; });
+    }
+  }
+
+  HIPGEMM_DEVICE void load(const GradientOfRows& from) {
+    if (from.transposed)
+      load_transposed(from);
+    else
+      load(static_cast<const Gradient&>(from));
   }
 
  protected:
@@ -233,9 +300,8 @@ HIPGEMM_DEVICE void with_type(u32 type, F f) {
   else
     with_16bit_type(type, f);
 }
-
-// f(tile) with the values of a matrix of 16 bits, of float32, or of any type. What loads 16 bits is
-// the same for both types.
+// f(tile) with the values of a matrix of 16 bits, of float32, or of any type; gradients are
+// float32. What loads 16 bits is the same for both types.
 template <template <class, class> class Tile>
 struct TileOf16Bits {
   template <class Map, class F>
@@ -251,8 +317,8 @@ struct TileOf16Bits {
 };
 template <template <class, class> class Tile>
 struct TileOfF32 {
-  template <class Map, class F>
-  static HIPGEMM_DEVICE void load(u32, const Matrix& from, typename Map::Lds& lds, const Map& at,
+  template <class Source, class Map, class F>
+  static HIPGEMM_DEVICE void load(u32, const Source& from, typename Map::Lds& lds, const Map& at,
                                   F f) {
     TileBits<u32, Map> bits(lds, at);
     bits.load(from);
@@ -262,12 +328,12 @@ struct TileOfF32 {
 };
 template <template <class, class> class Tile>
 struct TileOfAny {
-  template <class Map, class F>
-  static HIPGEMM_DEVICE void load(u32 type, const Matrix& from, typename Map::Lds& lds,
+  template <class Source, class Map, class F>
+  static HIPGEMM_DEVICE void load(u32 type, const Source& from, typename Map::Lds& lds,
                                   const Map& at, F f) {
-    if (static_cast<Format>(type) == Format::f32)
+    if (!__is_same(Source, Matrix) || static_cast<Format>(type) == Format::f32)
       TileOfF32<Tile>::load(type, from, lds, at, f);
-    else
+    else if constexpr (__is_same(Source, Matrix))
       TileOf16Bits<Tile>::load(type, from, lds, at, f);
   }
 };

@@ -217,8 +217,10 @@ WAVES = {  # per SIMD: 8 if they fit, 7 with up to 72 registers, 6 with up to 80
     **dict.fromkeys(("pack_mx_scales", "elementwise"), 8),
     **dict.fromkeys(("amax", "quantize_fp8", "quantize_mxfp8_groups", "sum_rows", "sum_groups"), 7),
     **dict.fromkeys(("quantize_mxfp8_f32", "quantize_mxfp4_f32", "softmax"), 6),
-    **dict.fromkeys(("rms_norm", "rms_norm_fp8", "rms_norm_mx"), 4),  # whole rows
-    "activation_gradient": 4,
+    **dict.fromkeys(("rms_norm", "rms_norm_fp8", "rms_norm_mxfp8", "rms_norm_mx"), 4),  # whole rows
+    **dict.fromkeys(("amax_gradient", "quantize_fp8_gradient", "quantize_mxfp4_gradient"), 5),
+    **dict.fromkeys(("quantize_mxfp8_groups_gradient", "sum_rows_gradient", "sum_groups_gradient"), 5),
+    **dict.fromkeys(("quantize_mxfp8_gradient", "quantize_fp8_blocks_gradient", "activation_gradient"), 4),
     **dict.fromkeys(("quantize_mxfp4", "quantize_mxfp6"), 4),  # a thread has 64 values
     "quantize_mxfp6_f32": 3,
 }

@@ -25,6 +25,16 @@ def test_epilogue_order():
     assert reference.matmul(one, one, alpha=3.0, col_scale=np.array([5.0]), bias=np.array([7.0])) == 22.0
 
 
+def test_a_layer_with_an_activation(rng):
+    x, w, dy = (rng.integers(-2, 3, shape).astype(np.float32) for shape in ((4, 32), (6, 32), (4, 6)))
+    products = reference.linear_products(x, w, dy, recipe="bf16", activation="relu", glu="halves")
+    a, b, epilogue = products["y"]
+    t = x.astype(np.float64) @ w.T
+    np.testing.assert_array_equal(reference.matmul(a, b, **epilogue), np.maximum(t[:, :3], 0) * t[:, 3:])
+    with pytest.raises(ValueError, match="linear_products: N must be even with glu"):
+        reference.linear_products(x, w[:5], dy[:, :5], recipe="bf16", glu="halves")
+
+
 def test_rounds_once():
     # Through float32, bfloat16 would round this as a tie.
     a, b = np.array([[1.0, 1.0]]), np.array([[1 + 2.0**-8], [2.0**-40]])

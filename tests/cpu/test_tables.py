@@ -177,7 +177,7 @@ WRONG = [
         more("grouped_wgrad", "bf16", "tn", "64x128", "Ring4"),
         "Ring4, 2) is a ring, for which the layout has no limit",
     ),
-    ("AmaxArgs, any, ", "AmaxArgs, all, ", "4, 64x128) names all, which is no kind of architecture"),
+    (" AmaxArgs, any, ", " AmaxArgs, all, ", "4, 64x128) names all, which is no kind of architecture"),
 ]
 
 

@@ -95,6 +95,59 @@ def test_backward(recipe, activation, glu, bias, grouped, rng):
         assert (got.dbias is not None) == bias
 
 
+LAYOUTS = {
+    "rows": lambda x: x,
+    "columns": lambda x: hg.asarray(np.ascontiguousarray(x.get().T)).T,
+    "every other": lambda x: hg.asarray(np.repeat(np.repeat(x.get(), 2, 0), 2, 1))[::2, ::2],
+    "float32": lambda x: x.astype(F32),
+}
+
+
+@in_groups
+@pytest.mark.parametrize("glu", [None, "interleaved", "halves"])
+@every_recipe
+def test_the_derivative_is_formed_where_dy_is_quantized(recipe, glu, grouped, rng):
+    """Of dy in any layout, with the bits of a pass before; no such pass runs."""
+    columns = 144
+    x, w = hg.asarray(random_matrix((130, 32), rng)), hg.asarray(random_matrix((2, columns, 32), rng))
+    dense = hg.asarray(random_matrix((130, columns // (2 if glu else 1)), rng))
+    offsets = np.array([0, 37, 130], np.int32)
+
+    def forward(**stages):
+        if grouped:
+            return hg.grouped_linear(x, w, offsets, recipe=recipe, bias=np.zeros((2, columns), F32), **stages)
+        return hg.linear(x, w[0], recipe=recipe, bias=np.zeros(columns, F32), **stages)
+
+    backward = hg.grouped_linear_backward if grouped else hg.linear_backward
+    _, saved = forward(activation="silu", glu=glu)
+    _, plain = forward()
+    to = BF16_FORMAT if recipe == "bf16" else F32_FORMAT
+    want = backward(passes.activation_gradient("test", dense, saved.aux, to, 0, "silu", glu), plain)
+    exact = passes.activation_gradient("test", dense, saved.aux, F32_FORMAT, 0, "silu", glu)
+    dbias = backward(exact, plain).dbias.get()
+    for name, layout in LAYOUTS.items():
+        dy = layout(dense)
+        hg.reset_usage()
+        got = backward(dy, saved)
+        kernels = set(hg.usage().kernels)
+        assert ("activation_gradient" in kernels) == (recipe == "bf16")
+        assert sum(kernel.endswith("_gradient") for kernel in kernels) > 1
+        for one, other in ((got.dx, want.dx), (got.dw, want.dw)):
+            np.testing.assert_array_equal(one.get(), other.get(), err_msg=name)
+        np.testing.assert_array_equal(got.dbias.get(), dbias, err_msg=name)
+
+
+@pytest.mark.parametrize("why", ["columns", "factors", "stochastic"])
+def test_a_pass_applies_the_derivative_where_no_quantizer_can(why, rng):
+    n = 60 if why == "columns" else 64
+    x, w, dy = (hg.asarray(random_matrix(shape, rng)) for shape in ((40, 32), (n, 32), (40, n // 2)))
+    factors = np.ones(n, F32) if why == "factors" else None
+    _, saved = hg.linear(x, w, recipe="mxfp8", w_post_scale=factors, activation="silu", glu="halves")
+    hg.reset_usage()
+    hg.linear_backward(dy, saved, **({"rounding": why, "seed": 3} if why == "stochastic" else {}))
+    assert {k for k in hg.usage().kernels if k.endswith("_gradient")} == {"activation_gradient"}
+
+
 @in_groups
 @pytest.mark.parametrize("dtype", [BF16, F32])
 @pytest.mark.parametrize("place", ["host", "device"])
