@@ -65,6 +65,7 @@ EXPERTS = {"mixtral-8x7b": 8, "deepseek-v3": 256}
 # Dense peak by bits of an operand, TFLOP/s, and TB/s of memory, from data sheets.
 PEAKS: dict[str, tuple[dict[int, float], float]] = {
     "gfx950": ({16: 2516.0, 8: 5033.0, 6: 10066.0, 4: 10066.0}, 8.0),
+    "gfx942": ({16: 1307.0, 8: 2615.0, 6: 1307.0, 4: 1307.0}, 5.3),  # below 8 bits: widened
     "sm_90a": ({16: 989.0, 8: 1979.0}, 4.8),
 }
 QUANTIZERS: dict[str, Callable[..., Any]] = {

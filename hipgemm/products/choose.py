@@ -79,7 +79,8 @@ def leading_dimension(x: Operand, kernel: Kernel, side: int = 0) -> int:
     """The leading dimension, in elements, of an operand that is read in place."""
     x, _ = major_view(x, kernel, side)
     vectors, length = x.shape[-2:]
-    pitch = x.strides[-2] if vectors > 1 else padded_pitch(length, x.format.itemsize)
+    # Without elements the stride may be any number, and negative ones are huge to a kernel.
+    pitch = x.strides[-2] if vectors > 1 and length else padded_pitch(length, x.format.itemsize)
     return -(-pitch * 8 // x.format.bits)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from hipgemm.formats.elements import FORMATS, QUANTIZED, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel, code_object
-from hipgemm.kernels.scale_layout import float_scale_bytes, gemm_scale_bytes, gemm_scale_step
+from hipgemm.kernels.scale_layout import float_scale_bytes, gemm_scale_bytes, gemm_scale_step, own_k_tile
 from hipgemm.runtime import hip as _hip
 
 TYPES = {
@@ -38,6 +38,13 @@ def examples(
             picks = {"PingPong": [max], "SingleBuffer": [max, min]}.get(schedule, [min])
             found += [pick(these, key=lambda k: k.tile).name for pick in picks]
     return list(dict.fromkeys(found))
+
+
+def scales_in_order(format: str) -> bool:
+    """Whether quantizers order the scales of a format for products with itself; no if K tiles are others."""
+    form = QUANTIZED[format]
+    tiles = {k.tile[2] for k in GEMMS.values() if k.a == k.b == format}
+    return not form.block or not tiles or own_k_tile(form.bits) in tiles
 
 
 UNWRITTEN = 0x7F  # bytes of memory that must not be used: NaN in most formats

@@ -5,12 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 import ml_dtypes
 import numpy as np
 import pytest
-from gemm_launch import KERNELS
+from gemm_launch import scales_in_order
 
 import hipgemm as hg
 from hipgemm import reference
 from hipgemm.formats.elements import QUANTIZED, SCALE_RULES
-from hipgemm.kernels.scale_layout import own_k_tile
 from hipgemm.testing import assert_gemm_close
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
@@ -31,11 +30,7 @@ def test_quantize_then_multiply(format, k, rng, matrix_kernels):
     assert not used.copies
     main = "gemm_" if matrix_kernels else "plain_gemm"
     extra = [name for name in used.kernels if not name.startswith((main, "split_reduce"))]
-    tiles = {k.tile[2] for k in KERNELS.values() if k.op == "scaled_gemm" and k.a == k.b == format}
-    in_order = not tiles or not QUANTIZED[format].block or own_k_tile(QUANTIZED[format].bits) in tiles
-    assert extra == (
-        [] if in_order or not k else ["mx_gemm_scale"]
-    )  # a K tile that quantizers do not order for
+    assert extra == ([] if scales_in_order(format) or not k else ["mx_gemm_scale"])
     assert_gemm_close(got.get(), a.get(), b.get().T)
     np.testing.assert_array_equal(hg.matmul(a.get(), b.get().T, dtype=F32), got.get())
     if format.startswith("mx"):  # the scales in GEMM order equal the logical scales

@@ -123,7 +123,13 @@ def test_wheel(tree: Path, tmp_path: Path) -> None:
     wheel = Path(shutil.copy(built, tmp_path))  # pip parses what follows a semicolon in a name as a condition
     archive = zipfile.ZipFile(wheel)
     names = set(archive.namelist())
-    wanted = {"py.typed", "kernels/manifest.json", "kernels/hipgemm_gfx950.co", "_emulator/libamdhip64.so"}
+    wanted = {
+        "py.typed",
+        "kernels/manifest.json",
+        "kernels/hipgemm_gfx950.co",
+        "kernels/hipgemm_gfx942.co",
+        "_emulator/libamdhip64.so",
+    }
     assert {f"hipgemm/{name}" for name in wanted} <= names
     assert not [n for n in names if n.startswith(("tests/", "emulator/", "src_hip/", "tools/"))]
     for file in ROOT.glob("hipgemm/kernels/*.co"):  # those that all other tests run
