@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -38,6 +39,18 @@ def examples(
             picks = {"PingPong": [max], "SingleBuffer": [max, min]}.get(schedule, [min])
             found += [pick(these, key=lambda k: k.tile).name for pick in picks]
     return list(dict.fromkeys(found))
+
+
+# Whether MX elements are multiplied as bfloat16, with their scales in them (docs/trust/formats.md).
+WIDENS = any(k.mfma_bits == 16 and k.a.startswith("mx") for k in GEMMS.values())
+
+
+def as_multiplied(values: np.ndarray, operand: Any) -> np.ndarray:
+    """Values of an operand as the device multiplies them: bits below 2^-133 are cut off by widening."""
+    if not WIDENS or not getattr(operand, "format", "").startswith("mx"):
+        return values
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float64)
 
 
 def scales_in_order(format: str) -> bool:
