@@ -18,6 +18,7 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   x.xy += __builtin_amdgcn_raw_buffer_load_b64(from, thread * 8, 0, 0);
   x.x += __builtin_amdgcn_raw_buffer_load_b32(from, thread * 4, 0, 0);
   x.y += __builtin_amdgcn_raw_buffer_load_b16(from, thread * 2, 0, 0);
+  x.z += __builtin_amdgcn_raw_buffer_load_b8(from, thread, 0, 0);
   __builtin_amdgcn_raw_ptr_buffer_load_lds(from, stage, 16, thread * 16, group * 1024, 0, 0);
   __builtin_amdgcn_s_waitcnt(0x0f70);
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
@@ -42,6 +43,9 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   const i32x8 wide = __builtin_shufflevector(codes, codes, 0, 1, 2, 3, -1, -1, -1, -1);
   sum = __builtin_amdgcn_mfma_f32_16x16x32_bf16(brain, brain, sum, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_f32_16x16x32_f16(half, half, sum, 0, 0, 0);
+  sum = __builtin_amdgcn_mfma_f32_16x16x16f16(half.lo, half.hi, sum, 0, 0, 0);
+  const auto shorts = __builtin_bit_cast(Vector<short, 8>, x);
+  sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(shorts.lo, shorts.hi, sum, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 0, 1, 0, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 4, 4, 1, x.z, 2, x.w);
   using F32x16 = Vector<f32, 16>;
@@ -84,6 +88,8 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   x.y += __builtin_bit_cast(u32, __builtin_convertvector(sum.zw, f16x2));
 
   // Arithmetic.
+  x.x = __builtin_amdgcn_perm(x.x, x.y, 0x05040100) + __builtin_amdgcn_alignbit(x.z, x.w, 8);
+  sum = __builtin_elementwise_maximum(sum, f32x4(0.5f));
   sum = __builtin_elementwise_max(__builtin_elementwise_fma(sum, sum, f32x4(1.0f)), -sum);
   sum.x = __builtin_amdgcn_ldexpf(sum.x, static_cast<int>(thread));
   sum.x += __builtin_amdgcn_frexp_mantf(sum.w);

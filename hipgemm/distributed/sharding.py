@@ -194,7 +194,7 @@ def sharded_matmul(
     result = made() if isinstance(made, partial) else made
     if ranks is not None and out_amax is not None:
         every = ranks.all_gather(out_amax.next.get()[None], 0, range(ranks.comm.Get_size() + 1))
-        out_amax.merge(upload_async(np.max(every, axis=0), out_amax.device, 0))
+        out_amax._merge(upload_async(np.max(every, axis=0), out_amax.device, 0))
     if isinstance(aux, np.ndarray):
         aux[...] = placed.aux.get()
     if isinstance(out, np.ndarray) and result is not out:
@@ -634,10 +634,10 @@ def _states(call: Arguments, devices: Sequence[int]) -> Iterator[dict[int, AmaxS
     if state is None:
         yield {}
         return
-    states = {device: state.copy_on(device) for device in {*devices} - {state.device}}
+    states = {device: state._copy_on(device) for device in {*devices} - {state.device}}
     yield {state.device: state, **states}
     for copy in states.values():
-        state.merge(copy.next)
+        state._merge(copy.next)
 
 
 def _sharded(parts: Sequence[Part], call: Arguments, plan: _Plan, comm: Any, timeout: float) -> ShardedArray:

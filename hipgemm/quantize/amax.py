@@ -91,13 +91,13 @@ class AmaxState:
             _hip.copy("DeviceToDevice", values.ptr, values.ptr + 4, 4, handle)
             _hip.clear(values.ptr + 4, 4, handle)
 
-    def copy_on(self, device: int) -> AmaxState:
+    def _copy_on(self, device: int) -> AmaxState:
         """A copy on another device."""
         made = AmaxState.__new__(AmaxState)
         made._primed, made._values = self._primed, asarray(self._values, device=device)
         return made
 
-    def merge(self, amax: DeviceArray) -> None:
+    def _merge(self, amax: DeviceArray) -> None:
         """Update `next` with a value that may be on another device."""
         with _hip.on_device(self.device):
             own = asarray(amax, device=self.device)

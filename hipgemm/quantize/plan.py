@@ -424,7 +424,9 @@ def block_plan(
     kernel = _kernel("quantize_fp8_blocks", random)
     kernel, others, where, read_bytes = _reads(kernel, x, (r.row_stride, r.stride), gradient)
     if gradient is not None:
-        where["transposed"] = r.row_stride < r.stride
+        # A dimension of length 1 may have any stride.
+        by_strides = len({*gradient.shape}) == 1
+        where["transposed"] = r.row_stride < r.stride if by_strides else (r.rows, r.length) != gradient.shape
     launch = bind_tiles(
         x.device,
         kernel,

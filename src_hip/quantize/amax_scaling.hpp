@@ -70,7 +70,7 @@ struct AmaxScaling {
   }
 
  private:
-  // One by one: this is rare.
+  // One by one: this is rare. (NVIDIA GPUs pass structures to functions in memory.)
   template <class Rounding>
   HIPGEMM_DEVICE Packed<Element> quantize_each(const Values<8>& x, const Rounding& rounding,
                                                u32 row, u32 first) const {
@@ -82,7 +82,7 @@ struct AmaxScaling {
 #pragma unroll
       for (u32 i = 1; i < 8; i++) value = at == i ? x[i / 4][i % 4] : value;
       u32 code;
-      if constexpr (Rounding::kCalls)
+      if constexpr (Rounding::kCalls && !HIPGEMM_PAIR_CASTS)
         code = called_quantize_one(value, *this, rounding, row, first + at);
       else
         code = quantize_one(value, rounding, row, first + at);

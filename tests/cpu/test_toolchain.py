@@ -266,14 +266,14 @@ def test_make_says_it_of_a_compiler_that_fails_later(driver, monkeypatch, capsys
     first = manifest["archs"]["gfx942"]["kernels"][0]
     first["sgpr_spills"] = 44
     monkeypatch.setattr(sys, "argv", ["kernels.py"])
-    monkeypatch.setattr(kernels, "build", lambda tools, demo: (manifest, {}))
+    monkeypatch.setattr(kernels, "build", lambda *_: (manifest, {}))
     assert kernels.main() == 1
     *_, fault, sentence = capsys.readouterr().err.splitlines()
     assert fault == f"{first['name']}: SGPR spills 44, must be 0"
     begin = f"HIPGEMM_HIPCC={path} ({VERSION}) "
     assert sentence == f"{begin}does not keep the limits of the kernels, as listed above{WAY_OUT}"
 
-    def fails(tools, demo):
+    def fails(*_):
         raise BuildError("clang -c x\nx.hip:1:2: error: no such register\n1 error generated.")
 
     monkeypatch.setattr(kernels, "build", fails)

@@ -21,7 +21,8 @@ sys.path.insert(0, str(ROOT / "tools"))
 
 import tables  # noqa: E402
 
-DEMO = tables.read_kernels(tables.read_formats()).demo
+LISTED = tables.read_kernels(tables.read_formats())
+DEMO, FAMILIES = LISTED.demo, {pair.name: pair.family for pair in LISTED.pairs}
 
 
 def run(name: str, *args: str) -> str:
@@ -32,7 +33,7 @@ def run(name: str, *args: str) -> str:
     assert done.stdout.startswith(f"on {hg.info().summary}\n")
     name = r" (?:gemm|grouped_[a-z]+)_(\w+)_[nt][nt]_(\d+x\d+)x\d+$"
     for pair, tile in re.findall(name, done.stderr, re.MULTILINE):
-        assert pair in DEMO.pairs.split(), "DEMO in instances.def does not have it"
+        assert FAMILIES[pair] in DEMO.families.split(), "DEMO in instances.def does not have it"
         assert tile in DEMO.tiles.split(), "DEMO in instances.def does not have it"
     return done.stdout
 
