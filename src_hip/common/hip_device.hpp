@@ -107,6 +107,11 @@ HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
                                         : kMirror;
   return __builtin_amdgcn_mov_dpp(x, kControl, 15, 15, true);
 }
+// The same where only the two lanes must be at this place of the code, not all of the wave.
+template <unsigned kAway>
+HIPGEMM_DEVICE unsigned of_partner(unsigned x) {
+  return of_neighbours<kAway>(x);
+}
 
 // x * 2^exponent, rounded once.
 HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
@@ -194,6 +199,11 @@ HIPGEMM_DEVICE unsigned of_lane(unsigned x) {
 template <unsigned kAway>
 HIPGEMM_DEVICE unsigned of_neighbours(unsigned x) {
   return __nvvm_shfl_sync_bfly_i32(~0u, x, kAway, 31);
+}
+template <unsigned kAway>
+HIPGEMM_DEVICE unsigned of_partner(unsigned x) {
+  const unsigned lane = thread_index() % 32;
+  return __nvvm_shfl_sync_bfly_i32(1u << lane | 1u << (lane ^ kAway), x, kAway, 31);
 }
 HIPGEMM_DEVICE float times_power_of_two(float x, int exponent) {
   return __builtin_ldexpf(x, exponent);

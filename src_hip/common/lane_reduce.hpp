@@ -32,7 +32,7 @@ HIPGEMM_DEVICE void transpose_lanes(Piece (&pieces)[N]) {
       Piece &a = pieces[low], &b = pieces[low | kAway];
       Piece sent = upper ? a : b;
       for (u32 word = 0; word < sizeof(Piece) / 4; word++)
-        sent[word] = of_neighbours<kAway>(sent[word]);
+        sent[word] = of_partner<kAway>(sent[word]);
       (upper ? a : b) = sent;
     }
   });
