@@ -113,4 +113,4 @@ def test_compare_and_swap(compare: int, swapped: bool) -> None:
 
 def test_store_outside() -> None:
     with pytest.raises(asm.LaunchError, match="illegal address: store of 4 bytes"):
-        asm.run(BEGIN + "s_store_dword s8, s[4:5], 0xf0000", np.zeros(4, np.uint32))
+        asm.run(BEGIN + "s_mov_b64 s[4:5], 0\n s_store_dword s8, s[4:5], 0x40", np.zeros(4, np.uint32))
