@@ -104,12 +104,26 @@ def build(
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
             "wave": ARCHS[arch].wave,
-            "kernels": kernels,
+            **listed_once(kernels),
             "left_out": _left_out([i.kernel for i in every[arch]], kernels),
             "left_out_tiles": sorted(_sizes(i.kernel for i in every[arch]) - _sizes(kernels)),
         }
     compiler.drop_old()
     return manifest, files
+
+
+def listed_once(kernels: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Kernels for the manifest: "args" is a number in the list of argument lists, which many kernels share.
+
+    They would be most of what every process has to read.
+    """
+    lists: list[Any] = []
+    made = []
+    for kernel in kernels:
+        if kernel["args"] not in lists:
+            lists.append(kernel["args"])
+        made.append(kernel | {"args": lists.index(kernel["args"])})
+    return {"args": lists, "kernels": made}
 
 
 PRODUCT = ("op", "a", "b", "layout")

@@ -12,6 +12,7 @@ from toolchain import BuildError
 CLASSES = ("mfma", "ds_read", "ds_write", "dma", "vmem", "valu", "salu", "barrier", "wait", "nop", "setprio")
 _EXACT = {"s_barrier": "barrier", "s_waitcnt": "wait", "s_nop": "nop", "s_setprio": "setprio"}
 _INSTRUCTION = re.compile(r"\s+([a-z]\w+)")
+_MFMA = re.compile(r"\s+v_s?mfma")
 _BRANCH = re.compile(r"\s+s_c?branch\w*\s+(\S+)")
 
 
@@ -41,10 +42,11 @@ def bodies(assembly: str) -> dict[str, str]:
     return found
 
 
+@lru_cache(maxsize=1)  # each kernel's is asked for twice in a row
 def main_loop(assembly: str, kernel: str) -> list[str]:
     """The assembly of the loop that holds the most MFMAs."""
     body = bodies(assembly)[kernel].splitlines()
-    before = [0, *accumulate(classify(line) == "mfma" for line in body)]  # MFMAs before each line
+    before = [0, *accumulate(_MFMA.match(line) is not None for line in body)]  # MFMAs before each line
     labels = {line.split(":")[0]: i for i, line in enumerate(body) if line.startswith(".L")}
     loops = []
     for i, line in enumerate(body):

@@ -14,7 +14,7 @@ from typing import Any
 
 from archs import ARCHS
 from instances import instances_for, unit_source
-from kernels import OUTPUT, write
+from kernels import OUTPUT, listed_once, write
 from probe import find_toolchain
 from tables import read_codes
 from toolchain import BuildError, Toolchain, run
@@ -39,7 +39,7 @@ def build(tools: Toolchain) -> tuple[dict[str, Any], bytes]:
         "bytes": len(content),
         "sha256": hashlib.sha256(content).hexdigest(),
         "wave": WAVE,
-        "kernels": [instance.kernel for instance in instances],
+        **listed_once(instance.kernel for instance in instances),
     }
     return {
         "version": 1,

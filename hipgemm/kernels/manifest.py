@@ -34,9 +34,6 @@ class Argument:
     size: int
 
 
-_argument = lru_cache(maxsize=None)(Argument)  # kernels share most of theirs
-
-
 @dataclass(frozen=True)
 class Kernel:
     """A kernel of a code object."""
@@ -143,7 +140,7 @@ def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
         read = json.loads(path.read_text())
         codes = Codes(*(dict(read.get(kind.name, {})) for kind in fields(Codes)))
         built = {arch: _code_object(arch, entry, path, codes) for arch, entry in read["archs"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise KernelNotFoundError(
             f"the kernel manifest {path} is damaged ({error!r}); run: {MAKE_LINE}"
         ) from error
@@ -156,10 +153,11 @@ def _read_manifest(path: Path, stamp: int) -> dict[str, CodeObject]:
 
 
 def _code_object(arch: str, entry: dict[str, Any], path: Path, codes: Codes) -> CodeObject:
+    lists = [tuple(Argument(**argument) for argument in listed) for listed in entry["args"]]
+
     def kernel(k: dict[str, Any]) -> Kernel:
-        args = tuple([_argument(x["name"], x["type"], x["offset"], x["size"]) for x in k["args"]])
         known = {name: k[name] for name in _KERNEL_FIELDS if name in k}
-        return Kernel(**{**known, "arch": arch, "tile": tuple(k["tile"]), "args": args})
+        return Kernel(**{**known, "arch": arch, "tile": tuple(k["tile"]), "args": lists[k["args"]]})
 
     kernels = {k["name"]: kernel(k) for k in entry["kernels"]}
     left_out = tuple(LeftOut(**product) for product in entry.get("left_out", ()))

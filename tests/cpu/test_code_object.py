@@ -36,7 +36,11 @@ from toolchain import SOURCE, BuildError, NoCompilerError  # noqa: E402
 
 KERNELS = ROOT / "hipgemm" / "kernels"
 MANIFEST = json.loads((KERNELS / "manifest.json").read_text())
-ALL = [(arch, kernel) for arch, entry in MANIFEST["archs"].items() for kernel in entry["kernels"]]
+ALL = [
+    (arch, kernel | {"args": entry["args"][kernel["args"]]})
+    for arch, entry in MANIFEST["archs"].items()
+    for kernel in entry["kernels"]
+]
 GEMMS = [(arch, kernel) for arch, kernel in ALL if is_gemm(kernel)]
 
 

@@ -176,7 +176,7 @@ def run(image: bytes, kernel: dict[str, Any], check: str) -> str:
                 asm._call("hipMemcpy", p, data, ctypes.c_size_t(size), 1)
         arguments = [
             formats[a["type"]](memory[a["name"]].value if a["name"] in memory else values.get(a["name"], 0))
-            for a in kernel["args"]
+            for a in ENTRY["args"][kernel["args"]]
         ]
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         tiles = -(-m // kernel["tile"][0]) * -(-n // kernel["tile"][1])

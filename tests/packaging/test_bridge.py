@@ -87,9 +87,10 @@ def test_kernels_take_the_arguments_of_the_manifest(built):
     for kernel in entry["kernels"]:
         (parameters,) = re.findall(rf"\.entry {kernel['name']}\(\n([^)]*)\)", text)
         sizes = [int(bits) // 8 for bits in re.findall(r"\.param \.[buf](\d+)", parameters)]
-        assert sizes == [argument["size"] for argument in kernel["args"]]
+        arguments = entry["args"][kernel["args"]]
+        assert sizes == [argument["size"] for argument in arguments]
         end = 0
-        for argument in kernel["args"]:
+        for argument in arguments:
             size = argument["size"]
             assert argument["offset"] == -(-end // size) * size
             end = argument["offset"] + size
