@@ -138,7 +138,7 @@ def alone(rng: np.random.Generator) -> None:
     size_of_floats = float_scale_bytes(37, 160, alone=False)
     for_floats = hg.zeros(size_of_floats, np.uint8)  # nothing is written between its parts
     values = {"src": floats.ptr, "dst": for_floats.ptr, "src_row_stride": 8, "src_col_stride": 4}
-    values |= {"rows": 37, "k": 160, "step": step, "row_block": 1, "e8m0": 0, "whole": 0}
+    values |= {"rows": 37, "k": 160, "step": step, "row_block": 1, "e8m0": 0, "whole": 0, "mn_major": 0}
     _launch.launch(kernel, -(-size // 4 // kernel.tile[0]), 0, **values)
     for_floats.get()
 

@@ -20,7 +20,7 @@ from ..runtime.ownership import Owner, Registry, once
 from ..runtime.tally import Call
 from .manifest import MAKE_LINE, Argument, CodeObject, Codes, Kernel, code_object
 from .primitives import refusal
-from .scale_layout import gemm_scale_bytes, gemm_scale_step
+from .scale_layout import gemm_scale_bytes, gemm_scale_step, mn_scale_step
 
 Value = float | Format | str  # of an argument; a str is a scale rule, an activation or a GLU
 
@@ -370,25 +370,41 @@ def bind_scale_order(
     `row_block` rows and `col_block` blocks of 32 share a scale.
     """
     more = {"k_tile": k_tile, "col_block": col_block}
-    return _bind_scales("mx_gemm_scale", device, strides, rows, k, row_block, **more)
+    return _bind_scales("mx_gemm_scale", device, strides, rows, k, gemm_scale_step(rows), row_block, **more)
 
 
 def bind_float_scale_order(
-    device: int, strides: tuple[int, int], rows: int, k: int, row_block: int, e8m0: bool, whole: bool
+    device: int,
+    strides: tuple[int, ...],
+    rows: int,
+    k: int,
+    row_block: int,
+    *,
+    e8m0: bool,
+    whole: bool,
+    mn_major: bool,
 ) -> BoundLaunch:
     """Bind the copy of float scales (rows / row_block, K/128) with these strides to the order of products.
 
-    `whole`: for the product with an operand that has no scales.
+    `whole`: for the product with an operand that has no scales. `mn_major`: for an operand that is.
     """
-    more = {"e8m0": e8m0, "whole": whole}
-    return _bind_scales("gemm_float_scale", device, strides, rows, k, row_block, **more)
+    step = mn_scale_step(rows) if mn_major else gemm_scale_step(rows)
+    more = {"e8m0": e8m0, "whole": whole, "mn_major": mn_major}
+    return _bind_scales("gemm_float_scale", device, strides, rows, k, step, row_block, **more)
 
 
 def _bind_scales(
-    name: str, device: int, strides: tuple[int, int], rows: int, k: int, row_block: int, **more: Value
+    name: str,
+    device: int,
+    strides: tuple[int, ...],
+    rows: int,
+    k: int,
+    step: int,
+    row_block: int,
+    **more: Value,
 ) -> BoundLaunch:
     kernel = function(device, name)
-    steps = {"src_row_stride": strides[0], "src_col_stride": strides[1], "step": gemm_scale_step(rows)}
+    steps = {"src_row_stride": strides[0], "src_col_stride": strides[1], "step": step}
     fixed = {**steps, "rows": rows, "k": k, "row_block": row_block, **more}
-    words = gemm_scale_bytes(rows, k) // 4
+    words = gemm_scale_bytes(step, k) // 4
     return BoundLaunch(kernel, -(-words // kernel.tile[0]), ("src", "dst"), fixed)

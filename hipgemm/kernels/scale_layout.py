@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..formats.groups import group_slots
 
 SCALE_ROWS = 16  # rows of scales are padded to a multiple of this
+MN_SCALE_ROWS = 64  # the same for an operand that is MN-major
 SCALE_ROW_BYTES = 2  # from row to row
 BLOCK_POSITIONS = 16  # kBlockPositions
 
@@ -43,7 +44,7 @@ def float_scale_rows(rows: int, row_block: int) -> tuple[int, int]:
 
 
 def float_scale_bytes(rows: int, k: int, alone: bool) -> int:
-    """Bytes of the float scales of a K-major operand with blocks of 128: exponents, then multipliers.
+    """Bytes of the float scales of an operand with blocks of 128: exponents, then multipliers.
 
     `alone`: the other operand has none, and there are no exponents. A tile reads the multipliers of 256 rows,
     which may be past the last ones.
@@ -52,9 +53,9 @@ def float_scale_bytes(rows: int, k: int, alone: bool) -> int:
     return multipliers if alone else gemm_scale_bytes(rows, k) + multipliers
 
 
-def group_scale_step(rows: int) -> int:
-    """Rows of scales from block to block, for a grouped operand that is MN-major."""
-    return -(-rows // 64) * 64
+def mn_scale_step(rows: int) -> int:
+    """Rows of scales from block to block, for an operand that is MN-major."""
+    return -(-rows // MN_SCALE_ROWS) * MN_SCALE_ROWS
 
 
 def group_scale_bytes(rows: int, columns: int, groups: int) -> int:
@@ -63,4 +64,4 @@ def group_scale_bytes(rows: int, columns: int, groups: int) -> int:
     >>> group_scale_bytes(300, 65, 2)
     4096
     """
-    return group_slots(rows, groups, 256) * 8 * group_scale_step(columns)
+    return group_slots(rows, groups, 256) * 8 * mn_scale_step(columns)

@@ -400,11 +400,24 @@ def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
     return []
 
 
+def _powers_of_two(p: Problem) -> bool:
+    """Whether both operands have blocks whose scales are e8m0, which the matrix instruction applies."""
+    return all(x.block and x.e8m0 for x in (p.a, p.b))
+
+
+def _takes(kernel: Kernel, p: Problem, formats: tuple[str, str]) -> bool:
+    """Whether a kernel is for a product's formats. MX kernels read rows along K, those for blocks others."""
+    if (kernel.a, kernel.b) == formats:
+        return True
+    blocks = f"{p.a.format.name}_block", f"{p.b.format.name}_block"
+    return _powers_of_two(p) and (kernel.a, kernel.b) == blocks and kernel.layout != "nt"
+
+
 def _formats(p: Problem) -> tuple[str, str]:
     """The kernels' names of the operands' formats."""
     a, b = p.a.kind, p.b.kind
     blocks = a.endswith("_block"), b.endswith("_block")
-    if all(blocks) and p.a.e8m0 and p.b.e8m0:  # powers of two: the matrix instruction applies them
+    if _powers_of_two(p):
         return f"mx{p.a.format.name}", f"mx{p.b.format.name}"
     if any(blocks) and p.a.format.scale_dtype == p.b.format.scale_dtype:
         return f"{p.a.format.name}_block", f"{p.b.format.name}_block"
@@ -435,7 +448,7 @@ def _served(
     """Return the kernels for a product's formats, which may be transposed; or why there is none."""
     for ways in (_orientations(p), [(p, False)]):  # the latter if there is no kernel for the transpose
         pairs = [(q, swapped, _formats(q)) for q, swapped in ways]
-        served = [(k, q, swapped) for q, swapped, pair in pairs for k in fast if (k.a, k.b) == pair]
+        served = [(k, q, swapped) for q, swapped, pair in pairs for k in fast if _takes(k, q, pair)]
         if served:
             return served, []
     arch = kernels[0].arch if kernels else MATRIX_ARCHS[0]

@@ -35,7 +35,7 @@ from ..kernels.scale_layout import (
     float_scale_rows,
     gemm_scale_bytes,
     gemm_scale_step,
-    group_scale_step,
+    mn_scale_step,
     scale_order,
 )
 from ..quantize.amax import AmaxState
@@ -225,7 +225,7 @@ def _scales(x: Operand, k: int, kernel: Kernel, side: int, device: int) -> tuple
     rows, row = x.shape[-2], strides[-2]
     if (kernel.a, kernel.b)[side].endswith("_block"):
         alone = not (kernel.a, kernel.b)[1 - side].endswith("_block")
-        return _float_scales(x, k, device, alone)
+        return _float_scales(x, k, device, alone, k_strided(kernel, side))
     if not (x.format.block or x.block):
         reason = scales_reason(x, kernel, side)
         if reason is None:
@@ -275,25 +275,29 @@ def _view(x: Operand) -> str:
     return f" {x.shape[-2:]} {x.scale_strides[-2:]}" if x.block else ""
 
 
-def _float_scales(x: Operand, k: int, device: int, alone: bool) -> tuple[ScalePlan, Axes]:
+def _float_scales(x: Operand, k: int, device: int, alone: bool, mn_major: bool) -> tuple[ScalePlan, Axes]:
     """Plan the float scales of an operand of a kernel for blocks of 128 along K; it may have other scales.
 
-    `alone`: the other operand has none.
+    `alone`: the other operand has none. `mn_major`: the kernel reads it with K as the outer axis.
     """
     strides, rows = x.scale_strides, x.shape[-2]
     own, lead, steps = _own_scales(x)
     row_block = x.block[0] if x.block else 1
     if alone:
         rows, row_block = float_scale_rows(rows, row_block)
-    each = round_up(float_scale_bytes(rows, k, alone), 16)
+    step = mn_scale_step(rows) if mn_major else gemm_scale_step(rows)
+    each = round_up(float_scale_bytes(step, k, alone), 16)
     starts = _scale_starts(lead, steps, each)
+    kind = " alone" if alone else " mn" if mn_major else ""
     plan = ScalePlan(
-        gemm_scale_step(rows),
+        step,
         blocked=True,
-        cache_key=f"gemm float{' alone' if alone else ''}{_view(x)}{' each' if lead else ''}",
+        cache_key=f"gemm float{kind}{_view(x)}{' each' if lead else ''}",
         starts=starts,
         nbytes=each * len(starts),
-        order=bind_float_scale_order(device, (strides[-2], strides[-1]), rows, k, row_block, x.e8m0, alone)
+        order=bind_float_scale_order(
+            device, strides[-2:], rows, k, row_block, e8m0=x.e8m0, whole=alone, mn_major=mn_major
+        )
         if rows
         else None,
     )
@@ -563,7 +567,7 @@ def _grouped(choice: Choice, loaded: Function, device: int) -> dict[str, Any]:
     if scaled:
         scales = [x.plan.scales.step if x.plan.scales else 0 for x in (a, b)]
         if a.plan.group_scales:
-            scales = [group_scale_step(p.m), group_scale_step(p.n)]
+            scales = [mn_scale_step(p.m), mn_scale_step(p.n)]
         fixed["a_scale_step"], fixed["b_scale_step"] = scales
         fixed["scale_group_stride"] = b.scale_steps[0] if forward and b.scale_steps else 0
     given = p.alpha == "device" or p.col_scale or p.bias is not None or p.stages is not None

@@ -18,7 +18,7 @@ from ..formats.scaled import ScaledArray
 from ..formats.strides import byte_range, merge
 from ..kernels.launch import copy_strided, function, launch
 from ..kernels.manifest import MATRIX_ARCHS, code_object
-from ..kernels.scale_layout import group_scale_bytes, group_scale_step
+from ..kernels.scale_layout import group_scale_bytes, mn_scale_step
 from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
 from . import by_group, host
@@ -576,7 +576,7 @@ def _group_scales(
     temporaries.append(block)
     scale._block.begin_read(stream)
     kernel = function(scale.device, "mx_group_scale")
-    words = 4 * group_scale_step(columns) // 2
+    words = 4 * mn_scale_step(columns) // 2
     launch(
         kernel,
         group_slots(rows, plan.problem.groups, _GROUP_UNIT) * -(-words // kernel.tile[0]),

@@ -35,8 +35,9 @@ HIPGEMM_BOTH constexpr u32 scale_position(u32 row) {
 }
 
 // MN-major operands: a lane's fragments are rows 16 apart, so rows are padded to 64 and interleaved
-// by sixteens, 0 16 32 48 1 17 .. 63. Such scales come in groups of rows along K (groups.hpp): each
-// group begins a unit of its own, whose index is that of the group's first slot of kUnitElements.
+// by sixteens, 0 16 32 48 1 17 .. 63. MX scales of such operands come in groups of rows along K
+// (groups.hpp): each group begins a unit of its own, whose index is that of the group's first slot
+// of kUnitElements.
 inline constexpr u32 kMnScaleRows = 64;
 HIPGEMM_BOTH constexpr u32 mn_scale_position(u32 row) {
   return (row & ~(kMnScaleRows - 1)) | (row & 15) << 2 | (row >> 4 & 3);
@@ -71,10 +72,13 @@ HIPGEMM_BOTH constexpr u32 step_of_iteration(u32 iteration, u32 k, u32 tile_step
   return tile * tile_steps + (iteration - unused) % tile_steps;
 }
 
-// The index of a scale in S. step_rows: rows between blocks.
-HIPGEMM_BOTH constexpr u64 scale_offset(u32 row, u32 iteration, u32 block, u32 step_rows) {
+// The index of a scale in S, by its position. step_rows: rows between blocks.
+HIPGEMM_BOTH constexpr u64 scale_index(u32 position, u32 iteration, u32 block, u32 step_rows) {
   const u64 block_row = static_cast<u64>(iteration / kUnitSteps) * kStepBlocks + block;
-  return (block_row * step_rows + scale_position(row)) * kUnitSteps + iteration % kUnitSteps;
+  return (block_row * step_rows + position) * kUnitSteps + iteration % kUnitSteps;
+}
+HIPGEMM_BOTH constexpr u64 scale_offset(u32 row, u32 iteration, u32 block, u32 step_rows) {
+  return scale_index(scale_position(row), iteration, block, step_rows);
 }
 
 // Float scales of blocks of 128 along K, as exponents and multipliers: scale = 2^(byte - 127) *

@@ -92,7 +92,8 @@ struct OperandB : T::B {
   }
 
   // The first column in the tile of a quad of the lane, fragments counted over both parts, is
-  // lane_column() + quad_column(quad).
+  // lane_column() + quad_column(quad); before lane groups exchange quads it is own_column() +
+  // own_quad_column(quad).
   static HIPGEMM_DEVICE u32 lane_column(const ThreadPosition<T>& position) {
     const u32 group = position.lane / T::kFragmentRows;
     if constexpr (T::B::kReadsKMajor)
@@ -103,6 +104,14 @@ struct OperandB : T::B {
   }
   static constexpr HIPGEMM_DEVICE u32 quad_column(u32 quad) {
     return T::B::kReadsKMajor ? 4 * quad : fragment_column(quad & ~1u) + quad % 2 * 4;
+  }
+  static HIPGEMM_DEVICE u32 own_column(const ThreadPosition<T>& position) {
+    if constexpr (T::B::kReadsKMajor) return lane_column(position);
+    return position.wave_n * (T::B::kFragments * T::kFragmentRows) +
+           position.lane / T::kFragmentRows * 4;
+  }
+  static constexpr HIPGEMM_DEVICE u32 own_quad_column(u32 quad) {
+    return T::B::kReadsKMajor ? 4 * quad : fragment_column(quad);
   }
 
  private:

@@ -145,6 +145,15 @@ class MultiplierReader {
   }
   HIPGEMM_DEVICE void advance() {
     for (u32 i = 0; i < kLoads; i++) current_[i] = next_[i];
+    // Packed operations read a pair of registers for one number, and would wait for a load to the
+    // other one.
+    if constexpr (sizeof(typename Rows::Load) == sizeof(f32) && kLoads % 2 == 0)
+      for (u32 i = 0; i < kLoads; i += 2) {
+        f32x2 pair = {current_[i], current_[i + 1]};
+        asm("" : "+v"(pair));
+        current_[i] = pair.x;
+        current_[i + 1] = pair.y;
+      }
   }
   HIPGEMM_DEVICE const auto& operator[](u32 i) const { return current_[i]; }
 
@@ -179,10 +188,10 @@ struct MultiplierRows<T, OperandB<T>> {
   using Load = f32x4;
   static constexpr u32 kLoads = T::kLaneColumns / 4;
   static HIPGEMM_DEVICE u32 first(const ThreadPosition<T>& position) {
-    return OperandB<T>::lane_column(position);
+    return OperandB<T>::own_column(position);
   }
   static HIPGEMM_DEVICE f32x4 load(Buffer from, u32 offset, u32 i) {
-    const u32 at = OperandB<T>::quad_column(i) * sizeof(f32);
+    const u32 at = OperandB<T>::own_quad_column(i) * sizeof(f32);
     return __builtin_bit_cast(f32x4,
                               __builtin_amdgcn_raw_buffer_load_b128(from, offset + at, 0, 0));
   }

@@ -209,8 +209,9 @@ struct GemmTraits {
                           staging_of(kMemoryA != Mfma::kBitsA), Layout_::kA, kMemoryA>;
   using B = OperandTraits<Row<Mfma::kBitsB>, typename Mfma::FragmentB, kN, kParts, kWavesN, kBlocks,
                           staging_of(kMemoryB != Mfma::kBitsB), Layout_::kB, kMemoryB>;
-  static_assert(kScaling != Scaling::blocks || A::kIsKMajor == B::kIsKMajor,
-                "scales of both operands come in the same units");
+  static_assert(kScaling != Scaling::blocks || A::kIsKMajor == B::kIsKMajor ||
+                    Mfma::kHasMultipliers,
+                "MX scales of MN-major operands come in units of groups of rows along K");
 
   // LDS: stage > part > block, by DMA of one wave > its rows of A, then its rows of B. The DMAs of
   // a block are contiguous, so the instruction's offset reaches all of them from one M0.

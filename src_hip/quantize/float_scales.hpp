@@ -8,13 +8,14 @@
 #include "common/types.hpp"
 #include "quantize/logical_scales.hpp"
 
-// From floats, or e8m0 bytes, src[row / row_block][K tile] to the order of scale_layout.hpp. step:
-// rows padded to 16. whole: without exponents, for the product with an operand that has no scales:
-// they would apply to its elements, whose products may underflow. Then rows are positions.
+// From floats, or e8m0 bytes, src[row / row_block][K tile] to the order of scale_layout.hpp, of
+// K-major or MN-major operands. step: rows padded to 16, or 64. whole: without exponents, for the
+// product with an operand that has no scales: they would apply to its elements, whose products may
+// underflow. Then rows are positions.
 // clang-format off
 #define HIPGEMM_FloatScaleArgs(X)                                                                 \
   X(ptr, src) X(ptr, dst) X(i64, src_row_stride) X(i64, src_col_stride) X(u32, rows) X(u32, k)    \
-  X(u32, step) X(u32, row_block) X(u32, e8m0) X(u32, whole)
+  X(u32, step) X(u32, row_block) X(u32, e8m0) X(u32, whole) X(u32, mn_major)
 // clang-format on
 
 namespace hipgemm {
@@ -54,8 +55,9 @@ HIPGEMM_DEVICE void gemm_float_scale(const FloatScaleArgs& args) {
     *global<f32>(first + (index * args.step + row) * sizeof(f32)) = rest;
   }
   if (args.whole) return;
+  const u32 position = args.mn_major ? mn_scale_position(row) : scale_position(row);
   for (u32 block = 0; block < kStepBlocks; block++)
-    *global<u8>(dst + scale_offset(row, iteration, block, args.step)) = static_cast<u8>(byte);
+    *global<u8>(dst + scale_index(position, iteration, block, args.step)) = static_cast<u8>(byte);
 }
 
 }  // namespace hipgemm

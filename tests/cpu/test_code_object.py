@@ -368,7 +368,7 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
     loads = int(2 * kernel["main_loop"]["vmem"])
     split = [loads // 2] * 2 if kernel.get("block") and kernel["tile"][2] == 256 else [loads, 0]
     if kernel.get("block") == 128:  # exponents for two tiles, and multipliers for each
-        exponents = 0 if kernel["a"] == "bf16" else 2
+        exponents = 0 if kernel["a"] == "bf16" else 2 + (kernel["layout"] == "nn")  # one for each part
         each = (loads - exponents) // 2
         split = [each + exponents, each]
     fetches = kernel["main_loop"]["dma"]

@@ -13,7 +13,13 @@ import numpy as np
 from hipgemm.formats.elements import FORMATS, QUANTIZED, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel, code_object
-from hipgemm.kernels.scale_layout import float_scale_bytes, gemm_scale_bytes, gemm_scale_step, own_k_tile
+from hipgemm.kernels.scale_layout import (
+    float_scale_bytes,
+    gemm_scale_bytes,
+    gemm_scale_step,
+    mn_scale_step,
+    own_k_tile,
+)
 from hipgemm.runtime import hip as _hip
 
 TYPES = {
@@ -71,7 +77,7 @@ class Memory:
 
     def put(self, x: np.ndarray) -> int:
         x = np.ascontiguousarray(x)
-        pointer = _hip.call("hipMalloc", x.nbytes)
+        pointer = _hip.call("hipMalloc", max(1, x.nbytes))
         self.pointers.append(pointer)
         _hip.copy("HostToDevice", int(pointer), x.ctypes.data, x.nbytes, 0)
         _hip.synchronize()
@@ -133,7 +139,7 @@ def stored(codes: np.ndarray, chunk: int, ld: int) -> np.ndarray:
     used = -(-length // chunk) * chunk * bits // 8
     full = np.full((*codes.shape[:-1], ld * bits // 8), UNWRITTEN, np.uint8)
     full[..., :used] = 0
-    plain = np.ascontiguousarray(codes).view(np.uint8).reshape(*codes.shape[:-1], -1)
+    plain = np.ascontiguousarray(codes).view(np.uint8).reshape(*codes.shape[:-1], length * codes.itemsize)
     if bits < 8:
         digits = plain[..., None] >> np.arange(bits, dtype=np.uint8) & 1
         plain = np.packbits(digits.reshape(*codes.shape[:-1], -1), axis=-1, bitorder="little")
@@ -155,19 +161,22 @@ def put_operand(memory: Memory, codes: np.ndarray, strided: bool, chunk: int, ga
     return Placed(*place(memory, entries, gap), ld)
 
 
-def put_scales(memory: Memory, kernel: Kernel, scale: np.ndarray, k: int, gap: int) -> tuple[Placed, int]:
-    """Scales of operands, and their step; scales of blocks are converted to GEMM order."""
+def put_scales(
+    memory: Memory, kernel: Kernel, side: int, scale: np.ndarray, k: int, gap: int
+) -> tuple[Placed, int]:
+    """Scales of the operands of a side, and their step; scales of blocks are converted to GEMM order."""
     if scale.ndim == 3:
         entries = np.ascontiguousarray(scale).view(np.uint8).reshape(*scale.shape[:2], -1)
         return Placed(*place(memory, entries, gap)), int(scale.shape[-1] > 1)
     outer, inner, rows, blocks = scale.shape
-    step = gemm_scale_step(rows)
     floats = scale.dtype == np.float32
-    size = gemm_scale_bytes(rows, k)
+    mn_major = kernel.layout[side] == "tn"[side]
+    step = mn_scale_step(rows) if mn_major else gemm_scale_step(rows)
+    size = gemm_scale_bytes(step, k)
     name = "gemm_float_scale" if floats else "mx_gemm_scale"
     alone = kernel.a == "bf16"  # has no scales
-    more = {"whole": alone} if floats else {"k_tile": kernel.tile[2], "col_block": 1}
-    full = float_scale_bytes(rows, k, alone) if floats else size
+    more = {"whole": alone, "mn_major": mn_major} if floats else {"k_tile": kernel.tile[2], "col_block": 1}
+    full = float_scale_bytes(step, k, alone) if floats else size
     placed = Placed(*place(memory, np.full((outer, inner, full), 255, np.uint8), gap))
     for o in range(outer):
         for i in range(inner):
@@ -279,8 +288,8 @@ class Product:
             epilogue["bias_type"] = format_of(bias.dtype)
         scales = {}
         if kernel.op == "scaled_gemm":
-            for name, scale in (("a_scale", self.a_scale), ("b_scale", self.b_scale)):
-                placed, step = put_scales(memory, kernel, scale, k, gap)
+            for side, (name, scale) in enumerate((("a_scale", self.a_scale), ("b_scale", self.b_scale))):
+                placed, step = put_scales(memory, kernel, side, scale, k, gap)
                 scales |= {name: placed.pointer, f"{name}_step": step}
                 scales |= {f"{name}_outer": placed.outer, f"{name}_inner": placed.inner}
 

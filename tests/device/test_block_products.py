@@ -80,6 +80,25 @@ def test_squares_serve_both_axes(powers, rng):
         assert_gemm_close(hg.matmul(hg.asarray(dy), w, dtype=F32).get(), dy, w.get())
 
 
+@pytest.mark.parametrize("powers", [False, True])
+def test_the_other_axis_of_squares_is_read_in_place(powers, rng, configure):
+    """With the bits of the same tile for a copy whose other axis is contiguous."""
+    offsets = np.array([0, 17, 40], np.int32)
+    dy = operand((40, 150), ROWS, rng, powers=powers)
+    for shape, name in (((150, 260), "gemm"), ((2, 150, 260), "grouped_matmul")):
+        w = operand(shape, SQUARES, rng, powers=powers)
+        data, scale = (x.swapaxes(-1, -2).copy() for x in (w.data, w.scale.astype(F32)))
+        copied = hg.asarray(hg.ScaledArray(data, scale, w.format, block=SQUARES)).mT
+        got = []
+        for layout, scale, b in (("nn", dy.scale, hg.asarray(w)), ("nt", dy.scale.astype(F32), copied)):
+            a = hg.asarray(hg.ScaledArray(dy.data, scale, dy.format, block=ROWS))
+            configure(kernel=f"{name}_fp8_e4m3_block_{layout}_32x64x128")
+            y = hg.matmul(a, b, dtype=F32) if name == "gemm" else hg.grouped_matmul(a, b, offsets, dtype=F32)
+            got.append(y.get())
+        assert got[0].tobytes() == got[1].tobytes()
+    assert not hg.usage().copies
+
+
 def test_batches(rng):
     a, b = operand((3, 40, 256), ROWS, rng), operand((3, 150, 256), SQUARES, rng)
     assert_gemm_close(hg.matmul(a, b.mT, dtype=F32), a, b.mT)

@@ -221,8 +221,7 @@ def test_nothing_is_copied(recipe, rng):
     _, saved = hg.grouped_linear(x, w, offsets, recipe=recipe)
     hg.grouped_linear_backward(dy, saved)
     used = hg.usage()
-    copies = {name: reason for _, name, reason in used.copies}
-    assert copies == ({"w": "K not contiguous"} if recipe == "fp8_block" else {})
+    assert not used.copies
     assert sum(n for name, n in used.kernels.items() if name.startswith("grouped_")) == 3
 
 
