@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -38,14 +39,33 @@ CREATED = {
 
 
 class _Tracer:
-    """Counts instructions, and raises before one of them."""
+    """Counts instructions, and raises before one of them.
 
-    def __init__(self, at: int) -> None:
+    To trace an instruction takes longer than to execute it. So where an earlier tracer has told how many
+    instructions precede each call of a function, those before the last call are counted by it.
+    """
+
+    def __init__(self, at: int = 0, earlier: _Tracer | None = None) -> None:
         self.count, self.at, self.place = 0, at, ""
+        self.before: list[int] = []  # instructions before each call
+        self._calls, self._earlier = 0, earlier.before if earlier else [0]
+        self._first = max(bisect_left(self._earlier, at) - 1, 0)  # the call from which on to trace
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code.co_filename.startswith(TESTS):
             return None
+        self._calls += 1
+        if self._calls <= self._first:
+            return None
+        if self._calls == self._first + 1:
+            self.count = self._earlier[self._first]
+            caller = frame.f_back
+            while caller:
+                if not caller.f_code.co_filename.startswith(TESTS):
+                    caller.f_trace = self._trace
+                    caller.f_trace_lines, caller.f_trace_opcodes = False, True
+                caller = caller.f_back
+        self.before.append(self.count)
         frame.f_trace_lines, frame.f_trace_opcodes = False, True
         return self._trace
 
@@ -60,13 +80,13 @@ class _Tracer:
         return self._trace
 
 
-def traced(call: Callable[[], object], at: int = 0) -> tuple[int, str]:
-    """Run a call, interrupted before an instruction; how many it came to, and where it was interrupted.
+def traced(call: Callable[[], object], at: int = 0, earlier: _Tracer | None = None) -> _Tracer:
+    """Run a call, interrupted before an instruction; its tracer.
 
     In a thread of its own: before an instruction that begins or ends `except`, where no signal handler runs,
     an exception makes CPython forget to end the handling of the former one, which keeps frames alive.
     """
-    tracer = _Tracer(at)
+    tracer = _Tracer(at, earlier)
 
     def run() -> None:
         sys.settrace(tracer)
@@ -78,7 +98,7 @@ def traced(call: Callable[[], object], at: int = 0) -> tuple[int, str]:
             sys.settrace(None)
 
     in_another_thread(run)
-    return tracer.count, tracer.place
+    return tracer
 
 
 class _Library:
@@ -141,19 +161,18 @@ def check(
     """
     rt = _hip.runtime()
     expected = _bits(call())
-    total, place = 0, ""
     for _ in range(2):  # Python 3.12 traces instructions of a function from the second time on
         prepare()
-        total, place = traced(call)
-        assert not place
+        whole = traced(call)
+        assert not whole.place
     gc.collect()
     free, used, device = bytes_free(), bytes_used(), _hip.current_device()
     library, counts = rt.handle, Counter[str]()
     rt.handle = _Library(library, counts)
     try:
-        for at in instructions(total, most):
+        for at in instructions(whole.count, most):
             prepare()
-            _, place = traced(call, at)
+            place = traced(call, at, whole).place
             assert _hip.current_device() == device, f"another device is current after {place}"
             after()
             assert _comes_to(used), f"lost at {place}"
@@ -165,7 +184,7 @@ def check(
     lost = {name for name in ("hipMalloc", "hipHostMalloc", "hipModuleLoadData") if counts[name] > 0}
     lost |= {name for name in ("hipEventCreateWithFlags", "hipStreamCreateWithFlags") if counts[name] > 20}
     assert not lost, counts
-    return total
+    return whole.count
 
 
 def _comes_to(used: list[int]) -> bool:
