@@ -313,32 +313,25 @@ def test_nan_scales_stay_in_their_rows_and_columns(memory, kernel):
     assert np.array_equal(got[:129, rest], clean[:129, rest])
 
 
+OTHER_MODES = {
+    "test_kernels_scaled": "k_tiles or product_of_scales",
+    "test_kernels_quantize": "any_layout or given",
+    "test_stages": "every_tile or groups or results",
+}
+
+
 @pytest.mark.matrix
 @pytest.mark.emulator("sanitizers, memory modes")
 @pytest.mark.skipif("HIPGEMM_EMULATOR_MODES" in os.environ, reason="runs the tests of this file itself")
 @pytest.mark.parametrize("setting", ["MEMORY=early", "CHECK=all"])
-@pytest.mark.parametrize(
-    ("file", "chosen"),
-    [
-        ("test_kernels_scaled.py", "k_tiles or product_of_scales"),
-        ("test_kernels_quantize.py", "any_layout or given"),
-        ("test_stages.py", "every_tile or groups or results"),
-    ],
-)
-def test_in_other_modes_of_the_emulator(file, chosen, setting):
-    """Loads may also complete at once; the sanitizers find nothing."""
+def test_in_other_modes_of_the_emulator(setting):
+    """Loads may also complete at once; the sanitizers find nothing. One process: each collects all tests."""
     name, _, value = setting.partition("=")
-    command = [
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        os.path.join(os.path.dirname(__file__), file),
-    ]
+    folder = os.path.dirname(__file__)
+    files = [os.path.join(folder, f"{file}.py") for file in OTHER_MODES]
+    chosen = " or ".join(f"{file} and ({tests})" for file, tests in OTHER_MODES.items())
     done = subprocess.run(
-        [sys.executable, *command, "-k", chosen],
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files, "-k", chosen],
         env={**os.environ, f"HIPGEMM_EMULATOR_{name}": value, "HIPGEMM_EMULATOR_MODES": "tested"},
         capture_output=True,
         text=True,
