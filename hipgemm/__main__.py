@@ -1,4 +1,4 @@
-"""The command line: ``python -m hipgemm info | selftest | can-use | explain | model | bench | sanitize``."""
+"""The command line: ``python -m hipgemm info``, ``selftest``, ``bench`` and others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hipgemm_benchmarks import cycle_report, cycles
+from hipgemm_benchmarks import cycle_report, cycles, tune
 from hipgemm_benchmarks import model_check as choice_check
 from hipgemm_benchmarks import tables as bench
 
@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     cycle_report.add_arguments(replay)
     timing = commands.add_parser("bench", help="how long things take")
     bench.add_arguments(timing)
+    tuning = commands.add_parser("tune", help="time kernels for products on a GPU, and use the fastest")
+    tune.add_arguments(tuning)
     check = commands.add_parser(
         "sanitize", help="run a program that uses HIP on the emulator, under its checks"
     )
@@ -82,6 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return selftest(args.names, verbose=args.verbose)
         if args.command == "can-use":
             return _can_use(args)
+        if args.command == "tune":
+            return tune.run(args)
         if args.command == "sanitize":
             return sanitize.run(args)
         if args.command == "explain":

@@ -32,7 +32,7 @@ def _kernel(name: str, text: str) -> str | None:
     return text or None  # the names depend on the architecture; kernel selection checks them
 
 
-def _folder(name: str, text: str) -> str | None:
+def _path(name: str, text: str) -> str | None:
     return text or None
 
 
@@ -74,7 +74,13 @@ SETTINGS = {
         _one_of("refuse or ignore", {"": "refuse", "refuse": "refuse", "ignore": "ignore"}),
         numbers=False,
     ),
-    "cache_dir": Setting("HIPGEMM_CACHE_DIR", _folder, numbers=False),
+    "tuned": Setting(
+        "HIPGEMM_TUNED",
+        _one_of("use or ignore", {"": "use", "use": "use", "ignore": "ignore"}),
+        numbers=False,
+    ),
+    "shapes": Setting("HIPGEMM_SHAPES", _path, numbers=False),
+    "cache_dir": Setting("HIPGEMM_CACHE_DIR", _path, numbers=False),
 }
 
 
@@ -104,6 +110,11 @@ class Config:
     failed_primitives : str
         HIPGEMM_FAILED_PRIMITIVES: ``"refuse"`` or ``"ignore"`` kernels that rest on what
         ``python -m hipgemm selftest --primitives`` found wrong on the device.
+    tuned : str
+        HIPGEMM_TUNED: ``"use"`` or ``"ignore"`` what ``python -m hipgemm tune`` measured on the device. The
+        measurements are read at the first product, and the setting is fixed then.
+    shapes : str or None
+        HIPGEMM_SHAPES: a file that gets the shapes of all products at the end of the process, for ``tune``.
     cache_dir : str or None
         HIPGEMM_CACHE_DIR: where results about devices are kept; by default in the user's cache folder.
 
@@ -124,6 +135,8 @@ class Config:
     mpi_gpu: bool
     progress: bool
     failed_primitives: str
+    tuned: str
+    shapes: str | None
     cache_dir: str | None
 
     def __init__(self) -> None:

@@ -21,6 +21,7 @@ QUANTIZE_TESTS = f"{KERNEL_TESTS}_quantize.py::"
 FILE_TESTS = "tests/cpu/test_files.py::"
 ROUNDING_TESTS = "tests/device/test_rounding.py::"
 GROUP_TESTS = "tests/device/test_quantize_groups.py::"
+TUNE_TESTS = "tests/device/test_tune.py::"
 ISA_TESTS = "tests/emulator/test_isa_"
 CHECK_TESTS = "tests/emulator/test_check_"
 MODEL_TESTS = "tests/emulator/test_cycle_model.py::"
@@ -458,6 +459,20 @@ PYTHON = (
         "k = 16 * group + e % 16 + e // 16 * (self.k // 2)",
         "k = len(e) * group + e % len(e)",
         ("tests/device/test_primitives.py::test_every_primitive_is_right",),
+    ),
+    Mutant(
+        "python-tuned-of-another-build",
+        "hipgemm/products/tuned.py",
+        'return {"kernels": code_object(hip.arch(device)).sha256}',
+        'return {"kernels": ""}',
+        (f"{TUNE_TESTS}test_the_fastest_serves",),
+    ),
+    Mutant(
+        "python-record-without-lock",
+        "hipgemm/runtime/record.py",
+        "fcntl.flock(handle, fcntl.LOCK_EX)",
+        "fcntl.flock(handle, fcntl.LOCK_SH)",
+        (f"{TUNE_TESTS}test_processes_lose_nothing_of_each_other",),
     ),
     Mutant(
         "python-rounding-of-scales",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..quantize.amax import AmaxState
 from .can_use import can_use
 
 LAYOUTS = ("nt", "nn", "tn", "tt")
+DEFAULT_GROUPS = 8
 
 
 def _positive(text: str) -> int:
@@ -43,8 +44,8 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
-    """Declare the options that ``can-use`` and ``explain`` share; `aliases` are other names of --format."""
+def add_formats(parser: argparse.ArgumentParser, *aliases: str) -> None:
+    """Declare the options for formats and groups; `aliases` are other names of --format."""
     parser.add_argument(
         "--format",
         *aliases,
@@ -54,6 +55,11 @@ def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
     )
     parser.add_argument("--groups", type=_positive, default=None, help="how many (default: w's, or 8)")
     parser.add_argument("--dtype", default=None, choices=[*FORMATS], help="type of the result")
+
+
+def add_options(parser: argparse.ArgumentParser, *aliases: str) -> None:
+    """Declare the options that ``can-use`` and ``explain`` share."""
+    add_formats(parser, *aliases)
     parser.add_argument("--arch", default=None, help="such as gfx950 (default: the current device's)")
     stages = parser.add_argument_group("what follows the product, as in a call")
     stages.add_argument("--activation", choices=activations(glu=True))
@@ -94,8 +100,8 @@ def pair_of(form: str) -> tuple[str, str]:
     return first, second or first
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``explain``."""
+def add_product(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments for the shape and the layout of a product."""
     for name in "MNK":
         parser.add_argument(name, type=int, nargs="?", help=f"{name} of the product (M, K) @ (K, N)")
     parser.add_argument(
@@ -111,6 +117,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how a and b are stored: n as used, t transposed (default: nt, a @ w.T); of grouped_wgrad: tn",
     )
     parser.add_argument("--batch", type=int, default=0, help="number of products, each with its own a and b")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``explain``."""
+    add_product(parser)
     add_options(parser)
     parser.add_argument(
         "--check",
@@ -119,22 +130,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_product(args: argparse.Namespace) -> None:
+    """Raise a ValueError for extents that no product has."""
+    extents = (args.M, args.N, args.K)
+    if any(n is None or n < 0 for n in extents) or args.batch < 0:
+        raise ValueError(requirement("M, N and K must be at least 0", f"{extents}"))
+    if args.op != "matmul" and args.batch:
+        raise ValueError(requirement("--batch must be left out for grouped products", args.batch))
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the candidates for a product, their terms, and why one of them is chosen."""
-    extents = (args.M, args.N, args.K)
-    fault = ""
-    if any(n is None or n < 0 for n in extents) or args.batch < 0:
-        fault = requirement("M, N and K must be at least 0", f"{extents}")
-    elif args.op != "matmul" and args.batch:
-        fault = requirement("--batch must be left out for grouped products", args.batch)
-    stages = {}
     try:
+        check_product(args)
         stages = stages_of(args)
     except ValueError as error:
-        fault = str(error)
-    if fault:
-        print(f"error: {fault}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return 2
+    extents = (args.M, args.N, args.K)
     options = args.format, args.layout, args.batch, args.dtype, args.arch, args.op, args.groups
     answer = ask(*extents, *options, **stages)
     print(explanation(answer, 2.0 * args.M * args.N * args.K * max(1, args.batch)))
@@ -155,19 +168,30 @@ def ask(
     **stages: Any,
 ) -> Support:
     """Call `can_use` for a product, without allocating its operands."""
+    a, b = stored(m, n, k, layout, batch, op, groups)
+    return ask_shapes(op, a, b, form, groups, dtype, arch, **stages)
+
+
+Stored = tuple[tuple[int, ...], bool]  # the shape of an operand, and whether it is stored transposed
+
+
+def stored(
+    m: int, n: int, k: int, layout: str, batch: int, op: str, groups: int | None
+) -> tuple[Stored, Stored]:
+    """The operands of a product as arguments of the call."""
     lead = (batch,) if batch else ()
     a, b = ((*lead, m, k), layout[0] == "t"), ((*lead, k, n), layout[1] == "t")
     if op == "grouped_matmul":
-        b = (groups or 8, k, n), layout[1] == "t"
+        b = (groups or DEFAULT_GROUPS, k, n), layout[1] == "t"
     elif op == "grouped_wgrad":  # of dy (K, M) and x (K, N), whose rows are summed over
         a, b = ((k, m), False), ((k, n), False)
-    return ask_shapes(op, a, b, form, groups, dtype, arch, **stages)
+    return a, b
 
 
 def ask_shapes(
     op: str,
-    a: tuple[tuple[int, ...], bool],
-    b: tuple[tuple[int, ...], bool],
+    a: Stored,
+    b: Stored,
     form: str,
     groups: int | None,
     dtype: str | None,
@@ -179,18 +203,9 @@ def ask_shapes(
     `form` may be a pair, a@b. `stages` are other arguments of the call; True stands for an array.
     """
     given: dict[str, Any] = {"dtype": None if dtype is None else FORMATS[dtype].dtype, "arch": arch, **stages}
-    axes = OPERATIONS[op].k_axes
-    offsets = None
-    if OPERATIONS[op].ragged:
-        groups = groups or (b[0][0] if len(b[0]) == 3 else 8)
-        offsets = np.linspace(0, a[0][0], groups + 1).astype(np.int32)
-    by_groups = offsets if OPERATIONS[op].ragged == "k" else None
-    sides = zip(pair_of(form), (a, b), axes, strict=True)
-    operands = [untouched(name, *x, axis, by_groups) for name, x, axis in sides]
-    if op != "grouped_wgrad" and pair_of(form)[1] in BLOCK_FORMATS:
-        operands[1] = untouched(pair_of(form)[1], *b, axes[1], block_rows=BLOCK_SIDE)
-    rows, columns = a[0][-3 - axes[0]], b[0][-1]
-    lead: tuple[int, ...] = (groups,) if groups and by_groups is not None else ()
+    operands, offsets = operands_of(op, a, b, form, groups, untouched)
+    rows, columns = a[0][-3 - OPERATIONS[op].k_axes[0]], b[0][-1]
+    lead: tuple[int, ...] = (len(offsets) - 1,) if OPERATIONS[op].ragged == "k" else ()
     if op == "matmul":
         with suppress(ValueError):  # which `can_use` reports
             lead = np.broadcast_shapes(a[0][:-2], b[0][:-2])
@@ -205,6 +220,21 @@ def ask_shapes(
     if form_of_result is not None and not form_of_result.block:
         given["out_amax"] = _UntouchedState()
     return can_use(op, *operands, *([] if offsets is None else [offsets]), **given)
+
+
+def operands_of(
+    op: str, a: Stored, b: Stored, form: str, groups: int | None, make: Callable[..., Any]
+) -> tuple[list[Any], Any]:
+    """Operands of these shapes by `make`, as `untouched` is; and the ends of groups of one length, if any."""
+    axes = OPERATIONS[op].k_axes
+    offsets = None
+    if OPERATIONS[op].ragged:
+        groups = groups or (b[0][0] if len(b[0]) == 3 else DEFAULT_GROUPS)
+        offsets = np.linspace(0, a[0][0], groups + 1).astype(np.int32)
+    by_groups = offsets if OPERATIONS[op].ragged == "k" else None
+    second_rows = BLOCK_SIDE if op != "grouped_wgrad" and pair_of(form)[1] in BLOCK_FORMATS else 1
+    sides = zip(pair_of(form), (a, b), axes, (1, second_rows), strict=True)
+    return [make(name, *x, axis, by_groups, rows) for name, x, axis, rows in sides], offsets
 
 
 def _apart(i: int, form: Format, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -270,13 +300,17 @@ def explanation(answer: Support, flop: float) -> str:
     if not answer.costs:
         return lines[0]
     chosen, *others = costs = in_place(answer)
+    if answer.measured:
+        width = max(len(name) for name, _ in answer.measured)
+        lines += ["", "measured by python -m hipgemm tune, medians"]
+        lines += [f"  {name:{width}}  {us:10.1f} us" for name, us in answer.measured]
     lines += ["", "estimates, in clocks at the highest engine clock (by the model, not measured)"]
     lines += _table(costs, flop)
     if len(costs) < len(answer.costs):
         lines.append(
             f"  {len(answer.costs) - len(costs)} more kernels would need copies, or the transposed product"
         )
-    lines += ["", *_why(chosen, others), "", f"terms of {chosen.kernel.name}"]
+    lines += ["", *_why(chosen, others, bool(answer.measured)), "", f"terms of {chosen.kernel.name}"]
     lines += _terms(chosen)
     arch = chosen.kernel.arch
     rates = chip_of(arch).rates.named()
@@ -305,10 +339,12 @@ def _table(costs: Sequence[Cost], flop: float) -> list[str]:
     ]
 
 
-def _why(chosen: Cost, others: Sequence[Cost]) -> list[str]:
+def _why(chosen: Cost, others: Sequence[Cost], measured: bool) -> list[str]:
     """Explain the choice by its difference from the next best candidate."""
     if not others:
         return ["no other kernel supports this product"]
+    if measured:
+        return [f"chosen: {chosen.kernel.name}, the fastest measured; the estimates did not count"]
     other = others[0]
     line = f"chosen: {chosen.kernel.name}: {_short(chosen.clocks)} clocks, bound by {chosen.bound}"
     line += f"; {other.kernel.name} would take {other.clocks / chosen.clocks:.3g} times as long"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from ..errors import KernelNotFoundError
 from ..kernels.manifest import MAKE_LINE, load_manifest, no_kernels
@@ -140,7 +139,7 @@ def info() -> Info:
         found = _hip.runtime()
         runtime, library = found.kind, found.library
         number = int(_hip.call("hipRuntimeGetVersion"))
-        hip_version, driver = _dotted(_rocm.split_version(number)), _driver(runtime)
+        hip_version, driver = _rocm.dotted(number), _hip.driver_version()
         if runtime == "rocm":
             advice = _rocm.advice(_rocm.split_version(number), found.bindings)
         if runtime == "bridge":
@@ -161,20 +160,3 @@ def info() -> Info:
     return Info(
         runtime, library, hip_version, driver, version, tuple(devices), kernels, "; ".join(problems), advice
     )
-
-
-def _driver(runtime: str) -> str:
-    """The version of the kernel module if it has one; else the driver version that HIP reports."""
-    if runtime == "rocm":
-        try:
-            return f"amdgpu {Path('/sys/module/amdgpu/version').read_text().strip()}"
-        except OSError:
-            pass  # the amdgpu module of the mainline kernel has no version
-    number = int(_hip.call("hipDriverGetVersion"))
-    if runtime == "bridge":
-        return f"for CUDA {number // 1000}.{number % 1000 // 10}"
-    return _dotted(_rocm.split_version(number))
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

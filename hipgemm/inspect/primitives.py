@@ -492,10 +492,10 @@ def _wait(child: _Child) -> Any:
 
 def _record(device: int, sha256: str, tried: Sequence[str], failures: Sequence[str]) -> str:
     """Record the failures, with earlier ones of primitives that were not tried now."""
-    known = record.read(record.PRIMITIVES, device)
-    earlier = known["failed"] if known.get("kernels") == sha256 else []
-    failed = [*(name for name in earlier if name not in tried), *failures]
-    if failed:
-        return str(record.write(record.PRIMITIVES, device, {"kernels": sha256, "failed": failed}))
-    record.remove(record.PRIMITIVES, device)
-    return ""
+
+    def change(known: dict[str, Any]) -> dict[str, Any]:
+        earlier = known["failed"] if known.get("kernels") == sha256 else []
+        failed = [*(name for name in earlier if name not in tried), *failures]
+        return {"kernels": sha256, "failed": failed} if failed else {}
+
+    return str(record.update(record.PRIMITIVES, device, change) or "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..config import config
+from ..products.run import shapes
 from ..runtime import tally
 
 
@@ -119,4 +120,18 @@ def _report() -> None:
         print(usage(), file=sys.stderr)
 
 
+def _write_shapes() -> None:
+    """Add the products of this process to a file for ``tune``, but for those that it has."""
+    if config.shapes is None or not (found := shapes()):
+        return
+    try:
+        with open(config.shapes, "a+") as file:
+            file.seek(0)
+            known = file.read().splitlines()
+            file.write("".join(f"{line}\n" for line in found if line not in known))
+    except OSError as error:
+        print(f"hipgemm: HIPGEMM_SHAPES: {error}", file=sys.stderr)
+
+
 atexit.register(_report)
+atexit.register(_write_shapes)

@@ -18,6 +18,7 @@ from .cost import Cost, Product, copy_clocks, estimate
 from .layout import host_copies, on_device
 from .operation import MATMUL
 from .problem import Problem
+from .tuned import Shape, Times, recorded
 
 PLAIN = "plain"  # the operation of the kernel that supports every format and layout
 MFMA_ROWS = 16  # of a matrix instruction of the kernels that are chosen; others are used by name only
@@ -192,6 +193,7 @@ class Choice:
     copy_clocks: float = 0.0  # the estimate for the copies
     why: tuple[Reason, ...] = ()  # why no faster kernel is used
     by_group: bool = False  # one product for each group
+    measured: Times | None = None  # by `python -m hipgemm tune`
 
     @property
     def apart(self) -> str:
@@ -288,8 +290,19 @@ def choices(
     """Return the choices for a product, the best first; or every reason why there is none.
 
     On a device, kernels that rest on a failed primitive are no choices. If only the plain kernel remains,
-    there is none, unless `config.kernel` asks for it.
+    there is none, unless `config.kernel` asks for it. Kernels that were timed for the product come first.
     """
+    found, reasons = _usable(p, kernels, device)
+    timed = recorded(device) if device is not None and config.kernel is None else {}
+    if timed and found and not _needs_copy(found[0]):
+        known = timed.get(str(Shape.of(on_device(p))), {})
+        found = [replace(c, measured=known[name]) if (name := c.kernel.name) in known else c for c in found]
+        found.sort(key=lambda c: c.measured.median if c.measured else math.inf)
+    return found, reasons
+
+
+def _usable(p: Problem, kernels: Iterable[Kernel], device: int | None) -> tuple[list[Choice], list[Reason]]:
+    """The choices that rest on no failed primitive, the best by the cost model first."""
     if device is None or not failed(device):
         return _choices(p, kernels)
     kernels = list(kernels)
@@ -382,9 +395,9 @@ def _one_group(x: Operand, k: int) -> Operand:
 
 
 def _wrong_name(p: Problem, forced: str, fast: Sequence[Kernel]) -> Reason:
-    fitting = [k.name for k in fast if (k.a, k.b) == _formats(p)] or [k.name for k in fast]
+    fitting = [k.name for k in fast if (k.a, k.b) == p.kernel_formats] or [k.name for k in fast]
     required = f"HIPGEMM_KERNEL must be {'plain or ' if p.op.plain else ''}a kernel for {p.op.name}"
-    known = f"those for {' and '.join(_formats(p))}: {', '.join(fitting) or 'none'}"
+    known = f"those for {' and '.join(p.kernel_formats)}: {', '.join(fitting) or 'none'}"
     return Reason(ValueError, "kernel", requirement(required, forced, known))
 
 
@@ -392,7 +405,7 @@ def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
     """The message that a partial build has no kernels for a product's formats."""
     built = load_manifest().get(kernels[0].arch) if kernels else None
     for x in built.left_out if built else ():
-        if serves(x, p) and (x.a, x.b) == _formats(p):
+        if serves(x, p) and (x.a, x.b) == p.kernel_formats:
             required = f"kernels for {x.a} and {x.b} must be built"
             context = f"run: {MAKE_LINE}"
             text = requirement(required, "a build for the examples only", context)
@@ -400,40 +413,24 @@ def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
     return []
 
 
-def _powers_of_two(p: Problem) -> bool:
-    """Whether both operands have blocks whose scales are e8m0, which the matrix instruction applies."""
-    return all(x.block and x.e8m0 for x in (p.a, p.b))
-
-
 def _takes(kernel: Kernel, p: Problem, formats: tuple[str, str]) -> bool:
     """Whether a kernel is for a product's formats. MX kernels read rows along K, those for blocks others."""
     if (kernel.a, kernel.b) == formats:
         return True
     blocks = f"{p.a.format.name}_block", f"{p.b.format.name}_block"
-    return _powers_of_two(p) and (kernel.a, kernel.b) == blocks and kernel.layout != "nt"
-
-
-def _formats(p: Problem) -> tuple[str, str]:
-    """The kernels' names of the operands' formats."""
-    a, b = p.a.kind, p.b.kind
-    blocks = a.endswith("_block"), b.endswith("_block")
-    if _powers_of_two(p):
-        return f"mx{p.a.format.name}", f"mx{p.b.format.name}"
-    if any(blocks) and p.a.format.scale_dtype == p.b.format.scale_dtype:
-        return f"{p.a.format.name}_block", f"{p.b.format.name}_block"
-    return a, b
+    return p.powers_of_two and (kernel.a, kernel.b) == blocks and kernel.layout != "nt"
 
 
 def formats_of(p: Problem) -> str:
     """The formats of a product in a message."""
-    return " and ".join(_formats(p))
+    return " and ".join(p.kernel_formats)
 
 
 def elsewhere(p: Problem, arch: str) -> list[str]:
     """Architectures with kernels for a product's formats, if this one has matrix kernels, but not these."""
     if arch not in MATRIX_ARCHS:
         return []
-    pairs = [_formats(q) for q, _ in _orientations(p)]
+    pairs = [q.kernel_formats for q, _ in _orientations(p)]
     able = [
         built.arch
         for built in load_manifest().values()
@@ -447,7 +444,7 @@ def _served(
 ) -> tuple[list[tuple[Kernel, Problem, bool]], list[Reason]]:
     """Return the kernels for a product's formats, which may be transposed; or why there is none."""
     for ways in (_orientations(p), [(p, False)]):  # the latter if there is no kernel for the transpose
-        pairs = [(q, swapped, _formats(q)) for q, swapped in ways]
+        pairs = [(q, swapped, q.kernel_formats) for q, swapped in ways]
         served = [(k, q, swapped) for q, swapped, pair in pairs for k in fast if _takes(k, q, pair)]
         if served:
             return served, []
@@ -499,6 +496,9 @@ class Support:
         Why no faster kernel would run, if the plain kernel would.
     stages : tuple of str
         The arguments of the call for what follows the bias, such as ``"activation"``.
+    measured : tuple of (str, float)
+        The kernels that ``python -m hipgemm tune`` timed for this product on this device, the fastest first,
+        with their median in microseconds. Empty if the cost model chose.
     apart : str
         Why a second kernel, split_reduce, would apply these. Empty if the kernel itself would.
     not_built : tuple of str
@@ -514,6 +514,7 @@ class Support:
     not_built: tuple[str, ...] = ()
     apart: str = ""
     stages: tuple[str, ...] = ()
+    measured: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(cls, p: Problem, found: Sequence[Choice]) -> Support:
@@ -524,7 +525,8 @@ class Support:
         built = None if config.kernel else load_manifest().get(best.kernel.arch)
         tiles = built.left_out_tiles if built else ()
         name, splits, stages = best.kernel.name, best.cost.splits, p.stage_names
-        return cls(name, (), copies, costs, splits, best.why, tiles, best.apart, stages)
+        timed = tuple((c.kernel.name, c.measured.median) for c in found if c.measured)
+        return cls(name, (), copies, costs, splits, best.why, tiles, best.apart, stages, timed)
 
     def __bool__(self) -> bool:
         return self.kernel is not None
@@ -543,7 +545,21 @@ class Support:
         if self.stages:
             applies = f"split_reduce, a second kernel, applies {', '.join(self.stages)}: {self.apart}"
             lines.append(f"  {applies}" if self.apart else f"  the kernel applies {', '.join(self.stages)}")
+        if self.measured:
+            lines.append(f"  tuned: {self._tuned}")
         lines += [f"  no faster kernel: {reason}" for reason in self.why]
         if self.not_built:
             lines.append(f"  not built, may be faster: tiles {', '.join(self.not_built)}; run: {MAKE_LINE}")
         return "\n".join(lines)
+
+    @property
+    def _tuned(self) -> str:
+        """The measured times of the chosen kernel, and of the one that the model would choose."""
+        (name, fastest), *others = self.measured
+        text = f"{fastest:.1f} us, measured on this device; the fastest of {len(self.measured)} kernels"
+        estimated = min(self.costs, key=lambda cost: cost.clocks).kernel.name
+        if estimated == name:
+            return f"{text}, and the model's choice"
+        slower = dict(others).get(estimated)
+        took = "was not timed" if slower is None else f"took {slower:.1f} us"
+        return f"{text}; the model's choice, {estimated}, {took}"

@@ -103,6 +103,22 @@ class Problem:
         """The device that holds the matrices; None when they are on the host."""
         return (self.given or (self.a,))[0].device
 
+    @property
+    def powers_of_two(self) -> bool:
+        """Whether both operands have blocks whose scales are e8m0, which the matrix instruction applies."""
+        return all(x.block and x.e8m0 for x in (self.a, self.b))
+
+    @property
+    def kernel_formats(self) -> tuple[str, str]:
+        """The kernels' names of the operands' formats."""
+        a, b = self.a.kind, self.b.kind
+        blocks = a.endswith("_block"), b.endswith("_block")
+        if self.powers_of_two:
+            return f"mx{self.a.format.name}", f"mx{self.b.format.name}"
+        if any(blocks) and self.a.format.scale_dtype == self.b.format.scale_dtype:
+            return f"{self.a.format.name}_block", f"{self.b.format.name}_block"
+        return a, b
+
     def named(self) -> zip[tuple[str, Operand]]:
         """The operands with their names in messages."""
         return zip(self.op.operands, (self.a, self.b), strict=True)

@@ -23,15 +23,16 @@ from ..quantize.quantizers import quantize_mxfp8
 from ..runtime import hip, tally
 from . import by_group, host
 from .choose import PLAIN, Choice, choices, elsewhere, formats_of
-from .layout import Copy
+from .layout import Copy, on_device
 from .operation import Arguments, Operation
 from .plan import OperandPlan, Plan, ScalePlan, build, stage_addresses
 from .problem import Problem, describe
+from .tuned import Shape
 
 Operand = DeviceArray | ScaledArray
 
 plans: dict[Any, tuple[Plan, host.HostPlan | None]] = {}
-_MAX_PLANS = 4096
+_MAX_PLANS = 4096  # then all are dropped
 _BEYOND_FLOAT32 = 2.0**128 - 2.0**103  # rounds to infinity
 _OFFSET_BYTES = 4
 _GROUP_UNIT = 256  # rows of a group whose MX scales a workgroup loads
@@ -218,6 +219,21 @@ def _number(alpha: Any) -> Any:
         return alpha
 
 
+def shapes() -> list[str]:
+    """The arguments of ``python -m hipgemm tune`` for cached products that several kernels could serve."""
+    found = {
+        str(Shape.of(on_device(plan.problem)))
+        for plan, _ in list(plans.values())
+        if len(plan.choices) > 1 and not plan.choices[0].by_group
+    }
+    return sorted(found)
+
+
+def forget_plans() -> None:
+    """Choose again from the next calls on."""
+    plans.clear()
+
+
 def cached_choices(
     op: Operation, call: Arguments, arch: str | None
 ) -> tuple[Problem, tuple[Choice, ...]] | None:
@@ -237,7 +253,8 @@ def cached_choices(
     if arch is None:
         same = host_plan is None or plan.device == hip.current_device()
     else:
-        same = plan.choices[0].kernel.arch == arch
+        best = plan.choices[0]
+        same = best.kernel.arch == arch and best.measured is None
     return (plan.problem, plan.choices) if valid and same else None
 
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from itertools import filterfalse
 from numbers import Integral, Number
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..errors import HipError, Reason, fault, requirement, shown, value_or_raise
 from . import loader as _runtime
 from .loader import EMULATOR, Runtime, launch_extra, opened, runtime
 from .ownership import Allocation, Owner, Registry
+from .rocm import dotted
 
 __all__ = ["EMULATOR", "Runtime", "launch_extra", "opened", "runtime"]  # re-exported
 
@@ -166,6 +168,20 @@ def _query_struct(name: str, kind: str, what: int) -> Any:
 def properties(device: int) -> Any:
     """HIP's properties of a device."""
     return _query_struct("hipGetDeviceProperties", "hipDeviceProp_t", device)
+
+
+def driver_version() -> str:
+    """The version of the kernel module if it has one; else the driver version that HIP reports."""
+    kind = runtime().kind
+    if kind == "rocm":
+        try:
+            return f"amdgpu {Path('/sys/module/amdgpu/version').read_text().strip()}"
+        except OSError:
+            pass  # the amdgpu module of the mainline kernel has no version
+    number = int(call("hipDriverGetVersion"))
+    if kind == "bridge":
+        return f"for CUDA {number // 1000}.{number % 1000 // 10}"
+    return dotted(number)
 
 
 def device_of(ptr: int) -> int:

@@ -96,6 +96,15 @@ def split_version(number: int) -> tuple[int, int, int]:
     return number // 10_000_000, number // 100_000 % 100, number % 100_000
 
 
+def dotted(number: int) -> str:
+    """A HIP version number as it is printed.
+
+    >>> dotted(70051831)
+    '7.0.51831'
+    """
+    return ".".join(map(str, split_version(number)))
+
+
 # ---- search ----------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from hipgemm.config import SETTINGS, Config
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 NAMES = (
     "runtime, kernel, report, pool, memory_limit, cache_limit, mpi_gpu, progress, failed_primitives, "
-    "cache_dir"
+    "tuned, shapes, cache_dir"
 )
 BYTES = "must be a number of bytes, such as 500000000, 512M or 16G"
 
@@ -41,6 +41,8 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("mpi_gpu", False, {"1": True, "0": False}),
         ("progress", True, {"on": True, "off": False}),
         ("failed_primitives", "refuse", {"refuse": "refuse", "ignore": "ignore"}),
+        ("tuned", "use", {"use": "use", "ignore": "ignore"}),
+        ("shapes", None, {"/tmp/x": "/tmp/x"}),
         ("cache_dir", None, {"/tmp/x": "/tmp/x"}),
     ],
 )
@@ -59,7 +61,8 @@ def test_these_are_all() -> None:
     assert ", ".join(SETTINGS) == NAMES
     assert repr(Config()) == (
         "config(runtime='auto', kernel=None, report=False, pool=True, memory_limit=None, "
-        "cache_limit=None, mpi_gpu=False, progress=True, failed_primitives='refuse', cache_dir=None)"
+        "cache_limit=None, mpi_gpu=False, progress=True, failed_primitives='refuse', "
+        "tuned='use', shapes=None, cache_dir=None)"
     )
 
 
