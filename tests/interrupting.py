@@ -41,7 +41,7 @@ CREATED = {
 class _Tracer:
     """Counts instructions, and raises before one of them.
 
-    To trace an instruction takes longer than to execute it. So where an earlier tracer has told how many
+    To trace an instruction takes longer than to execute it. So where an earlier tracer knows how many
     instructions precede each call of a function, those before the last call are counted by it.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import inspect
 import json
 import re
 import shutil
@@ -17,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from hipgemm.kernels.manifest import MATRIX_ARCHS
 
@@ -45,25 +45,8 @@ GEMMS = [(arch, kernel) for arch, kernel in ALL if is_gemm(kernel)]
 
 
 def of_each(cases):
-    """A test for each architecture, which tries all its kernels and reports each that fails."""
-
-    def decorate(test):
-        def tried(arch, **fixtures):
-            failed = {}
-            for kernel in (kernel for of, kernel in cases if of == arch):
-                try:
-                    test(arch=arch, kernel=kernel, **fixtures)
-                except AssertionError as error:
-                    failed[kernel["name"]] = str(error)
-            assert not failed, "\n".join(f"{name}: {why}" for name, why in failed.items())
-
-        signature = inspect.signature(test)
-        wanted = [parameter for name, parameter in signature.parameters.items() if name != "kernel"]
-        tried.__name__, tried.__doc__ = test.__name__, test.__doc__
-        tried.__signature__ = signature.replace(parameters=wanted)
-        return pytest.mark.parametrize("arch", sorted({arch for arch, _ in cases}))(tried)
-
-    return decorate
+    """A test for each architecture, which tries all its kernels."""
+    return each("arch, kernel", cases, by="arch", ids=lambda x: x if isinstance(x, str) else x["name"])
 
 
 every_kernel, every_gemm = of_each(ALL), of_each(GEMMS)
@@ -127,8 +110,8 @@ def test_portable_kernels_are_built_for_every_architecture(toolchain):
     """The same ones with the same arguments and tiles, so that the host need not know for which it packs."""
     portable = {i.kernel["name"]: i.kernel for i in all_instances(toolchain) if i.portable}
     assert set(MANIFEST["archs"]) == set(ARCHS)
-    for arch, entry in MANIFEST["archs"].items():
-        kernels = {k["name"]: k for k in entry["kernels"]}
+    for arch in ARCHS:
+        kernels = {k["name"]: k for of, k in ALL if of == arch}
         wanted = [instance.kernel["name"] for instance in instances_for(toolchain, ARCHS[arch])]
         assert list(kernels) == wanted, arch
         assert set(portable) <= set(wanted)

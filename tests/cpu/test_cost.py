@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from cases import each
 
 from hipgemm.config import config
 from hipgemm.inspect.explain import ask
@@ -23,7 +24,7 @@ SMALL = Kernel(
 )  # fmt: skip
 PLAIN = Kernel("plain", "plain", "gfx950", 256, (64, 64, 16), (), workgroups_per_cu=4)
 BUILT = [k for arch in MATRIX_ARCHS for k in code_object(arch).kernels.values() if k.op in GEMMS]
-every_kernel = pytest.mark.parametrize("kernel", BUILT, ids=lambda k: f"{k.arch}-{k.name}")
+every_kernel = each("kernel", BUILT, ids=lambda k: f"{k.arch}-{k.name}")
 
 
 def terms(x, kernel):
@@ -112,9 +113,9 @@ def test_parts_of_k(kernel):
             seen = list(load.choices())
             assert seen[0] == (1, turns)
             assert [s for s, _ in seen] == sorted({s for s, _ in seen})
-            for splits, each in seen:
-                assert each % 2 == 0
-                assert (splits - 1) * each < turns <= splits * each
+            for splits, tiles in seen:
+                assert tiles % 2 == 0
+                assert (splits - 1) * tiles < turns <= splits * tiles
             found = estimate(load.x, kernel)
             assert (found.splits, found.split_tiles) in seen
 

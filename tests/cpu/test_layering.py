@@ -1,10 +1,12 @@
 """Imports go from higher to lower folders, without cycles inside one; one module imports hip-python."""
 
 import ast
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from cases import each
 
 import hipgemm
 
@@ -31,6 +33,7 @@ ORDER = [
 # Methods of a lower layer that call functions of an upper one, and import them when called.
 UPWARD = {("formats/arrays.py", "products.matmul"), ("array/device_array.py", "layers.elementwise")}
 FILES = sorted(PACKAGE.rglob("*.py"))
+each_file = each("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 
 def name_of(path: Path) -> tuple[str, ...]:
@@ -41,12 +44,18 @@ def name_of(path: Path) -> tuple[str, ...]:
 MODULES = {name_of(path) for path in FILES}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Every module that a file imports, those inside functions included; ours from the package's root."""
     package = name_of(path) if path.name == "__init__.py" else name_of(path)[:-1]
     package = () if path.parent == PACKAGE else package
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level:
@@ -66,7 +75,7 @@ def own(path: Path) -> set[tuple[str, ...]]:
     return {tuple(name[1:].split(".")) for name in imports(path) if name.startswith(".")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@each_file
 def test_imports_go_downward(path: Path) -> None:
     here = name_of(path)[0]
     assert here in ORDER, f"give {here} a place"
@@ -93,22 +102,23 @@ def test_no_circles_in_a_folder(folder: str) -> None:
         pytest.fail(f"{folder}: {error.args[1]}")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@each_file
 def test_no_private_names_of_others(path: Path) -> None:
     """What other modules use has no leading underscore."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.level:
             private = [a.name for a in node.names if a.name.startswith("_") and not a.name.startswith("__")]
             assert not private, f"{path.name} imports {private}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@each_file
 def test_one_importer_of_hip_python(path: Path) -> None:
     roots = {name.split(".")[0] for name in imports(path)}
     assert bool(roots & {"hip", "rocm"}) == (name_of(path) == ("runtime", "loader"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@each_file
 def test_one_reader_of_the_environment(path: Path) -> None:
-    reads = [n.lineno for n in ast.walk(ast.parse(path.read_text())) if ast.unparse(n) == "os.environ"]
+    nodes = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Attribute)]
+    reads = [node.lineno for node in nodes if ast.unparse(node) == "os.environ"]
     assert not reads or name_of(path) == ("config",), f"line {reads}: settings are read in config.py"

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from cases import each
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -24,7 +25,7 @@ def test_there_are_mutants_of_each_kind():
     assert kinds.total() >= 40
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@each("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_text_exists(mutant: Mutant):
     find(ROOT, mutant)
     assert mutant.old != mutant.new

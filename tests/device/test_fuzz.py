@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import fuzz
@@ -18,6 +19,7 @@ import fuzz_rows
 import fuzz_shards
 import fuzz_stages
 import pytest
+from cases import try_each
 
 HERE = Path(__file__).parent
 CASES = 600  # of matmul, in CI; fewer of what uses it
@@ -44,20 +46,35 @@ def in_groups(kind, seed):
 
 
 def pytest_generate_tests(metafunc):
-    if "seed" in metafunc.fixturenames:
+    if "seeds" in metafunc.fixturenames:
         chosen = metafunc.config.getoption("fuzz_case")
         count = metafunc.config.getoption("fuzz")
+        together = 1 if chosen or count else 20
         metafunc.parametrize(
-            ("kind", "seed"),
+            ("kind", "seeds"),
             [
-                pytest.param(kind, seed, marks=pytest.mark.matrix if in_groups(kind, seed) else ())
+                pytest.param(kind, seeds, id=f"{kind}-{seeds[0]}", marks=[pytest.mark.matrix] * groups)
                 for kind in KINDS
-                for seed in chosen or range(count or CASES_OF.get(kind, CASES // 4))
+                for groups, seeds in parts(
+                    kind, chosen or range(count or CASES_OF.get(kind, CASES // 4)), together
+                )
             ],
         )
 
 
-def test_calls(kind, seed):
+def parts(kind, seeds, size):
+    """Seeds of a kind, so many together, those of groups by themselves."""
+    for groups in (False, True):
+        alike = [seed for seed in seeds if in_groups(kind, seed) == groups]
+        for start in range(0, len(alike), size):
+            yield groups, alike[start : start + size]
+
+
+def test_calls(kind, seeds):
+    try_each(seeds, partial(call, kind))
+
+
+def call(kind, seed):
     make, run = KINDS[kind]
     case = make(seed)
     try:

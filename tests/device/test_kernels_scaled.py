@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from cases import each
 from gemm_launch import ELEMENTS, GEMMS, LARGE_AND_SMALL, examples, launch_in_order, stored
 from test_kernels import EDGES, TYPES, unsigned
 from test_kernels import memory as memory
@@ -206,8 +208,7 @@ SHAPES = [
 ]
 
 
-@each_kind
-@pytest.mark.parametrize(("m", "n", "k"), SHAPES[::2])
+@each("kernel, m, n, k", [(name, *shape) for name in EXAMPLES for shape in SHAPES[::2]], by="kernel")
 def test_ragged_shapes(memory, kernel, m, n, k):
     check(memory, kernel, m, n, k)
 
@@ -219,8 +220,7 @@ def test_every_format_pair(memory, kernel):
         check(memory, kernel, m, n, k, exact=True, out="f32", gap=1)
 
 
-@each_kind
-@pytest.mark.parametrize("tiles", range(1, 10))
+@each("kernel, tiles", itertools.product(EXAMPLES, range(1, 10)), by="kernel")
 def test_every_number_of_k_tiles(memory, kernel, tiles):
     size = KERNELS[kernel].tile[2]
     for rest in (0, 32, size - 16):
