@@ -66,6 +66,8 @@ def quantizers(rng: np.random.Generator) -> None:
     hg.quantize_both(x, "mxfp8_e4m3")
     hg.quantize_mxfp8(x, axis=0)
     hg.quantize_mxfp6(x.astype(BF16))
+    for dtype in (BF16, np.float16):
+        hg.quantize_mxfp4(x.astype(dtype))
     hg.pack_mx_scales(hg.quantize_mxfp8(x).scale).get()
 
 

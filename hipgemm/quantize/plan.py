@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ..array.device_array import DeviceArray, new, upload_async
 from ..array.rows import Layout, Rows, as_rows, round_up, storage_axis
-from ..formats.elements import BLOCK, F32, QUANTIZED, Format, known_format
+from ..formats.elements import BLOCK, F16, F32, QUANTIZED, Format, known_format
 from ..formats.groups import group_slots, most_blocks
 from ..formats.philox import key_of
 from ..formats.scaled import ScaledArray, group_blocks
@@ -271,7 +271,7 @@ def mx_plan(
         numbers = {"row_inner": row_inner, "col_inner": column_inner, "stochastic": rounding != "nearest"}
         numbers |= signs_arguments(signs)
     if gradient is None:
-        kernel += "_random" if random else "_f32" if x.dtype == F32 else ""
+        kernel += "_random" if random else _type_suffix(form, x.dtype)
     kernel, others, where, read_bytes = _reads(kernel, x, (row_stride, stride), gradient)
     bound = bind_tiles(
         x.device,
@@ -293,6 +293,13 @@ def mx_plan(
     )
     min_bytes = read_bytes + sum(_bytes(part) for made in outputs for part in (made.data, made.scale))
     return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, min_bytes), random)
+
+
+def _type_suffix(form: Format, dtype: np.dtype[Any]) -> str:
+    """How the kernels' names end for an array's type. That of mxfp4 for bfloat16 is for no other one."""
+    if dtype == F32.dtype:
+        return "_f32"
+    return "_f16" if form.bits == 4 and dtype == F16.dtype else ""
 
 
 def signs_arguments(signs: int | None) -> dict[str, Any]:

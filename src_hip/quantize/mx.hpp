@@ -265,6 +265,7 @@ HIPGEMM_DEVICE void quantize_mxfp6_as(const Args& args) {
 }
 // Arithmetic takes longer than memory here: small workgroups, and as many values per thread as
 // registers allow, so that address arithmetic weighs less.
+using MapOfMany = ThreadMap<64, 128, kValuesOf<E2m1>, 64>;
 template <class Sources, class Map, u32... kSizes, class Args>
 HIPGEMM_DEVICE void quantize_mxfp4_as(const Args& args) {
   quantize_mx_kernel<Sources, Map, E2m1, E2m1, Format::mxfp4_e2m1, 1, kSizes...>(args);
@@ -276,7 +277,7 @@ HIPGEMM_DEVICE void quantize_mxfp8(const QuantizeMxArgs& args) {
 }
 template <u32 kThreads, u32 kRows, u32 kCols, class Args>
 HIPGEMM_DEVICE void quantize_mxfp8_f32(const Args& args) {
-  quantize_mxfp8_as<TileOfF32<TransposedTile>, kThreads, kRows, kCols>(args);
+  quantize_mxfp8_as<TileOf<TransposedTile, FromF32>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp8_random(const RandomMxArgs& args) {
@@ -288,7 +289,7 @@ HIPGEMM_DEVICE void quantize_mxfp6(const QuantizeMxArgs& args) {
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6_f32(const QuantizeMxArgs& args) {
-  quantize_mxfp6_as<TileOfF32<TransposedTile>, kThreads, kRows, kCols>(args);
+  quantize_mxfp6_as<TileOf<TransposedTile, FromF32>, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp6_random(const RandomMxArgs& args) {
@@ -296,13 +297,16 @@ HIPGEMM_DEVICE void quantize_mxfp6_random(const RandomMxArgs& args) {
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4(const QuantizeMxArgs& args) {
-  quantize_mxfp4_as<TileOf16Bits<TransposedTile>, ThreadMap<64, 128, kValuesOf<E2m1>, 64>, kThreads,
-                    kRows, kCols>(args);
+  quantize_mxfp4_as<TileOf<TransposedTile, FromBf16>, MapOfMany, kThreads, kRows, kCols>(args);
+}
+template <u32 kThreads, u32 kRows, u32 kCols>
+HIPGEMM_DEVICE void quantize_mxfp4_f16(const QuantizeMxArgs& args) {
+  quantize_mxfp4_as<TileOf<TransposedTile, FromF16>, MapOfMany, kThreads, kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols, class Args>
 HIPGEMM_DEVICE void quantize_mxfp4_f32(const Args& args) {
-  quantize_mxfp4_as<TileOfF32<TransposedTile>, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads, kRows,
-                    kCols>(args);
+  quantize_mxfp4_as<TileOf<TransposedTile, FromF32>, ThreadMap<64, 128, kValuesOf<E2m1>>, kThreads,
+                    kRows, kCols>(args);
 }
 template <u32 kThreads, u32 kRows, u32 kCols>
 HIPGEMM_DEVICE void quantize_mxfp4_random(const RandomMxArgs& args) {

@@ -300,8 +300,20 @@ HIPGEMM_DEVICE void with_type(u32 type, F f) {
   else
     with_16bit_type(type, f);
 }
-// f(tile) with the values of a matrix of 16 bits, of float32, or of any type; gradients are
-// float32. What loads 16 bits is the same for both types.
+// f(tile) with the values of a matrix of one type, of 16 bits, or of any type; gradients are
+// float32. What loads 16 bits is the same for both types: less code, but what works on values of
+// the one type keeps the bits in registers for the other one.
+template <template <class, class> class Tile, class From>
+struct TileOf {
+  template <class Source, class Map, class F>
+  static HIPGEMM_DEVICE void load(u32, const Source& from, typename Map::Lds& lds, const Map& at,
+                                  F f) {
+    TileBits<typename From::Bits, Map> bits(lds, at);
+    bits.load(from);
+    Tile<From, Map> tile(bits);
+    f(tile);
+  }
+};
 template <template <class, class> class Tile>
 struct TileOf16Bits {
   template <class Map, class F>
@@ -316,23 +328,12 @@ struct TileOf16Bits {
   }
 };
 template <template <class, class> class Tile>
-struct TileOfF32 {
-  template <class Source, class Map, class F>
-  static HIPGEMM_DEVICE void load(u32, const Source& from, typename Map::Lds& lds, const Map& at,
-                                  F f) {
-    TileBits<u32, Map> bits(lds, at);
-    bits.load(from);
-    Tile<FromF32, Map> tile(bits);
-    f(tile);
-  }
-};
-template <template <class, class> class Tile>
 struct TileOfAny {
   template <class Source, class Map, class F>
   static HIPGEMM_DEVICE void load(u32 type, const Source& from, typename Map::Lds& lds,
                                   const Map& at, F f) {
     if (!__is_same(Source, Matrix) || static_cast<Format>(type) == Format::f32)
-      TileOfF32<Tile>::load(type, from, lds, at, f);
+      TileOf<Tile, FromF32>::load(type, from, lds, at, f);
     else if constexpr (__is_same(Source, Matrix))
       TileOf16Bits<Tile>::load(type, from, lds, at, f);
   }

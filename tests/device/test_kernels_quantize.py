@@ -143,7 +143,8 @@ def quantize_mx(memory, x, layout="row", form="mxfp8_e4m3", rule="unit", transfo
         covered[0] = -(-rows // 256) * 256
     if "r" in sides:
         covered[1] = -(-cols // 256) * 256
-    name = f"quantize_{form.split('_')[0]}" + ("_f32" if x.dtype == np.float32 else "")
+    types = {np.float32: "_f32", np.float16: "_f16" if form == "mxfp4_e2m1" else ""}
+    name = f"quantize_{form.split('_')[0]}" + types.get(x.dtype.type, "")
     kernel = _launch.function(0, name)
     launch_in_order(
         kernel,
