@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import pairwise
@@ -26,6 +26,8 @@ from hipgemm.formats.elements import BLOCK_FORMATS, BLOCK_SIDE, FORMATS, QUANTIZ
 from hipgemm.inspect.explain import pair_of, read_formats
 from hipgemm.inspect.info import info
 from hipgemm.inspect.usage import reset_usage, usage
+from hipgemm.kernels.manifest import BRIDGE_ARCH, code_object
+from hipgemm.products.chips import CHIPS
 from hipgemm.products.grouped import grouped_matmul, grouped_wgrad
 from hipgemm.products.matmul import matmul
 from hipgemm.quantize.quantizers import (
@@ -37,7 +39,9 @@ from hipgemm.quantize.quantizers import (
     quantize_mxfp8,
 )
 from hipgemm.runtime import hip as _hip
-from hipgemm.runtime.stream import Event, Stream
+
+from .device_clock import DeviceClock
+from .hipblaslt import HipBlasLt, HipBlasLtError, check, open_library
 
 # Name -> the source of the widths, and N x K of each product. Query, key and value are one product, and so
 # are gate and up.
@@ -62,12 +66,7 @@ SHAPE_SETS: dict[str, tuple[str, tuple[tuple[str, int, int], ...]]] = {
 }
 EXPERTS = {"mixtral-8x7b": 8, "deepseek-v3": 256}
 
-# Dense peak by bits of an operand, TFLOP/s, and TB/s of memory, from data sheets.
-PEAKS: dict[str, tuple[dict[int, float], float]] = {
-    "gfx950": ({16: 2516.0, 8: 5033.0, 6: 10066.0, 4: 10066.0}, 8.0),
-    "gfx942": ({16: 1307.0, 8: 2615.0, 6: 1307.0, 4: 1307.0}, 5.3),  # below 8 bits: widened
-    "sm_90a": ({16: 989.0, 8: 1979.0}, 4.8),
-}
+BRIDGE_MEMORY = 4.8e12  # bytes per second of an H200, by its data sheet
 QUANTIZERS: dict[str, Callable[..., Any]] = {
     "quantize_fp8": quantize_fp8,
     "quantize_mxfp8": quantize_mxfp8,
@@ -120,11 +119,12 @@ class Row:
     median_us: float
     p10_us: float
     p90_us: float
-    tflops: float
-    gbytes_per_s: float
-    percent_of_peak: float | None
-    of: str
-    check: str
+    tflops: float | None = None  # these are of a GPU only
+    gbytes_per_s: float | None = None
+    percent_of_matrix: float | None = None  # of the peak of the kernel's matrix instruction
+    percent_of_memory: float | None = None
+    hipblaslt_us: float | None = None
+    check: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -179,9 +179,13 @@ def run(args: argparse.Namespace) -> int:
         raise SystemExit(f"bench: {requirement(required, f'{args.calls} and {args.groups}')}")
     about = _about()
     rows: list[Row] = []
+    clock = DeviceClock.of(_hip.current_device())
+    other, about["hipBLASLt"] = _hipblaslt(args.op)
     for case in _progress(cases):
         try:
-            rows.append(_measure(case, args.calls, args.refcheck))
+            rows.append(_measure(case, args.calls, args.refcheck, clock, other))
+        except HipBlasLtError as error:
+            raise SystemExit(f"bench: {case.name}: hipBLASLt: {error}") from None
         except (TypeError, ValueError, UnsupportedError) as error:
             raise SystemExit(f"bench: {case.name}: {error}") from None
         print(_line(rows[-1], header=len(rows) == 1))
@@ -270,8 +274,8 @@ class Work:
     call: Callable[[Any], Any]
     flop: float
     nbytes: float
-    bits: int
     check: Callable[[Any], None]
+    operands: tuple[Any, ...] = ()  # of a product: on the device, and on the host
 
 
 def _random(shape: tuple[int, ...], rng: np.random.Generator) -> Any:
@@ -285,11 +289,6 @@ def _operand(x: Any, form: str, axis: int = -1, block_rows: int = 1) -> Any:
     if form in BLOCK_FORMATS:
         return reference.quantize_fp8(x, format=named_format(form).name, block=(block_rows, BLOCK_SIDE))
     return reference.quantize(x, form, **({"axis": axis} if QUANTIZED[form].block else {}))
-
-
-def _bits(form: str) -> int:
-    """Bits that determine the speed of the matrix instruction: those of the wider operand."""
-    return max(named_format(name).bits for name in pair_of(form))
 
 
 def _nbytes(*arrays: Any) -> float:
@@ -316,8 +315,8 @@ def _prepare(case: Case) -> Work:
             lambda s: matmul(x, y.T, out, stream=s),
             flop,
             _nbytes(a, w, out),
-            _bits(form),
             lambda z: testing.assert_gemm_close(z.get(), a, w.T),
+            (x, y, a, w),
         )
     if case.op.startswith("grouped"):
         return _prepare_grouped(case, flop, rng)
@@ -331,7 +330,6 @@ def _prepare(case: Case) -> Work:
             lambda s: dequantize(there, dtype=ml_dtypes.bfloat16, stream=s),
             0.0,
             _nbytes(q) + 2.0 * m * k,
-            named_format(form).bits,
             lambda z: _same(z.get(), wanted),
         )
     call = QUANTIZERS[case.op]
@@ -347,7 +345,6 @@ def _prepare(case: Case) -> Work:
         lambda s: call(source, **options, stream=s),
         0.0,
         m * k * (2.0 * reads + made * narrow),
-        named_format(form).bits,
         lambda z: _same_scaled(z, specified(host, **options)),
     )
 
@@ -372,7 +369,6 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
             lambda s: grouped_matmul(x, y.mT, offsets, stream=s),
             flop,
             _nbytes(a, w) + 2.0 * m * n,
-            _bits(form),
             check,
         )
     pair = [_random((m, columns), rng).astype(ml_dtypes.bfloat16) for columns in (n, k)]
@@ -393,7 +389,6 @@ def _prepare_grouped(case: Case, flop: float, rng: np.random.Generator) -> Work:
         lambda s: grouped_wgrad(left, right, offsets, stream=s),
         flop,
         _nbytes(*sides) + 2.0 * groups * n * k,
-        named_format(form).bits,
         check_gradient,
     )
 
@@ -422,12 +417,13 @@ def _same_scaled(got: Any, wanted: Any) -> None:
 # ---- timing ----------------------------------------------------------------------------------------
 
 
-def _measure(case: Case, calls: int, refcheck: bool) -> Row:
+def _measure(
+    case: Case, calls: int, refcheck: bool, clock: DeviceClock, other: HipBlasLt | None = None
+) -> Row:
     work = _prepare(case)
-    stream = Stream()
     reset_usage()
-    result = work.call(stream)  # warms up: code objects, plans, scales in the kernel's order, the pool
-    stream.synchronize()
+    result = work.call(clock.stream)  # loads code objects, plans, reorders scales, fills the pool
+    clock.stream.synchronize()
     check = ""
     if refcheck:
         try:
@@ -435,19 +431,44 @@ def _measure(case: Case, calls: int, refcheck: bool) -> Row:
             check = "ok"
         except AssertionError as error:
             check = f"FAIL: {str(error).splitlines()[0]}"
+    if not _emulated():
+        clock.warm(work.call)
     reset_usage()
-    times = []
-    for _ in range(calls):
-        start = Event().record(stream)
-        work.call(stream)
-        times.append(1e3 * start.elapsed(Event().record(stream)))
+    times = [clock.sample([work.call]) for _ in range(calls)]
     kernel = max(usage().kernels.items(), key=lambda item: _weight(case.op, *item))[0]
     median, p10, p90 = (float(np.percentile(times, q)) for q in (50, 10, 90))
-    seconds = median * 1e-6
-    tflops, rate = work.flop / seconds / 1e12, work.nbytes / seconds / 1e9
-    percent, of = _percent(work, tflops, rate)
-    return Row(**asdict(case), kernel=kernel, median_us=median, p10_us=p10, p90_us=p90, tflops=tflops,
-               gbytes_per_s=rate, percent_of_peak=percent, of=of, check=check)  # fmt: skip
+    row = Row(**asdict(case), kernel=kernel, median_us=median, p10_us=p10, p90_us=p90, check=check)
+    if other:
+        row = replace(row, hipblaslt_us=_theirs(other, case, work, clock, calls))
+    return row if _emulated() else _rated(row, work)
+
+
+def _hipblaslt(op: str) -> tuple[HipBlasLt | None, str]:
+    """What to compare with, or None; and a remark."""
+    if op != "matmul":
+        return None, "not compared"
+    if _hip.runtime().kind != "rocm":
+        return None, "only on ROCm"
+    try:
+        library = open_library(_hip.runtime().library)
+        return HipBlasLt(library), str(library._name)
+    except HipBlasLtError as error:
+        return None, f"none ({error})"
+
+
+def _theirs(other: HipBlasLt, case: Case, work: Work, clock: DeviceClock, calls: int) -> float | None:
+    """The median of hipBLASLt for the same operands; None where it is not compared, or is wrong."""
+    x, y, a, w = work.operands
+    try:
+        call, out = other.matmul(case.format, x, y)
+        call(clock.stream)
+        clock.stream.synchronize()
+        check(out, a, w)
+    except (HipBlasLtError, AssertionError) as error:
+        print(f"hipBLASLt: {case.name}: {str(error).splitlines()[0]}")
+        return None
+    clock.warm(call)
+    return float(np.median([clock.sample([call]) for _ in range(calls)]))
 
 
 def _weight(op: str, name: str, count: Any) -> tuple[bool, int]:
@@ -459,35 +480,41 @@ def _emulated() -> bool:
     return _hip.runtime().kind == "emulator"
 
 
-def _percent(work: Work, tflops: float, rate: float) -> tuple[float | None, str]:
-    """Of the device's peak, by what limits the work more: the matrix units or memory. Of a GPU only."""
-    peaks = PEAKS.get(_hip.arch(_hip.current_device()))
-    if _emulated():
-        return None, "emulated"
-    if peaks is None:
-        return None, "peak unknown"
-    matrix, memory = peaks
-    at_peak = work.flop / (matrix[work.bits] * 1e12) if work.bits in matrix else 0.0
-    if at_peak > work.nbytes / (memory * 1e12):
-        return 100 * tflops / matrix[work.bits], f"{matrix[work.bits]:g} TFLOP/s"
-    return 100 * rate / (memory * 1e3), f"{memory:g} TB/s"
+def _rated(row: Row, work: Work) -> Row:
+    """With rates, and shares of the device's peaks."""
+    arch, seconds = _hip.arch(_hip.current_device()), row.median_us * 1e-6
+    chip = CHIPS.get(arch)
+    memory = chip.memory if chip else BRIDGE_MEMORY if arch == BRIDGE_ARCH else None
+    rate = work.nbytes / seconds
+    row = replace(row, gbytes_per_s=rate / 1e9, percent_of_memory=100 * rate / memory if memory else None)
+    if not work.flop:
+        return row
+    tflops, kernel = work.flop / seconds / 1e12, code_object(arch).kernels[row.kernel]
+    bits = (kernel.mfma_bits or kernel.bits) if kernel.schedule else 0
+    share = 100 * tflops / chip.tflops(bits) if chip and bits else None
+    return replace(row, tflops=tflops, percent_of_matrix=share)
 
 
 def _line(row: Row, header: bool) -> str:
-    percent = "-" if row.percent_of_peak is None else f"{row.percent_of_peak:.4g}"
+    shares = (row.tflops, row.gbytes_per_s, row.percent_of_matrix, row.percent_of_memory)
     text = (
         f"{row.name:24} {row.m:>6} {row.n:>6} {row.k:>6} {row.groups:>4} "
         f"{row.median_us:>11.1f} {row.p10_us:>11.1f} {row.p90_us:>11.1f} "
-        f"{row.tflops:>9.4g} {row.gbytes_per_s:>9.4g} {percent:>8} {row.check:4} {row.kernel}"
+        f"{' '.join(f'{_short(x):>8}' for x in shares)} {_short(row.hipblaslt_us):>12} "
+        f"{row.check:4} {row.kernel}"
     )
     if not header:
         return text
     names = (
         f"{'shape':24} {'M':>6} {'N':>6} {'K':>6} {'grp':>4} {'median us':>11} {'p10 us':>11} {'p90 us':>11} "
-        f"{'TFLOP/s':>9} {'GB/s':>9} {'% peak':>8} {'ref':4} kernel"
+        f"{'TFLOP/s':>8} {'GB/s':>8} {'% matrix':>8} {'% memory':>8} {'hipBLASLt us':>12} {'ref':4} kernel"
     )
     note = "(emulated: times are the emulator's, and say nothing of a GPU)\n" if _emulated() else ""
     return f"{row.op}, {row.format}\n{note}{names}\n{text}"
+
+
+def _short(x: float | None) -> str:
+    return "-" if x is None else f"{x:.4g}"
 
 
 def _plot(rows: Sequence[Row], about: dict[str, str], file: Path) -> None:
@@ -496,14 +523,20 @@ def _plot(rows: Sequence[Row], about: dict[str, str], file: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    by_flop = any(row.tflops for row in rows)
-    values = [row.tflops if by_flop else row.gbytes_per_s for row in rows]
+    label, values = "microseconds", [row.median_us for row in rows]
+    for name, found in (
+        ("TFLOP/s", [row.tflops for row in rows]),
+        ("GB/s", [row.gbytes_per_s for row in rows]),
+    ):
+        if all(found):
+            label, values = name, [x or 0.0 for x in found]
+            break
     fig, ax = plt.subplots(figsize=(8, 1.5 + 0.3 * len(rows)))
     labels = [f"{row.name} M={row.m}" for row in rows]
     ax.barh(range(len(rows)), values)
     ax.set_yticks(range(len(rows)), labels)
     ax.invert_yaxis()
-    ax.set_xlabel("TFLOP/s" if by_flop else "GB/s")
+    ax.set_xlabel(label)
     ax.set_title(f"{rows[0].op}, {rows[0].format}: {about['device']}", fontsize=9)
     fig.tight_layout()
     fig.savefig(file, dpi=120)

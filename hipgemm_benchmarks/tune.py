@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
 
-from hipgemm.array.device_array import DeviceArray, asarray, empty
+from hipgemm.array.device_array import DeviceArray, asarray
 from hipgemm.array.placement import Placement
 from hipgemm.config import config
 from hipgemm.errors import HipError, UnsupportedError, requirement
@@ -23,7 +22,6 @@ from hipgemm.inspect import explain
 from hipgemm.inspect.info import info
 from hipgemm.kernels.manifest import MATRIX_ARCHS
 from hipgemm.products import tuned
-from hipgemm.products.chips import chip_of
 from hipgemm.products.grouped import grouped_matmul, grouped_wgrad
 from hipgemm.products.layout import on_device
 from hipgemm.products.matmul import matmul
@@ -32,50 +30,11 @@ from hipgemm.products.problem import describe
 from hipgemm.products.run import forget_plans
 from hipgemm.quantize.quantizers import quantize_fp8, quantize_mxfp4, quantize_mxfp6, quantize_mxfp8
 from hipgemm.runtime import hip as _hip
-from hipgemm.runtime.stream import Event, Stream
 
-Call = Callable[[Any], object]  # of a stream
+from .device_clock import Call, Clock, DeviceClock
+
 SAMPLES = 20  # of each kernel
 MOST_SETS = 16  # of operands
-WARM_SECONDS = 0.3  # before a product: until then the clock may rise
-
-
-class Clock(Protocol):
-    """What times calls."""
-
-    cache_bytes: int  # of the largest cache
-
-    def warm(self, call: Call) -> None:
-        """Make a call until the device has the clock that it has under load."""
-
-    def sample(self, calls: Sequence[Call]) -> float:
-        """Make calls, none of which finds its operands in a cache; return microseconds of one."""
-
-
-class DeviceClock:
-    """The device's own time stamps."""
-
-    def __init__(self, cache_bytes: int) -> None:
-        self.cache_bytes = cache_bytes
-        self._stream = Stream()
-        self._evicts = empty((cache_bytes,), np.uint8)
-
-    def warm(self, call: Call) -> None:
-        """Make a call for some time."""
-        end = time.perf_counter() + WARM_SECONDS
-        while time.perf_counter() < end:
-            for _ in range(8):
-                call(self._stream)
-            self._stream.synchronize()
-
-    def sample(self, calls: Sequence[Call]) -> float:
-        """Queue the calls after a fill, which replaces the cache's content, and hides the time of Python."""
-        handle = int(self._stream)
-        _hip.clear(self._evicts.ptr, self._evicts.nbytes, handle)
-        start = Event().record(self._stream)
-        for call in calls:
-            call(self._stream)
-        return 1e3 * start.elapsed(Event().record(self._stream)) / len(calls)
 
 
 # ---- arguments ---------------------------------------------------------------------------------------
@@ -145,7 +104,7 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
         if refused := _refusal(arch):
             print(f"error: {refused}", file=sys.stderr)
             return 1
-        clock = DeviceClock(int(chip_of(arch).rates.cache.value))
+        clock = DeviceClock.of(device)
     print(f"on {info().summary}")
     failed = 0
     done = 0

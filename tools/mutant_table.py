@@ -468,6 +468,13 @@ PYTHON = (
         (f"{TUNE_TESTS}test_the_fastest_serves",),
     ),
     Mutant(
+        "python-hipblaslt-pitch",
+        "hipgemm_benchmarks/hipblaslt.py",
+        "(kind, k, n, _pitch(y[0]))",
+        "(kind, k, n, n)",
+        ("tests/device/test_hipblaslt.py::test_both_are_timed",),
+    ),
+    Mutant(
         "python-record-without-lock",
         "hipgemm/runtime/record.py",
         "fcntl.flock(handle, fcntl.LOCK_EX)",

@@ -90,6 +90,14 @@ class Chip:
     memory: float  # bytes per second
     rates: Rates
 
+    def tflops(self, bits: int) -> float:
+        """The peak of dense products of elements of so many bits.
+
+        >>> round(CHIPS["gfx950"].tflops(8))
+        5033
+        """
+        return 2 * self.rates.matrix[bits].value * self.compute_units * self.ghz / 1e3
+
     @property
     def memory_clock_bytes(self) -> float:
         """Sustained memory bandwidth of the chip, in bytes per clock."""

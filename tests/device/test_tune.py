@@ -24,6 +24,7 @@ from hipgemm.products import run, tuned
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime import record
 from hipgemm_benchmarks import tune
+from hipgemm_benchmarks.device_clock import Call, Clock, DeviceClock
 
 pytestmark = pytest.mark.matrix
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -41,10 +42,10 @@ class Injected:
         self.order, self.interrupt_at = list(order), interrupt_at
         self.samples: Counter[str] = Counter()
 
-    def warm(self, call: tune.Call) -> None:
+    def warm(self, call: Call) -> None:
         call(0)
 
-    def sample(self, calls: Sequence[tune.Call]) -> float:
+    def sample(self, calls: Sequence[Call]) -> float:
         hg.reset_usage()
         for call in calls:
             call(0)
@@ -72,7 +73,7 @@ def folder(tmp_path: Path, configure: Callable[..., None]) -> Iterator[Path]:
     read_again()
 
 
-def do(*arguments: str, clock: tune.Clock) -> int:
+def do(*arguments: str, clock: Clock) -> int:
     parser = argparse.ArgumentParser()
     tune.add_arguments(parser)
     return tune.run(parser.parse_args(["--samples", "3", *arguments]), clock)
@@ -298,6 +299,6 @@ def test_where_nothing_is_timed(capsys: pytest.CaptureFixture[str], monkeypatch:
 def test_the_device_s_clock() -> None:
     a, b = hg.zeros((70, 64), ml_dtypes.bfloat16), hg.zeros((90, 64), ml_dtypes.bfloat16).T
     out = hg.zeros((70, 90), ml_dtypes.bfloat16)
-    clock = tune.DeviceClock(1 << 16)
+    clock = DeviceClock(1 << 16)
     one = clock.sample([lambda stream: hg.matmul(a, b, out, stream=stream)] * 3)
     assert 0 < one < 1e6
