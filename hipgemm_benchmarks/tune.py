@@ -30,6 +30,7 @@ from hipgemm.products.problem import describe
 from hipgemm.products.run import forget_plans
 from hipgemm.quantize.quantizers import quantize_fp8, quantize_mxfp4, quantize_mxfp6, quantize_mxfp8
 from hipgemm.runtime import hip as _hip
+from hipgemm.runtime import record
 
 from .device_clock import Call, Clock, DeviceClock
 
@@ -105,9 +106,11 @@ def run(args: argparse.Namespace, clock: Clock | None = None) -> int:
             print(f"error: {refused}", file=sys.stderr)
             return 1
         clock = DeviceClock.of(device)
+    if fault := record.unwritable():  # before anything is timed
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
     print(f"on {info().summary}")
-    failed = 0
-    done = 0
+    failed = done = 0
     try:
         for number, product in enumerate(products, 1):
             failed += not _tune(product, device, clock, args, f"[{number}/{len(products)}]")

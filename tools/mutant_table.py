@@ -468,6 +468,13 @@ PYTHON = (
         (f"{TUNE_TESTS}test_the_fastest_serves",),
     ),
     Mutant(
+        "python-hidden-devices",
+        "hipgemm/runtime/rocm_host.py",
+        "if gpus and int(first) >= gpus:",
+        "if gpus and int(first) > gpus:",
+        ("tests/cpu/test_rocm_host.py::test_variables",),
+    ),
+    Mutant(
         "python-hipblaslt-pitch",
         "hipgemm_benchmarks/hipblaslt.py",
         "(kind, k, n, _pitch(y[0]))",

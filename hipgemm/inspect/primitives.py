@@ -389,6 +389,9 @@ def selftest(names: Sequence[str] = (), device: int = 0) -> int:
     """
     if loader.opened() is not None:
         raise RuntimeNotFoundError("this process has opened a device already; use another process")
+    if fault := record.unwritable():
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
     described = _wait(_Child(lambda: _describe(device)))
     print(described["summary"])
     arch, present = described["arch"], described["primitives"]

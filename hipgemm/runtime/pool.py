@@ -185,6 +185,9 @@ class Pool:
             f"cached: {cached} bytes by hipgemm, freed before the last attempt; "
             f"{self.bytes} bytes are in use by its arrays"
         )
+        others = total - free - self.bytes
+        if others > total // 16:
+            report += f"\nother processes and the driver hold {others} bytes"
         if self.limit is not None and self.bytes + size > self.limit:
             report += f"\nlimit: {self.limit} bytes for hipgemm"
         name = f"hipMalloc({size} bytes on device {self._device})"

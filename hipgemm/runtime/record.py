@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -30,6 +31,16 @@ def folder() -> Path:
     if config.cache_dir is not None:
         return Path(config.cache_dir)
     return Path(variable("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "hipgemm"
+
+
+def unwritable() -> str:
+    """Why no record can be written; empty if one can."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder()):
+            return ""
+    except OSError as error:
+        return f"results cannot be kept in {folder()} ({error}); HIPGEMM_CACHE_DIR names another folder"
 
 
 def device_key(device: int) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,11 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import variable
+from .rocm_host import why_no_device
 
 NAME = "libamdhip64.so"
 MAJORS = (7, 6)  # of the library's soname, newest first
 OPT = Path("/opt")
 TIMEOUT_S = 60.0  # of the probe; a host with eight GPUs takes a few seconds
+
+# Of hipGetDeviceCount.
+_ERRORS = {
+    3: "hipErrorNotInitialized",
+    35: "hipErrorInsufficientDriver: the driver is older than the library",
+    100: "hipErrorNoDevice",
+    101: "hipErrorInvalidDevice",
+}
 
 # The functions that hipgemm calls, by the names that hip-python looks up in the library.
 FUNCTIONS = (
@@ -249,7 +257,10 @@ def probe(names: Sequence[str], bindings: Bindings) -> str:
     if usable or found["missing"]:
         _require_match(library, version, found["missing"], devices, bindings)
     if not usable:
-        raise UnusableError(f"{library} reports no device (error {found['error']}){_why_no_device()}")
+        code = int(found["error"])
+        named = f"error {code}{', ' + _ERRORS[code] if code in _ERRORS else ''}"
+        why = why_no_device() or "see dmesg for amdgpu, and try rocminfo"
+        raise UnusableError(f"{library} reports no device ({named}): {why}")
     return library
 
 
@@ -276,19 +287,6 @@ def _why_not_opened(names: Sequence[str], faults: Sequence[str]) -> str:
     if len(names) > 1 and not others:
         return f"{NAME} was not found by ROCM_PATH, in /opt/rocm*, or by the loader"
     return f"{names[0]} cannot be opened: {others[0] if others else faults[0]}"
-
-
-def _why_no_device() -> str:
-    """A common cause."""
-    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        if (value := variable(name)) is not None:
-            return f"; {name}={value}"
-    kfd = "/dev/kfd"
-    if not os.path.exists(kfd):
-        return f"; there is no {kfd}: amdgpu is not loaded, or the container was started without it"
-    if not os.access(kfd, os.R_OK | os.W_OK):
-        return f"; this user may not open {kfd}: add it to the group that owns it (render or video)"
-    return ""
 
 
 # ---- which hip-python matches ----------------------------------------------------------------------

@@ -194,23 +194,3 @@ def test_a_child_that_cannot_be_killed_is_left(monkeypatch):
     assert child.poll() is not None  # no later wait blocks
     os.kill(child.pid, 9)
     os.waitpid(child.pid, 0)
-
-
-@pytest.mark.parametrize(
-    ("variable", "exists", "readable", "reported"),
-    [
-        ("ROCR_VISIBLE_DEVICES", True, True, "; ROCR_VISIBLE_DEVICES=-1"),
-        (None, False, False, "; there is no /dev/kfd: amdgpu is not loaded"),
-        (None, True, False, "; this user may not open /dev/kfd: add it to the group"),
-        (None, True, True, ""),
-    ],
-)
-def test_why_there_may_be_no_device(monkeypatch, variable, exists, readable, reported):
-    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    if variable:
-        monkeypatch.setenv(variable, "-1")
-    monkeypatch.setattr(os.path, "exists", lambda path: exists)
-    monkeypatch.setattr(os, "access", lambda path, mode: readable)
-    assert _rocm._why_no_device().startswith(reported)
-    assert bool(_rocm._why_no_device()) == bool(reported)

@@ -205,8 +205,19 @@ def test_out_of_memory_says_asked_free_and_cached(limit):
     assert f"{stats.used} bytes are in use by its arrays" in error.report
     assert f"limit: {stats.limit} bytes" in error.report
     assert str(error).startswith("hipMalloc(2883584 bytes on device 0): hipErrorOutOfMemory (2)")
+    assert "other processes" not in error.report
     x.free()
     hg.empty(2**20 * 5 // 2, np.int8).free()  # nothing was lost
+
+
+def test_out_of_memory_of_a_device_that_others_use(limit, monkeypatch):
+    limit(2**20)
+    held = hg.memory_stats().used + hg.memory_stats().cached
+    monkeypatch.setattr(_hip, "memory_info", lambda device: (2**30, 2**34))
+    with pytest.raises(
+        hg.HipError, match=f"other processes and the driver hold {2**34 - 2**30 - held} bytes"
+    ):
+        hg.empty(2**21, np.int8)
 
 
 @pytest.mark.usefixtures("caching")

@@ -145,7 +145,19 @@ def test_gpus_by_the_loader_s_path(choose, two_gpus):
 def test_auto_with_rocm_but_no_gpu(choose, no_gpu):
     first, warning = choose("auto", rocm=no_gpu)
     assert first.startswith("emulator ")
-    assert "reports no device (error 100)" in warning
+    assert "reports no device (error 100, hipErrorNoDevice): " in warning
+
+
+def test_variables_that_hide_all_gpus(choose, no_gpu):
+    """In the error of the first call, and in `info`."""
+    hidden = {"ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": ""}
+    code = "import numpy as np, hipgemm as hg\ntry: hg.zeros(3, np.int8)\nexcept Exception as e: print(e)\n"
+    error, info, _ = choose("rocm", code + INFO, rocm=no_gpu, **hidden)
+    for text in (error, info):
+        assert (
+            "(error 100, hipErrorNoDevice): ROCR_VISIBLE_DEVICES=-1 hides every GPU, since -1 is no" in text
+        )
+        assert "; HIP_VISIBLE_DEVICES= hides every GPU, since it is empty: unset or correct it" in text
 
 
 def test_auto_with_a_rocm_that_crashes(choose, build):

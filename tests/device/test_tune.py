@@ -280,6 +280,15 @@ def test_wrong_arguments(
     assert re.search(wrong.replace("FILE", str(file)), capsys.readouterr().err)
 
 
+def test_a_folder_that_cannot_be_written(
+    configure: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(cache_dir="/proc/hipgemm")
+    assert do(*WORDS, clock=Injected(interrupt_at=1)) == 1
+    wanted = r"error: results cannot be kept in /proc/hipgemm \(.*\); HIPGEMM_CACHE_DIR names another folder"
+    assert re.match(wanted, capsys.readouterr().err)
+
+
 def test_a_product_without_a_kernel(capsys: pytest.CaptureFixture[str]) -> None:
     assert do("8", "8", "8", "--format", "f32", clock=Injected()) == 1
     text = capsys.readouterr().out
