@@ -37,8 +37,8 @@ PUBLISHED = (
     Published("gemm_bf16_nt_128x256x64", 84, 5, "K 8192"),
     Published("gemm_bf16_nt_128x128x64", 69, 5, "K 8192"),
     Published("gemm_fp8_e4m3_nt_256x256x128", 99.8, 5, "8 waves, K 16384"),
-    Published("gemm_mxfp4_e2m1_nt_256x256x256", 79.6, 5, "8 waves, 16x16x128"),
-    Published("gemm_mxfp4_e2m1_nt_256x256x256_mfma32", 98.9, 5, "8 waves, 32x32x64"),
+    Published("gemm_mxfp4_e2m1_nt_256x256x256_mfma16", 79.6, 5, "8 waves, 16x16x128"),
+    Published("gemm_mxfp4_e2m1_nt_256x256x256", 98.9, 5, "8 waves, 32x32x64"),
 )
 
 

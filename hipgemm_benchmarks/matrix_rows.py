@@ -30,14 +30,14 @@ def per_k_tile(kernel: Kernel, *names: str) -> float:
 
 
 def table() -> list[str]:
-    """In Markdown: each kernel with instructions of 32 rows, below that of the same tile with 16."""
+    """In Markdown: each kernel with instructions of 16 rows, above that of the same tile with 32."""
     kernels = code_object("gfx950").kernels
     lines = [
         f"| kernel | {' | '.join(COLUMNS)} | registers |",
         f"|---|{'--:|' * (len(COLUMNS) + 1)}",
     ]
-    for larger in [k for k in kernels.values() if k.mfma_rows == 32]:
-        for kernel in (kernels[larger.name.removesuffix("_mfma32")], larger):
+    for smaller in [k for k in kernels.values() if k.by_name]:
+        for kernel in (smaller, kernels[smaller.name.rpartition("_")[0]]):
             cells = [f"{per_k_tile(kernel, *names):g}" for names in COLUMNS.values()]
             (launch,) = launch_counters(kernel, *kernel.tile).each
             lines.append(f"| {kernel.name} | {' | '.join(cells)} | {launch.allocated_vgprs} |")

@@ -125,7 +125,8 @@ def _product(
     in_demo = pair.family in demo.families.split() and tile.size in demo.tiles.split()
     unit = f"{Path(product.header).stem}_{pair.family}{'_demo' if in_demo else ''}"
     name = f"{operation}_{pair.name}_{layout}_{tile.size}x{pair.k}{f'_mfma{mfma_rows}' if mfma_rows else ''}"
-    rows = mfma_rows or "16"
+    small = scaled and {formats.formats[x].bits for x in (pair.a, pair.b)} <= {"4", "6"}
+    rows = tile.small_rows if small else "16"
     kernel = {
         "name": name,
         "op": f"scaled_{operation}" if scaled else operation,
@@ -138,12 +139,14 @@ def _product(
         "schedule": tile.schedule,
         # Rows of a matrix instruction, and its columns.
         "mfma_rows": int(rows),
+        # One of two for the same products is used by name only.
+        "by_name": bool(mfma_rows),
         # Elements along K that share a scale; 0 where a row or all share one.
         "block": block or 0,
         "limits": {"waves_per_simd": int(tile.waves_per_simd), "valu_salu": int(limit)},
         "args": args[listed],
     }
-    fields = (name, operation, listed, pair.a, pair.b, rows, layout, *size, *tile[1:])
+    fields = (name, operation, listed, pair.a, pair.b, rows, layout, *size, *tile[1:5])
     row = _row("PRODUCT_KERNEL", *fields)
     return Instance(
         kernel=kernel,

@@ -82,13 +82,17 @@ class Pair(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A tile of C, and how a workgroup computes it."""
+    """A tile of C, and how a workgroup computes it.
+
+    small_rows: of the matrix instructions of two MX formats of 6 and 4 bits.
+    """
 
     size: str
     waves_m: str
     waves_n: str
     schedule: str
     waves_per_simd: str
+    small_rows: str = "16"
 
     @property
     def is_ring(self) -> bool:
@@ -141,7 +145,7 @@ class Kernel(NamedTuple):
     @property
     def tile(self) -> Tile:
         """Its tile, as a TILE row has it."""
-        return Tile(*self[3:8])
+        return Tile(*self[3:8], *filter(None, self[8:]))
 
 
 class Demo(NamedTuple):
@@ -347,6 +351,9 @@ def read_kernels(formats: FormatTables, text: str | None = None, staging: str = 
         table.refers(row, row.tiles.split(), found.tiles, "tile")
         if row.operation in rings and not row.ring_limit:
             raise table.refused(row, "must have a limit for the tiles that are rings")
+    for tile in (*found.tiles.values(), *(kernel.tile for kernel in found.kernels)):
+        if tile.small_rows not in ("16", "32"):
+            raise table.refused(tile, "may have no matrix instructions but those of 16 or 32 rows")
     for kernel in found.kernels:
         table.refers(kernel, [kernel.operation], [p.operation for p in found.products], "operation")
         table.refers(kernel, [kernel.pair], [pair.name for pair in found.pairs], "pair")
@@ -355,9 +362,10 @@ def read_kernels(formats: FormatTables, text: str | None = None, staging: str = 
         if kernel.tile.is_ring and not serves[kernel.layout].ring_limit:
             raise table.refused(kernel, "is a ring, for which the layout has no limit")
         (product,) = [p for p in found.products if p.operation == kernel.operation]
-        if kernel.mfma_rows not in ("", "32"):
-            raise table.refused(kernel, "may have no matrix instructions but those of 32 rows")
-        if kernel.size in product.tiles.split() and not kernel.mfma_rows:
+        listed = found.tiles[kernel.size] if kernel.size in product.tiles.split() else None
+        if kernel.mfma_rows and (listed is None or kernel.mfma_rows == listed.small_rows):
+            raise table.refused(kernel, "must have other matrix instructions than a tile of the operation")
+        if listed and not kernel.mfma_rows:
             raise table.refused(kernel, "is one of the operation's tiles already")
     table.refers(found.demo, found.demo.families.split(), families, "family of pairs")
     table.refers(found.demo, found.demo.tiles.split(), found.tiles, "tile")

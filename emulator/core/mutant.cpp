@@ -169,6 +169,7 @@ constexpr Mutant kMutants[] = {
     {"mfma_scale_e2m1", multiplies<kScaledOfTwo, 4, 4>, swap_operands},
     {"mfma_scale_e4m3_e2m1", multiplies<kScaledOfTwo, 4, 0>, [](Decoded& d) { d.blgp = 1; }},
     {"mfma_scale_e2m3_e5m2", multiplies<kScaledOfTwo, 1, 2>, [](Decoded& d) { d.cbsz = 0; }},
+    {"mfma32_scale_e2m3", multiplies<kScaledOfTwo32, 2, 2>, swap_operands},
     {"mfma32_scale_e3m2", multiplies<kScaledOfTwo32, 3, 3>, swap_operands},
     {"mfma32_scale_e2m1", multiplies<kScaledOfTwo32, 4, 4>, swap_operands},
     {"mfma_scale_bytes", is<kScaledOfTwo, kScaledOfTwo32>, first_byte},

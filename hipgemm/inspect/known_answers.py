@@ -679,7 +679,7 @@ for _name in ("bf16", "f16", "e4m3", "e5m2"):
 for _name in ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1", "e4m3_e2m1", "e2m3_e5m2"):
     _pair = Matrix(_ELEMENTS[_name[:4]], _ELEMENTS[_name[-4:]])
     CASES[f"mfma_scale_{_name}"] = partial(_scaled_product, f"mfma_scale_{_name}", _pair)
-for _name in ("e3m2", "e2m1"):
+for _name in ("e2m3", "e3m2", "e2m1"):
     _large = Matrix(_ELEMENTS[_name], _ELEMENTS[_name], 32)
     CASES[f"mfma32_scale_{_name}"] = partial(_scaled_product, f"mfma32_scale_{_name}", _large)
 for _name, _to, _count in (("fp4", E2M1, 8), ("fp8", E4M3, 4), ("bf8", E5M2, 4)):

@@ -50,6 +50,7 @@ class Kernel:
     element_bytes: int = 0
     schedule: str = ""
     mfma_rows: int = 16  # of a matrix instruction, if it has any
+    by_name: bool = False  # whether it is never chosen
     mfma_bits: int = 0  # of an element that it multiplies
     lds: int = 0  # bytes per workgroup
     workgroups_per_cu: float = 0  # occupancy, limited by registers and LDS

@@ -159,7 +159,7 @@ def _primitives() -> Iterable[Primitive]:
     for name in ("e4m3_e2m1", "e2m3_e5m2"):
         text = f"v_mfma_scale_f32_16x16x128_f8f6f4 pairs K of {' and '.join(name.split('_'))}"
         yield Primitive(f"mfma_scale_{name}", text, _of_two_layouts)
-    for name in ("e3m2", "e2m1"):
+    for name in ("e2m3", "e3m2", "e2m1"):
         text = f"layout of v_mfma_scale_f32_32x32x64_f8f6f4 with {name}, and of its scales"
         yield Primitive(f"mfma32_scale_{name}", text, _with(name, True, 32))
     yield Primitive("mfma_scale_bytes", "op_sel selects the byte of a word of scales", _is_scaled)

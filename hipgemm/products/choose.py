@@ -21,7 +21,6 @@ from .problem import Problem
 from .tuned import Shape, Times, recorded
 
 PLAIN = "plain"  # the operation of the kernel that supports every format and layout
-MFMA_ROWS = 16  # of a matrix instruction of the kernels that are chosen; others are used by name only
 REACH = 2**31  # limit of the bytes that a tile spans, since offsets in a tile have 31 bits
 
 # ---- operands: what a kernel reads in place --------------------------------------------------------
@@ -340,7 +339,7 @@ def _choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[
             return [], [_wrong_name(p, forced, fast)]
         fast, plain = [k for k in fast if k.name == forced], []
     else:
-        fast = [k for k in fast if k.mfma_rows == MFMA_ROWS]
+        fast = [k for k in fast if not k.by_name]
     p = on_device(p)
     found: list[Choice] = []
     if forced != PLAIN:

@@ -198,8 +198,8 @@ class Load:
         self.a_matrices = min(x.a_matrices or self.batches, self.batches)
         self.b_matrices = min(x.b_matrices or self.batches, self.batches)
         # Bytes of a K tile that are requested from L2, and written to LDS (rows past the end as zeros). Each
-        # wave loads its block scales: at least one cache line of 128 bytes for each of the 4 blocks of a
-        # load, more if the wave has more than 64 rows.
+        # wave loads its block scales: at least one cache line of 128 bytes for each block of a load (a
+        # matrix instruction of 32 rows has 2, one of 16 has 4), more if the wave has more than 64 rows.
         a_item, b_item = _bytes(kernel.a, x.a_bits, False), _bytes(kernel.b, x.b_bits, False)
         # For an MN-major operand, a load reads a run of elements, which may be shorter than a cache line.
         # Rows of a K-major operand that are not aligned to a cache line touch one more.
@@ -216,7 +216,7 @@ class Load:
 
         a_asked = asked(a_item, tm, kernel.layout[:1] != "t")
         b_asked = asked(b_item, tn, kernel.layout[1:] != "n")
-        cache_lines = 4 * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
+        cache_lines = 64 // kernel.mfma_rows * max(1.0, math.sqrt(tm * tn / self.waves) / 64)
         self.scale_bytes = kernel.main_loop.get("vmem", 0) * self.waves * 128 * cache_lines
         if not self.by_dma:  # a load of a byte by each lane: 16 rows of 4 blocks
             rows = min(tm, x.m) * _has_block_scales(kernel.a) + min(tn, x.n) * _has_block_scales(kernel.b)

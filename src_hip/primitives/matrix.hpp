@@ -70,6 +70,7 @@ HIPGEMM_MULTIPLY_ONCE(mfma_scale_e2m1, Scaled<MfmaFormat::E2m1>)
 // Pairs of formats with other layouts of a and b, so a K index that is wrong in both shows.
 HIPGEMM_MULTIPLY_ONCE(mfma_scale_e4m3_e2m1, Scaled<MfmaFormat::E4m3, MfmaFormat::E2m1>)
 HIPGEMM_MULTIPLY_ONCE(mfma_scale_e2m3_e5m2, Scaled<MfmaFormat::E2m3, MfmaFormat::E5m2>)
+HIPGEMM_MULTIPLY_ONCE(mfma32_scale_e2m3, Scaled32<MfmaFormat::E2m3>)
 HIPGEMM_MULTIPLY_ONCE(mfma32_scale_e3m2, Scaled32<MfmaFormat::E3m2>)
 HIPGEMM_MULTIPLY_ONCE(mfma32_scale_e2m1, Scaled32<MfmaFormat::E2m1>)
 #undef HIPGEMM_MULTIPLY_ONCE

@@ -201,9 +201,9 @@ def test_choices_that_everybody_expects():
     assert estimate(Product(4096, 4096, 4096), PLAIN).clocks > 10 * best(4096, 4096, 4096).clocks
 
 
-def test_kernels_of_larger_matrix_instructions_are_chosen_by_name_only():
-    found = [k for k in code_object("gfx950").kernels.values() if k.mfma_rows == 32]
-    assert {k.a for k in found} == {"mxfp4_e2m1", "mxfp6_e3m2"}
+def test_some_kernels_are_used_by_name_only():
+    found = [k for k in code_object("gfx950").kernels.values() if k.by_name]
+    assert found
     for kernel in found:
         asked = 4096, 4096, 4096, kernel.a
         considered = [cost.kernel.name for cost in ask(*asked, arch="gfx950").costs]

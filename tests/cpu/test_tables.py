@@ -170,7 +170,12 @@ WRONG = [
     (
         DEMO,
         more("gemm", "mxfp4_e2m1", "nt", "64x64").replace("2)", "2, 8)"),
-        "2, 8) may have no matrix instructions but those of 32 rows",
+        "2, 8) may have no matrix instructions but those of 16 or 32 rows",
+    ),
+    (
+        DEMO,
+        more("gemm", "mxfp4_e2m1", "nt", "64x64").replace("2)", "2, 16)"),
+        "2, 16) must have other matrix instructions than a tile of the operation",
     ),
     (
         DEMO,
@@ -203,17 +208,17 @@ def test_one_more_kernel_is_one_row(monkeypatch):
     assert "bf16, bf16, 16, nn, 64, 128, 64, 2, 2, DoubleBuffer, 2)" in made.row
 
 
-def test_a_kernel_with_larger_matrix_instructions_is_one_row():
+def test_a_kernel_with_other_matrix_instructions_is_one_row():
     """In addition to that of the same tile; with the formats of the pair that it is like."""
-    row = "KERNEL(gemm, mxfp6_e2m3, nt, 256x256, 2, 4, PingPong, 2, 32)"
+    row = "KERNEL(gemm, mxfp6_e2m3, nt, 128x128, 2, 2, DoubleBuffer, 2, 32)"
     formats = tables.read_formats()
     listed = tables.read_kernels(formats, f"{ROWS}\n{row}\n")
     args = dict.fromkeys(name for p in listed.products for name in (p.args, p.scaled_args))
     *_, made = instances._products(listed, formats, args)
-    assert made.kernel["name"] == "gemm_mxfp6_e2m3_nt_256x256x128_mfma32"
-    assert made.kernel["mfma_rows"] == 32
-    assert "mxfp6_e2m3, mxfp6_e2m3, 32, nt, 256, 256, 128, 2, 4, PingPong, 2)" in made.row
-    assert made.like.kernel["name"] == "gemm_mxfp6_e3m2_nt_256x256x128_mfma32"
+    assert made.kernel["name"] == "gemm_mxfp6_e2m3_nt_128x128x128_mfma32"
+    assert (made.kernel["mfma_rows"], made.kernel["by_name"]) == (32, True)
+    assert "mxfp6_e2m3, mxfp6_e2m3, 32, nt, 128, 128, 128, 2, 2, DoubleBuffer, 2)" in made.row
+    assert made.like.kernel["name"] == "gemm_mxfp6_e3m2_nt_128x128x128_mfma32"
 
 
 # ---- what differs between two builds ---------------------------------------------------------------
