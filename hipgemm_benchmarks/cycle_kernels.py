@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from hipgemm.inspect.counters import EmulatorLaunch, emulator_counters
 from hipgemm.kernels.manifest import Kernel
-from hipgemm.products.chips import chip_of
+from hipgemm.products.chips import Chip, chip_of
 from hipgemm.products.cost import Cost
 
 from . import cycles
 from .model_check import launch
 
+LINE = 128  # bytes
 K_TILES = 24  # of the product that is recorded
 # Figures without which a part of the CU holds nothing up.
 WITHOUT: Mapping[str, Mapping[str, float]] = {
@@ -92,17 +93,39 @@ def model_product(cost: Cost, *, ends: bool = False) -> Modelled:
     part = min(x.k, cost.split_tiles * kernel.tile[2])
     single, whole = cost.splits > 1, (x.m, x.n, x.k)
     cycles.record(lambda: launch(kernel, x.m, x.n, part, single=single, whole=whole), groups, only=True)
-    # What misses L2 comes through the fabric, and the first time from memory.
-    units = load.chip.compute_units
-    share = next(f.value for f in cycles.figures() if f.name == "memory_bytes") * units
-    rate = min(load.rates.fabric.value, share * load.missed_bytes / load.unique_bytes)
-    given = {"memory_bytes": rate / min(units, load.tiles * cost.splits)}
+    given = _memory_share(load.chip, load.missed_bytes / load.unique_bytes, load.tiles * cost.splits)
     added = sum(load.added(cost.splits)[3:])  # the reduction of the parts of K
 
     def speed(found: cycles.Replay) -> float:
         return 1 / (cost.rounds * found.clocks + added)
 
     return _modelled(kernel, resident, given, speed, ends=ends)
+
+
+def _memory_share(chip: Chip, again: float, workgroups: int) -> Mapping[str, float]:
+    """A CU's rate, if lines miss L2 so many times: only the first time they come from memory."""
+    share = next(f.value for f in cycles.figures() if f.name == "memory_bytes") * chip.compute_units
+    rate = min(chip.rates.fabric.value, share * max(1.0, again))
+    return {"memory_bytes": rate / min(chip.compute_units, workgroups)}
+
+
+def time_product(
+    call: Callable[[], object], workgroups: int, unique_bytes: float
+) -> tuple[cycles.Loop, float]:
+    """The main loop, and the clocks of all rounds, of a launch of so many workgroups of any kernel.
+
+    As `model_product`, but what misses L2 is counted in the first round, and not taken from the cost model.
+    """
+    chip = chip_of("gfx950")
+    emulator_counters(reset=True)
+    cycles.record(call, [0], only=True)
+    groups, resident = workgroups_of_xcd(workgroups, occupancy(emulator_counters().each[-1]))
+    cycles.record(call, groups, only=True)
+    cycles.replay(resident)
+    rounds = -(-workgroups // (chip.compute_units * resident))
+    missed = LINE * cycles.found_lines()[2] * chip.xcds * rounds
+    found = cycles.replay(resident, _memory_share(chip, missed / unique_bytes, workgroups))
+    return _loop_of(found), rounds * found.clocks
 
 
 def workgroups_of_xcd(count: int, resident: int) -> tuple[list[int], int]:
@@ -150,8 +173,8 @@ def _timed(resident: int, given: Mapping[str, float]) -> Timed:
 def _loop_of(found: cycles.Replay) -> cycles.Loop:
     try:
         return found.main_loop()
-    except cycles.NoLoopError:  # too few K tiles
-        return found.whole()
+    except cycles.NoLoopError:  # too few K tiles, or as much code as that
+        return found.middle()
 
 
 def _modelled(

@@ -78,12 +78,13 @@ def run(args: argparse.Namespace) -> int:
     if args.what and args.what[0].endswith(".py"):
         return _run_script(args.what, args.trace)
     found: list[Modelled] = []
-    flop = None
+    product = None
     if len(args.what) == 3 and all(x.isdigit() for x in args.what):
         m, n, k = map(int, args.what)
         costs = in_place(ask(m, n, k, args.format, arch="gfx950"))
         found = [model_product(cost, ends=True) for cost in costs if cost.kernel.op in GEMMS]
-        flop = 2.0 * m * n * k
+        if costs:
+            product = Product(2.0 * m * n * k, costs[0].load.unique_bytes + 2 * m * n)
     else:
         every = code_object("gfx950").kernels
         unknown = [name for name in args.what if name not in every or every[name].op not in GEMMS]
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     if args.trace:
         cycle_picture.write(found[0].replay, found[0].loop, args.trace)
-    print("\n".join(table(sorted(found, key=lambda x: -x.speed), flop)))
+    print("\n".join(table(sorted(found, key=lambda x: -x.speed), product)))
     if len(found) == 1:
         print("\n".join(["", *listing(found[0])]))
     elif flips := undecided(found):
@@ -157,22 +158,32 @@ def cost(k: int = 8192) -> str:
     return f"a tile of {m}x{n}x{k}: {took}, {each:.0f} ns for each instruction of a wave"
 
 
-def table(found: Sequence[Modelled], flop: float | None = None) -> list[str]:
-    """One line for each kernel: of its main loop, or with `flop` of a whole product."""
+class Product(NamedTuple):
+    """What a product needs at least."""
+
+    flop: float
+    bytes: float  # of the operands and the result in bf16, each moved once
+
+
+def table(found: Sequence[Modelled], product: Product | None = None) -> list[str]:
+    """One line for each kernel: of its main loop, or of a whole product."""
     width = max(len(x.kernel.name) for x in found)
-    what = f"TFLOP/s of {'256 CUs' if flop is None else 'the product'} at the clock of such a busy share"
-    more = "" if flop is None else "    clocks"
+    what = f"TFLOP/s of {'256 CUs' if not product else 'the product'} at the clock of such a busy share"
+    more = ("    clocks  of memory", "                                rate, %") if product else ("", "")
     lines = [
-        f"{'main loop of one CU':{width}}  K tile  matrix    busy  bound by {more} {what}",
-        f"{'':{width}}  clocks  clocks       %",
+        f"{'main loop of one CU':{width}}  K tile  matrix    busy  bound by {more[0]} {what}",
+        f"{'':{width}}  clocks  clocks       %{more[1]}",
     ]
+    memory = next(f.value for f in cycles.figures() if f.name == "memory_bytes")
     for x in found:
         chip, matrix = chip_of(x.kernel.arch), x.loop.busy * x.clocks
         ghz = chip.ghz * chip.rates.clock_at(x.loop.busy)
-        each = 2 * x.speed * chip.compute_units if flop is None else flop * x.speed  # FLOP per clock
+        each = product.flop * x.speed if product else 2 * x.speed * chip.compute_units  # FLOP per clock
         low, high = (1e-3 * each * ghz * part for part in (0.9, 1.1))
         numbers = f"{x.clocks:6.0f}  {matrix:6.0f}  {100 * x.loop.busy:6.1f}  {x.bound:9}"
-        numbers += "" if flop is None else f"{1 / x.speed:10,.0f}"
+        if product:
+            moved = 100 * product.bytes * x.speed / (memory * chip.compute_units)
+            numbers += f"{1 / x.speed:10,.0f}  {moved:9.0f}"
         band = f"{low:.0f} to {high:.0f} ({0.9 * ghz:.2f} to {1.1 * ghz:.2f} GHz)"
         lines.append(f"{x.kernel.name:{width}}  {numbers} {band}")
     return lines

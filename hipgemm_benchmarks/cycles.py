@@ -19,6 +19,7 @@ from hipgemm.runtime import hip as _hip
 
 ARCH = "gfx950"
 ISSUE, SIMDS = np.dtype([("wave", "u4"), ("op", "u4"), ("clock", "u4")]), 4
+FEW = 64  # matrix instructions of a wave, among which there is no steady state
 
 
 class Figure(NamedTuple):
@@ -82,6 +83,18 @@ class Replay:
         matrix = sum(x.matrix_clocks * x.issues for x in self.instructions) / SIMDS
         offsets = [x.offset for x in self.instructions]
         return Loop(min(offsets), max(offsets), 1, self.clocks, matrix)
+
+    def middle(self) -> Loop:
+        """From a third to nine tenths of the first wave's matrix instructions, as one turn; else `whole`."""
+        matrix = np.array([x.matrix_clocks for x in self.instructions])
+        clocks = self.issues["clock"][(self.issues["wave"] == 0) & (matrix[self.issues["op"]] > 0)]
+        if len(clocks) < FEW:
+            return self.whole()
+        begin, end = int(clocks[len(clocks) // 3]), int(clocks[len(clocks) * 9 // 10])
+        within = (self.issues["clock"] >= begin) & (self.issues["clock"] < end)
+        busy = matrix[self.issues["op"][within]].sum() / SIMDS
+        offsets = [x.offset for x in self.instructions]
+        return Loop(min(offsets), max(offsets), 1, end - begin, busy)
 
     def main_loop(self) -> Loop:
         """The loop whose turns have the most matrix clocks, by the first wave."""

@@ -125,6 +125,13 @@ def test_loops_that_others_measured(loop):
     assert abs(cycle_loops.busy(loop) - loop.measured) <= loop.points
 
 
+def test_variants_that_others_timed_rank_as_they_did():
+    found = [cycle_loops.sustained(x)[0] for x in cycle_loops.CLUSTERS]
+    published = [x.measured for x in cycle_loops.CLUSTERS]
+    assert found[0] > found[1]
+    assert found[0] / found[1] == pytest.approx(published[0] / published[1], rel=0.1)
+
+
 @pytest.mark.parametrize("workgroups", [32, 256])
 def test_rates_of_memory(workgroups):
     """Few CUs wait for single lines, all of them for the rate; in between the model is too fast."""
