@@ -61,7 +61,11 @@ def test_everything_runs_on_rocm(rocm: Path, report: Path) -> None:
     found = results(report)
     assert set(found.values()) == {"ok"}
     assert {"machine", "build", "info", "primitives", "selftest", "tests"} <= set(found)
-    assert {"matmul-bf16", "quantize_mxfp8"} <= set(found)
+    assert {"matmul-bf16", "quantize_mxfp8", "tune"} <= set(found)
+    (times,) = (report / "cache").iterdir()
+    assert list(json.loads(times.read_text())["products"]) == [
+        "70 64 96 --op matmul --format bf16 --layout nt --dtype bf16"
+    ]
     variables = (report / "machine.txt").read_text()
     assert "HIPGEMM_RUNTIME=rocm" in variables
     assert "HIPGEMM_HIPCC" not in variables
@@ -91,7 +95,7 @@ def test_a_step_that_fails_is_reported_and_the_rest_still_runs(rocm: Path, tmp_p
     found = results(tmp_path)
     failed = [name for name, result in found.items() if result == "FAIL"]
     assert failed == ["primitives", "selftest", "matmul-f16"]
-    assert list(found)[-1] == "quantize_mxfp8"
+    assert list(found)[-1] == "tune"
 
 
 def test_without_a_gpu_it_ends_before_anything_runs(tmp_path: Path) -> None:
