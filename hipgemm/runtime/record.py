@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -35,6 +34,8 @@ def folder() -> Path:
 
 def unwritable() -> str:
     """Why no record can be written; empty if one can."""
+    import tempfile  # slow to import, and only this function needs it
+
     try:
         folder().mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder()):

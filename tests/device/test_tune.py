@@ -23,8 +23,8 @@ from hipgemm.kernels.manifest import code_object
 from hipgemm.products import run, tuned
 from hipgemm.runtime import hip as _hip
 from hipgemm.runtime import record
-from hipgemm_benchmarks import tune
-from hipgemm_benchmarks.device_clock import Call, Clock, DeviceClock
+from hipgemm_benchmarks import device_clock, tune
+from hipgemm_benchmarks.device_clock import Call, Clock
 
 pytestmark = pytest.mark.matrix
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -305,9 +305,13 @@ def test_where_nothing_is_timed(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert tune._refusal("gfx950") == ""
 
 
-def test_the_device_s_clock() -> None:
+@pytest.mark.parametrize(("ready", "fills"), [(False, 1), (True, device_clock.MOST_FILLS)])
+def test_the_device_s_clock(ready: bool, fills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fills more memory if the device was ready before all calls were queued."""
+    monkeypatch.setattr(hg.Event, "query", lambda event: ready)
     a, b = hg.zeros((70, 64), ml_dtypes.bfloat16), hg.zeros((90, 64), ml_dtypes.bfloat16).T
     out = hg.zeros((70, 90), ml_dtypes.bfloat16)
-    clock = DeviceClock(1 << 16)
+    clock = device_clock.DeviceClock(1 << 16)
     one = clock.sample([lambda stream: hg.matmul(a, b, out, stream=stream)] * 3)
     assert 0 < one < 1e6
+    assert clock.fills == fills
