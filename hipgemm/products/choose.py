@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ..config import config
 from ..errors import KernelNotFoundError, Reason, UnsupportedError, requirement
@@ -20,6 +21,7 @@ from .operation import MATMUL
 from .problem import Problem
 from .tuned import Shape, Times, recorded
 
+K = TypeVar("K", Kernel, LeftOut)
 PLAIN = "plain"  # the operation of the kernel that supports every format and layout
 REACH = 2**31  # limit of the bytes that a tile spans, since offsets in a tile have 31 bits
 
@@ -278,9 +280,10 @@ def _orientations(p: Problem) -> list[tuple[Problem, bool]]:
     return [(q, swapped) for q, swapped in ways if q.out and q.out.rows_contiguous] or ways[:1]
 
 
-def serves(kernel: Kernel | LeftOut, p: Problem) -> bool:
-    """Whether a kernel uses matrix instructions and implements this operation."""
-    return kernel.op in (p.op.kernels, f"scaled_{p.op.kernels}")
+def serving(kernels: Iterable[K], p: Problem) -> list[K]:
+    """The kernels that use matrix instructions and implement this operation."""
+    operations = p.op.kernels, f"scaled_{p.op.kernels}"
+    return [kernel for kernel in kernels if kernel.op in operations]
 
 
 def choices(
@@ -324,7 +327,7 @@ def _choices(p: Problem, kernels: Iterable[Kernel]) -> tuple[list[Choice], list[
     kernels = list(kernels)
     if p.op.ragged == "k" and (p.a.block or p.b.block):
         return _by_group(p, kernels)
-    fast = [k for k in kernels if serves(k, p)]
+    fast = serving(kernels, p)
     plain = [k for k in kernels if k.op == PLAIN and p.op.plain]
     forced = config.kernel
     forced = PLAIN if forced in [k.name for k in plain] else forced
@@ -403,8 +406,8 @@ def _wrong_name(p: Problem, forced: str, fast: Sequence[Kernel]) -> Reason:
 def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
     """The message that a partial build has no kernels for a product's formats."""
     built = load_manifest().get(kernels[0].arch) if kernels else None
-    for x in built.left_out if built else ():
-        if serves(x, p) and (x.a, x.b) == p.kernel_formats:
+    for x in serving(built.left_out, p) if built else ():
+        if (x.a, x.b) == p.kernel_formats:
             required = f"kernels for {x.a} and {x.b} must be built"
             context = f"run: {MAKE_LINE}"
             text = requirement(required, "a build for the examples only", context)
@@ -412,12 +415,15 @@ def _left_out(p: Problem, kernels: Sequence[Kernel]) -> list[Reason]:
     return []
 
 
-def _takes(kernel: Kernel, p: Problem, formats: tuple[str, str]) -> bool:
-    """Whether a kernel is for a product's formats. MX kernels read rows along K, those for blocks others."""
-    if (kernel.a, kernel.b) == formats:
-        return True
-    blocks = f"{p.a.format.name}_block", f"{p.b.format.name}_block"
-    return p.powers_of_two and (kernel.a, kernel.b) == blocks and kernel.layout != "nt"
+def _taking(kernels: Iterable[Kernel], p: Problem) -> list[Kernel]:
+    """The kernels for a product's formats. MX kernels read rows along K, those for blocks others."""
+    formats = p.kernel_formats
+    blocks = (f"{p.a.format.name}_block", f"{p.b.format.name}_block") if p.powers_of_two else None
+    return [
+        kernel
+        for kernel in kernels
+        if (pair := (kernel.a, kernel.b)) == formats or (pair == blocks and kernel.layout != "nt")
+    ]
 
 
 def formats_of(p: Problem) -> str:
@@ -433,7 +439,7 @@ def elsewhere(p: Problem, arch: str) -> list[str]:
     able = [
         built.arch
         for built in load_manifest().values()
-        if any(serves(k, p) and (k.a, k.b) in pairs for k in built.kernels.values())
+        if any((k.a, k.b) in pairs for k in serving(built.kernels.values(), p))
     ]
     return [] if arch in able else able
 
@@ -443,8 +449,7 @@ def _served(
 ) -> tuple[list[tuple[Kernel, Problem, bool]], list[Reason]]:
     """Return the kernels for a product's formats, which may be transposed; or why there is none."""
     for ways in (_orientations(p), [(p, False)]):  # the latter if there is no kernel for the transpose
-        pairs = [(q, swapped, q.kernel_formats) for q, swapped in ways]
-        served = [(k, q, swapped) for q, swapped, pair in pairs for k in fast if _takes(k, q, pair)]
+        served = [(k, q, swapped) for q, swapped in ways for k in _taking(fast, q)]
         if served:
             return served, []
     arch = kernels[0].arch if kernels else MATRIX_ARCHS[0]
