@@ -333,8 +333,8 @@ except TimeoutError as error:
     assert reported, done.stdout + done.stderr  # the first timeout ends the job, maybe before others report
     assert "again" in done.stdout, done.stdout + done.stderr
     want = (
-        f"True {function}: all {ranks} ranks must take part within 3 s; got no completion of the collective; a "
-        f"rank is missing"
+        f"True {function}: all {ranks} ranks must take part within 3 s; got no completion of the collective; "
+        f"a rank is missing"
     )
     assert all(line.split(" ", 2)[2] == want for line in reported), reported
 
