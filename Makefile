@@ -126,7 +126,7 @@ decoder := decode disasm disasm_c
 scalar := install memory smem sop sopp
 vector := lanes vop1 vop2 vop3p
 vector3 := convert vop3 vopc
-SEMANTICS := mfma vector3 flat vector scalar ds mubuf
+SEMANTICS := mfma vector3 flat vector scalar ds mubuf typed
 folder_sources = $(or $(addprefix emulator/isa/,$(addsuffix .cpp,$($(1)))),$(sort $(wildcard emulator/$(1)/*.cpp)))
 level_sources = $(patsubst %,emulator/isa/%.cpp,$(or $($(1)),$(1)))
 EMU_OBJECTS := $(FOLDERS:%=$(OBJ)/%.o) $(foreach level,$(LEVELS),$(SEMANTICS:%=$(OBJ)/%.$(level).o))

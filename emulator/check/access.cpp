@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "isa/data_format.hpp"
+
 namespace emu::check {
 namespace {
 
@@ -21,13 +23,13 @@ AccessPart& add(Access& out, Space space, const MemoryShape& shape, uint64_t lan
 
 // Lanes of which not all bytes are in range; `room` is how many follow a lane's address.
 template <class F>
-void clip(AccessPart& part, uint64_t lanes, F room) {
+void clip(AccessPart& part, uint64_t lanes, F room, bool indivisible = false) {
   const uint64_t element = part.bytes < 4 ? part.bytes : 4;
   for (lanes &= part.lanes; lanes; lanes &= lanes - 1) {
     const int l = __builtin_ctzll(lanes);
     const uint64_t left = room(l) & ~(element - 1);
     if (left < part.bytes) part.good[l] = static_cast<uint8_t>(left), part.whole = false;
-    if (!left || (part.loads && part.stores && left < part.bytes))  // atomics: all or nothing
+    if (!left || (left < part.bytes && (indivisible || (part.loads && part.stores))))  // atomics
       part.good[l] = 0, part.lanes &= ~(uint64_t{1} << l);
   }
 }
@@ -36,6 +38,11 @@ void clip(AccessPart& part, uint64_t lanes, F room) {
 // with an index and a stride, if the index does.
 void buffer(const Decoded& d, const MemoryShape& shape, const Pending& p, Access& out) {
   AccessPart& part = add(out, Space::global, shape, p.exec);
+  if (shape.typed) {
+    const bool own = info(d.op).family == Family::MTBUF;
+    part.bytes = data_format(own ? d.dfmt : data_code(p.rsrc[3])).bytes;
+    std::memset(part.good, part.bytes, sizeof part.good);
+  }
   const uint64_t base = p.rsrc[0] | (p.rsrc[1] & 0xffffull) << 32;
   const uint64_t records = p.rsrc[2];
   const uint64_t stride14 = p.rsrc[1] >> 16 & 0x3fff;
@@ -56,11 +63,12 @@ void buffer(const Decoded& d, const MemoryShape& shape, const Pending& p, Access
       part.address[l] = ((base & align) + at) & align;
       outside |= static_cast<uint64_t>(at + bytes > records) << l;
     }
-    clip(part, outside, [&](int l) -> uint64_t {
+    const auto room = [&](int l) -> uint64_t {
       const uint64_t at =
           uint64_t{(d.offen ? offsets[l] : 0) + static_cast<uint32_t>(d.offset)} + p.soffset;
       return at >= records ? 0 : records - at;
-    });
+    };
+    clip(part, outside, room, shape.typed);
     return;
   }
   for (int l = 0; l < kLanes; ++l) {
@@ -75,7 +83,8 @@ void buffer(const Decoded& d, const MemoryShape& shape, const Pending& p, Access
         const uint64_t begin = uint64_t{offset} + p.soffset;
         const uint64_t room = begin >= records ? 0 : (records - begin) & ~uint64_t(element - 1);
         if (room < good) good = room;
-        if (part.stores && part.loads && good < static_cast<uint64_t>(bytes)) good = 0;
+        const bool indivisible = shape.typed || (part.stores && part.loads);
+        if (indivisible && good < static_cast<uint64_t>(bytes)) good = 0;
       }
     }
     if (lane_index) index += l;
@@ -213,6 +222,7 @@ MemoryShape memory_shape(const Decoded& d) {
     case Family::MTBUF:
       if (d.sbase == kNoOperand) return s;
       s.to_lds = d.lds;
+      s.typed = has(d, "_format_");
       break;
     case Family::FLAT:
       break;

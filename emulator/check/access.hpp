@@ -36,6 +36,7 @@ struct MemoryShape {
   bool loads = false, stores = false;
   bool descriptor = false;  // scalar load through a buffer descriptor
   bool to_lds = false;      // LDS DMA
+  bool typed = false;       // buffer elements are converted; `bytes` is of a register tuple
   bool counter = false;     // ds_append, ds_consume: one address for all lanes
   uint16_t unit = 1;        // of the offsets of LDS instructions
   explicit operator bool() const { return bytes != 0; }  // accesses memory at all

@@ -271,8 +271,20 @@ class Uninit final : public Check {
 
   // ---- memory instructions: effect ----
 
+  // Lanes whose components for a typed store are all known.
+  static uint64_t typed_data(const Side& side, const Planes* rows) {
+    const char* const name = side.op->name;
+    uint64_t known = ~uint64_t{0};
+    if (std::strstr(name, "_d16_hi_")) return rows[0].half(1);
+    const size_t count = std::strlen(std::strrchr(name, '_') + 1);
+    const bool halves = std::strstr(name, "_d16_");
+    for (size_t c = 0; c < count; ++c) known &= halves ? rows[c / 2].half(c % 2) : rows[c].whole();
+    return known;
+  }
+
   // Of the data registers, the byte that byte `b` of a lane's transfer is.
   static uint64_t data_byte(const Side& side, const Planes* rows, const AccessPart& part, int b) {
+    if (side.shape.typed) return typed_data(side, rows);
     const bool high = part.bytes < 4 && std::strstr(side.op->name, "_d16_hi");
     return rows[part.first_row + b / 4].byte[b % 4 + (high ? 2 : 0)];
   }
@@ -325,7 +337,7 @@ class Uninit final : public Check {
     const Registers* to = side.foot.vector_writes.find(Role::result);
     if (!to) return;
     UninitWave& u = *waves_[w.index];
-    const int rows = (part.bytes + 3) / 4;
+    const int rows = side.shape.typed ? to->count : (part.bytes + 3) / 4;
     // Lanes that load anything undefined: rare.
     uint64_t bad = unknown(w, part);
     Planes row[4];
@@ -336,7 +348,7 @@ class Uninit final : public Check {
       if (const uint8_t* from = shadow(w, part, l)) origin = memory_origin(side, part, l, from);
       if (std::strstr(side.op->name, "_tr_"))
         transpose(w, side, part, bad, row);
-      else
+      else if (!side.shape.typed)  // an undefined byte of an element makes all components undefined
         spread(w, side, part, bad, row);
     }
     for (int j = 0; j < rows && part.first_row + j < to->count; ++j) {

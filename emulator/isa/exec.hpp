@@ -43,6 +43,7 @@ void add_sop(Semantics&);
 void add_branch(Semantics&);
 void add_smem(Semantics&);
 void add_buffer(Semantics&);
+void add_typed(Semantics&);
 void add_flat(Semantics&);
 void add_ds(Semantics&);
 void add_mfma(Semantics&, const Arch&);

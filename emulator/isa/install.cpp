@@ -7,6 +7,7 @@ void install(Semantics& t, const Arch& of) {
   add_branch(t);
   add_smem(t);
   add_buffer(t);
+  add_typed(t);
   add_flat(t);
   add_ds(t);
   add_mfma(t, of);

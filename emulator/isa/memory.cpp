@@ -113,7 +113,7 @@ bool reach_buffer(Wave& w, const Pending& p, int bytes, bool store, Reach& r) {
       const uint64_t begin = uint64_t{offset} + p.soffset;
       const uint64_t room = begin >= records ? 0 : (records - begin) / element * element;
       if (room < good) good = room;
-      if ((i->x & 4) && good < static_cast<uint64_t>(bytes)) good = 0;  // atomics: all or nothing
+      if ((i->x & 4) && good < static_cast<uint64_t>(bytes)) good = 0;  // kWhole
     }
     if (good == 0) continue;
     if (lane_index) index += l;

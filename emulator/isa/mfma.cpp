@@ -323,10 +323,13 @@ EMU_INLINE const uint32_t* addend(Wave& w, const Inst* i, uint32_t* buffer) {
 
 // MODE.FP16_OVFL: a result that overflowed is the largest number instead. Infinities that come from
 // infinite operands stay.
-void limit(const uint32_t* c, const float* a, const float* b, int count, uint32_t* d, int outputs) {
+void limit(const uint32_t* c, const float* a, int a_count, const float* b, int b_count, uint32_t* d,
+           int outputs) {
   const auto infinite = [](uint32_t x) { return (x & 0x7fffffff) == 0x7f800000; };
-  for (int k = 0; k < count; ++k)
-    if (infinite(as<uint32_t>(a[k])) || infinite(as<uint32_t>(b[k]))) return;
+  for (int k = 0; k < a_count; ++k)
+    if (infinite(as<uint32_t>(a[k]))) return;
+  for (int k = 0; k < b_count; ++k)
+    if (infinite(as<uint32_t>(b[k]))) return;
   for (int k = 0; k < outputs; ++k)
     if (infinite(d[k]) && !infinite(c[k])) d[k] -= 1;
 }
@@ -387,7 +390,7 @@ const Inst* run(Wave& w, const Inst* i) {
     else
       multiply_narrow<kSize, depth, pitch, kBlocks>(a_block, b_block, block, c, w.reg(i->d));
   }
-  if (limited) limit(c, a, b, depth * pitch, w.reg(i->d), outputs * kLanes);
+  if (limited) limit(c, a, depth * pitch, b, depth * pitch, w.reg(i->d), outputs * kLanes);
   return i + 1;
 }
 
@@ -400,6 +403,16 @@ void add(Semantics& t, Op op) {
 // ---- 8-bit integers -----------------------------------------------------------------------------
 
 // The products are added as floats, which is exact: 128 * 128 * 64 < 2^24.
+void add_integers(const Wave& w, const uint32_t* c, const uint32_t* sum, uint32_t* d, int outputs) {
+  const bool saturate = w.mode & kModeFp16Overflow;
+  for (int k = 0; k < outputs; ++k) {
+    const auto product = static_cast<int32_t>(as<float>(sum[k]));
+    const uint32_t wrapped = c[k] + static_cast<uint32_t>(product);
+    const bool overflow = (~(c[k] ^ static_cast<uint32_t>(product)) & (c[k] ^ wrapped)) >> 31;
+    d[k] = saturate && overflow ? (c[k] >> 31 ? 0x80000000 : 0x7fffffff) : wrapped;
+  }
+}
+
 template <int kSize, int kBlocks, int kRegisters>
 const Inst* run_i8(Wave& w, const Inst* i) {
   constexpr int pitch = kSize * kBlocks, depth = kRegisters * 4 * (kLanes / pitch);
@@ -416,15 +429,7 @@ const Inst* run_i8(Wave& w, const Inst* i) {
     else
       multiply_narrow<kSize, depth, pitch, kBlocks>(a_block, b_block, block, sum, sum);
   }
-  const uint32_t* const c = addend<outputs>(w, i, c_buffer);
-  uint32_t* const d = w.reg(i->d);
-  const bool saturate = w.mode & kModeFp16Overflow;
-  for (int k = 0; k < outputs * kLanes; ++k) {
-    const auto product = static_cast<int32_t>(as<float>(sum[k]));
-    const uint32_t wrapped = c[k] + static_cast<uint32_t>(product);
-    const bool overflow = (~(c[k] ^ static_cast<uint32_t>(product)) & (c[k] ^ wrapped)) >> 31;
-    d[k] = saturate && overflow ? (c[k] >> 31 ? 0x80000000 : 0x7fffffff) : wrapped;
-  }
+  add_integers(w, addend<outputs>(w, i, c_buffer), sum, w.reg(i->d), outputs * kLanes);
   return i + 1;
 }
 
@@ -432,6 +437,77 @@ template <int kSize, int kBlocks, int kRegisters>
 void add_i8(Semantics& t, Op op) {
   set(t, op, lower_operands<kRegisters, kOutputs<kSize, kBlocks>>,
       run_i8<kSize, kBlocks, kRegisters>);
+}
+
+// ---- sparse -------------------------------------------------------------------------------------
+
+// smfmac: A has two of each four values of k. Lane l holds pairs of A, and for each pair the four
+// values of B from which its two indices choose: two bits each, in c. Which k these are makes no
+// difference: a lane's values of A meet those of the same group of lanes of B.
+// y: the first bit of the indices.
+template <int kSize, int kRegisters, class A, class B>
+const Inst* run_sparse(Wave& w, const Inst* i) {
+  constexpr int items = kRegisters * 32 / A::kBits, outputs = kOutputs<kSize, 1>;
+  constexpr bool integers = std::is_same_v<A, AsI8>;
+  alignas(64) float a[items * kLanes], b[2 * items * kLanes];
+  alignas(64) uint32_t c[outputs * kLanes], sum[outputs * kLanes] = {};
+  unpack<kLanes, kRegisters, A, false>(a, w.reg(i->a));
+  unpack<kLanes, 2 * kRegisters, B, false>(b, w.reg(i->b));
+  uint32_t* const d = w.reg(i->d);
+  std::memcpy(c, d, sizeof c);
+  if constexpr (!integers) std::memcpy(sum, c, sizeof c);
+  for (int l = 0; l < kLanes; ++l) {
+    const uint32_t index = w.reg(i->c)[l] >> i->y;
+    for (int e = 0; e < items; e += 2)
+      if ((index >> 2 * e & 3) >= (index >> (2 * e + 2) & 3))
+        return fault(w, i, FaultKind::launch_failure,
+                     "the two indices of a pair of values of A do not ascend");
+  }
+  for (int m = 0; m < kSize; ++m)
+    for (int n = 0; n < kSize; ++n) {
+      uint32_t& out = sum[output_at<kSize, 1>(0, m) + n];
+      float chain[2] = {};
+      int k = 0;
+      for (int group = 0; group < kLanes; group += kSize) {
+        const uint32_t index = w.reg(i->c)[group + m] >> i->y;
+        for (int e = 0; e < items; ++e) {
+          const int from = 4 * (e / 2) + static_cast<int>(index >> 2 * e & 3);
+          chain[e & 1] =
+              fused(a[e * kLanes + group + m], b[from * kLanes + group + n], chain[e & 1]);
+          if (++k % 32) continue;
+          out = canonical(as<float>(out) + (chain[0] + chain[1]));
+          chain[0] = chain[1] = 0;
+        }
+      }
+      if (k % 32) out = canonical(as<float>(out) + (chain[0] + chain[1]));
+    }
+  if constexpr (integers) {
+    add_integers(w, c, sum, d, outputs * kLanes);
+    return i + 1;
+  }
+  std::memcpy(d, sum, sizeof sum);
+  if (w.mode & kModeFp16Overflow)
+    limit(c, a, items * kLanes, b, 2 * items * kLanes, d, outputs * kLanes);
+  return i + 1;
+}
+
+// Indices take 2 bits per value of A. Where a register holds several sets of them, abid says which
+// one is used, or cbsz that it is the first.
+template <int kOut, int kRegisters, int kBits>
+void lower_sparse(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  constexpr int width = 2 * kRegisters * 32 / kBits, sets = 32 / width;
+  i.fn = s.handler;
+  i.a = l.vector(d.src[0], kRegisters);
+  i.b = l.vector(d.src[1], 2 * kRegisters);
+  i.c = l.vector(d.src[2]);
+  i.d = l.vector(d.dst, kOut);
+  i.y = static_cast<uint16_t>(d.cbsz & 3 ? 0 : d.abid % sets * width);
+}
+
+template <int kSize, int kRegisters, class A, class B = A>
+void add_sparse(Semantics& t, Op op) {
+  set(t, op, lower_sparse<kOutputs<kSize, 1>, kRegisters, A::kBits>,
+      run_sparse<kSize, kRegisters, A, B>);
 }
 
 // ---- f64 ----------------------------------------------------------------------------------------
@@ -598,7 +674,7 @@ const Inst* run_small(Wave& w, const Inst* i) {
     multiply<kSize, depth, kSize, 1>(a, b, 0, c, d);
   else
     multiply_and_scale<kSize>(a, b, exponent_a, exponent_b, c, d);
-  if (limited) limit(c, a, b, depth * kSize, d, outputs * kLanes);
+  if (limited) limit(c, a, depth * kSize, b, depth * kSize, d, outputs * kLanes);
   return i + 1;
 }
 
@@ -634,6 +710,22 @@ void add_8bit(Semantics& t) {
   add<32, 1, 2, F, B>(t, Op::v_mfma_f32_32x32x16_fp8_bf8);
   add<32, 1, 2, B, F>(t, Op::v_mfma_f32_32x32x16_bf8_fp8);
   add<32, 1, 2, B, B>(t, Op::v_mfma_f32_32x32x16_bf8_bf8);
+  add_sparse<16, 2, F, F>(t, Op::v_smfmac_f32_16x16x64_fp8_fp8);
+  add_sparse<16, 2, F, B>(t, Op::v_smfmac_f32_16x16x64_fp8_bf8);
+  add_sparse<16, 2, B, F>(t, Op::v_smfmac_f32_16x16x64_bf8_fp8);
+  add_sparse<16, 2, B, B>(t, Op::v_smfmac_f32_16x16x64_bf8_bf8);
+  add_sparse<32, 2, F, F>(t, Op::v_smfmac_f32_32x32x32_fp8_fp8);
+  add_sparse<32, 2, F, B>(t, Op::v_smfmac_f32_32x32x32_fp8_bf8);
+  add_sparse<32, 2, B, F>(t, Op::v_smfmac_f32_32x32x32_bf8_fp8);
+  add_sparse<32, 2, B, B>(t, Op::v_smfmac_f32_32x32x32_bf8_bf8);
+  add_sparse<16, 4, F, F>(t, Op::v_smfmac_f32_16x16x128_fp8_fp8);
+  add_sparse<16, 4, F, B>(t, Op::v_smfmac_f32_16x16x128_fp8_bf8);
+  add_sparse<16, 4, B, F>(t, Op::v_smfmac_f32_16x16x128_bf8_fp8);
+  add_sparse<16, 4, B, B>(t, Op::v_smfmac_f32_16x16x128_bf8_bf8);
+  add_sparse<32, 4, F, F>(t, Op::v_smfmac_f32_32x32x64_fp8_fp8);
+  add_sparse<32, 4, F, B>(t, Op::v_smfmac_f32_32x32x64_fp8_bf8);
+  add_sparse<32, 4, B, F>(t, Op::v_smfmac_f32_32x32x64_bf8_fp8);
+  add_sparse<32, 4, B, B>(t, Op::v_smfmac_f32_32x32x64_bf8_bf8);
 }
 
 }  // namespace
@@ -679,6 +771,19 @@ void add_mfma(Semantics& t, const Arch& of) {
   add_i8<32, 2, 1>(t, Op::v_mfma_i32_32x32x4_2b_i8);
   add_i8<16, 4, 1>(t, Op::v_mfma_i32_16x16x4_4b_i8);
   add_i8<4, 16, 1>(t, Op::v_mfma_i32_4x4x4_16b_i8);
+
+  add_sparse<16, 2, AsF16>(t, Op::v_smfmac_f32_16x16x32_f16);
+  add_sparse<32, 2, AsF16>(t, Op::v_smfmac_f32_32x32x16_f16);
+  add_sparse<16, 4, AsF16>(t, Op::v_smfmac_f32_16x16x64_f16);
+  add_sparse<32, 4, AsF16>(t, Op::v_smfmac_f32_32x32x32_f16);
+  add_sparse<16, 2, AsBf16>(t, Op::v_smfmac_f32_16x16x32_bf16);
+  add_sparse<32, 2, AsBf16>(t, Op::v_smfmac_f32_32x32x16_bf16);
+  add_sparse<16, 4, AsBf16>(t, Op::v_smfmac_f32_16x16x64_bf16);
+  add_sparse<32, 4, AsBf16>(t, Op::v_smfmac_f32_32x32x32_bf16);
+  add_sparse<16, 2, AsI8>(t, Op::v_smfmac_i32_16x16x64_i8);
+  add_sparse<32, 2, AsI8>(t, Op::v_smfmac_i32_32x32x32_i8);
+  add_sparse<16, 4, AsI8>(t, Op::v_smfmac_i32_16x16x128_i8);
+  add_sparse<32, 4, AsI8>(t, Op::v_smfmac_i32_32x32x64_i8);
 
   set(t, Op::v_mfma_f64_16x16x4_f64, lower_f64<16, 1>, run_f64<16, 1>);
   set(t, Op::v_mfma_f64_4x4x4_4b_f64, lower_f64<4, 4>, run_f64<4, 4>);

@@ -1,31 +1,9 @@
 // MUBUF: loads, stores and atomics through a buffer descriptor, and loads that go to LDS.
 #include "isa/atomics.hpp"
-#include "isa/memory.hpp"
+#include "isa/buffer.hpp"
 
 namespace emu::EMU_NS {
 namespace {
-
-// Inst: d data register, a address register, b descriptor, c soffset, imm offset.
-// x: 1 idxen, 2 offen, 4 atomic, 8 atomic returns the old value. y: data register of atomics.
-enum : uint16_t { kIdxen = 1, kOffen = 2, kAtomicOp = 4, kReturns = 8 };
-
-EMU_INLINE const Inst* issue(Wave& w, const Inst* i, uint8_t& slot, Pending*& p) {
-  if (!enter_vm(w, i, p, slot)) return nullptr;
-  std::memcpy(p->rsrc, w.s + i->b, 16);
-  p->soffset = w.s[i->c];
-  if (i->x & (kIdxen | kOffen)) snapshot<1>(p->addr, w.reg(i->a));
-  if ((i->x & (kIdxen | kOffen)) == (kIdxen | kOffen)) snapshot<1>(p->addr + 1, w.reg(i->a + 1));
-  return i;
-}
-
-void lower_common(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
-  i.fn = s.handler;
-  i.b = l.scalar(d.sbase, 4);
-  i.c = d.soffset == kNoOperand ? uint16_t{kSlotZero} : l.scalar(d.soffset);
-  i.imm = d.offset;
-  i.x = static_cast<uint16_t>((d.idxen ? kIdxen : 0) | (d.offen ? kOffen : 0));
-  if (d.idxen || d.offen) i.a = l.vector(d.addr, d.idxen && d.offen ? 2 : 1);
-}
 
 // With both an index and an offset, the offset is in the second register. With an offset alone,
 // reach_buffer looks in addr[0].
@@ -54,12 +32,12 @@ bool land_store(Wave& w, const Pending& p) {
 const Inst* issue_load(Wave& w, const Inst* i) {
   Pending* p;
   uint8_t slot;
-  return issue(w, i, slot, p) ? leave_vm(w, i, slot) : nullptr;
+  return issue_buffer(w, i, slot, p) ? leave_vm(w, i, slot) : nullptr;
 }
 const Inst* issue_lds(Wave& w, const Inst* i) {
   Pending* p;
   uint8_t slot;
-  if (!issue(w, i, slot, p)) return nullptr;
+  if (!issue_buffer(w, i, slot, p)) return nullptr;
   p->m0 = w.s[kSlotM0];
   return leave_vm(w, i, slot);
 }
@@ -67,7 +45,7 @@ template <Width kWidth>
 const Inst* issue_store(Wave& w, const Inst* i) {
   Pending* p;
   uint8_t slot;
-  if (!issue(w, i, slot, p)) return nullptr;
+  if (!issue_buffer(w, i, slot, p)) return nullptr;
   snapshot_data<kWidth>(p->data, w.reg(i->d));
   return leave_vm(w, i, slot);
 }
@@ -75,14 +53,14 @@ template <int kRows>
 const Inst* issue_atomic(Wave& w, const Inst* i) {
   Pending* p;
   uint8_t slot;
-  if (!issue(w, i, slot, p)) return nullptr;
+  if (!issue_buffer(w, i, slot, p)) return nullptr;
   snapshot<kRows>(p->data, w.reg(i->d));
   return leave_vm(w, i, slot);
 }
 
 template <Width kWidth>
 void lower_load(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
-  lower_common(l, d, s, i);
+  lower_buffer(l, d, s, i);
   if (d.lds) {
     i.fn = issue_lds;
     i.land = land_lds<kWidth>;
@@ -94,7 +72,7 @@ void lower_load(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
 }
 template <Width kWidth>
 void lower_store(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
-  lower_common(l, d, s, i);
+  lower_buffer(l, d, s, i);
   i.land = land_store<kWidth>;
   i.d = l.vector(d.data0, dwords_of(kWidth));
 }
@@ -119,9 +97,9 @@ bool land_atomic(Wave& w, const Pending& p) {
 }
 template <class A>
 void lower_atomic(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
-  lower_common(l, d, s, i);
+  lower_buffer(l, d, s, i);
   i.land = land_atomic<A>;
-  i.x |= kAtomicOp | (d.sc0 ? kReturns : 0);
+  i.x |= kWhole | (d.sc0 ? kReturns : 0);
   i.d = l.vector(d.data0, A::kDataRows);
 }
 struct Add {

@@ -113,6 +113,12 @@ void lower_end(Lowering& l, const Decoded&, const Semantic& s, Inst& i) {
   l.ends_block();
 }
 
+// An interrupt wakes a host that waits for one; here the host waits for the launch.
+void lower_message(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  i.fn = s.handler;
+  if (d.imm != 1) l.fail("a message other than MSG_INTERRUPT is not emulated");
+}
+
 const Inst* trap(Wave& w, const Inst* i) {
   return fault(w, i, FaultKind::launch_failure, "s_trap: the kernel gave up");
 }
@@ -138,6 +144,7 @@ void add_branch(Semantics& t) {
   set(t, Op::s_endpgm_saved, lower_end, end);
   set(t, Op::s_endpgm_ordered_ps_done, lower_end, end);
   set(t, Op::s_trap, lower_plain, trap);
+  set(t, Op::s_sendmsg, lower_message, next);
 
   // No effect on results. (Debug and trace features are off, so their branches are not taken.)
   for (Op op :

@@ -31,6 +31,13 @@ TRANSPOSED = (
 MFMA = "v_mfma_f32_16x16x16_bf16 v[20:23], v[24:25], v[28:29], 0\ns_nop 15"
 ZERO_A, ZERO_B = ("\n".join(f"v_mov_b32 v{r}, 0" for r in range(n, n + 4)) + "\ns_nop 1\n" for n in (24, 28))
 
+# A typed store to the output, and a typed load of the second buffer.
+TYPED = "s_mov_b32 s10, 4096\ns_mov_b32 s11, 0x20000\n"
+TYPED_STORE = f"s_mov_b64 s[8:9], s[4:5]\n{TYPED}tbuffer_store_format_d16_xy v5, v1, s[8:11], 0 format:"
+TYPED_STORE += "[BUF_DATA_FORMAT_16_16,BUF_NUM_FORMAT_UINT] offen"
+TYPED_LOAD = f"s_mov_b64 s[8:9], s[6:7]\n{TYPED}tbuffer_load_format_xyzw v[4:7], v1, s[8:11], 0 format:"
+TYPED_LOAD += f"[BUF_DATA_FORMAT_8_8_8_8,BUF_NUM_FORMAT_UINT] offen\ns_waitcnt vmcnt(0)\n{STORE}"
+
 # name: faulty, clean, what the report says
 PAIRS: dict[str, tuple[str, str, str]] = {
     # where undefined values come from
@@ -69,6 +76,16 @@ PAIRS: dict[str, tuple[str, str, str]] = {
         f"scratch_load_dword v5, v2, off\ns_waitcnt vmcnt(0)\n{STORE}",
         f"scratch_store_dword v2, v0, off\nscratch_load_dword v5, v2, off\ns_waitcnt vmcnt(0)\n{STORE}",
         "scratch at 0x0, which nothing has written",
+    ),
+    "typed_store": (
+        f"v_mov_b32_sdwa v5, v2 dst_sel:WORD_0 dst_unused:UNUSED_PRESERVE src0_sel:DWORD\n{TYPED_STORE}",
+        f"v_mov_b32 v5, 1\n{TYPED_STORE}",
+        "lane 0 stores an undefined value",
+    ),
+    "typed_load": (
+        f"global_store_byte v1, v0, s[6:7]\n{TYPED_LOAD}",
+        f"global_store_dword v1, v0, s[6:7]\n{TYPED_LOAD}",
+        "lane 0 stores an undefined value",
     ),
     "memory": (
         f"global_load_dword v5, v1, s[6:7]\ns_waitcnt vmcnt(0)\n{STORE}",

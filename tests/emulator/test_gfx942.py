@@ -19,6 +19,8 @@ FOLDER = Path(__file__).parent
 FILES = (
     "test_decode.py",  # bytes to text and back, by clang's assembler for gfx942
     "test_isa_mfma.py",
+    "test_isa_missing.py",
+    "test_isa_sparse.py",
     "test_isa_valu_small.py",  # conversions
     "test_check_hazard.py",
     "test_check_distances.py",  # clang's wait states for gfx942

@@ -520,6 +520,8 @@ def test_stores_in_flight_arrive_at_the_end() -> None:
     ("body", "message"),
     [
         ("s_trap 2", "s_trap"),
+        ("s_sendmsg sendmsg(MSG_GET_DOORBELL)", "other than MSG_INTERRUPT is not emulated.*s_sendmsg"),
+        ("s_sendmsghalt sendmsg(MSG_INTERRUPT)", "no semantics for this instruction.*s_sendmsghalt"),
         (".long 0xbf9f0000", "not an instruction of this architecture.*bf9f0000"),
         ("v_mov_b32 v200, 0", "vector register beyond the kernel's allocation"),
         ("global_load_dword a0, v2, s[4:5]", "accumulation register beyond the allocation"),
@@ -533,6 +535,10 @@ def test_bad_code_is_reported(body: str, message: str) -> None:
         asm.run(asm.Snippet(body, vgprs=64))
     assert "kernel k" in caught.value.report
     assert "workgroup (0,0,0) wave 0" in caught.value.report
+
+
+def test_an_interrupt_changes_nothing() -> None:
+    assert scalar_result("s_mov_b32 s16, 3\ns_sendmsg sendmsg(MSG_INTERRUPT)") == [3]
 
 
 def test_bad_code_that_is_not_executed_is_ignored() -> None:
