@@ -2,6 +2,7 @@
 #
 #   make demo       install, build, run examples/quickstart.py
 #   make test       the whole test suite
+#   make test-clients  programs of others on the emulator: Triton's kernels, programs of hip-python
 #   make kernels    all HIP kernels -> hipgemm/kernels/; TABLE=1 prints their registers and main loops
 #   make emulator   the emulated HIP runtime for this CPU -> hipgemm/_emulator/libamdhip64.so; emulator-all: for any
 #   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
@@ -30,9 +31,9 @@ ifeq ($(value BUILD_PYTHON),$(VENV)/bin/python)
   endif
 endif
 
-.PHONY: help environment demo test fuzz mutants lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
+.PHONY: help environment demo test test-clients fuzz mutants lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
 help:
-	@sed -n '3,12s/^#//p' $(MAKEFILE_LIST)
+	@sed -n '3,13s/^#//p' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
 # What hipgemm and its build need; what the tests and what the linters need comes with those.
@@ -215,6 +216,16 @@ test:
 	  $(RUN) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
 	done; exit $$status
+
+# Programs of others. Triton takes 0.9 GB; its kernels are compiled without a GPU, and kept.
+TRITON := build/triton/.installed-3.9.0
+$(TRITON): | $(READY)
+	@echo "build/triton: installing Triton (0.9 GB)"
+	@rm -rf build/triton
+	@$(RUN) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --target build/triton triton==3.9.0
+	@touch $@
+test-clients: $(TRITON) $(READY_TO_TEST) emulator
+	@$(RUN) -m pytest -q $(PYTEST_ARGS) clients/test_*.py
 
 # Damaged code objects, for as long as one likes: make fuzz FUZZ_ROUNDS=100000
 FUZZ_ROUNDS ?= 20000
