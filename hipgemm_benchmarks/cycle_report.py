@@ -10,14 +10,17 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from hipgemm.config import environment
 from hipgemm.inspect.explain import ask, in_place, read_formats
 from hipgemm.kernels.manifest import GEMMS, code_object
 from hipgemm.products.chips import chip_of
 
-from . import cycle_picture, cycles
+from . import cycle_lines, cycle_picture, cycles
 from .cycle_kernels import Modelled, Timed, model, model_product, time_launch
+from .cycle_lines import Lines
 from .model_check import launch
 
 
@@ -67,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", default="bf16", type=read_formats, help="of the product (default: bf16)")
     parser.add_argument("--figures", action="store_true", help="print the figures of the model")
     parser.add_argument("--check", action="store_true", help="compare loops with those that others measured")
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="of one kernel: compile its line table, and list source lines",
+    )
     parser.add_argument("--trace", type=Path, help="write what issues when: .png, or JSON for a viewer")
 
 
@@ -99,7 +107,12 @@ def run(args: argparse.Namespace) -> int:
         cycle_picture.write(found[0].replay, found[0].loop, args.trace)
     print("\n".join(table(sorted(found, key=lambda x: -x.speed), product)))
     if len(found) == 1:
-        print("\n".join(["", *listing(found[0])]))
+        try:
+            lines = cycle_lines.of_kernel(found[0].kernel, compiled=args.lines)
+        except cycle_lines.NoLinesError as error:
+            print(f"no source lines: {error}")
+            lines = None
+        print("\n".join(["", *listing(found[0], lines)]))
     elif flips := undecided(found):
         print("\nundecided, since the order depends on a figure that is not measured:")
         print("\n".join(f"  {line}" for line in flips))
@@ -110,15 +123,18 @@ def _run_script(command: Sequence[str], file: Path | None) -> int:
     """Run a script in this process, and print the main loop of its last launch, of any code object."""
     before = sys.argv
     sys.argv = [*command]
-    try:
-        launched, x = time_launch(lambda: runpy.run_path(command[0], run_name="__main__"))
-    finally:
-        sys.argv = before
+    with TemporaryDirectory(prefix="hipgemm-model-") as codes:
+        try:
+            with environment(HIPGEMM_EMULATOR_CODE=codes):
+                launched, x = time_launch(lambda: runpy.run_path(command[0], run_name="__main__"))
+        finally:
+            sys.argv = before
+        lines = cycle_lines.of_script(Path(codes), launched.kernel)
     if file:
         cycle_picture.write(x.replay, x.loop, file)
     turn = f"{x.loop.clocks:.0f} clocks a turn of the main loop, {x.loop.matrix_clocks:.0f} of matrix pipes"
     print(f"{launched.kernel}: {turn}, {100 * x.loop.busy:.1f} % busy, bound by {x.bound}")
-    print("\n".join(["", *listing(x)]))
+    print("\n".join(["", *listing(x, lines)]))
     return 0
 
 
@@ -189,8 +205,8 @@ def table(found: Sequence[Modelled], product: Product | None = None) -> list[str
     return lines
 
 
-def listing(x: Timed) -> list[str]:
-    """The instructions of the main loop, with what they waited for."""
+def listing(x: Timed, line: Lines | None = None) -> list[str]:
+    """The instructions of the main loop, with what they waited for, and their source lines."""
     lines = [f"clocks without one part: {', '.join(f'{n} {100 * v:.1f} %' for n, v in x.without.items())}"]
     lines += ["", f"{'':>8} {'issues':>7} {'mean wait':>9}  most of it for"]
     for i in sorted(x.replay.instructions, key=lambda i: i.offset):
@@ -199,5 +215,6 @@ def listing(x: Timed) -> list[str]:
         reason, most = max(i.waits.items(), key=lambda item: item[1])
         waited = sum(i.waits.values()) / i.issues
         why = f"{reason} {100 * most / sum(i.waits.values()):.0f} %" if most else ""
-        lines.append(f"{i.offset:#8x} {i.issues:7} {waited:9.1f}  {why:19} {i.text}")
+        text = f"{i.text:60} {line(i.offset)}".rstrip() if line else i.text
+        lines.append(f"{i.offset:#8x} {i.issues:7} {waited:9.1f}  {why:19} {text}")
     return lines

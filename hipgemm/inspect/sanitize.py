@@ -15,6 +15,7 @@ from typing import Any
 
 from ..config import environment, variable
 from ..runtime.loader import EMULATOR
+from . import source_lines
 
 CHECKS = ("hazard", "uninit", "race", "bounds", "all")
 _NAMES = ("libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7")
@@ -110,37 +111,10 @@ def _run_under_checks(command: Sequence[str], checks: str, folder: Path) -> tupl
 
 def add_lines(records: Sequence[Record], codes: Path) -> None:
     """Add the source line to each record whose kernel is in a code object that has line tables."""
-    try:
-        from elftools.elf.elffile import ELFFile
-    except ImportError:
-        return  # pip install pyelftools
     for path in sorted(codes.glob("*.co")):
-        with path.open("rb") as file:
-            elf = ELFFile(file)
-            if not elf.has_dwarf_info():
-                continue
-            symbols: Any = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
-            entries = {symbol.name: symbol.entry.st_value for symbol in symbols.iter_symbols()}
-            rows = sorted(_rows(elf.get_dwarf_info()))
-        for record in records:
-            entry = entries.get(record["kernel"])
-            if entry is not None and "offset" in record and "line" not in record:
-                before = [row for row in rows if row[0] <= entry + record["offset"]]
-                if before:
-                    record["file"], record["line"] = before[-1][1:]
-
-
-def _rows(dwarf: Any) -> list[tuple[int, str, int]]:
-    """Address, file and line of each row of all line tables."""
-    rows = []
-    for unit in dwarf.iter_CUs():
-        program = dwarf.line_program_for_CU(unit)
-        if program is None:
+        if (lines := source_lines.read(path)) is None:
             continue
-        files = program.header.file_entry
-        first = 0 if program.header.version >= 5 else 1
-        for entry in program.get_entries():
-            state = entry.state
-            if state is not None and not state.end_sequence and state.line:
-                rows.append((state.address, files[state.file - first].name.decode(), state.line))
-    return rows
+        for record in records:
+            known = "offset" not in record or "line" in record
+            if not known and (found := lines.at(record["kernel"], record["offset"])):
+                record["file"], record["line"] = found

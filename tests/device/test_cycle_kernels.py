@@ -1,14 +1,16 @@
 """The cycle model of whole kernels against what others measured of theirs on MI355X: docs/change/model.md."""
 
 import json
+import re
 import struct
 import zlib
 
 import pytest
 
 from hipgemm.__main__ import main
+from hipgemm.inspect import source_lines
 from hipgemm.kernels.manifest import code_object
-from hipgemm_benchmarks import cycle_kernels, cycle_picture, cycle_report, cycles
+from hipgemm_benchmarks import cycle_kernels, cycle_lines, cycle_picture, cycle_report, cycles
 
 pytestmark = [pytest.mark.matrix, pytest.mark.emulator("cycle model")]
 
@@ -60,6 +62,28 @@ def test_the_command(capsys, tmp_path):
     printed = capsys.readouterr().out
     assert printed.count("too far") == len(TOO_FAR)
     assert all(f"\n{figure.name} " in printed for figure in cycles.figures())
+
+
+def test_source_lines(capsys, tmp_path, monkeypatch):
+    """Compiled where they are asked for; then listed without asking."""
+    if not cycle_lines.COMPILE.exists():
+        pytest.skip("no source tree")
+    monkeypatch.setattr(cycle_lines, "FOLDER", tmp_path)
+    name = "gemm_mxfp4_e2m1_nt_64x64x256"
+    assert main(["model", name, "--lines"]) == 0
+    listed = capsys.readouterr().out
+    lines = re.findall(r"v_mfma.* mfma\.hpp:(\d+)\n", listed)
+    assert len(lines) == listed.count("v_mfma") > 0
+    source = (cycle_lines.ROOT / "src_hip" / "gemm" / "mfma.hpp").read_text().splitlines()
+    assert all("__builtin_amdgcn_mfma" in source[int(line) - 1] for line in set(lines))
+    monkeypatch.setattr(cycle_lines, "COMPILE", tmp_path / "none")
+    assert main(["model", name]) == 0
+    assert capsys.readouterr().out == listed
+    assert main(["model", "gemm_bf16_nt_64x64x64", "--lines"]) == 0
+    assert "\nno source lines: they need a source tree" in capsys.readouterr().out
+    monkeypatch.setattr(source_lines, "code_size", lambda path, kernel: 4)
+    assert main(["model", name]) == 0
+    assert "\nno source lines: the code differs from what is built" in capsys.readouterr().out
 
 
 def test_the_last_launch_of_a_script(capsys, tmp_path):
