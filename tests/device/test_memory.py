@@ -1,6 +1,7 @@
 """The pool: reuse, no leaks, and exact allocations on request."""
 
 import gc
+import re
 import subprocess
 from collections.abc import Callable
 
@@ -17,6 +18,11 @@ from hipgemm.testing import random_matrix
 
 BF16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+# On a GPU the driver and other processes allocate too, and memory comes in units of some MiB: more than that,
+# and by how much the device's free memory may differ.
+SIZE, SLACK = 2**27, 2**25
 
 
 def free_bytes() -> int:
@@ -137,13 +143,14 @@ def test_trim_returns_memory_to_hip():
     gc.collect()
     pool.trim()
     before = free_bytes()
-    x = hg.empty(2**20, np.int8)
-    assert before - free_bytes() >= 2**20
+    x = hg.empty(SIZE, np.int8)
+    assert before - free_bytes() >= SIZE - SLACK
     del x
     gc.collect()
-    assert free_bytes() < before
+    if pool.caching:
+        assert before - free_bytes() >= SIZE - SLACK
     pool.trim()
-    assert free_bytes() == before
+    assert abs(before - free_bytes()) <= SLACK
 
 
 def test_stats():
@@ -151,10 +158,10 @@ def test_stats():
     hg.trim()
     start = hg.memory_stats()
     assert start.cached == 0
-    x = hg.empty(2**20, np.int8)
+    x = hg.empty(SIZE, np.int8)
     one = hg.memory_stats()
-    assert one.used - start.used == 2**20
-    assert 2**20 <= start.free - one.free <= 2**21  # CUDA allocates in units of 2 MiB
+    assert one.used - start.used == SIZE
+    assert abs(start.free - one.free - SIZE) <= SLACK
     assert (one.requests - start.requests, one.mallocs - start.mallocs) == (1, 1)
     assert one.peak >= one.used
     x.free()
@@ -200,7 +207,9 @@ def test_out_of_memory_says_asked_free_and_cached(limit):
     assert (error.code, error.name) == (2, "hipErrorOutOfMemory")
     stats = hg.memory_stats()
     assert "requested: 2621441 bytes, rounded up to 2883584" in error.report
-    assert f"free: {stats.free} of {stats.total} on device 0" in error.report
+    found = re.search(rf"^free: (\d+) of {stats.total} on device 0$", error.report, re.MULTILINE)
+    assert found
+    assert abs(int(found[1]) - stats.free) <= SLACK
     assert f"cached: {cached} bytes by hipgemm" in error.report
     assert f"{stats.used} bytes are in use by its arrays" in error.report
     assert f"limit: {stats.limit} bytes" in error.report
