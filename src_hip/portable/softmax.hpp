@@ -94,7 +94,7 @@ HIPGEMM_DEVICE void softmax_rows(const SoftmaxArgs& args, const Threads& threads
     if (blocks != 1 && load < blocks) continue;
 #pragma unroll
     for (u32 i = 0; i < 2 * Threads::kSteps; i++) x[i / 2][i % 2] *= f32x4(factor);
-    store_chunks<kWhole>(threads, block, dst, x);
+    store_chunks<kWhole ? RowKind::whole : RowKind::any>(threads, block, dst, x);
   }
 }
 

@@ -42,7 +42,8 @@ HIPGEMM_DEVICE RowMemory dense_row(u64 matrix, u32 row, u32 cols, Format type) {
   return {matrix + row * (cols * static_cast<u64>(element_bytes(type))), cols, type};
 }
 
-// What becomes of normalized values. take(row, block, x) of all threads; finish() at the end.
+// What becomes of normalized values. take(row, block, chunk) of all threads, where chunk(step, x)
+// computes those of a step; finish() at the end.
 template <class Threads, class Args>
 struct Output {
   const Args& args;
@@ -58,12 +59,16 @@ struct Output {
 
 template <class Threads>
 struct RoundedOutput : Output<Threads, RmsNormArgs> {
-  template <bool kWhole>
-  HIPGEMM_DEVICE void take(u32 row, u32 block, RowChunks<Threads>& x) {
-    const auto& args = this->args;
-    if (this->exists(row))
-      store_chunks<kWhole>(this->threads, block,
-                           dense_row(address_of(args.dst), row, args.cols, this->format()), x);
+  template <RowKind kKind, class Chunk>
+  HIPGEMM_DEVICE void take(u32 row, u32 block, Chunk chunk) {
+    if (!this->exists(row)) return;
+    const auto to = dense_row(address_of(this->args.dst), row, this->args.cols, this->format());
+#pragma unroll
+    for (u32 step = 0; step < Threads::kSteps; step++) {
+      Values<8> x;
+      chunk(step, x);
+      store_row_chunk<kKind>(to, this->threads.first(block, step), x);
+    }
   }
   HIPGEMM_DEVICE void finish() {}
 };
@@ -74,12 +79,12 @@ struct Fp8Output : Output<Threads, RmsNormFp8Args> {
   void *scale = in_vector(this->args.scale), *next = in_vector(this->args.next);
   u32 amax = 0;
 
-  template <bool kWhole>
-  HIPGEMM_DEVICE void take(u32 row, u32 block, RowChunks<Threads>& x) {
+  template <RowKind kKind, class Chunk>
+  HIPGEMM_DEVICE void take(u32 row, u32 block, Chunk chunk) {
     if (this->format() == Format::fp8_e5m2)
-      take_as<E5m2>(row, block, x);
+      take_as<E5m2>(row, block, chunk);
     else
-      take_as<E4m3>(row, block, x);
+      take_as<E4m3>(row, block, chunk);
   }
   HIPGEMM_DEVICE void finish() {
     amax = reduce_lanes<Threads::kGroup>(amax, larger);
@@ -88,8 +93,8 @@ struct Fp8Output : Output<Threads, RmsNormFp8Args> {
   }
 
  private:
-  template <class Element>
-  HIPGEMM_DEVICE void take_as(u32 row, u32 block, RowChunks<Threads>& x) {
+  template <class Element, class Chunk>
+  HIPGEMM_DEVICE void take_as(u32 row, u32 block, Chunk chunk) {
     const auto& args = this->args;
     const auto scaling = AmaxScaling<Element>::of(load_scalar(args.amax), args.amax_eps);
     if (row == 0 && thread_index() == 0) *global<f32>(address_of(scale)) = scaling.scale();
@@ -99,9 +104,10 @@ struct Fp8Output : Output<Threads, RmsNormFp8Args> {
 #pragma unroll
     for (u32 step = 0; step < Threads::kSteps; step++) {
       const u32 first = this->threads.first(block, step);
-      amax = larger(amax, values_amax<8>(x[step]));
-      QuantizedRow<Element>(to, first, cols)
-          .store(0, scaling.quantize(x[step], ToNearest(), row, first));
+      Values<8> x;
+      chunk(step, x);
+      amax = larger(amax, values_amax<8>(x));
+      QuantizedRow<Element>(to, first, cols).store(0, scaling.quantize(x, ToNearest(), row, first));
     }
   }
 };
@@ -114,8 +120,11 @@ struct MxOutput : Output<Threads, RmsNormMxArgs> {
   u32 rule = opaque(this->args.rule);
   void* gemm_scale = in_vector(this->args.gemm_scale);
 
-  template <bool kWhole>
-  HIPGEMM_DEVICE void take(u32 row, u32 block, RowChunks<Threads>& x) {
+  template <RowKind kKind, class Chunk>
+  HIPGEMM_DEVICE void take(u32 row, u32 block, Chunk chunk) {
+    RowChunks<Threads> x;
+#pragma unroll
+    for (u32 step = 0; step < Threads::kSteps; step++) chunk(step, x[step]);
     switch (this->format()) {
 #define SCALED_FORMAT(name, code, bits, element, values)                                     \
   case Format::name:                                                                         \
@@ -249,12 +258,14 @@ class Weight {
   }
   // Of a chunk.
   HIPGEMM_DEVICE void read(u32 first, Values<8>& weight) const {
+    if (is_shared()) return read_shared(first, weight);
     u32x4 parts[2];
-    if (is_shared())
-      for (u32 i = 0; i < 2; i++)
-        parts[i] = lds_[smaller(i, parts_of_chunk() - 1) * chunks() + first / 8];
-    else
-      load(first, parts);
+    load(first, parts);
+    widen_parts(parts, type(), weight);
+  }
+  HIPGEMM_DEVICE void read_shared(u32 first, Values<8>& weight) const {
+    u32x4 parts[2] = {lds_[first / 8], u32x4(0)};
+    if (type() == Format::f32) parts[1] = lds_[chunks() + first / 8];
     widen_parts(parts, type(), weight);
   }
 
@@ -272,62 +283,116 @@ class Weight {
   Lds& lds_;
 };
 
-// kWhole: all rows are whole (RowMemory), and their values fit the registers.
-template <bool kWhole, class Threads, class Args, class Weight, class Out>
-HIPGEMM_DEVICE void rms_norm_rows(const Args& args, const Threads& threads, const Weight& weight,
-                                  typename Threads::Lds (&lds)[2], Out& out) {
-  const u32 blocks = kWhole ? 1 : threads.blocks(args.cols);
-  const auto has_residual = [&]()
-                                HIPGEMM_INLINE { return opaque_uniform(args.formats) >> 25 != 0; };
-  u32 row = workgroup_index() * args.sets * threads.rows() + threads.row();
+HIPGEMM_DEVICE f32 sum_of_squares(const Values<8>& x) {
+  const f32x4 four = x[0] * x[0] + x[1] * x[1];
+  return (four.x + four.y) + (four.z + four.w);
+}
+
+// Rows, by the number of threads that share each.
+template <class Threads, class Args, class Weight>
+struct RmsNormRows {
+  const Args& args;
+  const Threads& threads;
+  const Weight& weight;
+  typename Threads::Lds (&lds)[2];
+
+  HIPGEMM_DEVICE u32 first_row() const {
+    return workgroup_index() * args.sets * threads.rows() + threads.row();
+  }
+  HIPGEMM_DEVICE bool has_residual() const { return opaque_uniform(args.formats) >> 25 != 0; }
+  HIPGEMM_DEVICE Format src_format() const { return format_of(args.formats, Operand::src); }
+
+  // By which the values of a row are multiplied.
+  HIPGEMM_DEVICE f32 factor(f32 squares, u32 set) const {
+    const f32 mean = threads.sum(squares, lds[set % 2]) / static_cast<f32>(args.cols);
+    return 1.0f / __builtin_sqrtf(mean + args.eps);
+  }
+  template <bool kShared>
+  HIPGEMM_DEVICE void normalize(u32 first, f32 factor, Values<8>& x) const {
+    if (first >= args.cols) return;  // zeros
+    Values<8> by;
+    if constexpr (kShared)
+      weight.read_shared(first, by);
+    else
+      weight.read(first, by);
+    for (u32 i = 0; i < 2; i++) x[i] = x[i] * f32x4(factor) * by[i];
+  }
+
+  // Unless kKind is any, the values of a row fit the registers.
+  template <RowKind kKind, class Out>
+  HIPGEMM_DEVICE void run(Out& out) const {
+    constexpr bool kWhole = kKind != RowKind::any;
+    const u32 blocks = kWhole ? 1 : threads.blocks(args.cols);
+    u32 row = first_row();
 #pragma unroll 1
-  for (u32 set = 0; set < args.sets; set++, row += threads.rows()) {
-    f32 squares = 0, factor = 0;
+    for (u32 set = 0; set < args.sets; set++, row += threads.rows()) {
+      f32 squares = 0, by = 0;
 #pragma unroll 1
-    for (u32 load = 0; load < (blocks == 1 ? 1 : 2 * blocks); load++) {
-      const u32 block = load < blocks ? load : load - blocks;
-      RowChunks<Threads> x;
-      const auto source = [&](bool second) HIPGEMM_INLINE {
-        const u64 matrix = address_of(second ? args.residual : args.src);
-        const u64 pitch = second ? args.residual_pitch : args.src_pitch;
-        return RowMemory{matrix + row * pitch, row < args.rows ? args.cols : 0,
-                         format_of(args.formats, second ? Operand::residual : Operand::src)};
-      };
-      if constexpr (kWhole) {
-        load_chunks(threads, block, source(false), x);
-        if (has_residual()) add_chunks(threads, block, source(true), x);
-      } else {
-        sum_of_rows(threads, block, has_residual() ? 2 : 1, source, x);
-      }
-      if (load < blocks) {
-#pragma unroll
-        for (const Values<8>& chunk : x) {
-          const f32x4 four = chunk[0] * chunk[0] + chunk[1] * chunk[1];
-          squares += (four.x + four.y) + (four.z + four.w);
+      for (u32 load = 0; load < (blocks == 1 ? 1 : 2 * blocks); load++) {
+        const u32 block = load < blocks ? load : load - blocks;
+        RowChunks<Threads> x;
+        const auto source = [&](bool second) HIPGEMM_INLINE {
+          const u64 matrix = address_of(second ? args.residual : args.src);
+          const u64 pitch = second ? args.residual_pitch : args.src_pitch;
+          return RowMemory{matrix + row * pitch, row < args.rows ? args.cols : 0,
+                           second ? format_of(args.formats, Operand::residual) : src_format()};
+        };
+        if constexpr (kWhole) {
+          load_chunks(threads, block, source(false), x);
+          if (has_residual()) add_chunks(threads, block, source(true), x);
+        } else {
+          sum_of_rows(threads, block, has_residual() ? 2 : 1, source, x);
         }
-        if (has_residual() && row < args.rows)
-          store_chunks<kWhole>(threads, block,
-                               dense_row(address_of(args.sum), row, args.cols,
-                                         format_of(args.formats, Operand::sum)),
-                               x);
-      }
-      if (load + 1 == blocks) {
-        const f32 mean = threads.sum(squares, lds[set % 2]) / static_cast<f32>(args.cols);
-        factor = 1.0f / __builtin_sqrtf(mean + args.eps);
-      }
-      if (blocks != 1 && load < blocks) continue;
+        if (load < blocks) {
 #pragma unroll
-      for (u32 step = 0; step < Threads::kSteps; step++) {
-        const u32 first = threads.first(block, step);
-        if (first >= args.cols) continue;  // zeros
-        Values<8> by;
-        weight.read(first, by);
-        for (u32 i = 0; i < 2; i++) x[step][i] = x[step][i] * f32x4(factor) * by[i];
+          for (const Values<8>& chunk : x) squares += sum_of_squares(chunk);
+          if (has_residual() && row < args.rows)
+            store_chunks<kKind>(threads, block,
+                                dense_row(address_of(args.sum), row, args.cols,
+                                          format_of(args.formats, Operand::sum)),
+                                x);
+        }
+        if (load + 1 == blocks) by = factor(squares, set);
+        if (blocks != 1 && load < blocks) continue;
+        out.template take<kKind>(row, block, [&](u32 step, Values<8>& values) HIPGEMM_INLINE {
+          for (u32 i = 0; i < 2; i++) values[i] = x[step][i];
+          normalize<false>(threads.first(block, step), by, values);
+        });
       }
-      out.template take<kWhole>(row, block, x);
     }
   }
-}
+
+  // The same for whole rows of bfloat16, without residual, by a weight in LDS. A thread keeps their
+  // bits, in half as many registers as their values.
+  template <class Out>
+  HIPGEMM_DEVICE void run_bf16(Out& out) const {
+    const u32 first = threads.first(0, 0), step_values = threads.first(0, 1) - first;
+    u32 row = first_row();
+#pragma unroll 1
+    for (u32 set = 0; set < args.sets; set++, row += threads.rows()) {
+      ChunkBits<Threads> bits;
+      load_chunk_bits<Threads>(address_of(args.src) + row * static_cast<u64>(args.src_pitch),
+                               opaque(first) * 2, step_values * 2,
+                               row < args.rows ? args.cols * 2 : 0, bits);
+      const auto widen = [&](u32 step, Values<8>& x) HIPGEMM_INLINE {
+        const u32x4 parts[1] = {bits[step]};
+        widen_parts<FromBf16>(parts, x);
+      };
+      f32 squares = 0;
+#pragma unroll
+      for (u32 step = 0; step < Threads::kSteps; step++) {
+        Values<8> x;
+        widen(step, x);
+        squares += sum_of_squares(x);
+      }
+      const f32 by = factor(squares, set);
+      out.template take<RowKind::bf16>(row, 0, [&](u32 step, Values<8>& x) HIPGEMM_INLINE {
+        widen(step, x);
+        normalize<true>(opaque(first) + step * step_values, by, x);
+      });
+    }
+  }
+};
 
 template <class Threads>
 using Mxfp8Output = MxOutput<Threads, true>;
@@ -346,10 +411,13 @@ HIPGEMM_DEVICE void rms_norm_with(const Args& args) {
   Output<Threads> out{{args, threads}};
   const u64 places = address_of(args.src) | args.src_pitch | address_of(args.residual) |
                      args.residual_pitch | address_of(args.sum) | address_of(args.dst);
-  if (threads.blocks(args.cols) == 1 && args.cols % 8 == 0 && places % 16 == 0)
-    rms_norm_rows<true>(args, threads, weight, lds, out);
+  const RmsNormRows<Threads, Args, SharedWeight> rows{args, threads, weight, lds};
+  if (threads.blocks(args.cols) != 1 || args.cols % 8 != 0 || places % 16 != 0)
+    rows.template run<RowKind::any>(out);
+  else if (rows.src_format() == Format::bf16 && !rows.has_residual() && weight.is_shared())
+    rows.run_bf16(out);
   else
-    rms_norm_rows<false>(args, threads, weight, lds, out);
+    rows.template run<RowKind::whole>(out);
   out.finish();
 }
 

@@ -88,6 +88,24 @@ HIPGEMM_DEVICE void add_chunks(const Threads& threads, u32 block, const RowMemor
                     });
 }
 
+// The bits of a thread's chunks of a whole row of 16-bit elements, in half as many registers as
+// their values.
+template <class Threads>
+using ChunkBits = u32x4[Threads::kSteps];
+
+// All in flight together. offsets: of the thread's first value, and from a step to the next, in
+// bytes. `end` is the row's, and beyond it are zeros.
+template <class Threads>
+HIPGEMM_DEVICE void load_chunk_bits(u64 row, u32 offset, u32 step_bytes, u32 end,
+                                    ChunkBits<Threads>& bits) {
+#pragma unroll
+  for (u32 step = 0; step < Threads::kSteps; step++) {
+    const u32 at = offset + step * step_bytes;
+    bits[step] = u32x4(0);
+    if (at < end) bits[step] = *global<u32x4>(row + at);
+  }
+}
+
 // The sum of rows of any length at any address: source(0), source(1), .. A loop, for shorter code.
 template <class Threads, class Source>
 HIPGEMM_DEVICE void sum_of_rows(const Threads& threads, u32 block, u32 count, Source source,
@@ -108,17 +126,31 @@ HIPGEMM_DEVICE void sum_of_rows(const Threads& threads, u32 block, u32 count, So
   } while (++index < count);
 }
 
-template <bool kWhole, class Threads>
+// Rows of any length at any address; whole ones (RowMemory); whole ones of bfloat16.
+enum class RowKind { any, whole, bf16 };
+
+// A chunk of a row.
+template <RowKind kKind>
+HIPGEMM_DEVICE void store_row_chunk(const RowMemory& row, u32 first, const Values<8>& x) {
+  const u32 count = row.left(first);
+  if constexpr (kKind == RowKind::any)
+    store_chunk(row.at(first), row.type, x, count, row.length);
+  else if (count == 0)
+    return;
+  else if constexpr (kKind == RowKind::bf16)
+    store_values<OutBf16, 8>(row.address + first * static_cast<u64>(OutBf16::kBytes), x, 8, true,
+                             true);
+  else
+    store_values<8>(row.at(first), row.type, x, 8, true, row.length % 16 == 0);
+}
+template <RowKind kKind, class Threads>
 HIPGEMM_DEVICE void store_chunks(const Threads& threads, u32 block, const RowMemory& row,
                                  RowChunks<Threads>& x) {
+  if constexpr (kKind == RowKind::whole)
+    if (row.type == Format::bf16) return store_chunks<RowKind::bf16>(threads, block, row, x);
 #pragma unroll
-  for (u32 step = 0; step < Threads::kSteps; step++) {
-    const u32 first = threads.first(block, step), count = row.left(first);
-    if constexpr (!kWhole)
-      store_chunk(row.at(first), row.type, x[step], count, row.length);
-    else if (count != 0)
-      store_values<8>(row.at(first), row.type, x[step], 8, true, row.length % 16 == 0);
-  }
+  for (u32 step = 0; step < Threads::kSteps; step++)
+    store_row_chunk<kKind>(row, threads.first(block, step), x[step]);
 }
 
 }  // namespace hipgemm
