@@ -90,7 +90,7 @@ def _little_memory() -> Iterator[None]:
     hg.limit_memory()
 
 
-TOGETHER = 8  # hostile calls between two right ones
+TOGETHER = 32  # hostile calls between two right ones
 
 
 def used() -> int:
