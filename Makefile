@@ -227,10 +227,9 @@ $(TRITON): | $(READY)
 test-clients: $(TRITON) $(READY_TO_TEST) emulator
 	@$(RUN) -m pytest -q $(PYTEST_ARGS) clients/test_*.py
 
-# Damaged code objects, for as long as one likes: make fuzz FUZZ_ROUNDS=100000
-FUZZ_ROUNDS ?= 20000
-fuzz: $(READY_TO_TEST) emulator kernels
-	HIPGEMM_FUZZ_ROUNDS=$(FUZZ_ROUNDS) $(RUN) -m pytest -q tests/emulator/test_loader.py
+# Damaged code objects: make fuzz FUZZ="--count 1000000 --jobs 16"
+fuzz: $(READY_TO_TEST) emulator
+	$(RUN) tests/emulator/fuzz_code_objects.py $(FUZZ)
 
 # Faults that the tests must find. Some of them: make mutants MUTANTS="kernel- python-"
 mutants: $(READY_TO_TEST) emulator kernels
