@@ -162,6 +162,7 @@ class Sanitizers final : public Observer {
     counters.counted_launches += counting_ != nullptr;
     for (auto& g : groups_)
       for (auto& c : g->checks) c->launch_ended(counters);
+    if (counting_) count::report_conflicts(*counting_, context_);
   }
 
  private:

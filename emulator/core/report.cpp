@@ -56,23 +56,28 @@ std::string quoted(std::string_view text) {
 bool reports() { return !variable("HIPGEMM_EMULATOR_REPORT").empty(); }
 
 // Adds a line of JSON to the file that HIPGEMM_EMULATOR_REPORT names.
-void write_record(const Wave& w, const Inst* i, std::string_view kind, std::string_view what) {
+void write_line(const LaunchContext& launch, const Decoded* d, const char* kind,
+                const std::string& what, const std::string& more) {
   const std::string path(variable("HIPGEMM_EMULATOR_REPORT"));
   if (path.empty()) return;
-  const Kernel& kernel = *w.launch->launch.kernel;
-  const Decoded* d = i ? w.launch->program->source(i) : nullptr;
+  const Kernel& kernel = *launch.launch.kernel;
   std::string line = "{\"kind\": " + quoted(kind) + ", \"what\": " + quoted(what) +
                      ", \"kernel\": " + quoted(kernel.name);
   if (d) {
     line += format(", \"offset\": %lld", static_cast<long long>(d->address - kernel.entry));
     line += ", \"instruction\": " + quoted(disassemble(*d));
   }
-  const auto& id = w.group->id;
-  line += format(", \"workgroup\": [%u, %u, %u], \"wave\": %u}\n", id[0], id[1], id[2], w.index);
+  line += more + "}\n";
   if (std::FILE* const file = std::fopen(path.c_str(), "a")) {
     std::fwrite(line.data(), 1, line.size(), file);
     std::fclose(file);
   }
+}
+
+void write_record(const Wave& w, const Inst* i, const char* kind, const std::string& what) {
+  const auto& id = w.group->id;
+  write_line(*w.launch, i ? w.launch->program->source(i) : nullptr, kind, what,
+             format(", \"workgroup\": [%u, %u, %u], \"wave\": %u", id[0], id[1], id[2], w.index));
 }
 
 // The notes of all launches, the latest kept.
@@ -103,6 +108,14 @@ void note(Wave& w, const Inst* i, NoteKind kind, const std::string& what) {
   std::lock_guard lock(n.mutex);
   n.kept.push_back(std::move(text));
   if (n.kept.size() > kKeptNotes) n.kept.pop_front(), ++n.dropped;
+}
+
+void record_conflicts(const LaunchContext& launch, const Decoded& d, uint64_t executions,
+                      uint64_t clocks, uint64_t conflicts) {
+  using Number = unsigned long long;
+  write_line(launch, &d, "conflicts", "LDS bank conflicts",
+             format(", \"executions\": %llu, \"clocks\": %llu, \"conflict_clocks\": %llu",
+                    Number{executions}, Number{clocks}, Number{conflicts}));
 }
 
 void LaunchContext::report(FaultKind kind, std::string message) {

@@ -5,16 +5,29 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <unordered_map>
 
+#include "core/notes.hpp"
 #include "count/lds_clocks.hpp"
 #include "count/touched.hpp"
 
 namespace emu::count {
 
+// Of one LDS instruction.
+struct Port {
+  uint64_t executions = 0, data = 0, conflict = 0;
+  Port& operator+=(const Port& o) {
+    executions += o.executions, data += o.data, conflict += o.conflict;
+    return *this;
+  }
+};
+
 struct Launch {
   std::mutex mutex;
   Touched read, written;
+  std::map<uint64_t, std::pair<const Decoded*, Port>> ports;  // by address
 };
 
 namespace {
@@ -60,6 +73,11 @@ class Counter final : public check::Check {
     count_.unique_written_bytes += written.bytes;
     count_.unique_written_lines += written.lines;
     counters += count_;
+    for (const auto& [side, port] : ports_) {
+      auto& [decoded, sum] = launch_->ports[side->decoded.address];
+      decoded = &side->decoded;
+      sum += port;
+    }
   }
 
  private:
@@ -89,6 +107,7 @@ class Counter final : public check::Check {
     const LdsClocks clocks = lds_clocks(part);
     count_.lds_data_clocks += clocks.data;
     count_.lds_conflict_clocks += clocks.conflict;
+    ports_[&side] += {1, clocks.data, clocks.conflict};
   }
 
   void global(const AccessPart& part) {
@@ -124,9 +143,16 @@ class Counter final : public check::Check {
   const std::shared_ptr<Launch> launch_;
   Counters count_;
   Touched read_, written_;
+  std::unordered_map<const Side*, Port> ports_;
 };
 
 }  // namespace
+
+void report_conflicts(const Launch& launch, const LaunchContext& context) {
+  for (const auto& [address, port] : launch.ports)
+    if (const Port& p = port.second; p.conflict)
+      record_conflicts(context, *port.first, p.executions, p.data + p.conflict, p.conflict);
+}
 
 bool requested() {
   if (const int f = forced.load(); f >= 0) return f;

@@ -13,6 +13,9 @@ bool requested();
 
 struct Launch;  // the sums of a launch's host threads
 std::shared_ptr<Launch> start();
+// Once the launch has ended: adds its LDS instructions that had bank conflicts to the file of
+// findings.
+void report_conflicts(const Launch& launch, const LaunchContext& context);
 // The counter of one host thread.
 std::unique_ptr<check::Check> make_counter(std::shared_ptr<Launch> launch);
 

@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "hip/event.hpp"
 #include "runtime/device.hpp"
+#include "runtime/event.hpp"
 
 namespace rt {
 namespace {

@@ -20,6 +20,7 @@ from . import source_lines
 CHECKS = ("hazard", "uninit", "race", "bounds", "all")
 _NAMES = ("libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7")
 _USAGE = "a command is needed after --, such as: python -m hipgemm sanitize -- python script.py"
+_SUMMED = ("executions", "clocks", "conflict_clocks")
 Record = dict[str, Any]
 
 
@@ -30,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the findings to a file, too")
     parser.add_argument("--notes", action="store_true", help="print notes, which are no errors, too")
+    parser.add_argument(
+        "--conflicts",
+        action="store_true",
+        help="count bank conflicts of LDS instructions, too (3 to 4 times slower)",
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command")
 
 
@@ -49,16 +55,21 @@ def run(args: argparse.Namespace) -> int:
         print("error: the emulator is not built; run: make emulator", file=sys.stderr)
         return 1
     with tempfile.TemporaryDirectory(prefix="hipgemm-sanitize-") as folder:
-        code, records = _run_under_checks(command, args.check, Path(folder))
+        code, records = _run_under_checks(command, args.check, Path(folder), args.conflicts)
     if code is None:
         return 127
+    conflicts = [record for record in records if record["kind"] == "conflicts"]
+    records = [record for record in records if record["kind"] != "conflicts"]
     counts = Counter(json.dumps(record) for record in records)
     found = [{**json.loads(text), "times": times} for text, times in counts.items()]
+    slow = sum_conflicts(conflicts)
     if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        args.json.write_text(json.dumps(found + slow, indent=1) + "\n")
     errors = [record for record in found if record["kind"] != "note"]
     for record in found if args.notes else errors:
         print(describe(record), file=sys.stderr)
+    for record in slow:
+        print(describe_conflicts(record), file=sys.stderr)
     notes = len(found) - len(errors)
     kernels = len({record["kernel"] for record in errors})
     more = "" if args.notes or not notes else f"; {notes} notes (--notes)"
@@ -74,14 +85,42 @@ def describe(record: Record) -> str:
     race: kernel k +0x8, ds_write_b32 v0, v1; workgroup (0, 0, 0) wave 1
       LDS at 0x0 is written twice
     """
-    at = f" +{record['offset']:#x}, {record['instruction']}" if "offset" in record else ""
-    line = f", {record['file']}:{record['line']}" if record.get("line") else ""
     times = f", {record['times']} times" if record.get("times", 1) > 1 else ""
     place = f"workgroup {tuple(record['workgroup'])} wave {record['wave']}"
-    return f"{record['kind']}: kernel {record['kernel']}{line}{at}; {place}{times}\n  {record['what']}"
+    return f"{record['kind']}: {_instruction(record)}; {place}{times}\n  {record['what']}"
 
 
-def _run_under_checks(command: Sequence[str], checks: str, folder: Path) -> tuple[int | None, list[Record]]:
+def sum_conflicts(records: Sequence[Record]) -> list[Record]:
+    """One record for each instruction of all launches, those with the most conflicts first."""
+    sums: dict[tuple[str, int], Record] = {}
+    for record in records:
+        total = sums.setdefault((record["kernel"], record["offset"]), record | dict.fromkeys(_SUMMED, 0))
+        for name in _SUMMED:
+            total[name] += record[name]
+    return sorted(sums.values(), key=lambda record: -int(record["conflict_clocks"]))
+
+
+def describe_conflicts(record: Record) -> str:
+    """The bank conflicts of an instruction in a line.
+
+    >>> record = {"kernel": "k", "offset": 8, "instruction": "ds_read_b32 v0, v1", "executions": 4}
+    >>> print(describe_conflicts(record | {"clocks": 512, "conflict_clocks": 496}))
+    conflicts: kernel k +0x8, ds_read_b32 v0, v1; 496 of 512 LDS clocks, executed 4 times
+    """
+    clocks = f"{record['conflict_clocks']} of {record['clocks']} LDS clocks"
+    return f"conflicts: {_instruction(record)}; {clocks}, executed {record['executions']} times"
+
+
+def _instruction(record: Record) -> str:
+    """The kernel, and where in it."""
+    at = f" {record['offset']:+#x}, {record['instruction']}" if "offset" in record else ""
+    line = f", {record['file']}:{record['line']}" if record.get("line") else ""
+    return f"kernel {record['kernel']}{line}{at}"
+
+
+def _run_under_checks(
+    command: Sequence[str], checks: str, folder: Path, conflicts: bool
+) -> tuple[int | None, list[Record]]:
     """The exit code, None if there is no such program, and what the emulator has written."""
     report, codes, libraries = folder / "report", folder / "code", folder / "rocm/lib"
     codes.mkdir()
@@ -97,6 +136,8 @@ def _run_under_checks(command: Sequence[str], checks: str, folder: Path) -> tupl
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         "ROCM_PATH": str(libraries.parent),
     }
+    if conflicts:
+        variables["HIPGEMM_EMULATOR_COUNT"] = "1"
     try:
         with environment(**variables) as env:
             code = subprocess.run(command, env=env, check=False).returncode

@@ -1,5 +1,6 @@
 // A program as hipcc compiles it, without its headers: kernels are launched by <<<>>>, and its
-// variables copied by name. With an argument, it launches a kernel that has findings of two checks.
+// variables copied by name. With an argument, it launches a kernel that has findings of two checks,
+// with two one whose lanes use one LDS bank.
 #define __global__ __attribute__((global))
 #define __device__ __attribute__((device))
 #define __shared__ __attribute__((shared))
@@ -37,6 +38,13 @@ __global__ void faulty(int* to) {
   to[i] = tile[i % 64 + 64];  // which nothing has written
 }
 
+__global__ void slow(int* to) {
+  __shared__ int tile[64 * 32];
+  int i = __builtin_amdgcn_workitem_id_x();
+  tile[i * 32] = to[i];  // one bank
+  to[i] = tile[(i ^ 1) * 32];
+}
+
 int main(int argc, char**) {
   int x[128], three = 3, now = 0;
   for (int i = 0; i < 128; i++) x[i] = i;
@@ -49,9 +57,8 @@ int main(int argc, char**) {
   scale<<<2, 64>>>(d, 100);
   errors += hipMemcpy(x, d, sizeof x, 2) + hipMemcpyFromSymbol(&now, &factor, sizeof now, 0, 2);
   errors += hipGetSymbolAddress(&address, &factor) + hipGetSymbolSize(&bytes, &factor);
-  if (argc > 1) {
-    faulty<<<1, 128>>>(d);
-    errors += hipMemcpy(x, d, sizeof x, 2);
-  }
+  if (argc > 2) slow<<<3, 64>>>(d);
+  if (argc == 2) faulty<<<1, 128>>>(d);
+  if (argc > 1) errors += hipMemcpy(x, d, sizeof x, 2);
   printf("%d errors, %d, %d, %d, %lu bytes\n", errors, x[99], x[100], now, bytes);
 }

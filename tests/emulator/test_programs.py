@@ -78,6 +78,23 @@ def test_findings(program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[st
     assert "sanitize: 1 findings in 1 kernels\n" in capfd.readouterr().err
 
 
+def test_conflicts(program: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of each LDS instruction: 2 phases of 32 lanes take 2 clocks for each lane, instead of 2 in all."""
+    report = tmp_path / "report.json"
+    command = ["sanitize", "--check", "bounds", "--conflicts", "--json", str(report)]
+    assert main([*command, "--", str(program), "one", "two"]) == 0
+    err = capfd.readouterr().err
+    records = json.loads(report.read_text())
+    names = {record["instruction"].split()[0] for record in records}
+    assert names == {"ds_read_b32", "ds_write_b32"}
+    for record in records:
+        assert (record["executions"], record["clocks"], record["conflict_clocks"]) == (3, 3 * 128, 3 * 124)
+        assert f", {record['file']}:{record['line']} {record['offset']:+#x}, {record['instruction']}; " in err
+        if record["instruction"].startswith("ds_write"):
+            assert "// one bank" in SOURCE.read_text().splitlines()[record["line"] - 1]
+    assert err.count("; 372 of 384 LDS clocks, executed 3 times\n") == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

@@ -1,4 +1,4 @@
-"""emulator/README.md: its programs run as they stand there."""
+"""emulator/README.md and docs/trust/emulator.md: their programs run as they stand there."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import sys
 from pathlib import Path
 
 import pytest
+from asm import ARCH
 
 from hipgemm.runtime.loader import EMULATOR
 
-README = (Path(__file__).parents[2] / "emulator" / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "emulator/README.md").read_text()
+OWN = (ROOT / "docs/trust/emulator.md").read_text().split("## A kernel of your own")[1].split("\n## ")[0]
 
 
-def block(language: str) -> str:
-    """The README's one block of code in a language."""
-    (found,) = re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str) -> list[str]:
+    """The blocks of code in a language."""
+    return re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def block(language: str, text: str = README) -> str:
+    (found,) = blocks(language, text)
     return found
 
 
@@ -63,9 +70,26 @@ def test_the_python_program(folder: Path) -> None:
     assert "'waves': 2" in done.stdout
 
 
+@pytest.mark.skipif(ARCH != "gfx950", reason="its commands name gfx950")
+def test_a_kernel_of_your_own(tmp_path: Path) -> None:
+    """Source, commands, program and both reports of docs/trust/emulator.md."""
+    source = block("c++", OWN)
+    (tmp_path / "transpose.py").write_text(block("python", OWN))
+    for console, defined in zip(blocks("console", OWN), ("", "#define FORGOTTEN\n"), strict=True):
+        (tmp_path / "transpose.hip").write_text(f"{defined}#line 1\n{source}" if defined else source)
+        command, wanted = console.removeprefix("$ ").split("\n", 1)
+        for line in (*block("sh", OWN).splitlines(), command):
+            words = [sys.executable if word == "python" else word for word in line.split()]
+            done = run(tmp_path, *words, PYTHONPATH=str(ROOT))
+            assert not done.returncode or words[2] == "hipgemm", done.stderr
+        pattern = re.escape(wanted).replace("…", r"[^;\n]*?")
+        assert re.fullmatch(pattern, done.stdout + done.stderr), done.stdout + done.stderr
+        assert done.returncode == bool(defined)
+
+
 def test_options_and_checks_are_those_of_the_sources() -> None:
     """Each variable that the sources read is in the table, and none else."""
-    folder = Path(__file__).parents[2] / "emulator"
+    folder = ROOT / "emulator"
     sources = "".join(file.read_text() for file in folder.rglob("*.?pp"))
     read = set(re.findall(r'"HIPGEMM_EMULATOR_(\w+)"', sources))
     table = README.split("## Options")[1].split("\n## ")[0]
