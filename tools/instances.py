@@ -103,6 +103,11 @@ def _products(
         yield made(product, pairs[single.pair], single.tile, row, single.layout, single.mfma_rows)
 
 
+# Families that are compiled with another one, since every unit compiles the functions that its kernels
+# call. None of the demo with another one: it builds whole units.
+TOGETHER = {"mxfp4": "mxfp8", "mxfp6": "mixed", "weight_block": "block"}
+
+
 def _product(
     product: Product,
     pair: Pair,
@@ -123,7 +128,8 @@ def _product(
     size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)
     limit = serves.ring_limit if tile.is_ring else serves.limit
     in_demo = pair.family in demo.families.split() and tile.size in demo.tiles.split()
-    unit = f"{Path(product.header).stem}_{pair.family}{'_demo' if in_demo else ''}"
+    family = TOGETHER.get(pair.family, pair.family)
+    unit = f"{Path(product.header).stem}_{family}{'_demo' if in_demo else ''}"
     name = f"{operation}_{pair.name}_{layout}_{tile.size}x{pair.k}{f'_mfma{mfma_rows}' if mfma_rows else ''}"
     small = scaled and {formats.formats[x].bits for x in (pair.a, pair.b)} <= {"4", "6"}
     rows = tile.small_rows if small else "16"

@@ -253,8 +253,8 @@ KERNELS = (
     Mutant(
         "kernel-dequantize-nan",
         "src_hip/quantize",
-        'byte == kNanScale ? __builtin_nanf("") :',
-        'byte > kNanScale ? __builtin_nanf("") :',
+        'loaded[i] == kNanScale ? __builtin_nanf("")',
+        'loaded[i] > kNanScale ? __builtin_nanf("")',
         (f"{QUANTIZE_TESTS}test_dequantize_every_code_and_scale",),
         ("dequantize",),
     ),

@@ -247,6 +247,14 @@ HIPGEMM_DEVICE unsigned pair_to_e4m3(float first, float second) {
 HIPGEMM_DEVICE unsigned pair_to_e5m2(float first, float second) {
   return static_cast<unsigned short>(__nvvm_ff_to_e5m2x2_rn(second, first));
 }
+// The same back, to f16, which has all their values.
+HIPGEMM_DEVICE unsigned pair_from_e4m3(unsigned pair) {
+  return __builtin_bit_cast(unsigned, __nvvm_e4m3x2_to_f16x2_rn(static_cast<short>(pair)));
+}
+HIPGEMM_DEVICE unsigned pair_from_e5m2(unsigned pair) { return __nvvm_prmt(pair, 0, 0x1404); }
+HIPGEMM_DEVICE float widen_half_of_any_nan(unsigned bits) {
+  return static_cast<float>(__builtin_bit_cast(_Float16, static_cast<unsigned short>(bits)));
+}
 template <class E>
 using Constant = const __attribute__((address_space(1))) E;
 

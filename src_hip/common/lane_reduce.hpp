@@ -20,7 +20,8 @@ HIPGEMM_DEVICE T reduce_lanes(T x, Combine combine) {
 }
 
 // A transpose: N neighbouring lanes have N pieces each, and the i-th gets piece i of all, in order.
-template <u32 N, class Piece>
+// kTogether: all lanes of the wave are at this place of the code.
+template <u32 N, class Piece, bool kTogether = false>
 HIPGEMM_DEVICE void transpose_lanes(Piece (&pieces)[N]) {
   static_assert(N == 1 || N == 2 || N == 4, "within four lanes");
   unrolled<N == 4 ? 2 : N - 1>([&]<u32 bit>(Index<bit>) HIPGEMM_INLINE {
@@ -32,7 +33,7 @@ HIPGEMM_DEVICE void transpose_lanes(Piece (&pieces)[N]) {
       Piece &a = pieces[low], &b = pieces[low | kAway];
       Piece sent = upper ? a : b;
       for (u32 word = 0; word < sizeof(Piece) / 4; word++)
-        sent[word] = of_partner<kAway>(sent[word]);
+        sent[word] = kTogether ? of_neighbours<kAway>(sent[word]) : of_partner<kAway>(sent[word]);
       (upper ? a : b) = sent;
     }
   });

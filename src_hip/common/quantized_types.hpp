@@ -24,6 +24,14 @@ using Values = f32x4[kValues / 4];
 template <class Element>
 using Packed = Vector<u32, kPiecesOf<Element> * kPieceBytes / 4>;
 
+#if HIPGEMM_PAIR_CASTS
+// A NaN may lose its sign.
+HIPGEMM_DEVICE f32x4 widen_halves(u32 low, u32 high) {
+  return {widen_half_of_any_nan(low), widen_half_of_any_nan(low >> 16), widen_half_of_any_nan(high),
+          widen_half_of_any_nan(high >> 16)};
+}
+#endif
+
 // pack() rounds to nearest even. Where kSaturates is false, values must not exceed kMax.
 struct E4m3 {
   static constexpr u32 kBits = 8, kMantissaBits = 3, kMaxExponent = 8;
@@ -45,11 +53,14 @@ struct E4m3 {
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     return pair_to_e4m3(x.x, x.y) | pair_to_e4m3(x.z, x.w) << 16;
   }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) {
+    return widen_halves(pair_from_e4m3(x), pair_from_e4m3(x >> 16));
+  }
 #else
   static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_four<ToE4m3>(x); }
-#endif
   static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_four<FromE4m3>(x); }
+#endif
 #endif
 };
 
@@ -73,11 +84,14 @@ struct E5m2 {
   static HIPGEMM_DEVICE u32 pack(f32x4 x) {
     return pair_to_e5m2(x.x, x.y) | pair_to_e5m2(x.z, x.w) << 16;
   }
+  static HIPGEMM_DEVICE f32x4 unpack(u32 x) {
+    return widen_halves(pair_from_e5m2(x), pair_from_e5m2(x >> 16));
+  }
 #else
   static constexpr bool kSaturates = false;
   static HIPGEMM_DEVICE u32 pack(f32x4 x) { return pack_four<ToE5m2>(x); }
-#endif
   static HIPGEMM_DEVICE f32x4 unpack(u32 x) { return unpack_four<FromE5m2>(x); }
+#endif
 #endif
 };
 

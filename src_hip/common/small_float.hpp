@@ -7,22 +7,24 @@
 
 namespace hipgemm {
 
-// The fields of a small float, moved to those of float32, give its value but for the exponent's
-// bias, which a multiplication corrects, also of subnormals. Machines differ in the bits of a NaN,
-// so those are set below.
-template <u32 kMantissaBits, u32 kBias>
-HIPGEMM_DEVICE f32 widen_fields(u32 sign, u32 magnitude) {
-  constexpr u32 kBiases = 127 - kBias;
+// A small float in the highest bits of a word: its fields, moved to those of float32, give its
+// value but for the exponent's bias, which a multiplication corrects, also of subnormals. Machines
+// differ in the bits of a NaN, so those are set below.
+template <u32 kBits, u32 kMantissaBits, u32 kBias>
+HIPGEMM_DEVICE f32 widen_highest(u32 word) {
+  constexpr u32 kBiases = 127 - kBias, kShift = 9 - kBits + kMantissaBits;
+  constexpr u32 kMagnitude = ((1u << (kBits - 1)) - 1) << (23 - kMantissaBits);
   const f32 unbiased = __builtin_bit_cast(f32, (127 + kBiases) << 23);
-  return __builtin_bit_cast(f32, sign << 31 | magnitude << (23 - kMantissaBits)) * unbiased;
+  const int moved = static_cast<int>(word) >> kShift;  // with copies of the sign above
+  return __builtin_bit_cast(f32, static_cast<u32>(moved) & (0x80000000u | kMagnitude)) * unbiased;
 }
 HIPGEMM_DEVICE f32 nan_like(f32 x) { return __builtin_copysignf(__builtin_nanf(""), x); }
 struct FromE4m3 {
   using Bits = u8;
   static constexpr u32 kBits = 8;
   static HIPGEMM_DEVICE f32 widen(u32 bits) {
-    const f32 x = widen_fields<3, 7>(bits >> 7, bits & 0x7f);
-    return (bits & 0x7f) == 0x7f ? nan_like(x) : x;
+    const f32 x = widen_highest<8, 3, 7>(bits << 24);
+    return __builtin_fabsf(x) > 448 ? nan_like(x) : x;
   }
 };
 struct FromE5m2 {
@@ -36,13 +38,13 @@ struct FromE5m2 {
 struct FromE2m1 {
   using Bits = u8;  // the low half of it
   static constexpr u32 kBits = 4;
-  static HIPGEMM_DEVICE f32 widen(u32 bits) { return widen_fields<1, 1>(bits >> 3, bits & 7); }
+  static HIPGEMM_DEVICE f32 widen(u32 bits) { return widen_highest<4, 1, 1>(bits << 28); }
 };
 template <u32 kMantissaBits, u32 kBias>
 struct From6Bits {
   static constexpr u32 kBits = 6;
   static HIPGEMM_DEVICE f32 widen(u32 bits) {
-    return widen_fields<kMantissaBits, kBias>(bits >> 5, bits & 31);
+    return widen_highest<6, kMantissaBits, kBias>(bits << 26);
   }
 };
 using FromE2m3 = From6Bits<3, 1>;

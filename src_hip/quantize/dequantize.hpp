@@ -36,24 +36,24 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args, bool mx) {
   if constexpr (Element::kBits == 4)
     if (args.has_signs)
       signs = random_signs<16>(args.signs_start + at.col(), {args.signs_low, args.signs_high});
-  f32 scales[Map::kIterations];
-#pragma unroll
-  for (u32 i = 0; i < Map::kIterations; i++) {
+  const auto address_of_scale = [&](u32 i) HIPGEMM_INLINE {
     u32 row = smaller(at.row(i), args.rows - 1);
     if (!mx && args.block_rows != 1)
       row = row / args.matrix_rows * blocks_of(args.matrix_rows) +
             row % args.matrix_rows / args.block_rows;
     const u32 block = smaller(at.col(), args.cols - 1) / (mx ? kBlockValues : kFp8Block);
-    const u64 scale = reinterpret_cast<u64>(args.scale) +
-                      row * static_cast<u64>(args.scale_row_stride) +
-                      block * static_cast<u64>(args.scale_col_stride);
-    if (mx || args.e8m0) {
-      const u32 byte = *global<u8>(scale);
-      scales[i] = byte == kNanScale ? __builtin_nanf("") : power_of_two(byte);
-    } else {
-      scales[i] = *global<f32>(scale);
-    }
-  }
+    return reinterpret_cast<u64>(args.scale) + row * static_cast<u64>(args.scale_row_stride) +
+           block * static_cast<u64>(args.scale_col_stride);
+  };
+  // All loads, then what uses them.
+  const bool of_bytes = mx || args.e8m0;
+  u32 loaded[Map::kIterations];
+  if (of_bytes)
+#pragma unroll
+    for (u32 i = 0; i < Map::kIterations; i++) loaded[i] = *global<u8>(address_of_scale(i));
+  else
+#pragma unroll
+    for (u32 i = 0; i < Map::kIterations; i++) loaded[i] = *global<u32>(address_of_scale(i));
 #pragma unroll
   for (u32 i = 0; i < Map::kIterations; i++) {
     Values<Map::kValues> x;
@@ -64,7 +64,10 @@ HIPGEMM_DEVICE void dequantize_as(const DequantizeArgs& args, bool mx) {
         scale_values(x, kHadamardFactor);
         if (args.has_signs) change_signs(x, signs);
       }
-    for (f32x4& four : x) four *= f32x4(scales[i]);
+    const f32 scale = !of_bytes                ? __builtin_bit_cast(f32, loaded[i])
+                      : loaded[i] == kNanScale ? __builtin_nanf("")
+                                               : power_of_two(loaded[i]);
+    for (f32x4& four : x) four *= f32x4(scale);
     store_row(args, at, i, x);
   }
 }

@@ -11,8 +11,9 @@ namespace hipgemm {
 
 // The first `count` of a thread's values. whole: all values of the tile exist, and rows are
 // aligned. Threads with more than 16 bytes each are then transposed, in groups of up to four, so
-// that neighbours store contiguous 16 bytes.
-template <class Out, u32 kValues>
+// that neighbours store contiguous 16 bytes. kTogether: either all threads of a wave or none are
+// here.
+template <class Out, u32 kValues, bool kTogether>
 HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 count, bool aligned,
                                  bool whole) {
   constexpr u32 kWide = 16 / Out::kBytes, kPieces = kValues / kWide, kGroup = smaller(kPieces, 4);
@@ -31,7 +32,7 @@ HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 coun
     const u64 transposed = address - lane * (kPieces * 16) + lane * 16;
 #pragma unroll
     for (u32 group = 0; group < kPieces / kGroup; group++) {
-      transpose_lanes(groups[group]);
+      transpose_lanes<kGroup, u32x4, kTogether>(groups[group]);
 #pragma unroll
       for (u32 v = 0; v < kGroup; v++)
         *global<u32x4>(transposed + group * (kGroup * 16) + v * (kPieces * 16)) = groups[group][v];
@@ -61,18 +62,18 @@ HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 coun
   }
 }
 
-template <u32 kValues>
+template <u32 kValues, bool kTogether = false>
 HIPGEMM_DEVICE void store_values(u64 address, Format type, const Values<kValues>& x, u32 count,
                                  bool aligned, bool whole) {
   switch (type) {
     case Format::bf16:
-      store_values<OutBf16, kValues>(address, x, count, aligned, whole);
+      store_values<OutBf16, kValues, kTogether>(address, x, count, aligned, whole);
       break;
     case Format::f16:
-      store_values<OutF16, kValues>(address, x, count, aligned, whole);
+      store_values<OutF16, kValues, kTogether>(address, x, count, aligned, whole);
       break;
     case Format::f32:
-      store_values<OutF32, kValues>(address, x, count, aligned, whole);
+      store_values<OutF32, kValues, kTogether>(address, x, count, aligned, whole);
       break;
     default:
       break;
@@ -86,7 +87,7 @@ HIPGEMM_DEVICE void store_chunk(u64 address, Format type, const Values<8>& x, u3
   if (count != 0) store_values<8>(address, type, x, count, aligned, aligned && length % 16 == 0);
 }
 
-// An iteration's values inside the matrix, in the type of dst.
+// An iteration's values inside the matrix, in the type of dst. For all threads of a workgroup.
 template <class Map, class Args>
 HIPGEMM_DEVICE void store_row(const Args& args, const Map& at, u32 iteration,
                               const Values<Map::kValues>& x) {
@@ -98,7 +99,7 @@ HIPGEMM_DEVICE void store_row(const Args& args, const Map& at, u32 iteration,
   const auto type = static_cast<Format>(args.out_type);
   const u64 to = reinterpret_cast<u64>(args.dst) + row * static_cast<u64>(args.dst_pitch) +
                  static_cast<u64>(first) * element_bytes(type);
-  store_values<Map::kValues>(to, type, x, count, aligned, whole);
+  store_values<Map::kValues, true>(to, type, x, count, aligned, whole);
 }
 
 }  // namespace hipgemm

@@ -10,12 +10,32 @@
 
 namespace hipgemm {
 
+// f(From()) for the type of a matrix, of 16 bits or of any.
+template <class F>
+HIPGEMM_DEVICE void with_16bit_type(u32 type, F f) {
+  if (static_cast<Format>(type) == Format::bf16)
+    f(FromBf16());
+  else
+    f(FromF16());
+}
+template <class F>
+HIPGEMM_DEVICE void with_type(u32 type, F f) {
+  if (static_cast<Format>(type) == Format::f32)
+    f(FromF32());
+  else
+    with_16bit_type(type, f);
+}
+
 struct Matrix {
   u64 address;
   i64 row_stride, col_stride;  // bytes
   u32 rows, cols;
 
   HIPGEMM_DEVICE void move_rows(u32 count) { address += count * static_cast<u64>(row_stride); }
+};
+// Values that are widened as they are loaded, where what follows takes more time and code.
+struct MatrixAsF32 : Matrix {
+  u32 type;
 };
 // Whether a kernel with these arguments reads the gradient before an activation.
 template <class Args>
@@ -35,6 +55,9 @@ HIPGEMM_DEVICE auto source_of(const Args& args) {
                     static_cast<Format>(args.in_type),
                     static_cast<Activation>(args.activation),
                     static_cast<GluLayout>(args.glu)};
+  else if constexpr (requires { args.seed_low; })
+    return MatrixAsF32{{src, args.src_row_stride, args.src_col_stride, args.rows, args.cols},
+                       args.in_type};
   else
     return Matrix{src, args.src_row_stride, args.src_col_stride, args.rows, args.cols};
 }
@@ -66,6 +89,24 @@ class TileBits {
       sync_workgroup();
       for_each_part(half, [](u32x4& part, u32x4& chunk) HIPGEMM_INLINE { part = chunk; });
     }
+  }
+
+  HIPGEMM_DEVICE void load(const MatrixAsF32& from) {
+    static_assert(kBytes == 4, "");
+    const Matrix& matrix = from;
+    if (static_cast<Format>(from.type) == Format::f32) return load(matrix);
+    TileBits<u16, Map> narrow(lds_, at);
+    narrow.load(matrix);
+    lds_is_used_ = narrow.lds_is_used();
+    with_16bit_type(from.type, [&]<class From>(From) HIPGEMM_INLINE {
+#pragma unroll
+      for (u32 iteration = 0; iteration < Map::kIterations; iteration++)
+#pragma unroll
+        for (u32 i = 0; i < kValues; i++) {
+          const f32 value = From::widen_word(narrow.word(iteration, i / 2))[i % 2];
+          loaded_[iteration][i / 4][i % 4] = __builtin_bit_cast(u32, value);
+        }
+    });
   }
 
   // Eight values at a time, in a loop, for shorter code: what was read moves towards its place.
@@ -115,6 +156,13 @@ class TileBits {
       load(static_cast<const Gradient&>(from));
   }
 
+  // A word of an iteration: kWordValues of its values.
+  HIPGEMM_DEVICE u32 word(u32 iteration, u32 word) const {
+    return loaded_[iteration][word / 4][word % 4];
+  }
+
+  HIPGEMM_DEVICE bool lds_is_used() const { return lds_is_used_; }
+
  protected:
   // A part is 16 bytes of an iteration. LDS holds half of the columns, if not all.
   static constexpr u32 kParts = kValues * kBytes / 16, kPartValues = 16 / kBytes;
@@ -154,13 +202,6 @@ class TileBits {
         f(loaded_[iteration][part], chunk(Map::row_in_tile(0), iteration * Map::kRowStep,
                                           Map::thread() % kHalfThreads * kParts + part));
   }
-
-  // A word of an iteration: kWordValues of its values.
-  HIPGEMM_DEVICE u32 word(u32 iteration, u32 word) const {
-    return loaded_[iteration][word / 4][word % 4];
-  }
-
-  HIPGEMM_DEVICE bool lds_is_used() const { return lds_is_used_; }
 
  private:
   HIPGEMM_DEVICE void load_wide(const Matrix& from) {
@@ -285,21 +326,6 @@ class LoadedTile : public TileBits<typename From::Bits, Map_> {
   }
 };
 
-// f(From()) for the type of a matrix, of 16 bits or of any.
-template <class F>
-HIPGEMM_DEVICE void with_16bit_type(u32 type, F f) {
-  if (static_cast<Format>(type) == Format::bf16)
-    f(FromBf16());
-  else
-    f(FromF16());
-}
-template <class F>
-HIPGEMM_DEVICE void with_type(u32 type, F f) {
-  if (static_cast<Format>(type) == Format::f32)
-    f(FromF32());
-  else
-    with_16bit_type(type, f);
-}
 // f(tile) with the values of a matrix of one type, of 16 bits, or of any type; gradients are
 // float32. What loads 16 bits is the same for both types: less code, but what works on values of
 // the one type keeps the bits in registers for the other one.
