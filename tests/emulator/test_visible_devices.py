@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import ast
+import os
+import subprocess
+import sys
 
+import asm
 import pytest
+from cases import each
 
 UUIDS = [f"GPU-hipgemm-emu-{n:04x}" for n in range(4)]
 ALL = [0, 1, 2, 3]
@@ -53,38 +57,51 @@ CASES: list[tuple[dict[str, str], list[int]]] = [
 ]  # fmt: skip
 NAMES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
 
+# Each case in a process of its own, which opens the library; forked, since Python takes longer to start.
 CODE = """
-import ctypes, sys
-sys.path.insert(0, "tests/emulator")
-import asm
-lib = asm.library()
-lib.hipgemm_emulator_last_report.restype = ctypes.c_char_p
-count = ctypes.c_int()
-code = lib.hipGetDeviceCount(ctypes.byref(count))
-print(code, count.value)
-if code:
-    print(lib.hipgemm_emulator_last_report().decode())
-for n in range(count.value):
-    uuid, bus = ctypes.create_string_buffer(17), ctypes.create_string_buffer(64)
-    assert lib.hipDeviceGetUuid(uuid, n) == 0
-    assert lib.hipDeviceGetPCIBusId(bus, 64, n) == 0
-    print(uuid.value.decode(), bus.value.decode())
+import ctypes, os
+def show():
+    lib = ctypes.CDLL({library!r})
+    lib.hipgemm_emulator_last_report.restype = ctypes.c_char_p
+    count = ctypes.c_int()
+    code = lib.hipGetDeviceCount(ctypes.byref(count))
+    found = [f"{{code}} {{count.value}}"]
+    if code:
+        found.append(lib.hipgemm_emulator_last_report().decode())
+    for n in range(count.value):
+        uuid, bus = ctypes.create_string_buffer(17), ctypes.create_string_buffer(64)
+        assert lib.hipDeviceGetUuid(uuid, n) == 0
+        assert lib.hipDeviceGetPCIBusId(bus, 64, n) == 0
+        found.append(f"{{uuid.value.decode()}} {{bus.value.decode()}}")
+    return found
+for variables in {cases}:
+    if not (child := os.fork()):
+        os.environ.update(variables)
+        print(show(), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 """
 
 
-@pytest.mark.parametrize(
-    ("variables", "left"),
-    CASES,
-    ids=[" ".join(f"{k[:4]}={v}" for k, v in c[0].items()) or "none" for c in CASES],
-)
-def test_visible_devices(variables: dict[str, str], left: list[int], run_python: Callable[..., Any]) -> None:
-    unset: dict[str, str | None] = dict.fromkeys(NAMES)
-    done = run_python(CODE, **unset | variables, HIPGEMM_EMULATOR_DEVICES="4")  # type: ignore[operator]
+@pytest.fixture(scope="module")
+def shown() -> list[list[str]]:
+    """What each case shows."""
+    code = CODE.format(library=str(asm.LIBRARY), cases=[variables for variables, _ in CASES])
+    clean = {name: value for name, value in os.environ.items() if name not in NAMES}
+    environment = clean | {"HIPGEMM_EMULATOR_DEVICES": "4"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
-    first, *rest = done.stdout.splitlines()
+    return [ast.literal_eval(line) for line in done.stdout.splitlines()]
+
+
+@each("number", range(len(CASES)), ids=lambda number: str(CASES[number][0]))
+def test_visible_devices(shown: list[list[str]], number: int) -> None:
+    variables, left = CASES[number]
+    first, *rest = shown[number]
     if left:
         assert first == f"0 {len(left)}"
         assert rest == [f"hipgemm-emu-{n:04x} 0000:{n + 1:02x}:00.0" for n in left]
     else:
-        assert first == "100 0", done.stdout  # hipErrorNoDevice
+        assert first == "100 0", rest  # hipErrorNoDevice
         assert any(f"{name}='{value}'" in rest[0] for name, value in variables.items()), rest
