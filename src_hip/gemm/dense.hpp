@@ -84,6 +84,18 @@ HIPGEMM_DEVICE LdsByte* tile_lds() {
   return (LdsByte*)lds;
 }
 
+// Whether any wave of the workgroup says so, after the K loop: LDS is free.
+template <class T>
+HIPGEMM_DEVICE bool said_by_any_wave(bool said, LdsByte* lds) {
+  using Words = __attribute__((address_space(3))) u32;
+  const auto words = (Words*)lds;
+  const u32 thread = thread_index();
+  sync_workgroup();
+  words[thread / kWaveLanes] = said;
+  sync_workgroup();
+  return any_lane(words[thread % T::kWaves] != 0);
+}
+
 template <class T, class Args>
 HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& made,
                             const ThreadPosition<T>& position) {
@@ -113,10 +125,15 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& made,
     pipeline.fetch_b.begin_scales(
         {tile.b_scale, args.b_scale_step, area.column, area.columns, tile.k, range}, position);
   }
+  u32 source = 0;
+  if constexpr (kMayBeExtreme<T>)
+    source = TileSource{tile.a, tile.b, tile.a_scale, tile.b_scale, tile.k, range}.in_lanes();
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
   if constexpr (!T::B::kReadsKMajor) acc.interleave_quads();
-  Epilogue<T, Args>(tile, ThreadPosition<T>::recomputed(), stages).run(acc);
+  u32 extreme = 0;
+  if constexpr (kMayBeExtreme<T>) extreme = said_by_any_wave<T>(pipeline.extreme, stages);
+  Epilogue<T, Args>(tile, ThreadPosition<T>::recomputed(), stages).run(acc, extreme, source);
 }
 
 template <class T, class Args>

@@ -6,10 +6,15 @@
 #include "common/memory.hpp"
 #include "common/types.hpp"
 #include "gemm/accumulators.hpp"
+#include "gemm/extreme_blocks.hpp"
 #include "gemm/finish_tile.hpp"
 #include "gemm/tile_descriptor.hpp"
 
 namespace hipgemm {
+
+template <class T>
+inline constexpr bool kMayBeExtreme =
+    T::kScaling == Scaling::blocks && T::kStaging == Staging::registers;
 
 template <class T, class Args>
 class Epilogue {
@@ -23,16 +28,18 @@ class Epilogue {
         lds_(lds),
         lane_column_(OperandB<T>::lane_column(position)) {}
 
-  HIPGEMM_DEVICE void run(Accumulators<T>& acc) {
+  // extreme: whether the sums are to be computed again, from `source`: see extreme_blocks.hpp.
+  HIPGEMM_DEVICE void run(Accumulators<T>& acc, u32 extreme, u32 source) {
     const f32 alpha = args_->alpha_ptr ? load_scalar(args_->alpha_ptr) : args_->alpha;
     u32 unscaled = __builtin_amdgcn_ballot_w64(!in_range(alpha)) != 0;
+    if constexpr (kMayBeExtreme<T>) unscaled |= extreme;
     // Opaque: the compiler would make each of these one branch with the next, in which acc is live
     // before and after.
     asm volatile("" : "+v"(unscaled));
     if (!uniform(unscaled)) scale(acc, alpha);
     u32 in_rows = unscaled | args_->staged | !stores_whole_vectors();
     asm volatile("" : "+v"(in_rows));
-    if (uniform(in_rows)) return finish_in_rows(acc, uniform(unscaled));
+    if (uniform(in_rows)) return finish_in_rows(acc, uniform(unscaled), extreme, source);
     switch (static_cast<Format>(args_->out_type)) {
       case Format::bf16:
         store<OutBf16>(acc);
@@ -238,7 +245,8 @@ class Epilogue {
 
   // Everything else (finish_rows.hpp), a few rows of all waves at a time: in LDS, whose use for
   // operands is over.
-  HIPGEMM_DEVICE void finish_in_rows(Accumulators<T>& acc, u32 unscaled) const {
+  HIPGEMM_DEVICE void finish_in_rows(Accumulators<T>& acc, u32 unscaled, u32 extreme,
+                                     u32 source) const {
     constexpr u32 kFragments = T::kParts * T::A::kFragments;
     constexpr u32 kRows = T::kWavesM * T::kFragmentRows;  // of a fragment of each wave
     constexpr u32 kAtOnce = smaller(T::kLdsBytes / (kRows * TileRows::bytes_of(T::kN)), kFragments);
@@ -260,6 +268,19 @@ class Epilogue {
         for (u32 q = 0; q < kQuads; q++)
           rows.quad(slot, column_of(q)) = acc.quad(kPart, kFragment, q);
       });
+      if constexpr (kMayBeExtreme<T>)
+        if (extreme) {
+          static_assert(T::kK == kStepElements, "");
+          const auto from = TileSource::from_lanes(source);
+          const KRange& range = from.range;
+          sync_workgroup();
+          multiply_blocks<Args>(
+              args_, lds_, rows.count, T::kN, T::kThreads, from.a, from.b, from.a_scale,
+              from.b_scale, from.k, range.tiles, range.origin, range.first, range.second,
+              range.first_index, area_.column, area_.columns,
+              pair_form(T::kMemoryA, T::kMemoryB, !T::A::kIsKMajor, T::Mfma::kHasMultipliers),
+              T::Mfma::elements());
+        }
       if (unscaled) {
         constexpr bool kHasFloats = T::kScaling == Scaling::floats;
         sync_workgroup();

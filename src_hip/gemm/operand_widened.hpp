@@ -5,6 +5,7 @@
 #include "common/scale_layout.hpp"
 #include "common/types.hpp"
 #include "gemm/dma.hpp"
+#include "gemm/extreme_blocks.hpp"
 #include "gemm/operand_staged.hpp"
 #include "gemm/operands.hpp"
 #include "gemm/traits.hpp"
@@ -92,6 +93,20 @@ class Fetcher<T, Operand, Major::k, Staging::widened> {
     load(k_tile * Operand::kMemoryRowBytes, bytes_, valid, false);
   }
 
+  // Whether what is fetched has a block, of any lane, that is not to be widened with its scale.
+  HIPGEMM_DEVICE bool is_extreme() const {
+    u32 most = 0;
+    for (u32 i = 0; i < kUnits; i++) most = larger(most, above_least(scale_[i]));
+    if (!any_lane(most > kMostAboveLeast)) [[likely]] return false;
+    u32 found = 0;
+    for (u32 i = 0; i < kUnits; i++) {
+      u32 codes = 0;
+      for (u32 w = 0; w < kBlockBytes / 4; w++) codes |= word(i, w);
+      found |= is_extreme_scale(scale_[i]) ? codes & kMagnitudes : 0;
+    }
+    return any_lane(found != 0);
+  }
+
   HIPGEMM_DEVICE void store(LdsByte* lds) const {
     for (u32 i = 0; i < kUnits; i++) {
       const u32 exponent = widen_.exponent_of(scale_[i]), nan = nan_of_scale(scale_[i]);
@@ -118,6 +133,7 @@ class Fetcher<T, Operand, Major::k, Staging::widened> {
   static constexpr u32 kUnits = Operand::kPartRows * kBlocks / T::kThreads;
   static_assert(kUnits * T::kThreads == Operand::kPartRows * kBlocks, "whole blocks");
   static constexpr u32 kUnitRows = T::kThreads / kBlocks;
+  static constexpr u32 kMagnitudes = kBits == 8 ? 0x7f7f7f7f : ~0u;  // zeros may have signs
   static_assert(kUnitRows % kSegmentRows == 0, "rows that far apart have the same swizzle");
 
   static HIPGEMM_DEVICE u32 first_of(u32 thread) { return thread / 8 / kBlocks * 8 + thread % 8; }
@@ -209,6 +225,21 @@ class Fetcher<T, Operand, Major::mn, Staging::widened> {
     load(make_buffer(base_ + (k_tile - static_cast<u64>(second_)) * (T::kK * pitch_),
                      valid ? last + (rows_ + 3) / 4 * 4 : 0),
          valid, false);
+  }
+
+  HIPGEMM_DEVICE bool is_extreme() const {
+    u32 most = 0;
+    for (u32 i = 0; i < kUnits; i++)
+      for (u32 r = 0; r < kRows; r++) most = larger(most, above_least(scale_[i][r]));
+    if (!any_lane(most > kMostAboveLeast)) [[likely]] return false;
+    u32 found = 0;
+    for (u32 i = 0; i < kUnits; i++) {
+      u32 codes = 0;
+      for (u32 j = 0; j < kChunkElements; j++) codes |= held_[i][j];
+      for (u32 r = 0; r < kRows; r++)
+        found |= is_extreme_scale(scale_[i][r]) ? codes >> 8 * r & 0x7f : 0;
+    }
+    return any_lane(found != 0);
   }
 
   HIPGEMM_DEVICE void store(LdsByte* lds) const {

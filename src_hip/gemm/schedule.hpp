@@ -46,6 +46,7 @@ struct Pipeline {
   u32 first_tile;       // in K
   u32 first_valid;      // elements along K that the first tile has
   KOffset<T> k_offset;  // of the tile after the current one
+  bool extreme = false;  // whether this wave fetched what is_extreme
 
   // The tile after the current one becomes the current one.
   HIPGEMM_DEVICE void next_tile() { k_offset = k_offset + 1; }
@@ -248,6 +249,10 @@ struct SingleBuffer {
       p.fetch_b.fetch(p.k_offset.b(), past);
     }
     HIPGEMM_DEVICE void store() {
+      if constexpr (T::kScaling == Scaling::blocks) {
+        if constexpr (T::Mfma::kScalesA) p.extreme |= p.fetch_a.is_extreme();
+        p.extreme |= p.fetch_b.is_extreme();
+      }
       p.fetch_a.store(p.block(0, 0));
       p.fetch_b.store(p.block(0, 0));
     }
