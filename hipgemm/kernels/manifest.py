@@ -123,6 +123,10 @@ class CodeObject:
         """Whether there are kernels that read reordered MX scales."""
         return any(kernel.op == "scaled_gemm" for kernel in self.kernels.values())
 
+    def own_k_tile(self, form: str) -> int:
+        """The K tile of products of an MX format with itself; 128 in all other products of MX formats."""
+        return max((k.tile[2] for k in self.kernels.values() if k.layout and k.a == k.b == form), default=128)
+
 
 def load_manifest(directory: Path | None = None, name: str = "manifest.json") -> dict[str, CodeObject]:
     """Read a manifest; empty if nothing was built."""

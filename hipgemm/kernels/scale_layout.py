@@ -15,11 +15,6 @@ def scale_order(k_tile: int) -> str:
     return f"gemm {k_tile}"
 
 
-def own_k_tile(bits: int) -> int:
-    """The K tile of products of a format with itself; 128 in all other products of MX formats."""
-    return 256 if bits == 4 else 128
-
-
 def gemm_scale_step(rows: int) -> int:
     """Rows of scales from block to block, for an operand that is K-major."""
     return -(-rows // SCALE_ROWS) * SCALE_ROWS

@@ -18,7 +18,7 @@ from ..formats.scaled import ScaledArray, group_blocks
 from ..formats.strides import contiguous_strides, padded_pitch
 from ..kernels.launch import BoundLaunch, bind_tiles, copy_strided, function, launch
 from ..kernels.manifest import CHUNK_BYTES, code_object
-from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes, own_k_tile, scale_order
+from ..kernels.scale_layout import gemm_scale_bytes, group_scale_bytes, scale_order
 from ..runtime import device_errors
 from ..runtime import hip as _hip
 from ..runtime.tally import Call, count_call, count_copy
@@ -140,6 +140,7 @@ class MxArray:
     data_bytes: int
     ordered: int
     nbytes: int
+    order: str = ""  # of the products' scales
 
     @classmethod
     def of(cls, r: Rows, form: Format, hadamard: bool, signs: int | None) -> MxArray:
@@ -150,7 +151,8 @@ class MxArray:
         pitch = max(1, -(-width // CHUNK_BYTES)) * CHUNK_BYTES
         # For a matrix, or for a batch that a product treats as one matrix.
         for_products = len(r.lead) == 1 or (len(r.lead) > 1 and r.axis == -1)
-        for_products &= code_object(_hip.arch(r.array.device)).orders_scales
+        kernels = code_object(_hip.arch(r.array.device))
+        for_products &= kernels.orders_scales
         data_bytes, ordered = r.rows * pitch, gemm_scale_bytes(r.rows, r.length) if for_products else 0
         return cls(
             form,
@@ -164,6 +166,7 @@ class MxArray:
             data_bytes,
             ordered,
             data_bytes + ordered + r.rows * blocks,
+            scale_order(kernels.own_k_tile(form.name)),
         )
 
     @classmethod
@@ -194,7 +197,7 @@ class MxArray:
             self.shape,
             hadamard=self.hadamard,
             signs=self.signs,
-            kernel_scales={scale_order(own_k_tile(self.form.bits)): (block, ordered)} if ordered else {},
+            kernel_scales={self.order: (block, ordered)} if ordered else {},
         )
         return made, (data, scale, ordered)
 

@@ -51,8 +51,14 @@ HIPGEMM_BOTH constexpr u32 count_k_tiles(u32 k, u32 tile) {
   return k <= tile ? 1 : (k - 1) / tile + 1;
 }
 
-// The iteration of a step, counted in steps. tile_steps: steps of one K tile, 1 for 8-bit elements,
-// 2 for 4-bit ones.
+// Steps of a K tile of products of 4-bit elements with each other; 1 for all others.
+#if defined(__gfx950__)
+inline constexpr u32 kLongTileSteps = 2;
+#else
+inline constexpr u32 kLongTileSteps = 1;
+#endif
+
+// The iteration of a step, counted in steps. tile_steps: steps of one K tile.
 HIPGEMM_BOTH constexpr u32 scale_iteration(u32 step, u32 k, u32 tile_steps) {
   const u32 tiles = count_k_tiles(k, tile_steps * kStepElements);
   const u32 tile = step / tile_steps;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,13 +12,7 @@ import numpy as np
 from hipgemm.formats.elements import FORMATS, QUANTIZED, format_of
 from hipgemm.kernels import launch as _launch
 from hipgemm.kernels.manifest import Kernel, code_object
-from hipgemm.kernels.scale_layout import (
-    float_scale_bytes,
-    gemm_scale_bytes,
-    gemm_scale_step,
-    mn_scale_step,
-    own_k_tile,
-)
+from hipgemm.kernels.scale_layout import float_scale_bytes, gemm_scale_bytes, gemm_scale_step, mn_scale_step
 from hipgemm.runtime import hip as _hip
 
 TYPES = {
@@ -45,25 +38,6 @@ def examples(
             picks = {"PingPong": [max], "SingleBuffer": [max, min]}.get(schedule, [min])
             found += [pick(these, key=lambda k: k.tile).name for pick in picks]
     return list(dict.fromkeys(found))
-
-
-# Whether MX elements are multiplied as bfloat16, with their scales in them (docs/trust/formats.md).
-WIDENS = any(k.mfma_bits == 16 and k.a.startswith("mx") for k in GEMMS.values())
-
-
-def as_multiplied(values: np.ndarray, operand: Any) -> np.ndarray:
-    """Values of an operand as the device multiplies them: bits below 2^-133 are cut off by widening."""
-    if not WIDENS or not getattr(operand, "format", "").startswith("mx"):
-        return values
-    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-    return bits.view(np.float32).astype(np.float64)
-
-
-def scales_in_order(format: str) -> bool:
-    """Whether quantizers order the scales of a format for products with itself; no if K tiles are others."""
-    form = QUANTIZED[format]
-    tiles = {k.tile[2] for k in GEMMS.values() if k.a == k.b == format}
-    return not form.block or not tiles or own_k_tile(form.bits) in tiles
 
 
 UNWRITTEN = 0x7F  # bytes of memory that must not be used: NaN in most formats

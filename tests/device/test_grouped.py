@@ -111,7 +111,7 @@ def assert_wgrad(dw, dy, x, o, *, exact=False, onto=None):
             a, b = (whole_blocks(q, rows) for q in (dy, x))  # their bound counts the blocks
             assert_gemm_close(dw[g], a.T, b, exact=exact)
             continue
-        a, b = (gemm_launch.as_multiplied(values(q, rows), q) for q in (dy, x))
+        a, b = (values(q, rows) for q in (dy, x))
         if onto is not None:  # as one more row of the sum
             a = np.concatenate((a, np.eye(a.shape[1])))
             b = np.concatenate((b, onto[g].astype(np.float64)))

@@ -18,7 +18,7 @@ from hipgemm.formats.elements import FORMATS, QUANTIZED, SCALE_RULES, format_of
 from hipgemm.formats.philox import key_of
 from hipgemm.formats.scaled import packed_data
 from hipgemm.kernels import launch as _launch
-from hipgemm.kernels.scale_layout import own_k_tile
+from hipgemm.kernels.manifest import code_object
 from hipgemm.runtime import hip as _hip
 
 ELEMENTS = ("e4m3", "e5m2")
@@ -158,7 +158,7 @@ def quantize_mx(memory, x, layout="row", form="mxfp8_e4m3", rule="unit", transfo
         codes = unpacked(taken(memory, data, lines, pitch, used), bits)
         bytes_ = taken(memory, scale, blocks, scale_pitch, lines).T.copy()
         ordered = taken(memory, order, 1, size + 16, size)[0]
-        pointer, _ = gemm_order(memory, bytes_, k, own_k_tile(bits))
+        pointer, _ = gemm_order(memory, bytes_, k, code_object(_hip.arch(0)).own_k_tile(form))
         # Both conversions to GEMM order agree, padding included.
         assert np.array_equal(ordered, memory.get(pointer, np.empty(size, np.uint8)))
         nan_block = np.repeat(bytes_ == 255, 32, axis=1)[:, k:]
