@@ -129,6 +129,8 @@ PUBLISHED = {
 
 # ---- counting: one tile, a few K tiles -------------------------------------------------------------
 
+NEUTRAL_SCALE = 127  # the byte of 1
+
 # What is counted of one launch, in this order.
 MATRIX_CLOCKS, LDS_CLOCKS, DMA_BYTES, READ_BYTES, UNIQUE_BYTES, WRITTEN_BYTES = range(6)
 
@@ -195,7 +197,8 @@ def launch(
             blocked = bool(QUANTIZED[kernel.b].block)
             size = gemm_scale_bytes(whole_rows, k) if blocked else 4
             values[f"{name}_scale"] = scales = memory(size)
-            _hip.clear(scales, size, 0)  # what lay there may be a NaN or huge
+            # What lay there may be a NaN or huge, or take elements out of bfloat16's range.
+            _hip.call("hipMemsetAsync", scales, NEUTRAL_SCALE if blocked else 0, size, 0)
             values[f"{name}_scale_step"] = gemm_scale_step(whole_rows) if blocked else 0
     iterations = max(1, -(-k // kernel.tile[2]))
     values["split_tiles"] = iterations + iterations % 2

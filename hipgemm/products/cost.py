@@ -114,6 +114,7 @@ class Loop(NamedTuple):
 
     matrix: float
     issue: float
+    vector: float
     lds: float
     l2: float
     latency: float
@@ -123,7 +124,7 @@ class Loop(NamedTuple):
     @property
     def engine(self) -> float:
         """The longest term of those that a lower engine clock stretches."""
-        return max(self[:5])
+        return max(self[:6])
 
 
 class Totals(NamedTuple):
@@ -207,12 +208,15 @@ class Load:
 
         stored = kernel.main_loop.get("ds_write_bytes", 0) * self.waves  # to LDS from registers, else by DMA
         self.by_dma = not stored
+        # Vector instructions of all waves, of 4 clocks on 4 SIMDs. By DMA there are few of them.
+        self.vector_step = 0.0 if self.by_dma else kernel.main_loop.get("valu", 0) * self.waves
+        self.bits = 32 if self.plain else kernel.mfma_bits or kernel.bits
 
         def asked(item: float, vectors: int, k_major: bool) -> float:
             if not k_major:
                 return item * max(1.0, 128 * parts / (vectors * item))
             run = _touched(x.k * item, tk * item)
-            return item * run * (1 if self.by_dma else _WIDENED_LOADS.get(item, 1))
+            return item * run * (_WIDENED_LOADS.get(item, 1) if self.bits > 8 * item else 1)
 
         a_asked = asked(a_item, tm, kernel.layout[:1] != "t")
         b_asked = asked(b_item, tn, kernel.layout[1:] != "n")
@@ -229,7 +233,6 @@ class Load:
         self.lds_bytes = reads * self.waves or 2 * self.stage_bytes
         if self.plain:  # each thread computes a square of the tile, from float32 in LDS
             self.lds_bytes = kernel.threads * 2 * math.sqrt(tm * tn / kernel.threads) * 4 * tk
-        self.bits = 32 if self.plain else kernel.mfma_bits or kernel.bits
         rate = r.vector.value / r.plain_work.value if self.plain else r.matrix[self.bits].value
         self.peak = rate * self.chip.compute_units
         # Clocks of a compute unit per K tile.
@@ -251,6 +254,7 @@ class Load:
             chain = max(alone, self.lds_step)
         elif kernel.schedule == "SingleBuffer":  # half of the reads, and all stores, while half is multiplied
             reads, stores = self.lds_bytes / r.lds_reads.value, self.stage_bytes / r.lds_writes.value
+            stores = max(stores, self.vector_step * max(1.0, 4 / self.waves))
             chain = reads / 2 + max(alone, reads) / 2 + max(alone / 2, stores) + 2 * r.lds_latency.value
         else:
             chain = alone + self.lds_step + r.lds_latency.value
@@ -323,6 +327,7 @@ class Load:
         return Loop(
             matrix=matrix,
             issue=matrix * self.issue_share,
+            vector=mine * steps * self.vector_step * simds,
             lds=mine * (steps * self.lds_step + self.spare * self.stage_bytes / r.lds_writes.value),
             l2=mine * steps * self.l2_step,
             latency=max(self.rounds(splits) * steps * self.chain_step, in_flight),
@@ -387,6 +392,10 @@ class Load:
         if loop.issue:
             formula = f"{loop.matrix:.0f} of matrix x {self.issue_share:g}: the scales of each instruction"
             yield Term("issue", loop.issue, formula, r.scale_issue.source, True)
+        if loop.vector:
+            formula = f"{each} x {self.vector_step:.0f} vector instructions of its waves"
+            formula += f" x 4 / {busy}" if busy < 4 else ""
+            yield Term("vector", loop.vector, formula, r.vector.source, True)
         formula = f"{each} x ({self.lds_bytes:.0f} read / {r.lds_reads.value:.0f}"
         formula += f" + {self.stage_bytes:.0f} written / {r.lds_writes.value:.0f})"
         formula += f" + {self.spare:.0f} tiles of zeros at the end" if self.spare else ""
