@@ -14,6 +14,7 @@ class Mutant(NamedTuple):
     new: str
     tests: tuple[str, ...]  # arguments of pytest
     kernels: tuple[str, ...] = ()  # those to build again, if it is a fault of kernels
+    arch: str = "gfx950"  # that the tests need
 
 
 KERNEL_TESTS = "tests/device/test_kernels"
@@ -27,7 +28,67 @@ CHECK_TESTS = "tests/emulator/test_check_"
 MODEL_TESTS = "tests/emulator/test_cycle_model.py::"
 GFX942_TESTS = "tests/emulator/test_gfx942.py::test_what_differs"
 
+GFX942 = (
+    Mutant(
+        "kernel-gfx942-transposed-pairs",
+        "src_hip/gemm/operand_staged.hpp",
+        "i % 2 ? kHigh : kLow",
+        "i % 2 ? kLow : kHigh",
+        (f"{KERNEL_TESTS}_layouts.py::test_ragged_shapes[gemm_bf16_nn_64x64x64]",),
+        ("gemm_bf16_nn_64x64x64",),
+        "gfx942",
+    ),
+    Mutant(
+        "kernel-gfx942-scale-of-a-block",
+        "src_hip/gemm/operand_widened.hpp",
+        "cursor.offset(scale_position(row), block_)",
+        "cursor.offset(scale_position(row), block_ ^ 1)",
+        (
+            f"{KERNEL_TESTS}_scaled.py::test_every_scale_byte_serves_its_own_block[gemm_mxfp8_e4m3_nt_32x64x128]",
+        ),
+        ("gemm_mxfp8_e4m3_nt_32x64x128",),
+        "gfx942",
+    ),
+    Mutant(
+        "kernel-gfx942-nan-of-8-bits",
+        "src_hip/gemm/widen.hpp",
+        "(second ? 0x04040404 : 0x01010101)",
+        "(second ? 0x04040404 : 0x00000000)",
+        (f"{KERNEL_TESTS}_scaled.py::test_every_pair_of_codes[gemm_fp8_e5m2_e4m3_nt_32x64x128]",),
+        ("gemm_fp8_e5m2_e4m3_nt_32x64x128",),
+        "gfx942",
+    ),
+    Mutant(
+        "kernel-gfx942-negative-zero",
+        "src_hip/gemm/mfma.hpp",
+        "codes & nonzero & kSigns",
+        "codes & kSigns",
+        (f"{KERNEL_TESTS}_scaled.py::test_every_pair_of_codes[gemm_fp8_e4m3_nt_32x64x128]",),
+        ("gemm_fp8_e4m3_nt_32x64x128",),
+        "gfx942",
+    ),
+    Mutant(
+        "kernel-gfx942-extreme-scales",
+        "src_hip/gemm/widen.hpp",
+        "return above_least(scale) > kMostAboveLeast && scale != kNanScale;",
+        "return scale > kGreatestScale && scale != kNanScale;",
+        ("tests/device/test_extreme_scales.py::test_splits_of_k[scales0]",),
+        ("gemm_mxfp8_e4m3_nt_32x64x128",),
+        "gfx942",
+    ),
+    Mutant(
+        "kernel-gfx942-sums-of-extreme-blocks",
+        "src_hip/gemm/extreme_blocks.hpp",
+        "one + other - 2 * kNeutralScale",
+        "one + other - kNeutralScale",
+        ("tests/device/test_extreme_scales.py::test_splits_of_k[scales0]",),
+        ("gemm_mxfp8_e4m3_nt_32x64x128",),
+        "gfx942",
+    ),
+)
+
 KERNELS = (
+    *GFX942,
     Mutant(
         "kernel-ragged-k-mask",
         "src_hip/gemm",

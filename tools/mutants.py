@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +33,6 @@ from probe import find_toolchain
 from toolchain import ROOT, SOURCE, BuildError
 from units import Compiler, link, split
 
-ARCH = "gfx950"  # what the emulator executes
 # Copied with the sources.
 BUILT = ("hipgemm/_emulator", "hipgemm/kernels", "build/cxx", "build/zig", "build/tests")
 OBJECTS = ("hipgemm/_emulator", "build/cxx", "build/zig")  # of the emulator
@@ -70,9 +69,10 @@ def _count(file: Path, text: str) -> int:
 class KernelBuilder:
     """Compiles some units from the sources of a copy, and links them with the others of the last build."""
 
-    def __init__(self) -> None:
+    def __init__(self, arch: str) -> None:
+        self._arch = arch
         self._tools = find_toolchain()
-        self._units = split(instances_for(self._tools, ARCHS[ARCH]), ARCH)
+        self._units = split(instances_for(self._tools, ARCHS[arch]), arch)
         cache = ROOT / "build" / "kernels"
         self._compiled = Compiler(self._tools, SOURCE / "kernels.hip", cache).compile(self._units)
         self._lock = threading.Lock()  # for the compiler, which uses all cores
@@ -89,10 +89,10 @@ class KernelBuilder:
             changed = compiler.compile([self._units[n] for n in places])
         for n, unit in zip(places, changed, strict=True):
             compiled[n] = unit
-        _, content = link(self._tools, compiled, ARCH)
+        _, content = link(self._tools, compiled, self._arch)
         manifest = tree / "hipgemm" / "kernels" / "manifest.json"
         built = json.loads(manifest.read_text())
-        entry = built["archs"][ARCH]
+        entry = built["archs"][self._arch]
         (manifest.parent / entry["file"]).write_bytes(content)
         entry |= {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
         manifest.write_text(json.dumps(built))
@@ -104,7 +104,7 @@ class KernelBuilder:
 class Tree:
     """A copy of the working tree and of the last build, for one mutant at a time."""
 
-    def __init__(self, path: Path, kernels: KernelBuilder | None) -> None:
+    def __init__(self, path: Path, kernels: Mapping[str, KernelBuilder]) -> None:
         self.path = path
         self._kernels = kernels
         listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -134,8 +134,7 @@ class Tree:
             if part == "emulator":
                 self._make()
             elif part == "src_hip":
-                assert self._kernels is not None
-                self._kernels.build(self.path, mutant.kernels)
+                self._kernels[mutant.arch].build(self.path, mutant.kernels)
             yield
         finally:
             file.write_text(original)
@@ -143,7 +142,9 @@ class Tree:
             for name in built:
                 _copy(self._kept / name, self.path / name)
 
-    def test(self, selection: Iterable[str], seconds: float | None = None) -> tuple[int, list[str], str]:
+    def test(
+        self, arch: str, selection: Iterable[str], seconds: float | None = None
+    ) -> tuple[int, list[str], str]:
         """Run tests; return the exit status of pytest, the messages of failures, and the output."""
         report = self.path / "build" / "report.xml"
         report.unlink(missing_ok=True)
@@ -153,6 +154,7 @@ class Tree:
             "PYTHONPATH": str(self.path),
             "HIPGEMM_RUNTIME": "emulator",
             "HIPGEMM_EMULATOR_THREADS": "1",
+            "HIPGEMM_EMULATOR_ARCH": arch,
         }
         run = _run([*command, f"--junitxml={report}", *selection], self.path, environment, seconds)
         cases = ElementTree.parse(report).iter("testcase") if report.exists() else ()
@@ -196,7 +198,7 @@ def _run(
 def kill(tree: Tree, mutant: Mutant) -> str:
     """Run the tests of a mutant; return the message of the one that fails."""
     with tree.mutated(mutant):
-        status, failures, printed = tree.test(mutant.tests, SECONDS)
+        status, failures, printed = tree.test(mutant.arch, mutant.tests, SECONDS)
     if status == 0:
         raise WrongError(f"SURVIVES {' '.join(mutant.tests)}")
     found = [message for message in failures if message.startswith(ASSERTIONS)]
@@ -207,15 +209,18 @@ def kill(tree: Tree, mutant: Mutant) -> str:
 
 def baseline(tree: Tree, mutants: Iterable[Mutant]) -> None:
     """Run the tests of all mutants on the unchanged copy."""
-    tests = list(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
-    status, _, printed = tree.test(["-rs", *tests])
-    if status or "SKIPPED" in printed:
-        raise WrongError(f"the tests must pass without a mutant:\n{printed[-6000:]}")
+    tests: dict[str, dict[str, None]] = {}
+    for mutant in mutants:
+        tests.setdefault(mutant.arch, {}).update(dict.fromkeys(mutant.tests))
+    for arch, selection in tests.items():
+        status, _, printed = tree.test(arch, ["-rs", *selection])
+        if status or "SKIPPED" in printed:
+            raise WrongError(f"the tests must pass without a mutant:\n{printed[-6000:]}")
 
 
 def run(mutants: Sequence[Mutant], jobs: int) -> int:
     """Try mutants in `jobs` copies in parallel; return how many died."""
-    kernels = KernelBuilder() if any(mutant.kernels for mutant in mutants) else None
+    kernels = {arch: KernelBuilder(arch) for arch in {mutant.arch for mutant in mutants if mutant.kernels}}
     died = 0
     with TemporaryDirectory(prefix="mutants") as folder:
         trees: queue.SimpleQueue[Tree] = queue.SimpleQueue()

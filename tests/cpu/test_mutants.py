@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -33,11 +34,13 @@ def test_text_exists(mutant: Mutant):
 
 
 @pytest.mark.emulator("all tests are collected")
-def test_tests_exist():
-    tests = sorted({test for mutant in MUTANTS for test in mutant.tests})
+@pytest.mark.parametrize("arch", sorted({mutant.arch for mutant in MUTANTS}))
+def test_tests_exist(arch):
+    tests = sorted({test for mutant in MUTANTS if mutant.arch == arch for test in mutant.tests})
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,
+        env=os.environ | {"HIPGEMM_EMULATOR_ARCH": arch},
         capture_output=True,
         text=True,
         check=False,
