@@ -85,7 +85,9 @@ def _products(
     def made(
         product: Product, pair: Pair, tile: Tile, row: Serves, layout: str, mfma_rows: str = ""
     ) -> Instance:
-        like = made(product, pairs[pair.like], tile, row, layout, mfma_rows) if pair.like else None
+        like = None
+        if pair.like and pair.name not in row.families.split():
+            like = made(product, pairs[pair.like], tile, row, layout, mfma_rows)
         named = _named_formats(pair, formats, staging)
         return _product(product, pair, tile, row, layout, mfma_rows, formats, args, listed.demo, like, named)
 

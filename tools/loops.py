@@ -1,11 +1,20 @@
-"""Main loops of matrix kernels, read from the assembly."""
+"""Main loops of matrix kernels, read from the assembly.
+
+python tools/loops.py --tile MxNxK FILE.s ...
+
+prints the instructions of the main loop per wave and K tile, of each kernel with matrix instructions in what a
+compiler wrote for gfx942 or gfx950, ours or another.
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
 from collections import Counter
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 from toolchain import BuildError
 
@@ -24,8 +33,8 @@ def classify(line: str) -> str | None:
     name = found.group(1)
     if name.startswith(("v_mfma", "v_smfma")):
         return "mfma"
-    if name.startswith(("ds_read", "ds_write")):
-        return name[: name.index("_", 3)]
+    if found := re.match("ds_(?:read|write)", name):  # read2st64 too
+        return found[0]
     if name.startswith(("buffer_", "global_", "flat_", "scratch_")):
         return "dma" if re.search(r"\blds\b", line) else "vmem"
     return _EXACT.get(name) or {"v_": "valu", "s_": "salu"}.get(name[:2], "other")
@@ -85,3 +94,31 @@ def count_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[
         widths = re.findall(rf"^\s+{name}(2?)\w*?_[bu](\d+)", "\n".join(loop), re.MULTILINE)
         per[f"{name}_bytes"] = sum((2 if two else 1) * 64 * int(bits) // 8 for two, bits in widths) / tiles
     return {name: int(n) if n == int(n) else n for name, n in per.items()}
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="count the instructions of main loops in assembly")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.s")
+    parser.add_argument("--tile", required=True, help="of a workgroup, such as 256x256x64")
+    args = parser.parse_args()
+    tile = [int(n) for n in args.tile.split("x")]
+    print(f"{'kernel':40} {'waves':>5}" + "".join(f" {name:>8}" for name in CLASSES))
+    for file in args.files:
+        assembly = file.read_text()
+        for name in bodies(assembly):
+            threads = re.search(rf"max_flat_workgroup_size: (\d+)\n(?:.*\n)*?.*name: +{name}\n", assembly)
+            if not any(classify(line) == "mfma" for line in main_loop(assembly, name)) or not threads:
+                continue
+            waves = int(threads[1]) // 64
+            try:
+                found = count_loop(assembly, name, tile, waves)
+            except BuildError as error:
+                print(error, file=sys.stderr)
+                continue
+            print(f"{name:40} {waves:5}" + "".join(f" {found[c]:8g}" for c in CLASSES))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -296,14 +296,16 @@ class KernelTables:
     primitives: list[Primitive]
 
     def serving(self, operation: str, pair: str) -> list[tuple[Serves, str]]:
-        """The layouts in which an operation takes a pair, each with its row."""
+        """The layouts in which an operation takes a pair, each with its row: of the pair, or its family."""
         (family,) = [row.family for row in self.pairs if row.name == pair]
-        return [
-            (row, layout)
+        found = {
+            layout: row
+            for name in (family, pair)
             for row in self.serves
-            if row.operation == operation and family in row.families.split()
+            if row.operation == operation and name in row.families.split()
             for layout in row.layouts.split()
-        ]
+        }
+        return [(row, layout) for layout, row in found.items()]
 
 
 def read_kernels(formats: FormatTables, text: str | None = None, staging: str = "dma") -> KernelTables:
@@ -329,7 +331,7 @@ def read_kernels(formats: FormatTables, text: str | None = None, staging: str = 
     def bits(pair: Pair) -> tuple[str, str]:
         return formats.formats[pair.a].bits, formats.formats[pair.b].bits
 
-    families = {pair.family for pair in found.pairs}
+    families, names = {pair.family for pair in found.pairs}, {pair.name for pair in found.pairs}
     compiled = {pair.name: pair for pair in found.pairs if not pair.like}
     served = {family for row in table.rows(Serves) for family in row.families.split()}
     for pair in found.pairs:
@@ -347,7 +349,7 @@ def read_kernels(formats: FormatTables, text: str | None = None, staging: str = 
             rings.add(product.operation)
     for row in found.serves:
         table.refers(row, [row.operation], [p.operation for p in found.products], "operation")
-        table.refers(row, row.families.split(), families, "family of pairs")
+        table.refers(row, row.families.split(), families | names, "family of pairs")
         table.refers(row, row.tiles.split(), found.tiles, "tile")
         if row.operation in rings and not row.ring_limit:
             raise table.refused(row, "must have a limit for the tiles that are rings")

@@ -110,6 +110,13 @@ struct Accumulators {
       }
   }
 
+  HIPGEMM_DEVICE void multiply_by(f32 factor) {
+    for (auto& part_a : at)
+      for (auto& part : part_a)
+        for (auto& row : part)
+          for (auto& c : row) c *= factor;
+  }
+
   // A quad of the lane's columns, in the row of a fragment of A.
   HIPGEMM_DEVICE f32x4& quad(u32 part, u32 i, u32 quad) {
     constexpr u32 kB = T::B::kFragments;

@@ -130,6 +130,7 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& made,
     source = TileSource{tile.a, tile.b, tile.a_scale, tile.b_scale, tile.k, range}.in_lanes();
   Accumulators<T> acc;
   run_k_loop(pipeline, acc);
+  if constexpr (requires { T::Mfma::kSumFactor; }) acc.multiply_by(T::Mfma::kSumFactor);
   if constexpr (!T::B::kReadsKMajor) acc.interleave_quads();
   u32 extreme = 0;
   if constexpr (kMayBeExtreme<T>) extreme = said_by_any_wave<T>(pipeline.extreme, stages);

@@ -4,7 +4,6 @@
 
 #include "common/element_types.hpp"
 #include "common/memory.hpp"
-#include "common/quantized_types.hpp"
 #include "common/scale_layout.hpp"
 #include "common/types.hpp"
 #include "gemm/finish_rows.hpp"
@@ -13,15 +12,6 @@
 #include "gemm/widen.hpp"
 
 namespace hipgemm {
-
-// Scales with which every element of every format is a normal bfloat16.
-inline constexpr u32 kLeastScale = 20, kGreatestScale = 230;
-HIPGEMM_DEVICE u32 above_least(u32 scale) { return scale - kLeastScale; }  // wraps below it
-inline constexpr u32 kMostAboveLeast = kGreatestScale - kLeastScale;
-HIPGEMM_DEVICE bool is_extreme_scale(u32 scale) {
-  return above_least(scale) > kMostAboveLeast && scale != kNanScale;
-}
-HIPGEMM_DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 
 // What a tile is computed from. After the K loop only multiply_blocks needs it: until then it is in
 // the lanes of one vector register, since scalar ones are short.

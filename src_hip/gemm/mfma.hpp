@@ -222,6 +222,35 @@ struct WidenedMfma : Mfma16x16x32<bf16> {
   }
 };
 
+// e4m3 by the instruction for gfx942's own format (FNUZ), in which the same bits mean half as much,
+// but for those of -0 and NaN: they are replaced on the way to LDS. D(16,16) += A(16,64) * B(64,16)
+// by two instructions of 4 passes, each of 8 of a lane's 16 bytes; C, D: as above.
+struct FnuzMfma {
+  static constexpr u32 kRows = 16;
+  static constexpr bool kHasRuns = false, kScalesA = true, kHasMultipliers = false;
+  static constexpr u32 kK = 64, kBitsA = 8, kBitsB = 8;
+  static constexpr Scaling kScaling = Scaling::floats;
+  using FragmentA = Vector<long, 2>;
+  using FragmentB = FragmentA;
+  using Accumulator = f32x4;
+  static constexpr f32 kSumFactor = 4.0f;  // of accumulators
+
+#if defined(__gfx942__)
+  static HIPGEMM_DEVICE Accumulator multiply(FragmentB b, FragmentA a, Accumulator c) {
+    c = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(b.x, a.x, c, 0, 0, 0);
+    return __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(b.y, a.y, c, 0, 0, 0);
+  }
+#endif
+  // Four codes: -0 becomes 0, and NaN the only one, 0x80.
+  static HIPGEMM_DEVICE u32 replaced(u32 codes) {
+    constexpr u32 kOnes = 0x01010101, kSigns = 0x80 * kOnes;
+    const u32 magnitudes = codes & ~kSigns;
+    const u32 nans = (magnitudes + kOnes) >> 7 & kOnes;
+    const u32 nonzero = magnitudes + ~kSigns;  // bit 7
+    return (codes & nonzero & kSigns) | (magnitudes + nans);
+  }
+};
+
 template <class Float, class Power, bool kIsFloat>
 struct Either {
   using Type = Power;
@@ -231,7 +260,7 @@ struct Either<Float, Power, true> {
   using Type = Float;
 };
 #if defined(__gfx950__)
-template <Format kA, Format kB, u32 kRows = 16>
+template <Format kA, Format kB, u32 kRows = 16, bool kIsNt = false>
 struct MfmaFor {
   using A = ScaledFormat<kA>;
   using B = ScaledFormat<kB>;
@@ -239,32 +268,36 @@ struct MfmaFor {
   using Mfma = Mfma16x16x128<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
   using Type = typename Either<BlockMfma<Mfma>, Mfma, A::kBlock == kStepElements>::Type;
 };
-template <Format kA, Format kB>
-struct MfmaFor<kA, kB, 32> {
+template <Format kA, Format kB, bool kIsNt>
+struct MfmaFor<kA, kB, 32, kIsNt> {
   using A = ScaledFormat<kA>;
   using B = ScaledFormat<kB>;
   static_assert(A::kBlock == B::kBlock && A::kBlock == kScaleBlock, "MX formats");
   using Type = Mfma32x32x64<A::kMfmaFormat, B::kMfmaFormat, A::kScaling>;
 };
-template <Format kB>
-struct MfmaFor<Format::bf16, kB> {
+template <Format kB, bool kIsNt>
+struct MfmaFor<Format::bf16, kB, 16, kIsNt> {
   using B = ScaledFormat<kB>;
   static constexpr bool kHasBlocks = B::kBlock == kStepElements;
   using Mfma = WeightMfma<B::kMfmaFormat, kHasBlocks ? Scaling::multipliers : B::kScaling>;
   using Type = typename Either<BlockMfma<Mfma>, Mfma, kHasBlocks>::Type;
 };
 #else
-template <Format kA, Format kB, u32 kRows = 16>
+template <Format kA, Format kB, u32 kRows = 16, bool kIsNt = false>
 struct MfmaFor {
   using Type = WidenedMfma<kA, kB>;
 };
-#endif
 template <>
-struct MfmaFor<Format::bf16, Format::bf16> {
+struct MfmaFor<Format::fp8_e4m3, Format::fp8_e4m3, 16, true> {
+  using Type = FnuzMfma;
+};
+#endif
+template <bool kIsNt>
+struct MfmaFor<Format::bf16, Format::bf16, 16, kIsNt> {
   using Type = Mfma16x16x32<bf16>;
 };
-template <>
-struct MfmaFor<Format::f16, Format::f16> {
+template <bool kIsNt>
+struct MfmaFor<Format::f16, Format::f16, 16, kIsNt> {
   using Type = Mfma16x16x32<f16>;
 };
 

@@ -54,10 +54,14 @@ class Fetcher<T, Operand, Major::k, Staging::registers> {
   }
 
   HIPGEMM_DEVICE void store(LdsByte* block) const {
-    for (u32 i = 0; i < kLoads; i++)
+    for (u32 i = 0; i < kLoads; i++) {
+      u32x4 chunk = held_[i];
+      if constexpr (requires { T::Mfma::replaced(0); })
+        for (u32 word = 0; word < 4; word++) chunk[word] = T::Mfma::replaced(chunk[word]);
       store_lds(block + (to_ ^ staged_chunk(i * kLoadRows, 0) * kChunkBytes) +
                     i * (kLoadRows * Operand::kLdsRowBytes),
-                held_[i]);
+                chunk);
+    }
   }
 
  private:

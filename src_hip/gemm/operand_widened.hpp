@@ -5,7 +5,6 @@
 #include "common/scale_layout.hpp"
 #include "common/types.hpp"
 #include "gemm/dma.hpp"
-#include "gemm/extreme_blocks.hpp"
 #include "gemm/operand_staged.hpp"
 #include "gemm/operands.hpp"
 #include "gemm/traits.hpp"

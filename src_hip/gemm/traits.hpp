@@ -25,6 +25,8 @@ using Layout_nn = Layout<Major::k, Major::mn>;
 using Layout_nt = Layout<Major::k, Major::k>;
 using Layout_tn = Layout<Major::mn, Major::mn>;
 using Layout_tt = Layout<Major::mn, Major::k>;
+template <class Layout_>
+inline constexpr bool kIsNt = Layout_::kA == Major::k && Layout_::kB == Major::k;
 
 // A row of a K tile of one operand: in memory, and in LDS, where a lane reads its share of it.
 template <u32 kElementBits_, u32 kK_, u32 kFragmentRows_, u32 kSteps, bool kHasRuns,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/hip_device.hpp"
+#include "common/quantized_types.hpp"
 #include "common/types.hpp"
 
 namespace hipgemm {
@@ -41,6 +42,15 @@ HIPGEMM_DEVICE u32 pack_bf16(f32 low, f32 high, u32 nan) {
                                0x07060302) |
          nan;
 }
-HIPGEMM_DEVICE u32 nan_of_scale(u32 scale) { return scale == 255 ? 0x7fc07fc0 : 0; }
+HIPGEMM_DEVICE u32 nan_of_scale(u32 scale) { return scale == kNanScale ? 0x7fc07fc0 : 0; }
+
+// Scales with which every element of every format is a normal bfloat16.
+inline constexpr u32 kLeastScale = 20, kGreatestScale = 230;
+HIPGEMM_DEVICE u32 above_least(u32 scale) { return scale - kLeastScale; }  // wraps below it
+inline constexpr u32 kMostAboveLeast = kGreatestScale - kLeastScale;
+HIPGEMM_DEVICE bool is_extreme_scale(u32 scale) {
+  return above_least(scale) > kMostAboveLeast && scale != kNanScale;
+}
+HIPGEMM_DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 
 }  // namespace hipgemm

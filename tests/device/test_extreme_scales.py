@@ -1,4 +1,4 @@
-"""Scales of blocks, each at an end of its range, whose product is in float32's: every element, each operation."""
+"""Scales of blocks at both ends of their range, whose product is in that of float32."""
 
 import itertools
 from typing import Any
@@ -39,18 +39,21 @@ def scaled(rng: Any, shape: tuple[int, ...], format: str, scales: tuple[int, ...
     return hg.ScaledArray(x, rng.choice(np.array(scales, np.uint8), of_blocks), format)
 
 
-@pytest.mark.parametrize("formats", PAIRS, ids=" ".join)
-@pytest.mark.parametrize("scales", BYTES, ids=str)
+@pytest.mark.parametrize("formats", PAIRS)
+@pytest.mark.parametrize("scales", BYTES)
 @pytest.mark.parametrize(("m", "n", "k"), [(130, 150, 288), (5, 33, 1100)])
 def test_products(m, n, k, scales, formats, rng):
-    a, b = (scaled(rng, (rows, k), *of) for rows, of in zip((m, n), zip(formats, scales), strict=True))
+    a, b = (
+        scaled(rng, (rows, k), *of)
+        for rows, of in zip((m, n), zip(formats, scales, strict=True), strict=True)
+    )
     got = hg.matmul(a, b.T, dtype=F32)
     assert_gemm_close(got, a, b.T)
     factors = {"alpha": 0.5, "col_scale": np.full(n, 4, F32)}
     np.testing.assert_allclose(hg.matmul(a, b.T, dtype=F32, **factors), 2 * got, rtol=1e-6, atol=1e-44)
 
 
-@pytest.mark.parametrize("scales", BYTES, ids=str)
+@pytest.mark.parametrize("scales", BYTES)
 def test_splits_of_k(scales, rng):
     a, b = (scaled(rng, (rows, 8192), "mxfp8_e4m3", of) for rows, of in zip((16, 64), scales, strict=True))
     assert_gemm_close(hg.matmul(a, b.T, dtype=F32), a, b.T)
@@ -58,8 +61,8 @@ def test_splits_of_k(scales, rng):
         assert hg.usage().kernels["split_reduce"] > 0
 
 
-@pytest.mark.parametrize("formats", PAIRS[1:3], ids=" ".join)
-@pytest.mark.parametrize("scales", BYTES, ids=str)
+@pytest.mark.parametrize("formats", PAIRS[1:3])
+@pytest.mark.parametrize("scales", BYTES)
 def test_groups(scales, formats, rng):
     offsets = np.array([0, 7, 7, 70], np.int32)
     x = scaled(rng, (90, 288), formats[0], scales[0])
@@ -69,7 +72,7 @@ def test_groups(scales, formats, rng):
         assert_gemm_close(got[begin:end], x[begin:end], w[g].T)
 
 
-@pytest.mark.parametrize("scales", BYTES, ids=str)
+@pytest.mark.parametrize("scales", BYTES)
 def test_gradients_of_groups(scales, rng):
     offsets = np.array([0, 96, 96, 288], np.int32)
     dy, x = (
@@ -82,7 +85,7 @@ def test_gradients_of_groups(scales, rng):
 
 
 @pytest.mark.parametrize("format", ["mxfp8_e4m3", "mxfp6_e3m2", "mxfp4_e2m1"])
-@pytest.mark.parametrize("scales", [scales for _, scales in BYTES], ids=str)
+@pytest.mark.parametrize("scales", [scales for _, scales in BYTES])
 def test_weights_are_rounded_as_a_cast_would(scales, format, rng):
     """To bfloat16, which has no 2^128, and below 2^-126 fewer bits."""
     w = scaled(rng, (72, 288), format, scales)

@@ -271,6 +271,22 @@ def test_product_of_scales_is_formed_first(memory, kernel):
         assert np.array_equal(gemm(memory, kernel, *coded, *unusual, out="f32"), wanted)
 
 
+@pytest.mark.parametrize("kernel", examples(["fp8_e4m3", ("fp8_e5m2", "fp8_e4m3")], LARGE_AND_SMALL))
+def test_every_pair_of_codes(memory, kernel):
+    """Inf and NaN included, each alone among zeros of both signs."""
+    about = KERNELS[kernel]
+    codes = np.arange(256, dtype=np.uint8)
+    for at, k in ((0, 16), (77, 128), (255, 256)):
+        a, b = (np.full((256, k), 0x80, np.uint8) for _ in range(2))
+        b[:, ::2] = 0
+        a[:, at] = b[:, at] = codes
+        a, b = a.view(ELEMENTS[about.a]), b.view(ELEMENTS[about.b])
+        with np.errstate(invalid="ignore"):
+            wanted = np.outer(*(x[:, at].astype(np.float32) for x in (a, b)))
+        got = gemm(memory, kernel, a, b, None, None, out="f32")
+        np.testing.assert_array_equal(got, wanted)
+
+
 @each_mx
 def test_every_scale_byte_serves_its_own_block(memory, kernel):
     """A row of A selects one block of B, or has another power of two in each: detects any wrong byte."""
