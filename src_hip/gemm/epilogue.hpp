@@ -274,12 +274,13 @@ class Epilogue {
           const auto from = TileSource::from_lanes(source);
           const KRange& range = from.range;
           sync_workgroup();
-          multiply_blocks<Args>(
-              args_, lds_, rows.count, T::kN, T::kThreads, from.a, from.b, from.a_scale,
-              from.b_scale, from.k, range.tiles, range.origin, range.first, range.second,
-              range.first_index, area_.column, area_.columns,
-              pair_form(T::kMemoryA, T::kMemoryB, !T::A::kIsKMajor, T::Mfma::kHasMultipliers),
-              T::Mfma::elements());
+          multiply_blocks<Args>(args_, lds_, rows.count, T::kN, T::kThreads, from.a, from.b,
+                                from.a_scale, from.b_scale, from.k, range.tiles, range.origin,
+                                range.first, range.second, range.first_index, area_.column,
+                                area_.columns,
+                                pair_form(T::kMemoryA, T::kMemoryB, !T::A::kIsKMajor,
+                                          !T::B::kIsKMajor, T::Mfma::kHasMultipliers),
+                                T::Mfma::elements());
         }
       if (unscaled) {
         constexpr bool kHasFloats = T::kScaling == Scaling::floats;

@@ -41,10 +41,11 @@ struct TileSource {
   };
 };
 
-// The formats of a pair of operands, in one number: bits of elements, and whether they are MN-major
-// and have multipliers.
-HIPGEMM_BOTH constexpr u32 pair_form(u32 bits_a, u32 bits_b, bool mn_major, bool multipliers) {
-  return bits_a | bits_b << 8 | mn_major << 16 | multipliers << 17;
+// The formats of a pair of operands, in one number: bits of elements, which are MN-major, and
+// whether they have multipliers.
+HIPGEMM_BOTH constexpr u32 pair_form(u32 bits_a, u32 bits_b, bool mn_major_a, bool mn_major_b,
+                                     bool multipliers) {
+  return bits_a | bits_b << 8 | mn_major_a << 16 | mn_major_b << 17 | multipliers << 18;
 }
 
 // One operand, as far as all threads have it in common.
@@ -72,9 +73,8 @@ struct BlockOperand {
 
   HIPGEMM_DEVICE u32 scale(u32 row, u32 iteration, u32 block) const {
     if (element_bits == 16) return kNeutralScale;
-    const u64 rows = (iteration / kUnitSteps * kStepBlocks + block) * static_cast<u64>(step_rows);
     const u32 position = mn_major ? mn_scale_position(row) : scale_position(row);
-    return *global<u8>(scales + (rows + position) * kUnitSteps + iteration % kUnitSteps);
+    return *global<u8>(scales + scale_index(position, iteration, block, step_rows));
   }
   HIPGEMM_DEVICE f32 multiplier(u32 row, u32 index) const {
     if (!multipliers) return 1.0f;
@@ -102,13 +102,20 @@ HIPGEMM_SHARED void multiply_blocks(Constant<Args>* args_in, LdsByte* lds, u32 c
   const TileRows rows{lds, uniform(count), uniform(across)};
   const u32 k = uniform(k_in), form = uniform(form_in), both = uniform(elements);
   const u32 blocks = uniform(tiles) * kStepBlocks;
-  const bool mn_major = form >> 16 & 1, multipliers = form >> 17 & 1;
-  const auto operand = [&](u64 at, i64 ld, u64 scales, u32 step, u32 bits, u32 is_second) {
-    const u64 pitch = static_cast<u64>(ld) * bits / 8;
-    return BlockOperand{at, pitch, scales, step, k, bits, is_second, mn_major, multipliers};
+  const auto operand = [&](u32 side, u64 at, i64 ld, u64 scales, u32 step) {
+    const u32 bits = form >> 8 * side & 255;
+    return BlockOperand{.elements = at,
+                        .pitch = static_cast<u64>(ld) * bits / 8,
+                        .scales = scales,
+                        .step_rows = step,
+                        .k = k,
+                        .element_bits = bits,
+                        .is_second = both >> 8 * side & 1,
+                        .mn_major = (form >> (16 + side) & 1) != 0,
+                        .multipliers = (form >> 18 & 1) != 0};
   };
-  const auto a = operand(a_in, args.lda, a_scale, args.a_scale_step, form & 255, both & 1);
-  const auto b = operand(b_in, args.ldb, b_scale, args.b_scale_step, form >> 8 & 255, both >> 8 & 1);
+  const auto a = operand(0, a_in, args.lda, a_scale, args.a_scale_step);
+  const auto b = operand(1, b_in, args.ldb, b_scale, args.b_scale_step);
   const bool weights = a.element_bits == 16;
 
   const u32 log_columns = __builtin_ctz(rows.columns);
@@ -140,8 +147,7 @@ HIPGEMM_SHARED void multiply_blocks(Constant<Args>* args_in, LdsByte* lds, u32 c
       products *= a.multiplier(row, index) * b.multiplier(column, index);
       const u32 exponent = weights ? 0 : one + other - 2 * kNeutralScale;
       const bool nan = one == kNanScale || other == kNanScale;
-      sum += nan ? __builtin_nanf("")
-                 : times_power_of_two(products, static_cast<int>(exponent));
+      sum += nan ? __builtin_nanf("") : times_power_of_two(products, static_cast<int>(exponent));
     }
     rows.value(slot, in_tile) = sum;
   }

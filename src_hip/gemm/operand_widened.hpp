@@ -96,7 +96,8 @@ class Fetcher<T, Operand, Major::k, Staging::widened> {
   HIPGEMM_DEVICE bool is_extreme() const {
     u32 most = 0;
     for (u32 i = 0; i < kUnits; i++) most = larger(most, above_least(scale_[i]));
-    if (!any_lane(most > kMostAboveLeast)) [[likely]] return false;
+    if (!any_lane(most > kMostAboveLeast)) [[likely]]
+      return false;
     u32 found = 0;
     for (u32 i = 0; i < kUnits; i++) {
       u32 codes = 0;
@@ -230,7 +231,8 @@ class Fetcher<T, Operand, Major::mn, Staging::widened> {
     u32 most = 0;
     for (u32 i = 0; i < kUnits; i++)
       for (u32 r = 0; r < kRows; r++) most = larger(most, above_least(scale_[i][r]));
-    if (!any_lane(most > kMostAboveLeast)) [[likely]] return false;
+    if (!any_lane(most > kMostAboveLeast)) [[likely]]
+      return false;
     u32 found = 0;
     for (u32 i = 0; i < kUnits; i++) {
       u32 codes = 0;

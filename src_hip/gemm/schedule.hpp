@@ -43,9 +43,9 @@ struct Pipeline {
   LdsByte* blocks;  // this wave's block of stage 0, part 0
   u32 wave;
   u32 tiles;
-  u32 first_tile;       // in K
-  u32 first_valid;      // elements along K that the first tile has
-  KOffset<T> k_offset;  // of the tile after the current one
+  u32 first_tile;        // in K
+  u32 first_valid;       // elements along K that the first tile has
+  KOffset<T> k_offset;   // of the tile after the current one
   bool extreme = false;  // whether this wave fetched what is_extreme
 
   // The tile after the current one becomes the current one.

@@ -51,7 +51,8 @@ struct BlockedOutput {
       global<u8>(address_of(scale) + first / kBlockValues * static_cast<u64>(scale_pitch))[row] =
           static_cast<u8>(byte);
     if (gemm_scale)
-      store_gemm_scale<Element::kBits == 4 ? kLongTileSteps : 1>(row, first, exists ? byte : kNeutralScale);
+      store_gemm_scale<Element::kBits == 4 ? kLongTileSteps : 1>(row, first,
+                                                                 exists ? byte : kNeutralScale);
   }
 
  private:

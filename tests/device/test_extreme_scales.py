@@ -108,3 +108,6 @@ def test_blocks_of_fp8(magnitudes, format, rng):
         for rows, magnitude in zip((40, 72), magnitudes, strict=True)
     )
     assert_gemm_close(hg.matmul(a, b.T, dtype=F32), a, b.T)
+    square = hg.ScaledArray(b.data[:, :70].T, b.scale[:1, :1], format, block=(128, 128))
+    across = hg.ScaledArray(a.data[:, :70], a.scale[:, :1], format, block=(1, 128))
+    assert_gemm_close(hg.matmul(across, square, dtype=F32), across, square)
