@@ -63,9 +63,11 @@ def main_loop(assembly: str, kernel: str) -> list[str]:
         start = labels.get(branch.group(1), i) if branch else i
         if (mfmas := before[i] - before[start]) > 0:
             loops.append((mfmas, start, i + 1))
-    # A branch back may also lead to code that was moved out of line: only the innermost are surely loops.
+    # A branch back may also come from code that was moved out of line: only the innermost are surely loops,
+    # and of several with as many MFMAs the one with the fewest branches.
     inner = [x for x in loops if not any(x[1] <= y[1] and y[2] <= x[2] for y in loops if y != x)]
-    _, start, end = max(inner, default=(0, 0, 0))
+    branches = [0, *accumulate(_BRANCH.match(line) is not None for line in body)]
+    _, start, end = max(inner, default=(0, 0, 0), key=lambda x: (x[0], branches[x[1]] - branches[x[2]]))
     return body[start:end]
 
 
@@ -93,6 +95,7 @@ def count_loop(assembly: str, kernel: str, tile: list[int], waves: int) -> dict[
     for name in ("ds_read", "ds_write"):
         widths = re.findall(rf"^\s+{name}(2?)\w*?_[bu](\d+)", "\n".join(loop), re.MULTILINE)
         per[f"{name}_bytes"] = sum((2 if two else 1) * 64 * int(bits) // 8 for two, bits in widths) / tiles
+    per["tiles"] = tiles  # of the loop
     return {name: int(n) if n == int(n) else n for name, n in per.items()}
 
 

@@ -243,12 +243,14 @@ class Load:
         self.issue_share = 1 + r.scale_issue.value / instruction if scaled else 0.0
         self.lds_step = self.lds_bytes / r.lds_reads.value + self.stage_bytes / r.lds_writes.value
         self.l2_step = self.step_bytes / r.l2.value
-        # The prefetch distance in K tiles. Registers hold one more than the stage in LDS.
-        stages = kernel.lds // self.stage_bytes if kernel.lds and self.by_dma else 2.0
+        # The prefetch distance in K tiles. Registers hold one more than the stage in LDS, or two more, for
+        # which the loop has two tiles.
+        stages = kernel.lds // self.stage_bytes if kernel.lds else 2.0
+        if not self.by_dma:
+            stages = 1 + kernel.main_loop.get("tiles", 1)
         self.ahead = 1.25 if kernel.schedule == "PingPong" else max(1.0, stages - 1)
-        self.spare = max(
-            0.0, stages - 2
-        )  # tiles of zeros that are prefetched at the end, to keep wait counts
+        # Tiles of zeros that are prefetched at the end, to keep wait counts.
+        self.spare = max(0.0, stages - 2) if self.by_dma else 0.0
         alone = self.matrix_step * max(1.0, 4 / self.waves)
         if kernel.schedule == "PingPong":
             chain = max(alone, self.lds_step)

@@ -126,17 +126,26 @@ HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
   run.end();
 }
 
-// The same with one stage, and only the last tile peeled.
+// The same with one stage in LDS. Stages are those in registers, and the last tile is peeled, and
+// the one before it if it is in the first of two.
 template <class T>
   requires(T::kStages == 1)
 HIPGEMM_DEVICE void run_k_loop(Pipeline<T>& p, Accumulators<T>& acc) {
+  static_assert(T::kHeld <= 2, "");
   auto run = T::Schedule::run(p, acc);
   run.begin();
+  u32 left = p.tiles - 1;
 #pragma clang loop unroll(disable)
-  for (u32 left = p.tiles - 1; left != 0; left--) {
-    run.tile(kStatic<Remaining::one>, kIndex<0>);
-    p.next_tile();
-  }
+  for (; left >= T::kHeld; left -= T::kHeld)
+    unrolled<T::kHeld>([&]<u32 kStage>(Index<kStage> stage) HIPGEMM_INLINE {
+      run.tile(kStatic<Remaining::one>, stage);
+      p.next_tile();
+    });
+  if constexpr (T::kHeld == 2)
+    if (left != 0) {
+      run.tile(kStatic<Remaining::one>, kIndex<0>);
+      p.next_tile();
+    }
   run.tile(kStatic<Remaining::none>, kIndex<0>);
   run.end();
 }
@@ -191,8 +200,9 @@ struct DoubleBuffer {
 };
 
 // One K tile in LDS. Registers hold the next one, which is stored as soon as all waves have read
-// the current one; half of the products are left then. So a load has the time of one K tile. Where
-// no tile is left, a disabled fetch takes its place.
+// the current one; half of the products are left then. So a load has the time of one K tile, or, if
+// registers hold the next two (T::kHeld), of two. Where no tile is left, a disabled fetch takes its
+// place.
 struct SingleBuffer {
   static constexpr u32 kParts = 1, kStages = 1;
   static constexpr Staging kStaging = Staging::registers;
@@ -202,36 +212,40 @@ struct SingleBuffer {
     Pipeline<T>& p;
     Accumulators<T>& acc;
     u32 k_end = 0;  // k_offset.a past the last tile
+    Fetcher<T, OperandA<T>> a[T::kHeld];  // each with the registers of a tile
+    Fetcher<T, OperandB<T>> b[T::kHeld];
 
     HIPGEMM_DEVICE void begin() {
       k_end = (p.k_offset + (p.tiles - 1)).a;
-      p.fetch_a.fetch_ragged(p.first_tile, p.first_valid);
-      p.fetch_b.fetch_ragged(p.first_tile, p.first_valid);
-      store();
-      fetch();
-      p.next_tile();  // now k_offset is that of the next fetch
+      a[0].fetch_ragged(p.first_tile, p.first_valid);
+      b[0].fetch_ragged(p.first_tile, p.first_valid);
+      store(0);
+      for (u32 stage = 0; stage < T::kHeld; stage++) {
+        fetch(stage);
+        p.next_tile();  // in the end k_offset is that of the next fetch
+      }
       if constexpr (T::Mfma::kHasMultipliers) p.multipliers.begin();
       lds_barrier();
     }
 
     template <Remaining kRemaining, u32 kStage>
-    HIPGEMM_DEVICE void tile(Static<kRemaining>, Index<kStage> stage) {
+    HIPGEMM_DEVICE void tile(Static<kRemaining>, Index<kStage>) {
       constexpr u32 kHalf = T::kSteps / 2;
-      typename Pipeline<T>::A::Fragments a;
-      typename Pipeline<T>::B::Fragments b;
+      typename Pipeline<T>::A::Fragments read_a;
+      typename Pipeline<T>::B::Fragments read_b;
       Accumulators<T> block;  // the sum over a block, without scales
       auto& sum = T::Mfma::kHasMultipliers ? block : acc;
       if constexpr (T::Mfma::kHasMultipliers)
         p.multipliers.advance(kStatic<kRemaining != Remaining::none>);
-      p.read_a.read(stage, kIndex<0>, a);
-      p.read_b.read(stage, kIndex<0>, b);
-      sum.multiply(kIndex<0>, kIndex<0>, a, b, 0, kHalf);
+      p.read_a.read(kIndex<0>, kIndex<0>, read_a);
+      p.read_b.read(kIndex<0>, kIndex<0>, read_b);
+      sum.multiply(kIndex<0>, kIndex<0>, read_a, read_b, 0, kHalf);
       if constexpr (kRemaining != Remaining::none) {
         lds_barrier();
-        store();
-        fetch();
+        store(kStage);
+        fetch(kStage);
       }
-      sum.multiply(kIndex<0>, kIndex<0>, a, b, kHalf, T::kSteps);
+      sum.multiply(kIndex<0>, kIndex<0>, read_a, read_b, kHalf, T::kSteps);
       if constexpr (T::Mfma::kHasMultipliers) acc.add(block, p.multipliers);
       if constexpr (kRemaining != Remaining::none)
         lds_barrier();
@@ -243,24 +257,27 @@ struct SingleBuffer {
     HIPGEMM_DEVICE void end() {}
 
    private:
-    HIPGEMM_DEVICE void fetch() {
+    HIPGEMM_DEVICE void fetch(u32 stage) {
       const bool past = p.k_offset.a >= k_end;
-      p.fetch_a.fetch(p.k_offset.a, past);
-      p.fetch_b.fetch(p.k_offset.b(), past);
+      a[stage].fetch(p.k_offset.a, past);
+      b[stage].fetch(p.k_offset.b(), past);
     }
-    HIPGEMM_DEVICE void store() {
+    HIPGEMM_DEVICE void store(u32 stage) {
       if constexpr (T::kScaling == Scaling::blocks) {
-        if constexpr (T::Mfma::kScalesA) p.extreme |= p.fetch_a.is_extreme();
-        p.extreme |= p.fetch_b.is_extreme();
+        if constexpr (T::Mfma::kScalesA) p.extreme |= a[stage].is_extreme();
+        p.extreme |= b[stage].is_extreme();
       }
-      p.fetch_a.store(p.block(0, 0));
-      p.fetch_b.store(p.block(0, 0));
+      a[stage].store(p.block(0, 0));
+      b[stage].store(p.block(0, 0));
     }
   };
 
   template <class T>
   static HIPGEMM_DEVICE Run<T> run(Pipeline<T>& p, Accumulators<T>& acc) {
-    return {p, acc};
+    if constexpr (T::kHeld == 1)
+      return {p, acc, 0, {p.fetch_a}, {p.fetch_b}};
+    else
+      return {p, acc, 0, {p.fetch_a, p.fetch_a}, {p.fetch_b, p.fetch_b}};
   }
 };
 

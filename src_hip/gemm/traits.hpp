@@ -215,6 +215,11 @@ struct GemmTraits {
                     Mfma::kHasMultipliers,
                 "MX scales of MN-major operands come in units of groups of rows along K");
 
+  // K tiles in registers on their way to LDS: two in tiles of few products, whose time is less than
+  // that of a load.
+  static constexpr u32 kHeld =
+      kM <= 64 && kIsNt<Layout_> && kMemoryA == Mfma::kBitsA && kMemoryB == Mfma::kBitsB ? 2 : 1;
+
   // LDS: stage > part > block, by DMA of one wave > its rows of A, then its rows of B. The DMAs of
   // a block are contiguous, so the instruction's offset reaches all of them from one M0.
   static constexpr u32 kStages = Schedule::kStages;
