@@ -211,7 +211,7 @@ struct SingleBuffer {
   struct Run {
     Pipeline<T>& p;
     Accumulators<T>& acc;
-    u32 k_end = 0;  // k_offset.a past the last tile
+    u32 k_end = 0;                        // k_offset.a past the last tile
     Fetcher<T, OperandA<T>> a[T::kHeld];  // each with the registers of a tile
     Fetcher<T, OperandB<T>> b[T::kHeld];
 
