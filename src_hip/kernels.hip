@@ -9,9 +9,9 @@
   namespace hipgemm {                                                                             \
   HIPGEMM_PRODUCT(waves_m * waves_n * kWaveLanes, waves_per_simd)                                 \
   name(HIPGEMM_PARAMETERS(Args)) {                                                                \
-    operation<GemmTraits<                                                                         \
-        MfmaFor<Format::a, Format::b, mfma_rows, kIsNt<Layout_##layout>>::Type, schedule, M, N,   \
-        K, waves_m, waves_n, Layout_##layout>>(Args{HIPGEMM_NAMES(Args)});                        \
+    operation<GemmTraits<MfmaFor<Format::a, Format::b, mfma_rows, kIsNt<Layout_##layout>>::Type,  \
+                         schedule, M, N, K, waves_m, waves_n, Layout_##layout>>(                  \
+        Args{HIPGEMM_NAMES(Args)});                                                               \
   }                                                                                               \
   }
 

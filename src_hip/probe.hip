@@ -46,6 +46,8 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
   sum = __builtin_amdgcn_mfma_f32_16x16x16f16(half.lo, half.hi, sum, 0, 0, 0);
   const auto shorts = __builtin_bit_cast(Vector<short, 8>, x);
   sum = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(shorts.lo, shorts.hi, sum, 0, 0, 0);
+  const auto eight = __builtin_bit_cast(Vector<long, 2>, x);
+  sum = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(eight.x, eight.y, sum, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 0, 1, 0, 0, 0, 0);
   sum = __builtin_amdgcn_mfma_scale_f32_16x16x128_f8f6f4(wide, wide, sum, 4, 4, 1, x.z, 2, x.w);
   using F32x16 = Vector<f32, 16>;

@@ -84,14 +84,14 @@ HIPGEMM_DEVICE LdsByte* tile_lds() {
   return (LdsByte*)lds;
 }
 
-// Whether any wave of the workgroup says so, after the K loop: LDS is free.
+// Whether x holds in any wave of the workgroup. LDS must be free: after the K loop.
 template <class T>
-HIPGEMM_DEVICE bool said_by_any_wave(bool said, LdsByte* lds) {
+HIPGEMM_DEVICE bool in_any_wave(bool x, LdsByte* lds) {
   using Words = __attribute__((address_space(3))) u32;
   const auto words = (Words*)lds;
   const u32 thread = thread_index();
   sync_workgroup();
-  words[thread / kWaveLanes] = said;
+  words[thread / kWaveLanes] = x;
   sync_workgroup();
   return any_lane(words[thread % T::kWaves] != 0);
 }
@@ -133,7 +133,7 @@ HIPGEMM_DEVICE void compute(const Args& args, const TileDescriptor<T>& made,
   if constexpr (requires { T::Mfma::kSumFactor; }) acc.multiply_by(T::Mfma::kSumFactor);
   if constexpr (!T::B::kReadsKMajor) acc.interleave_quads();
   u32 extreme = 0;
-  if constexpr (kMayBeExtreme<T>) extreme = said_by_any_wave<T>(pipeline.extreme, stages);
+  if constexpr (kMayBeExtreme<T>) extreme = in_any_wave<T>(pipeline.extreme, stages);
   Epilogue<T, Args>(tile, ThreadPosition<T>::recomputed(), stages).run(acc, extreme, source);
 }
 

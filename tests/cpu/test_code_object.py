@@ -311,11 +311,13 @@ def test_instructions_stay_in_their_phase(assembly, arch, kernel):
     body = bodies(assembly[arch])[kernel["name"]]
     phases = [Counter(map(classify, part.splitlines())) for part in body.split("\ts_barrier\n")]
     loop = kernel["main_loop"]
-    if kernel["schedule"] == "SingleBuffer":  # the first stores; the two phases of the loop; the last tile
+    if kernel["schedule"] == "SingleBuffer":  # the first stores; tiles of two phases; the last tile
         mfma, reads, writes = (int(loop[name]) for name in ("mfma", "ds_read", "ds_write"))
-        found = [(phase["mfma"], phase["ds_read"], phase["ds_write"]) for phase in phases[:4]]
-        assert found == [(0, 0, writes), (mfma // 2, reads, 0), (mfma // 2, 0, writes), (mfma, reads, 0)]
-        assert not any(phase["mfma"] for phase in phases[4:])
+        tiles = {1: 1, 2: 3}[loop["tiles"]]  # after a loop of two comes one more, if their number is even
+        wanted = [(0, 0, writes), *[(mfma // 2, reads, 0), (mfma // 2, 0, writes)] * tiles, (mfma, reads, 0)]
+        found = [(phase["mfma"], phase["ds_read"], phase["ds_write"]) for phase in phases]
+        assert sorted(found[: len(wanted)]) == sorted(wanted)  # a loop may begin in its middle
+        assert not any(phase["mfma"] for phase in phases[len(wanted) :])
         return
     tiles = 5  # the odd one, two in the loop, the last two
     assert sum(phase["mfma"] for phase in phases) == tiles * loop["mfma"]
