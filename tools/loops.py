@@ -2,8 +2,8 @@
 
 python tools/loops.py --tile MxNxK FILE.s ...
 
-prints the instructions of the main loop per wave and K tile, of each kernel with matrix instructions in what a
-compiler wrote for gfx942 or gfx950, ours or another.
+prints the instructions of the main loop per wave and K tile, of each kernel with matrix instructions in
+what a compiler wrote for gfx942 or gfx950, ours or another.
 """
 
 from __future__ import annotations
