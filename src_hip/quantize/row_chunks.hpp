@@ -138,8 +138,8 @@ HIPGEMM_DEVICE void store_row_chunk(const RowMemory& row, u32 first, const Value
   else if (count == 0)
     return;
   else if constexpr (kKind == RowKind::bf16)
-    store_values<OutBf16, 8>(row.address + first * static_cast<u64>(OutBf16::kBytes), x, 8, true,
-                             true);
+    store_values<OutBf16, 8, false>(row.address + first * static_cast<u64>(OutBf16::kBytes), x, 8,
+                                    true, true);
   else
     store_values<8>(row.at(first), row.type, x, 8, true, row.length % 16 == 0);
 }
