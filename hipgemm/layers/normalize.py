@@ -198,10 +198,11 @@ def _softmax(x: DeviceArray, axis: int, scale: float, causal: bool, stream: int)
     kernel = function(device, "softmax")
     if out.size:
         shift, sets = share_rows(kernel, r.rows, r.length)
+        times = max(1, sets // _WORKGROUPS)
         r.array._block.begin_read(stream)
         launch(
             kernel,
-            sets,
+            -(-sets // times),
             stream,
             src=r.array.ptr,
             dst=out.ptr,
@@ -211,6 +212,7 @@ def _softmax(x: DeviceArray, axis: int, scale: float, causal: bool, stream: int)
             cols=r.length,
             matrix_rows=x.shape[-2] if causal else 1,
             row_shift=shift,
+            sets=times,
             scale=scale,
             causal=causal,
             type=known_format(x.dtype),
@@ -219,9 +221,9 @@ def _softmax(x: DeviceArray, axis: int, scale: float, causal: bool, stream: int)
     return out
 
 
-# Rows in registers at a time share the weight, and those that follow: so many rows that reading it once
-# more is a small part, and more if there are more workgroups than a GPU has at a time.
-_ROWS_OF_WEIGHT, _WORKGROUPS = 8, 2048
+# A workgroup takes rows one after the other, if there are more than for so many workgroups; those of rms_norm
+# share the weight, and take so many at least that reading it once more is a small part.
+_WORKGROUPS, _ROWS_OF_WEIGHT = 2048, 8
 
 
 def _rms_norm(

@@ -1,18 +1,20 @@
 // Softmax of rows: e^(x * scale) over its sum, each row's maximum subtracted first.
 #pragma once
 
-#include "common/functions.hpp"
+#include "common/element_types.hpp"
 #include "common/kargs.hpp"
 #include "common/types.hpp"
+#include "portable/exp2.hpp"
 #include "quantize/row_chunks.hpp"
 #include "quantize/row_threads.hpp"
 
 // Rows of src and dst are contiguous, both of the type (Format). causal: row i of each matrix of
-// matrix_rows rows has no columns beyond i + cols - matrix_rows. row_shift: RowThreads.
+// matrix_rows rows has no columns beyond i + cols - matrix_rows. A workgroup takes `sets` times as
+// many rows as it has in registers at a time. row_shift: RowThreads.
 // clang-format off
 #define HIPGEMM_SoftmaxArgs(X)                                                                    \
   X(ptr, src) X(ptr, dst) X(i64, src_pitch) X(i64, dst_pitch) X(u32, rows) X(u32, cols)           \
-  X(u32, matrix_rows) X(u32, row_shift) X(f32, scale) X(u32, causal) X(u32, type)
+  X(u32, matrix_rows) X(u32, row_shift) X(u32, sets) X(f32, scale) X(u32, causal) X(u32, type)
 // clang-format on
 
 namespace hipgemm {
@@ -32,12 +34,28 @@ HIPGEMM_DEVICE void for_each_value(const Threads& threads, u32 block, RowChunks<
   }
 }
 
-// Each thread subtracts the maximum of its own values; then one reduction of maxima and one of sums
-// do for the row. kWhole: all rows are whole (RowMemory), and their values fit the registers.
+// Values less the greatest one, times the scale, as exponents of 2.
+struct Exponents {
+  f32 scale, half_greatest;
+
+  // scale: not negative. Halves, so that no difference overflows.
+  static HIPGEMM_DEVICE Exponents below(f32 greatest, f32 scale) {
+    constexpr f32 kTwiceLog2E = 2.88539008f, kMost = 3.40282347e+38f;
+    return {__builtin_fminf(scale * kTwiceLog2E, kMost), 0.5f * greatest};
+  }
+  HIPGEMM_DEVICE f32x4 of(f32x4 x) const {
+    return __builtin_elementwise_fma(x, f32x4(0.5f), f32x4(-half_greatest)) * f32x4(scale);
+  }
+  // 2^exponent.
+  HIPGEMM_DEVICE f32 power(f32 x) const { return exp2_up(of(f32x4(x))).x * 0x1p-64f; }
+};
+
+// A row in one block: its maximum, exponentials, and their sum. A longer one: each thread subtracts
+// the maximum of its own values; then one reduction of maxima and one of sums do for the row, whose
+// exponentials are computed once more.
 template <bool kWhole, class Threads>
-HIPGEMM_DEVICE void softmax_rows(const SoftmaxArgs& args, const Threads& threads,
-                                 typename Threads::Lds (&lds)[2]) {
-  const u32 row = workgroup_index() * threads.rows() + threads.row();
+HIPGEMM_DEVICE void softmax_row(const SoftmaxArgs& args, const Threads& threads,
+                                typename Threads::Lds (&lds)[2], u32 row) {
   const u32 cols = row < args.rows ? args.cols : 0;
   const u32 hidden = args.causal ? args.matrix_rows - 1 - row % args.matrix_rows : 0;
   const u32 visible = cols - smaller(hidden, cols);
@@ -65,37 +83,52 @@ HIPGEMM_DEVICE void softmax_rows(const SoftmaxArgs& args, const Threads& threads
       for_each_value(threads, block, x, [&](f32 value, u32 at) HIPGEMM_INLINE {
         return at < visible ? value : -kInf;
       });
-    f32 most = greatest;
-    for_each_value(threads, block, x, [&](f32 value, u32) HIPGEMM_INLINE {
-      most = __builtin_fmaxf(most, value);
-      return value;
-    });
     if (load < blocks) {
-      if (most != greatest) sum *= exp_nonpositive(greatest * scale - most * scale);
+      f32 most = greatest;
+      for_each_value(threads, block, x, [&](f32 value, u32) HIPGEMM_INLINE {
+        most = __builtin_fmaxf(most, value);
+        return value;
+      });
+      if (blocks == 1) most = threads.max(most, lds[0]);
+      if (load != 0 && most != greatest) sum *= Exponents::below(most, scale).power(greatest);
       greatest = most;
     }
-    const f32 base = greatest == -kInf ? 0.0f : greatest * scale;
+    const bool partial = load < blocks && blocks != 1;
+    const auto exponents = Exponents::below(greatest == -kInf ? 0.0f : greatest, scale);
     f32x4 sums(0.0f);
 #pragma unroll
     for (u32 i = 0; i < 2 * Threads::kSteps; i++) {
       f32x4& four = x[i / 2][i % 2];
-      four = exp_nonpositive(__builtin_elementwise_fma(four, f32x4(scale), f32x4(-base)));
+      four = exp2_up(exponents.of(four));
       sums += four;
     }
-    sum += (sums.x + sums.y) + (sums.z + sums.w);
-    if (load + 1 == blocks) {
-      const f32 of_row = threads.max(greatest, lds[0]);
-      // NaN if all values are -Inf.
-      const f32 power = exp_nonpositive(greatest * scale - of_row * scale);
-      const f32 total = threads.sum(sum * power, lds[1]);
-      factor = (blocks == 1 ? power : 1.0f) / total;
-      greatest = of_row;
+    if (load < blocks) {
+      sum += (sums.x + sums.y) + (sums.z + sums.w);
+      if (!(sum < 0x1p100f)) sum = __builtin_nanf("");  // as it is with a NaN or +Inf (exp2_up)
     }
-    if (blocks != 1 && load < blocks) continue;
+    if (load + 1 == blocks) {
+      if (blocks != 1) {
+        const f32 of_row = threads.max(greatest, lds[0]);
+        sum *= Exponents::below(of_row, scale).power(greatest);
+        greatest = of_row;
+      }
+      const f32 total = threads.sum(sum, lds[1]);
+      factor = greatest == -kInf ? __builtin_nanf("") : 1.0f / total;
+    }
+    if (partial) continue;
 #pragma unroll
     for (u32 i = 0; i < 2 * Threads::kSteps; i++) x[i / 2][i % 2] *= f32x4(factor);
     store_chunks<kWhole ? RowKind::whole : RowKind::any>(threads, block, dst, x);
   }
+}
+
+template <bool kWhole, class Threads>
+HIPGEMM_DEVICE void softmax_rows(const SoftmaxArgs& args, const Threads& threads,
+                                 typename Threads::Lds (&lds)[2]) {
+  u32 row = workgroup_index() * args.sets * threads.rows() + threads.row();
+#pragma unroll 1
+  for (u32 set = 0; set < args.sets; set++, row += threads.rows())
+    softmax_row<kWhole>(args, threads, lds, row);
 }
 
 template <u32 kThreads, u32 kValues>

@@ -56,6 +56,12 @@ def test_softmax_of_arrays_of_all_ranks_and_axes(rng):
             assert_near(np.asarray(got if given is x else got.get()), want, F32, 32)
 
 
+def test_softmax_of_many_rows(rng):
+    """So many that a workgroup takes rows one after the other."""
+    x = rng.standard_normal((2 * 32 * 2048 + 5, 3)).astype(F32)
+    assert_near(hg.softmax(hg.asarray(x)).get(), reference.softmax(x), F32, 32)
+
+
 def test_softmax_of_extreme_values():
     """The maximum is subtracted. -Inf counts as nothing, a row of it is NaN; so are rows with NaN or Inf."""
     top = np.finfo(F32).max
