@@ -136,7 +136,7 @@ ifneq ($(sort $(foreach unit,decoder $(SEMANTICS),$(call level_sources,$(unit)))
 endif
 
 emulator:
-	@+$(call in_parallel,$(EMULATOR),LEVELS="$(LEVELS)")
+	@+$(call in_parallel,$(EMULATOR) $(HIPRTC),LEVELS="$(LEVELS)")
 emulator-all:
 	@+$(MAKE) --no-print-directory emulator LEVELS="$(ALL_LEVELS)"
 
@@ -157,6 +157,12 @@ $(EMULATOR): $(EMU_OBJECTS) build/linked emulator/exports.map
 	@mkdir -p $(@D)
 	@$(EMU_CXX) -shared -s -pthread -Wl,-z,defs,-z,nodelete $(STATIC_RUNTIME) -Wl,-soname,libamdhip64.so -Wl,--version-script=emulator/exports.map \
 	  -o $@.new $(EMU_OBJECTS) && mv $@.new $@
+
+# Run-time compilation, in a library of its own.
+HIPRTC := hipgemm/_emulator/libhiprtc.so
+$(HIPRTC): emulator/rtc/hiprtc.cpp emulator/rtc/prelude.hip $(OBJ)/flags | $(if $(ZIG),$(READY))
+	@mkdir -p $(@D)
+	@$(EMU_CXX) $(filter-out -MMD -MP,$(EMU_FLAGS)) -O1 -shared -s $(STATIC_RUNTIME) -Wl,-soname,libhiprtc.so -o $@.new $< && mv $@.new $@
 
 # Compiles, and prints progress, in four lines.
 define compile
@@ -211,7 +217,7 @@ demo:
 test mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
 PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")
 test:
-	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
+	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
 	@parts=$$($(RUN) -W ignore -c '$(PARTS)') || exit; status=0; for part in $$parts; do \
 	  $(RUN) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
@@ -259,6 +265,6 @@ wheel: $(READY)
 	$(RUN) -m pip wheel -qq --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf build dist $(EMULATOR) $(BRIDGE) hipgemm/kernels/*.co hipgemm/kernels/*.ptx $(MANIFEST) $(BRIDGE_KERNELS)
+	rm -rf build dist $(EMULATOR) $(HIPRTC) $(BRIDGE) hipgemm/kernels/*.co hipgemm/kernels/*.ptx $(MANIFEST) $(BRIDGE_KERNELS)
 
 FORCE:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from ..runtime.loader import EMULATOR
 from . import source_lines
 
 CHECKS = ("hazard", "uninit", "race", "bounds", "all")
-_NAMES = ("libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.7")
+_LIBRARIES = ("libamdhip64.so", "libhiprtc.so")
+_VERSIONS = ("", ".6", ".7")  # programs ask for one with a number
 _USAGE = "a command is needed after --, such as: python -m hipgemm sanitize -- python script.py"
 _SUMMED = ("executions", "clocks", "conflict_clocks")
 Record = dict[str, Any]
@@ -125,8 +128,9 @@ def _run_under_checks(
     report, codes, libraries = folder / "report", folder / "code", folder / "rocm/lib"
     codes.mkdir()
     libraries.mkdir(parents=True)
-    for name in _NAMES:  # programs ask for one with a number
-        (libraries / name).symlink_to(EMULATOR)
+    for name in _LIBRARIES:
+        for version in _VERSIONS:
+            (libraries / (name + version)).symlink_to(EMULATOR.parent / name)
     paths = [str(libraries), variable("LD_LIBRARY_PATH") or ""]
     variables = {
         "HIPGEMM_RUNTIME": "emulator",
@@ -136,6 +140,8 @@ def _run_under_checks(
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         "ROCM_PATH": str(libraries.parent),
     }
+    if find_spec("ziglang") and not variable("HIPGEMM_EMULATOR_LLVM"):  # for hiprtc
+        variables["HIPGEMM_EMULATOR_LLVM"] = f"{shlex.quote(sys.executable)} -m ziglang"
     if conflicts:
         variables["HIPGEMM_EMULATOR_COUNT"] = "1"
     try:

@@ -134,6 +134,7 @@ def test_wheel(tree: Path, tmp_path: Path) -> None:
         "kernels/hipgemm_gfx950.co",
         "kernels/hipgemm_gfx942.co",
         "_emulator/libamdhip64.so",
+        "_emulator/libhiprtc.so",
     }
     assert {f"hipgemm/{name}" for name in wanted} <= names
     assert not [n for n in names if n.startswith(("tests/", "emulator/", "src_hip/", "tools/"))]
