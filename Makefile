@@ -2,7 +2,7 @@
 #
 #   make demo       install, build, run examples/quickstart.py
 #   make test       the whole test suite
-#   make test-clients  programs of others on the emulator: Triton's kernels, programs of hip-python
+#   make test-clients  programs of others on the emulator: kernels and functions compiled by Triton and IREE
 #   make kernels    all HIP kernels -> hipgemm/kernels/; TABLE=1 prints their registers and main loops
 #   make emulator   the emulated HIP runtime for this CPU -> hipgemm/_emulator/libamdhip64.so; emulator-all: for any
 #   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
@@ -223,14 +223,17 @@ test:
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
 	done; exit $$status
 
-# Programs of others. Triton takes 0.9 GB; its kernels are compiled without a GPU, and kept.
+# Programs of others, in folders of their own. Both compile for a GPU that is not there.
 TRITON := build/triton/.installed-3.9.0
-$(TRITON): | $(READY)
-	@echo "build/triton: installing Triton (0.9 GB)"
-	@rm -rf build/triton
-	@$(RUN) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --target build/triton triton==3.9.0
+IREE := build/iree/.installed-3.13.0
+$(TRITON): PACKAGES := triton==3.9.0
+$(IREE): PACKAGES := iree-base-compiler==3.13.0 iree-base-runtime==3.13.0
+$(TRITON) $(IREE): | $(READY)
+	@echo "$(@D): installing $(PACKAGES)"
+	@rm -rf $(@D)
+	@$(RUN) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --target $(@D) $(PACKAGES)
 	@touch $@
-test-clients: $(TRITON) $(READY_TO_TEST) emulator
+test-clients: $(TRITON) $(IREE) $(READY_TO_TEST) emulator
 	@$(RUN) -m pytest -q $(PYTEST_ARGS) clients/test_*.py
 
 # Damaged code objects: make fuzz FUZZ="--count 1000000 --jobs 16"
