@@ -14,6 +14,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     marker = item.get_closest_marker("matrix")
     if marker and not has_matrix_kernels(*marker.args):
         pytest.skip(f"needs matrix kernels for {', '.join(marker.args) or 'all formats'}")
+    marker = item.get_closest_marker("arch")
+    if marker and _hip.arch(0) not in marker.args:
+        pytest.skip(f"has a meaning on {', '.join(marker.args)} only")
 
 
 def products(arch: str) -> set[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from hipgemm.inspect import source_lines
 from hipgemm.kernels.manifest import code_object
 from hipgemm_benchmarks import cycle_kernels, cycle_lines, cycle_picture, cycle_report, cycles
 
-pytestmark = [pytest.mark.matrix, pytest.mark.emulator("cycle model")]
+pytestmark = [pytest.mark.arch("gfx950"), pytest.mark.emulator("cycle model")]
 
 
 KERNELS = code_object("gfx950").kernels

@@ -52,7 +52,7 @@ def test_every_primitive_is_right() -> None:
         except verdicts.WrongError as error:
             wrong[name] = str(error)
     assert wrong == {}
-    tried = {f"{PREFIX}{case.kernel or name}" for name in names for case in verdicts.CASES.get(name, list)()}
+    tried = {f"{PREFIX}{case.kernel or name}" for name in names for case in verdicts._cases(name, built)}
     tried |= {f"{PREFIX}{name}" for name in ("arguments", verdicts.PORTABLE_KERNEL)}
     assert tried == {name for name in built if name.startswith(PREFIX)}
 
@@ -166,6 +166,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.mark.arch("gfx950")
 @pytest.mark.emulator("mutants of the machine")
 def test_what_rests_on_a_failed_primitive_is_refused(run_python: Run, tmp_path: Path) -> None:
     environment = {
@@ -279,6 +280,7 @@ def primitives_in(lines: set[str]) -> set[str]:
     return found & PRIMITIVES.keys()
 
 
+@pytest.mark.arch("gfx950")
 @pytest.mark.emulator("its disassembler")
 def test_kernels_rest_on_the_instructions_that_they_have(emulator: Any) -> None:
     entry = code_object("gfx950")
