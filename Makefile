@@ -224,9 +224,9 @@ test:
 	done; exit $$status
 
 # Programs of others, in folders of their own. Both compile for a GPU that is not there.
-TRITON := build/triton/.installed-3.9.0
+TRITON := build/triton/.installed-3.8.0
 IREE := build/iree/.installed-3.13.0
-$(TRITON): PACKAGES := triton==3.9.0
+$(TRITON): PACKAGES := triton==3.8.0
 $(IREE): PACKAGES := iree-base-compiler==3.13.0 iree-base-runtime==3.13.0
 $(TRITON) $(IREE): | $(READY)
 	@echo "$(@D): installing $(PACKAGES)"

@@ -161,7 +161,7 @@ def locked_sum(x, lock, total, n, BLOCK: tl.constexpr):
 def extremes(x, out, n, BLOCK: tl.constexpr):
     """Maximum, minimum, or, and, xor of integers that are not negative, all programs in one word each.
 
-    For negative ones Triton 3.9 gives wrong values: lanes with one address are combined as unsigned
+    For negative ones Triton 3.8 gives wrong values: lanes with one address are combined as unsigned
     integers (v_max_u32) before a signed atomic operation.
     """
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
