@@ -803,6 +803,20 @@ EMULATOR = (
         (f"{ISA_TESTS}valu.py::test_family[VOPC]",),
     ),
     Mutant(
+        "emulator-sparse-index-set",
+        "emulator/isa/mfma.cpp",
+        "d.cbsz & 3 ? 0 : d.abid % sets * width",
+        "d.abid % sets * width",
+        ("tests/emulator/test_isa_sparse.py::test_cbsz_selects_the_first_indices",),
+    ),
+    Mutant(
+        "emulator-whole-elements",
+        "emulator/isa/typed.cpp",
+        "i.x |= kWhole;",
+        "",
+        ("tests/emulator/test_isa_typed.py::test_elements_beyond_the_records_are_zero",),
+    ),
+    Mutant(
         "emulator-elements-of-mfma",
         "emulator/isa/mfma.cpp",
         ": e < n / 2 ? n / 2 * g + e",
