@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hipgemm.inspect.counters import EmulatorLaunch, emulator_counters
 from hipgemm.kernels.manifest import Kernel
@@ -109,10 +110,16 @@ def _memory_share(chip: Chip, again: float, workgroups: int) -> Mapping[str, flo
     return {"memory_bytes": rate / min(chip.compute_units, workgroups)}
 
 
-def time_product(
-    call: Callable[[], object], workgroups: int, unique_bytes: float
-) -> tuple[cycles.Loop, float]:
-    """The main loop, and the clocks of all rounds, of a launch of so many workgroups of any kernel.
+class TimedProduct(NamedTuple):
+    """A launch of any kernel, with the figures of the table and with others."""
+
+    loop: cycles.Loop
+    clocks: float  # of all rounds
+    at_ends: Mapping[tuple[str, float], float]  # these with one figure at an end
+
+
+def time_product(call: Callable[[], object], workgroups: int, unique_bytes: float) -> TimedProduct:
+    """Record the workgroups of one XCD of a launch of any kernel, and replay those of one CU.
 
     As `model_product`, but what misses L2 is counted in the first round, and not taken from the cost model.
     """
@@ -124,8 +131,13 @@ def time_product(
     cycles.replay(resident)
     rounds = -(-workgroups // (chip.compute_units * resident))
     missed = LINE * cycles.found_lines()[2] * chip.xcds * rounds
-    found = cycles.replay(resident, _memory_share(chip, missed / unique_bytes, workgroups))
-    return _loop_of(found), rounds * found.clocks
+    given = _memory_share(chip, missed / unique_bytes, workgroups)
+
+    def clocks(found: cycles.Replay) -> float:
+        return rounds * found.clocks
+
+    found = cycles.replay(resident, given)
+    return TimedProduct(_loop_of(found), clocks(found), _at_ends(resident, given, clocks))
 
 
 def workgroups_of_xcd(count: int, resident: int) -> tuple[list[int], int]:
@@ -186,13 +198,20 @@ def _modelled(
     ends: bool,
 ) -> Modelled:
     x = _timed(resident, given)
-    at_ends = {
-        (figure.name, value): speed(cycles.replay(resident, {**given, figure.name: value}))
-        for figure in (cycles.figures() if ends else ())
-        for value in {figure.low, figure.high} - {figure.value}
+    at_ends = _at_ends(resident, given, speed) if ends else {}
+    return Modelled(resident, x.replay, x.loop, x.without, kernel, speed(x.replay), at_ends)
+
+
+def _at_ends(
+    resident: int, given: Mapping[str, float], value: Callable[[cycles.Replay], float]
+) -> dict[tuple[str, float], float]:
+    """Replays with each figure that is not measured at each end of its range."""
+    return {
+        (figure.name, end): value(cycles.replay(resident, {**given, figure.name: end}))
+        for figure in cycles.figures()
+        for end in {figure.low, figure.high} - {figure.value}
         if figure.kind in ("assumed", "inferred")
     }
-    return Modelled(resident, x.replay, x.loop, x.without, kernel, speed(x.replay), at_ends)
 
 
 def _resident(kernel: Kernel) -> int:

@@ -7,7 +7,7 @@ import runpy
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -49,14 +49,26 @@ def undecided(found: Sequence[Modelled]) -> list[str]:
     """Pairs of kernels whose order changes when one assumed or inferred figure is at an end."""
     lines = []
     for one, other in combinations(found, 2):
-        ends = {
-            f"{name} {value:g}"
-            for (name, value), speed in one.at_ends.items()
-            if (speed > other.at_ends[name, value]) != (one.speed > other.speed)
-        }
-        if ends:
-            lines.append(f"{one.kernel.name}, {other.kernel.name}: {', '.join(sorted(ends))}")
+        if ends := turned((one.speed, one.at_ends), (other.speed, other.at_ends)):
+            lines.append(f"{one.kernel.name}, {other.kernel.name}: {ends}")
     return lines
+
+
+Ranked = tuple[float, Mapping[tuple[str, float], float]]  # a value, and what it is with a figure at an end
+
+
+def turned(one: Ranked, other: Ranked) -> str:
+    """The figures at whose ends the order of two values is another one.
+
+    >>> turned((3, {("barrier_clocks", 20): 1}), (2, {("barrier_clocks", 20): 2}))
+    'barrier_clocks 20'
+    """
+    ends = {
+        f"{name} {end:g}"
+        for (name, end), value in one[1].items()
+        if (value > other[1][name, end]) != (one[0] > other[0])
+    }
+    return ", ".join(sorted(ends))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
