@@ -49,7 +49,7 @@ def undecided(found: Sequence[Modelled]) -> list[str]:
     """Pairs of kernels whose order changes when one assumed or inferred figure is at an end."""
     lines = []
     for one, other in combinations(found, 2):
-        if ends := turned((one.speed, one.at_ends), (other.speed, other.at_ends)):
+        if ends := reversed_by((one.speed, one.at_ends), (other.speed, other.at_ends)):
             lines.append(f"{one.kernel.name}, {other.kernel.name}: {ends}")
     return lines
 
@@ -57,10 +57,10 @@ def undecided(found: Sequence[Modelled]) -> list[str]:
 Ranked = tuple[float, Mapping[tuple[str, float], float]]  # a value, and what it is with a figure at an end
 
 
-def turned(one: Ranked, other: Ranked) -> str:
+def reversed_by(one: Ranked, other: Ranked) -> str:
     """The figures at whose ends the order of two values is another one.
 
-    >>> turned((3, {("barrier_clocks", 20): 1}), (2, {("barrier_clocks", 20): 2}))
+    >>> reversed_by((3, {("barrier_clocks", 20): 1}), (2, {("barrier_clocks", 20): 2}))
     'barrier_clocks 20'
     """
     ends = {

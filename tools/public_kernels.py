@@ -28,7 +28,7 @@ from hipgemm.products.chips import chip_of
 from hipgemm.runtime import hip
 from hipgemm_benchmarks import cycles
 from hipgemm_benchmarks.cycle_kernels import TimedProduct, model_product, time_product
-from hipgemm_benchmarks.cycle_report import turned
+from hipgemm_benchmarks.cycle_report import reversed_by
 
 ARCH, SIZES = "gfx950", (1024, 2048, 4096, 8192)
 HEADERS = Path(__file__).with_name("hip_declarations.hpp")
@@ -287,7 +287,7 @@ def main() -> int:
                 if (x.format, x.size) == (form, n):
                     found = min((library.time(x, code) for code in x.codes), key=lambda y: y.clocks)
                     print(row(form, x.name, n, found, x.published), flush=True)
-                    if ends := turned((found.clocks, found.at_ends), (mine.clocks, mine.at_ends)):
+                    if ends := reversed_by((found.clocks, found.at_ends), (mine.clocks, mine.at_ends)):
                         undecided.append(f"{form} {n}, {x.name} and {name}: {ends}")
             print(row(form, name, n, mine), flush=True)
     if undecided:
