@@ -20,7 +20,8 @@ def operand(shape, format, axis, **options):
     if format in ("bf16", "f16"):
         return x
     if format.endswith("_block"):
-        return hg.quantize_fp8(x, format=format.removesuffix("_block"), block=(1, 128))
+        block = (1, 128) if axis == -1 else (128, 128)  # squares serve either axis
+        return hg.quantize_fp8(x, format=format.removesuffix("_block"), block=block)
     if format.startswith("fp8"):
         return hg.quantize_fp8(x, format=format)
     options |= {"hadamard": False} if format == "mxfp4_e2m1" else {"format": format}
