@@ -88,7 +88,7 @@ def forward(formats, layout, lengths, tail, n, k, rng, *, exact=False, each=Fals
 def across(w):
     """The same matrices, contiguous along their last axis."""
     if isinstance(w, hg.ScaledArray):
-        return hg.ScaledArray(np.ascontiguousarray(w.data), w.scale, w.format, axis=w.axis)
+        return hg.ScaledArray(np.ascontiguousarray(w.data), w.scale, w.format, **sharing(w))
     return np.ascontiguousarray(w)
 
 

@@ -57,11 +57,12 @@ def test_every_element_of_k_meets_its_partner(memory, name):
     a = np.zeros((1, 1, k, k), np.float32)
     a[..., np.arange(k), pick] = 1
     index = np.arange(k, dtype=np.float32)
-    one = np.ones((1, 1, 1), np.float32)
+    one, blocks = np.ones((1, 1, 1), np.float32), np.ones((1, 1, k, k // 128), np.float32)
+    scales = [blocks if form.endswith("_block") else one for form in (kernel.a, kernel.b)]
     for digit in (index % names, index // names % names, index // names**2):
         for b in (np.tile(digit[:, None], (1, k)), np.tile(digit, (k, 1))):  # (N, K)
             codes = (a.astype(ELEMENTS[kernel.a]), b[None, None].astype(ELEMENTS[kernel.b]))
-            got = Product(kernel, *codes, one, one).run(memory)
+            got = Product(kernel, *codes, *scales).run(memory)
             assert np.array_equal(got[0, 0], b.T[pick])
 
 

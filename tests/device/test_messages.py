@@ -595,7 +595,7 @@ ELSEWHERE = {
     "must return an unused capsule": ("../cpu/test_dlpack.py", "unused capsule"),
     "all {} ranks must take part": (
         "../multi/test_mpi.py",
-        "all 4 ranks must take part within 3 s; got no completion",
+        "ranks must take part within 3 s; got no completion",
     ),
     "all ranks must make the same call": ("../multi/test_mpi.py", "all ranks must make the same call"),
     "the call must be valid on all ranks": (
