@@ -249,7 +249,7 @@ class Counted:
     def loop(self) -> Loop:
         """The model's terms of the main loop, from counters instead of the model's numbers."""
         load, splits = self.cost.load, self.cost.splits
-        mine, chip, rates = load.per_unit(splits), load.chip, load.rates
+        mine, rates = load.per_unit(splits), load.rates
         simds = max(1.0, 4 / (load.waves * min(mine, load.resident)))
         known = load.overlapping(splits, self.cost.split_tiles)
         matrix = mine * self.tile[MATRIX_CLOCKS] / 4 * simds
@@ -258,7 +258,7 @@ class Counted:
             issue=matrix * load.issue_share,
             lds=mine * (self.tile[LDS_CLOCKS] / 2 + self.tile[DMA_BYTES] / rates.lds_writes.value),
             l2=mine * self.tile[READ_BYTES] / rates.l2.value,
-            memory=(self.total[UNIQUE_BYTES] + self.total[WRITTEN_BYTES]) / chip.memory_clock_bytes,
+            memory=load.memory(splits, self.total[UNIQUE_BYTES], self.total[WRITTEN_BYTES]),
         )
 
     @property

@@ -361,8 +361,6 @@ def read_kernels(formats: FormatTables, text: str | None = None, staging: str = 
         table.refers(kernel, [kernel.pair], [pair.name for pair in found.pairs], "pair")
         serves = {layout: row for row, layout in found.serving(kernel.operation, kernel.pair)}
         table.refers(kernel, [kernel.layout], serves, "layout that a row SERVES has")
-        if kernel.tile.is_ring and not serves[kernel.layout].ring_limit:
-            raise table.refused(kernel, "is a ring, for which the layout has no limit")
         (product,) = [p for p in found.products if p.operation == kernel.operation]
         listed = found.tiles[kernel.size] if kernel.size in product.tiles.split() else None
         if kernel.mfma_rows and (listed is None or kernel.mfma_rows == listed.small_rows):

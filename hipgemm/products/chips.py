@@ -30,6 +30,7 @@ class Rates:
     plain_work: Rate
     clock: Mapping[float, Rate]  # by the share of clocks in which the matrix units are busy; lines between
     scale_issue: Rate
+    memory_reads: Mapping[float, Rate]  # by the share of compute units that read; lines between
     sustained_memory: Rate
     lds_reads: Rate
     lds_writes: Rate
@@ -56,8 +57,8 @@ class Rates:
             rate, name = getattr(self, field.name), _LABELS.get(field.name, field.name.replace("_", " "))
             if field.name == "matrix":
                 made |= {f"{name}, {bits} bits": each for bits, each in rate.items()}
-            elif field.name == "clock":
-                made |= {f"{name}, {busy:.0%} busy": each for busy, each in rate.items()}
+            elif field.name in _SHARES:
+                made |= {f"{name}, {share:.0%} {_SHARES[field.name]}": each for share, each in rate.items()}
             else:
                 made[name] = rate
         return made
@@ -68,15 +69,20 @@ class Rates:
         >>> [round(CHIPS["gfx950"].rates.clock_at(busy), 2) for busy in (0, 0.3, 0.72, 1)]
         [1.0, 0.85, 0.71, 0.62]
         """
-        knots = list(self.clock.items())
-        for (low, at_low), (high, at_high) in pairwise(knots):
-            if busy <= high:
-                return at_low.value + (at_high.value - at_low.value) * (busy - low) / (high - low)
-        return knots[-1][1].value
+        return _between(self.clock, busy)
 
 
+_SHARES = {"clock": "busy", "memory_reads": "of the CUs"}
 _LABELS = {"lds_reads": "LDS reads", "lds_writes": "LDS writes", "l2": "L2", "lds_latency": "LDS latency"}
 _LABELS["cache"] = "memory-side cache"
+
+
+def _between(knots: Mapping[float, Rate], share: float) -> float:
+    """The value at a share, on the lines between the given ones."""
+    for (low, at_low), (high, at_high) in pairwise(knots.items()):
+        if share <= high:
+            return at_low.value + (at_high.value - at_low.value) * (share - low) / (high - low)
+    return knots[max(knots)].value
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,17 @@ class Chip:
 
     @property
     def memory_clock_bytes(self) -> float:
-        """Sustained memory bandwidth of the chip, in bytes per clock."""
+        """Sustained memory bandwidth of passes that read and write, in bytes per clock."""
         return self.memory * self.rates.sustained_memory.value / (self.ghz * 1e9)
+
+    def read_clock_bytes(self, workgroups: float) -> float:
+        """Bytes per clock that so many workgroups read, each what no other does.
+
+        >>> [round(CHIPS["gfx950"].read_clock_bytes(n)) for n in (16, 128, 256, 1000)]
+        [319, 1908, 2684, 2684]
+        """
+        share = min(1.0, workgroups / self.compute_units)
+        return self.memory * _between(self.rates.memory_reads, share) / (self.ghz * 1e9)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.compute_units} CUs, {self.ghz} GHz, {self.memory / 1e12:g} TB/s"
@@ -138,6 +153,18 @@ _GFX950 = Rates(
         "clocks/instruction",
         f"{_TUTORIALS}: 16x16x128 of 16 clocks takes 20, fp4 loop 79.6 % busy",
     ),
+    memory_reads={
+        0.0: Rate(0, "of the peak", "exact: none reads"),
+        **{
+            workgroups / 256: Rate(
+                rate / 8000, "of the peak", f"{_TUTORIALS}: {workgroups} workgroups, {rate} GB/s"
+            )
+            for workgroups, rate in (
+                *((32, 1529), (64, 2864), (96, 4067), (128, 4580)),
+                *((160, 4828), (192, 5628), (224, 6198), (256, 6442)),
+            )
+        },
+    },
     sustained_memory=Rate(0.56, "of the peak", "torchao's MX quantizer, MI350X: 4.5 of 8 TB/s"),
     lds_reads=Rate(256, BYTES, "AMD's rocRoller: two ports, 64 lanes x 16 bytes in 8 clocks on each"),
     lds_writes=Rate(128, BYTES, "assumed: DMA as 16-byte writes, rocRoller"),

@@ -155,8 +155,12 @@ def estimate(x: Product, kernel: Kernel) -> Cost:
         clocks = max(loop) + slower + uneven(loop) + sum(load.added(choice[0]))
         if clocks < least:
             best, least = choice, clocks
-        if max(loop.fabric, loop.memory) == max(loop) and not slower:
-            break  # limited by the whole chip: more parts would not help
+        if (
+            max(loop.fabric, loop.memory) == max(loop)
+            and not slower
+            and load.readers(choice[0]) >= load.chip.compute_units
+        ):
+            break  # limited by the whole chip, all of which reads: more parts would not help
     tiles, rounds = load.tiles * load.batches, load.rounds(best[0])
     return Cost(kernel, *best, tiles=tiles, rounds=rounds, clocks=least, load=load)
 
@@ -278,7 +282,10 @@ class Load:
         self.missed_bytes = min(self.read_bytes, max(self.unique_bytes, missed))
         # The mean time from a request to its data, when all compute units load.
         late = max(0.0, r.latency.value - r.loaded_latency.value)
-        self.round_trip = r.loaded_latency.value + late * self.missed_bytes / max(1.0, self.read_bytes)
+        down, across = min(tm, x.m) * a_bytes, min(tn, x.n) * b_bytes
+        covered = self.run_rows * self.run_columns * (down + across)
+        missed_share = (self.run_rows * down + self.run_columns * across) / max(1.0, covered)
+        self.round_trip = r.loaded_latency.value + late * missed_share
         self.results = x.m * x.n * self.batches
 
     def choices(self) -> Iterator[tuple[int, int]]:
@@ -334,8 +341,23 @@ class Load:
             l2=mine * steps * self.l2_step,
             latency=max(self.rounds(splits) * steps * self.chain_step, in_flight),
             fabric=(self.missed_bytes + written) / r.fabric.value,
-            memory=(self.unique_bytes + written) / self.chip.memory_clock_bytes,
+            memory=self.memory(splits, self.unique_bytes, written),
         )
+
+    def memory(self, splits: int, read: float, written: float) -> float:
+        """Clocks to read and to write so many bytes of memory."""
+        return (
+            read / self.chip.read_clock_bytes(self.readers(splits)) + written / self.chip.memory_clock_bytes
+        )
+
+    def readers(self, splits: int) -> float:
+        """Workgroups that read memory at a time.
+
+        In few rows or columns of tiles, those that read the same are in step, and count once.
+        """
+        if min(self.tiles_m, self.tiles_n) >= GROUP_ROWS:
+            return self.chip.compute_units
+        return (self.x.m + self.x.n) / max(self.tile_m, self.tile_n) * self.batches * splits
 
     def busy(self, loop: Loop) -> float:
         """The share of the main loop in which the matrix units of the chip are busy."""
@@ -407,9 +429,12 @@ class Load:
         formula = f"({_size(self.missed_bytes)} for {self.run_rows} x {self.run_columns} tiles in each L2"
         formula += f" + {_size(written)} stored) / {r.fabric.value:.0f}"
         yield Term("fabric", loop.fabric, formula, r.fabric.source, True)
-        formula = f"({_size(self.unique_bytes)} of operands + {_size(written)} stored)"
-        formula += f" / {chip.memory_clock_bytes:.0f}"
-        yield Term("memory", loop.memory, formula, r.sustained_memory.source, True)
+        readers = self.readers(splits)
+        formula = f"{_size(self.unique_bytes)} of operands / {chip.read_clock_bytes(readers):.0f}"
+        formula += f" by {readers:.0f} workgroups" if readers < chip.compute_units else ""
+        formula += f" + {_size(written)} stored / {chip.memory_clock_bytes:.0f}"
+        source = f"{r.memory_reads[1.0].source}; {r.sustained_memory.source}"
+        yield Term("memory", loop.memory, formula, source, True)
         chain = rounds * steps * self.chain_step
         if chain < loop.latency:
             formula = f"{each} x {self.step_bytes:.0f} bytes / {_size(r.in_flight.value)} in flight"
