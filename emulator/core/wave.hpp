@@ -123,7 +123,7 @@ struct alignas(64) Wave {
   EMU_MEMBER uint64_t vcc() const { return s64(kSlotVcc); }
   EMU_MEMBER uint32_t* reg(uint32_t r) { return v + r * kLanes; }
   EMU_MEMBER bool covers(uint64_t begin, uint64_t end) const {
-    return begin >= memory_begin && end <= memory_end;
+    return begin >= memory_begin && end <= memory_end && begin <= end;  // else it wraps around
   }
 };
 

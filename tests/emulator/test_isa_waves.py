@@ -520,6 +520,16 @@ def test_stores_in_flight_arrive_at_the_end() -> None:
     ("body", "message"),
     [
         ("s_trap 2", "s_trap"),
+        # The end of these wraps around, after an access to memory that exists.
+        (
+            "s_load_dword s6, s[0:1], 0x0\ns_waitcnt lgkmcnt(0)\ns_load_dwordx2 s[6:7], exec, 0x0",
+            "illegal address",
+        ),
+        (
+            "v_mov_b32 v2, s0\nv_mov_b32 v3, s1\nglobal_load_dword v4, v[2:3], off\ns_waitcnt vmcnt(0)\n"
+            "v_mov_b32 v2, -4\nv_mov_b32 v3, -1\ns_mov_b64 exec, 1\nglobal_load_dwordx2 v[4:5], v[2:3], off",
+            "illegal address",
+        ),
         ("s_sendmsg sendmsg(MSG_GET_DOORBELL)", "other than MSG_INTERRUPT is not emulated.*s_sendmsg"),
         ("s_sendmsghalt sendmsg(MSG_INTERRUPT)", "no semantics for this instruction.*s_sendmsghalt"),
         (".long 0xbf9f0000", "not an instruction of this architecture.*bf9f0000"),
