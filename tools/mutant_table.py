@@ -533,7 +533,7 @@ PYTHON = (
         "hipgemm/runtime/rocm_host.py",
         "if gpus and int(first) >= gpus:",
         "if gpus and int(first) > gpus:",
-        ("tests/cpu/test_rocm_host.py::test_variables",),
+        ("tests/cpu/test_no_device.py::test_variables",),
     ),
     Mutant(
         "python-hipblaslt-pitch",
