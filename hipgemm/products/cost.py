@@ -357,7 +357,8 @@ class Load:
         """
         if min(self.tiles_m, self.tiles_n) >= GROUP_ROWS:
             return self.chip.compute_units
-        return (self.x.m + self.x.n) / max(self.tile_m, self.tile_n) * self.batches * splits
+        extent = max(1, self.x.m + self.x.n)  # else nothing is read, at no rate
+        return extent / max(self.tile_m, self.tile_n) * self.batches * splits
 
     def busy(self, loop: Loop) -> float:
         """The share of the main loop in which the matrix units of the chip are busy."""

@@ -226,6 +226,10 @@ def test_rates_are_those_of_published_products():
         assert 0.85 < modelled / teraflops < 1.15
 
 
+def test_a_product_of_nothing_has_an_estimate():
+    assert terms(Product(0, 0, 0), BIG)["memory"] == 0
+
+
 def test_copies_cost_their_bytes():
     assert copy_clocks(0, 0) == 1032 + 700 + 1344 + 230
     assert copy_clocks(2**30, 2**30) - copy_clocks(0, 0) == pytest.approx(2**31 / (8e12 * 0.56 / 2.4e9))
