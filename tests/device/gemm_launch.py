@@ -23,7 +23,7 @@ ELEMENTS |= {f"{name}_block": ELEMENTS[name] for name in ("fp8_e4m3", "fp8_e5m2"
 KERNELS = code_object(_hip.arch(0)).kernels  # of the device that serves the tests
 GEMMS = {k.name: k for k in KERNELS.values() if k.op in ("gemm", "scaled_gemm")}
 SCHEDULES = list(dict.fromkeys(k.schedule for k in GEMMS.values()))
-LARGE_AND_SMALL = list(dict.fromkeys((SCHEDULES[0], SCHEDULES[-1])))
+LARGE_AND_SMALL = list(dict.fromkeys((*SCHEDULES[:1], *SCHEDULES[-1:])))
 
 
 def examples(
