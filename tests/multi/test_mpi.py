@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+# A job that is aborted loses what mpiexec has not read yet, so that a rank waits after its last words.
 PROGRAM = """
-import sys
+import os, sys, time
 import ml_dtypes, numpy as np
 from mpi4py import MPI
 import hipgemm as hg
@@ -21,6 +22,10 @@ comm = MPI.COMM_WORLD
 rank = comm.Get_rank()
 rng = np.random.default_rng(1)  # the same on every rank
 bf16 = ml_dtypes.bfloat16
+
+def say(text):
+    os.write(1, f"\\n{text}\\n".encode())  # in one write
+    time.sleep(0.5)
 
 def done():
     print("done", rank, flush=True)
@@ -317,12 +322,12 @@ try:
     {call}
 except TimeoutError as error:
     in_time = 2 < time.monotonic() - began < 20
-    os.write(1, f"\\nerror {{rank}} {{in_time}} {{error}}\\n".encode())  # in one write
+    say(f"error {{rank}} {{in_time}} {{error}}")
     try:
         hg.shard(a, comm, axis=0)
     except TimeoutError as error:
         assert "the communicator must be usable; got one on which an earlier collective did" in str(error)
-        os.write(1, b"\\nagain\\n")
+        say("again")
     raise
 """
     began = time.monotonic()
@@ -354,7 +359,7 @@ if rank == 1:
         try:
             x.get()
         except TimeoutError:
-            done()
+            say(f"done {rank}")
 else:
     time.sleep(3)
 """
