@@ -29,7 +29,7 @@ FILES = (
     "test_counters.py",
 )
 # These have no architecture in them, start processes, or need matrix kernels.
-ELSEWHERE = "not random_bytes and not past_the_end and not what_can_be and not device_memory"
+ELSEWHERE = "not random_bytes and not cpu_level and not past_the_end and not what_can_be and not device_memory"
 ELSEWHERE += " and (not test_counters.py or clocks)"
 
 
