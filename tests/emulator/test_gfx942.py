@@ -29,8 +29,8 @@ FILES = (
     "test_counters.py",
 )
 # These have no architecture in them, start processes, or need matrix kernels.
-ELSEWHERE = "not random_bytes and not cpu_level and not past_the_end and not what_can_be and not device_memory"
-ELSEWHERE += " and (not test_counters.py or clocks)"
+ELSEWHERE = "not random_bytes and not cpu_level and not past_the_end and not what_can_be"
+ELSEWHERE += " and not device_memory and (not test_counters.py or clocks)"
 
 
 @pytest.mark.skipif(asm.ARCH != "gfx950", reason="chooses an architecture itself")
