@@ -496,8 +496,8 @@ PYTHON = (
     Mutant(
         "python-columns-of-parts",
         "hipgemm/distributed/sharding.py",
-        "made_at = tuple(at // 2 for at in product_at)",
-        "made_at = tuple(-(-at // 4) for at in product_at)",
+        "_of_columns(call, plan.product_at[at], plan.product_at[at + 1])",
+        "_of_columns(call, 0, plan.product_at[at + 1] - plan.product_at[at])",
         (f"{SHARD_TESTS}test_what_follows_a_product[n-interleaved-host-new]",),
     ),
     Mutant(
