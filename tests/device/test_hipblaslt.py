@@ -53,6 +53,7 @@ def test_both_are_timed(bench, form, capsys):
     peaks, memory = {"gfx950": ((2516.6, 5033.2), 8e12), "gfx942": ((1307.4, 2614.9), 5.3e12)}[_hip.arch(0)]
     peak = peaks[form != "bf16"]
     row = bench("70x64x96", form)
+    assert row["hipblaslt_us"] is not None
     assert row["hipblaslt_us"] > 0
     assert f"{row['hipblaslt_us']:.4g}" in capsys.readouterr().out
     flop, moved = 2 * 70 * 64 * 96, (70 + 64) * 96 * (2 if form == "bf16" else 1) + 70 * 64 * 2
