@@ -23,6 +23,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.util import cache_from_source
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -139,6 +140,8 @@ class Tree:
         finally:
             file.write_text(original)
             os.utime(file, ns=times)  # else make would build it again
+            # Python takes what it compiled from another mutant of the same size in the same second.
+            Path(cache_from_source(str(file))).unlink(missing_ok=True)
             for name in built:
                 _copy(self._kept / name, self.path / name)
 
