@@ -220,7 +220,8 @@ class Load:
             if not k_major:
                 return item * max(1.0, 128 * parts / (vectors * item))
             run = _touched(x.k * item, tk * item)
-            return item * run * (_WIDENED_LOADS.get(item, 1) if self.bits > 8 * item else 1)
+            widened = not self.by_dma and self.bits > 8 * item
+            return item * run * (_WIDENED_LOADS.get(item, 1) if widened else 1)
 
         a_asked = asked(a_item, tm, kernel.layout[:1] != "t")
         b_asked = asked(b_item, tn, kernel.layout[1:] != "n")

@@ -197,6 +197,18 @@ def test_the_check_prints_its_table(capsys):
         assert row[:4] == [form, f"{size}^3", "published", f"{best:.0f}"]
 
 
+@pytest.mark.matrix("mxfp6_e2m3")
+@emulated
+def test_lines_of_narrow_weights_are_counted_as_they_are_loaded(capsys):
+    """By DMA once; through registers, once for each load that asks for one."""
+    (shape,) = (s for s in choice_check.SHAPES if (s.what, s.m) == ("decode, out, 8B", 32))
+    assert choice_check.run([shape]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(shape.what))
+    assert "bf16@mxfp6_e2m3" in row
+    # Percent by which l2 differs, for the worst candidate: scales of rows past the edge (docs/change/choice.md).
+    assert float(row.split()[-5]) < 4
+
+
 @pytest.mark.skipif(
     not any(k.by_name for k in gemm_launch.KERNELS.values()), reason="no kernel has two of them"
 )
