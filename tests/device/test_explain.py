@@ -205,7 +205,7 @@ def test_lines_of_narrow_weights_are_counted_as_they_are_loaded(capsys):
     assert choice_check.run([shape]) == 0
     (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(shape.what))
     assert "bf16@mxfp6_e2m3" in row
-    # Percent by which l2 differs, for the worst candidate: scales of rows past the edge (docs/change/choice.md).
+    # Percent by which l2 differs, for the worst candidate: scales of rows past the edge.
     assert float(row.split()[-5]) < 4
 
 
