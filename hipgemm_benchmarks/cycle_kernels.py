@@ -130,7 +130,7 @@ def time_product(call: Callable[[], object], workgroups: int, unique_bytes: floa
     cycles.record(call, groups, only=True)
     cycles.replay(resident)
     rounds = -(-workgroups // (chip.compute_units * resident))
-    missed = LINE * cycles.found_lines()[2] * chip.xcds * rounds
+    missed = LINE * cycles.found_lines()[1] * chip.xcds * rounds
     given = _memory_share(chip, missed / unique_bytes, workgroups)
 
     def clocks(found: cycles.Replay) -> float:

@@ -158,8 +158,8 @@ def record(launch: Callable[[], object], groups: Sequence[int] = (0,), *, only: 
 def replay(resident: int = 1, changed: Mapping[str, float] | None = None) -> Replay:
     """Replay the last recording, with so many workgroups on a CU; `changed` are other figures.
 
-    If more were recorded, they run on the other CUs of the XCD, and lines are looked for in its caches. Else
-    all lines take as long as on a chip that is loaded; of fewer workgroups copies are made.
+    If more were recorded, they run on the other CUs of the XCD, and lines are looked for in its L2. Else
+    all lines but those of L1 take as long as on a chip that is loaded; of fewer workgroups copies are made.
     """
     lib = library()
     values = [(changed or {}).get(f.name, f.value) for f in figures()]
@@ -183,8 +183,8 @@ def replay(resident: int = 1, changed: Mapping[str, float] | None = None) -> Rep
     return Replay(tuple(instructions), issues, size[2], seconds)
 
 
-def found_lines() -> tuple[int, int, int]:
-    """Lines that all recorded workgroups found in L1, in L2 and in memory; zeros for a loaded chip."""
-    found = (ctypes.c_uint64 * 3)()
+def found_lines() -> tuple[int, int]:
+    """Lines that all recorded workgroups found in L2 and in memory, but for L1; zeros for a loaded chip."""
+    found = (ctypes.c_uint64 * 2)()
     library().hipgemm_emulator_found_lines(found)
-    return found[0], found[1], found[2]
+    return found[0], found[1]

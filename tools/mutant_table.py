@@ -987,8 +987,8 @@ EMULATOR = (
     Mutant(
         "emulator-model-bytes-in-flight",
         "emulator/model/memory.hpp",
-        "in_flight_ + l2 + far > f_.l1_bytes",
-        "in_flight_ + l2 + far > 2 * f_.l1_bytes",
+        "in_flight_ + all > f_.l1_bytes",
+        "in_flight_ + all > 2 * f_.l1_bytes",
         (f"{MODEL_TESTS}test_as_many_bytes_a_clock_as_others_sustain",),
     ),
     Mutant(
@@ -999,11 +999,11 @@ EMULATOR = (
         (f"{MODEL_TESTS}test_each_instruction_issues_once",),
     ),
     Mutant(
-        "emulator-model-caches",
-        "emulator/model/cache.cpp",
-        "std::vector<Tags> l1(groups, Tags(32 << 10, 64));",
-        "std::vector<Tags> l1(groups, Tags(128, 1));",
-        (f"{MODEL_TESTS}test_lines_are_found_where_others_have_read_them",),
+        "emulator-model-l1",
+        "emulator/model/memory.hpp",
+        "return fetched && static_cast<double>(fetched_ - fetched) * kLine < f_.l1_bytes;",
+        "return fetched;",
+        (f"{MODEL_TESTS}test_a_line_is_fetched_once_while_l1_has_it[17-2]",),
     ),
 )
 

@@ -1,6 +1,7 @@
 #include "model/cache.hpp"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "core/options.hpp"
 
@@ -51,18 +52,35 @@ std::vector<Place> places(const Recording& recording, size_t group) {
   return all;
 }
 
+// All lines, numbered in the order in which they are met.
+FoundLines number_lines(const Recording& recording) {
+  FoundLines found;
+  std::unordered_map<uint64_t, uint32_t> number;
+  for (const std::vector<Trace>& waves : recording.group) {
+    auto& group = found.group.emplace_back();
+    for (const Trace& trace : waves) {
+      std::vector<Line>& lines = group.emplace_back();
+      lines.reserve(trace.line.size());
+      for (const uint64_t line : trace.line) {
+        const auto next = static_cast<uint32_t>(number.size());
+        lines.push_back({number.try_emplace(line, next).first->second, Level::loaded});
+      }
+    }
+  }
+  found.different = static_cast<uint32_t>(number.size());
+  return found;
+}
+
 }  // namespace
 
-FoundLines find_lines(const Recording& recording) {
+FoundLines find_lines(const Recording& recording, bool look) {
+  FoundLines found = number_lines(recording);
+  if (!look) return found;
   const size_t groups = recording.group.size();
-  FoundLines found(groups);
   std::vector<std::vector<Place>> order;
   size_t longest = 0;
-  for (size_t g = 0; g < groups; ++g) {
-    for (const Trace& trace : recording.group[g]) found[g].emplace_back(trace.touch.size());
+  for (size_t g = 0; g < groups; ++g)
     longest = std::max(longest, order.emplace_back(places(recording, g)).size());
-  }
-  std::vector<Tags> l1(groups, Tags(32 << 10, 64));
   Tags l2(4 << 20, 16);
   uint64_t random = 1;
   for (size_t i = 0; i < longest; ++i) {
@@ -73,12 +91,8 @@ FoundLines find_lines(const Recording& recording) {
       const Place& p = order[g][i];
       const Trace& trace = recording.group[g][p.wave];
       const Touch& touch = trace.touch[p.touch];
-      Found& to = found[g][p.wave][p.touch];
-      for (uint32_t n = 0; n < touch.lines; ++n) {
-        const uint64_t line = trace.line[touch.first + n];
-        const bool near = l1[g].find(line);
-        ++(near ? to.l1 : l2.find(line) ? to.l2 : to.memory);
-      }
+      for (uint32_t n = touch.first; n < touch.first + touch.lines; ++n)
+        found.group[g][p.wave][n].level = l2.find(trace.line[n]) ? Level::l2 : Level::memory;
     }
   }
   return found;

@@ -1,6 +1,4 @@
-// In which cache the lines of recorded workgroups are found, if all of them run on one XCD at once,
-// in lockstep: the same memory instruction of each workgroup, then the next. Caches are empty
-// before.
+// The lines that recorded workgroups touch, and whether L2 has them.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +8,23 @@
 
 namespace emu::model {
 
-// Lines of one memory instruction.
-struct Found {
-  uint16_t l1 = 0, l2 = 0, memory = 0;  // memory: the memory-side cache too
+// Where a line is that L1 lacks. Memory: the memory-side cache too. Loaded: not known; it takes as
+// long as most do on a chip that is loaded.
+enum class Level : uint8_t { loaded, l2, memory };
+
+struct Line {
+  uint32_t number;  // of different lines
+  Level level;
 };
 
-// By workgroup, wave and Trace::touch. Each workgroup has an L1 of its own.
-using FoundLines = std::vector<std::vector<std::vector<Found>>>;
-FoundLines find_lines(const Recording& recording);
+// By workgroup, wave and Trace::line.
+struct FoundLines {
+  std::vector<std::vector<std::vector<Line>>> group;
+  uint32_t different = 0;
+};
+
+// With `look`, lines are looked for in the L2 of an XCD that runs all recorded workgroups at once,
+// in lockstep: the same memory instruction of each workgroup, then the next. It is empty before.
+FoundLines find_lines(const Recording& recording, bool look);
 
 }  // namespace emu::model

@@ -18,6 +18,7 @@ constexpr Figure kFigures[] = {
 struct Last {
   std::shared_ptr<const Recording> recording;
   FoundLines found;
+  bool looked;  // for lines in L2
   Times times;
 };
 thread_local Last last;
@@ -44,11 +45,11 @@ EMU_EXPORT int hipgemm_emulator_figure(int number, const char** text, double* va
 
 // Times the last recorded launch, with so many workgroups on a CU (replay.hpp) and the figures of
 // the table in its order, or with those of the table if null. If more workgroups were recorded,
-// they run on the other CUs of the XCD, and lines are looked for in its caches. Why not, or null if
+// they run on the other CUs of the XCD, and lines are looked for in its L2. Why not, or null if
 // it is done.
 EMU_EXPORT const char* hipgemm_emulator_replay(int resident, const double* values) {
   if (const auto recording = last_recording(); recording != last.recording)
-    last = {recording, {}, {}};
+    last = {recording, {}, false, {}};
   if (!last.recording) return "no launch has been recorded";
   for (const auto& group : last.recording->group)
     if (group.empty()) return "the launch has not run all workgroups that were to be recorded";
@@ -60,8 +61,9 @@ EMU_EXPORT const char* hipgemm_emulator_replay(int resident, const double* value
   }
   try {
     const bool others = last.recording->group.size() > static_cast<size_t>(resident);
-    if (others && last.found.empty()) last.found = find_lines(*last.recording);
-    last.times = replay(*last.recording, others ? last.found : FoundLines{}, resident, f);
+    if (last.found.group.empty() || last.looked != others)
+      last.found = find_lines(*last.recording, others), last.looked = others;
+    last.times = replay(*last.recording, last.found, resident, f);
   } catch (const std::bad_alloc&) {
     return "out of memory";
   }
@@ -81,12 +83,13 @@ EMU_EXPORT void hipgemm_emulator_replay_issues(uint32_t* out) {
   std::memcpy(out, last.times.issue.data(), last.times.issue.size() * sizeof(Issue));
 }
 
-// All lines that the workgroups' loads and stores found in L1, in L2 and in memory.
+// All lines that the workgroups' loads and stores found in L2 and in memory.
 EMU_EXPORT void hipgemm_emulator_found_lines(uint64_t* out) {
-  std::fill_n(out, 3, 0);
-  for (const auto& group : last.found)
+  std::fill_n(out, 2, 0);
+  for (const auto& group : last.found.group)
     for (const auto& wave : group)
-      for (const Found& f : wave) out[0] += f.l1, out[1] += f.l2, out[2] += f.memory;
+      for (const Line& line : wave)
+        if (line.level != Level::loaded) ++out[line.level == Level::memory];
 }
 
 // One instruction: its offset in the kernel, bytes, clocks of the matrix pipe, issues, and the

@@ -20,7 +20,8 @@ constexpr int kSimds = 4, kSlot = 4, kRegisters = 512;
 
 struct Wave {
   const Trace* trace = nullptr;
-  const Found* found = nullptr;  // of each touch; null if not looked for
+  const Line* line = nullptr;  // as Trace::line
+  uint32_t first_line = 0;     // their numbers begin here
   uint32_t index = 0, group = 0;
   uint8_t simd = 0;
   int priority = 0;
@@ -55,7 +56,11 @@ struct Blocked {
 class Cu {
  public:
   Cu(const Recording& recording, const FoundLines& found, int resident, const Figures& f)
-      : recording_(recording), f_(f), lds_(f), memory_(f), simd_(kSimds, Simd(f)) {
+      : recording_(recording),
+        f_(f),
+        lds_(f),
+        memory_(f, found.different * (1 + (resident - 1) / recording.group.size())),
+        simd_(kSimds, Simd(f)) {
     times_.op.resize(recording.op.size());
     size_t count = 0, steps = 0;
     const auto group_of = [&](int i) { return static_cast<size_t>(i) % recording.group.size(); };
@@ -66,7 +71,8 @@ class Cu {
       const size_t g = group_of(i);
       for (size_t n = 0; n < recording.group[g].size(); ++n, ++w) {
         w->trace = &recording.group[g][n];
-        w->found = found.empty() ? nullptr : found[g][n].data();
+        w->line = found.group[g][n].data();
+        w->first_line = static_cast<uint32_t>(i / recording.group.size()) * found.different;
         w->index = static_cast<uint32_t>(w - wave_.data());
         w->group = static_cast<uint32_t>(i);
         w->simd = w->index % kSimds;
@@ -244,8 +250,8 @@ class Cu {
             after(w.lgkm, lds_.issue(w.simd % 2, now, touch, shape.stores && !shape.loads)));
         break;
       case Unit::memory: {
-        const Clock done = memory_.issue(now, touch.lines, w.found ? w.found + number : nullptr,
-                                         shape.bytes, shape.stores);
+        const std::span lines(w.line + touch.first, touch.lines);
+        const Clock done = memory_.issue(now, lines, w.first_line, shape.bytes, shape.stores);
         w.vm.push_back(after(w.vm, done));
         if (shape.to_lds) lds_.write_later(done, shape.bytes * kLanes);
         break;

@@ -48,8 +48,8 @@ struct Times {
   std::string error;  // why there are none; "" if there are
 };
 
-// So many workgroups share the CU: the first of those recorded, or copies if there are fewer. If
-// `found` is empty, all lines take as long as on a chip that is loaded.
+// So many workgroups share the CU: the first of those recorded, or copies if there are fewer:
+// these touch other lines.
 Times replay(const Recording& recording, const FoundLines& found, int resident,
              const Figures& figures);
 

@@ -17,6 +17,7 @@ from hipgemm.products.chips import chip_of
 from hipgemm_benchmarks import cycles
 
 WAVES, TURNS = 8, 24
+FAR, LOADS = 240, 8  # the first register of the offsets of so many loads
 
 
 class Loop(NamedTuple):
@@ -34,9 +35,10 @@ def spread(*groups: Sequence[str]) -> Iterator[str]:
     return (text for _, text in sorted(places, key=lambda place: place[0]))
 
 
-def loads(count: int) -> list[str]:
-    """Loads to LDS, of a KiB each."""
-    return [f"s_mov_b32 m0, {i * 1024}\nglobal_load_lds_dwordx4 v1, s[2:3]" for i in range(count)]
+def loads(count: int, first: int = 0) -> list[str]:
+    """Loads to LDS, of a KiB each: other lines by each wave, in each turn."""
+    text = "s_mov_b32 m0, {0}\nglobal_load_lds_dwordx4 v{1}, s[2:3]"
+    return [text.format(i * 1024, FAR + i) for i in range(first, first + count)]
 
 
 def reads(count: int) -> list[str]:
@@ -55,10 +57,13 @@ def looped(body: Iterable[str], second_half: str = "") -> str:
     """A loop of these turns; waves 4 to 7 begin with `second_half`."""
     half = f"s_cmp_lt_u32 s5, 0x100\ns_cbranch_scc1 1f\n{second_half}\n" if second_half else ""
     after = f"s_cmp_ge_u32 s5, 0x100\ns_cbranch_scc1 2f\n{second_half}\n2:" if second_half else ""
+    offsets = [f"v_add_u32 v{FAR + i}, {i * WAVES * 1024:#x}, v{FAR}" for i in range(1, LOADS)]
     return "\n".join([
         "s_load_dwordx2 s[2:3], s[0:1], 0x0\nv_readfirstlane_b32 s5, v0\nv_and_b32 v1, 63, v0",
-        f"v_lshlrev_b32 v1, 4, v1\ns_mov_b32 s4, 0\ns_waitcnt lgkmcnt(0)\n{half}1:",
+        f"v_lshlrev_b32 v1, 4, v1\nv_lshlrev_b32 v{FAR}, 4, v0", *offsets,
+        f"s_mov_b32 s4, 0\ns_waitcnt lgkmcnt(0)\n{half}1:",
         *body,
+        f"s_add_u32 s2, s2, {LOADS * WAVES * 1024:#x}\ns_addc_u32 s3, s3, 0",
         f"s_add_u32 s4, s4, 1\ns_cmp_lt_u32 s4, {TURNS}\ns_cbranch_scc1 1b\ns_waitcnt vmcnt(0) lgkmcnt(0)",
         after,
     ])  # fmt: skip
@@ -97,12 +102,12 @@ def clusters(rows: int) -> str:
 
     if rows == 16:
         body = []
-        for count, wait in ((12, "lgkmcnt(8)"), (4, ""), (8, ""), (0, "vmcnt(6)")):
-            memory = [*reads(count), *loads(2), *([f"s_waitcnt {wait}"] if wait else []), "s_barrier"]
+        for i, (count, wait) in enumerate(((12, "lgkmcnt(8)"), (4, ""), (8, ""), (0, "vmcnt(6)"))):
+            memory = [*reads(count), *loads(2, 2 * i), *([f"s_waitcnt {wait}"] if wait else []), "s_barrier"]
             body += [*memory, "s_waitcnt lgkmcnt(0)", *multiply("v_mfma_f32_16x16x32_bf16", 4, 32)]
     else:
         compute = ["s_waitcnt lgkmcnt(0)", *multiply("v_mfma_f32_32x32x16_bf16", 16, 128)]
-        body = [*reads(8), *loads(4), *reads(4), *loads(4), "s_barrier", *compute]
+        body = [*reads(8), *loads(4), *reads(4), *loads(4, 4), "s_barrier", *compute]
         body += [*reads(12), "s_waitcnt vmcnt(0) lgkmcnt(0)", "s_barrier", *compute]
     return looped(body, "s_barrier")
 
@@ -173,7 +178,7 @@ def module() -> asm.Module:
 
 def busy(loop: Loop, **figures: float) -> float:
     """What the model says, with the figures of its table or others."""
-    name, memory = f"k{LOOPS.index(loop)}", np.zeros(1 << 16, np.uint8)
+    name, memory = f"k{LOOPS.index(loop)}", np.zeros((TURNS + 1) * LOADS * WAVES * 1024, np.uint8)
     cycles.record(lambda: module().run(name, memory, block=64 * WAVES))
     return 100 * cycles.replay(1, figures).main_loop().busy
 

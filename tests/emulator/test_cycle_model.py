@@ -110,7 +110,7 @@ def test_slots_in_the_shadow_of_matrix_instructions(instruction, registers, cloc
 def test_as_many_bytes_a_clock_as_others_sustain():
     """44 to 46 in tiles of five sizes. The figures were chosen so."""
     address = "s_load_dwordx2 s[0:1], s[0:1], 0x0\ns_waitcnt lgkmcnt(0)\nv_lshlrev_b32 v1, 4, v0\n"
-    load = "global_load_dwordx4 v[8:11], v1, s[0:1]\n"
+    load = "global_load_dwordx4 v[8:11], v1, s[0:1]\nv_add_u32 v1, 0x2000, v1\n"
     few, more = (replayed(address + load * n + "s_waitcnt vmcnt(0)", 8).clocks for n in (32, 64))
     assert 44 < 32 * 8 * 1024 / (more - few) < 46
 
@@ -153,16 +153,32 @@ def test_each_instruction_issues_once():
     assert (np.diff(replay.issues["clock"].astype(int)) >= 0).all()
 
 
+@pytest.mark.parametrize(("apart", "times"), [(1, 1), (15, 1), (17, 2)])
+def test_a_line_is_fetched_once_while_l1_has_it(apart, times):
+    """Two instructions read half of each of 16 lines; between them so many less one read other lines."""
+    address = "v_lshrrev_b32 v1, 2, v0\nv_lshlrev_b32 v1, 7, v1\nv_and_b32 v2, 3, v0\nv_lshlrev_b32 v2, 4, v2"
+    begin = f"s_load_dwordx2 s[2:3], s[0:1], 0x0\n{address}\nv_add_u32 v1, v1, v2\nv_add_u32 v2, 64, v1\n"
+    load = "global_load_dwordx4 v[4:7], v{0}, s[2:3]\nv_add_u32 v{0}, 0x800, v{0}\n"
+    after = (
+        load.format(1) * apart + (load.format(2) + load.format(1)) * (128 - apart) + load.format(2) * apart
+    )
+    once, both = (replayed(f"{begin}s_waitcnt lgkmcnt(0)\n{x}s_waitcnt vmcnt(0)").clocks
+                  for x in (load.format(1) * 128, after))  # fmt: skip
+    assert both / once == pytest.approx(times, rel=0.1)
+
+
 def test_lines_are_found_where_others_have_read_them():
-    """Four workgroups read the same KiB twice: one from memory, the others from L2; then all from L1."""
+    """Four workgroups read the same KiB twice: one from memory, the others from L2; then all again."""
     load = "global_load_dwordx4 v[4:7], v1, s[2:3]\ns_waitcnt vmcnt(0)\n"
     body = f"s_load_dwordx2 s[2:3], s[0:1], 0x0\nv_lshlrev_b32 v1, 4, v0\ns_waitcnt lgkmcnt(0)\n{2 * load}"
     memory = np.zeros(1 << 12, np.uint8)
     with asm.Module({"k": asm.Snippet(body)}) as module:
         cycles.record(lambda: module.run("k", memory, grid=25), (0, 8, 16, 24))
-    clocks = [cycles.replay(resident, {"loaded_latency": 5000}).clocks for resident in (1, 4)]
-    assert cycles.found_lines() == (32, 24, 8)
-    assert clocks[0] < 5000 < clocks[1], "four are all that were recorded: then every line takes as long"
+    assert cycles.replay(1, {"loaded_latency": 5000}).clocks < 5000
+    assert cycles.found_lines() == (56, 8)
+    assert cycles.replay(4, {"loaded_latency": 5000}).clocks > 5000, (
+        "four are all that were recorded: then every line takes as long"
+    )
 
 
 def test_only_the_workgroups_that_are_recorded_run():
