@@ -1,7 +1,8 @@
 # hipgemm: `make demo` and `make test` each set up everything they need, in .venv.
 #
 #   make demo       install, build, run examples/quickstart.py
-#   make test       the whole test suite
+#   make test       the tests, for this CPU and the architectures with matrix kernels
+#   make test-packaging  tests of installation and builds, and of all other architectures and CPU levels
 #   make test-clients  programs of others on the emulator: kernels and functions compiled by Triton and IREE
 #   make kernels    all HIP kernels -> hipgemm/kernels/; TABLE=1 prints their registers and main loops
 #   make emulator   the emulated HIP runtime for this CPU -> hipgemm/_emulator/libamdhip64.so; emulator-all: for any
@@ -31,9 +32,9 @@ ifeq ($(value BUILD_PYTHON),$(VENV)/bin/python)
   endif
 endif
 
-.PHONY: help environment demo test test-clients fuzz mutants lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
+.PHONY: help environment demo test test-packaging test-clients fuzz mutants lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
 help:
-	@sed -n '3,13s/^#//p' $(MAKEFILE_LIST)
+	@sed -n '3,14s/^#//p' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
 # What hipgemm and its build need; what the tests and what the linters need comes with those.
@@ -66,8 +67,10 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 environment: $(READY_TO_TEST)
 
 # ---- kernels -------------------------------------------------------------------------------------
-# The demo's kernels are those of one architecture that the examples use; all others are built when first needed.
+# The demo's kernels are those of one architecture that the examples use; all others are built when first needed:
+# by `make test` those of the architectures that it runs.
 MANIFEST := hipgemm/kernels/manifest.json
+TEST_KERNELS := build/kernels/tested
 ALL_KERNELS := build/kernels/complete
 kernels: $(ALL_KERNELS)
 	@$(if $(TABLE),$(RUN) tools/kernels.py --table)
@@ -75,9 +78,12 @@ kernels: $(ALL_KERNELS)
 KERNEL_INPUTS := $(wildcard tools/*.py src_hip/* src_hip/*/*)
 $(MANIFEST): $(KERNEL_INPUTS) | $(READY)
 	@$(RUN) tools/kernels.py --demo
+$(TEST_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
+	@$(RUN) tools/kernels.py --tests
+	@touch $@
 $(ALL_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
 	@$(RUN) tools/kernels.py
-	@mkdir -p $(@D) && touch $@
+	@touch $@ $(TEST_KERNELS)
 
 # ---- emulator ------------------------------------------------------------------------------------
 MACHINE := $(shell uname -m)
@@ -105,7 +111,7 @@ EMU_FLAGS := -std=c++20 $(CXXFLAGS) -fPIC -fno-math-errno -fno-trapping-math -ff
   -Wall -Wextra $(GCC_FLAGS) -Iemulator -MMD -MP
 
 # Instruction semantics are compiled once per x86-64 level; the best one that the CPU has is picked at start.
-# A build makes the level of this CPU and those that were built before; emulator-all, wheels and tests need all.
+# A build makes the level of this CPU and those that were built before; emulator-all, wheels and their tests need all.
 ifeq ($(MACHINE),x86_64)
   ALL_LEVELS ?= v2 v3 v4
   CPU_FLAGS := $(shell sed -n '/^flags/{p;q}' /proc/cpuinfo)
@@ -214,14 +220,18 @@ demo:
 # PYTEST_ARGS leaves none in a part.
 # -n auto: a process more than there are cores, and one where a GPU serves the tests (tests/session_runtime.py).
 # Tests start hundreds of processes: whatever the environment says, modules are compiled once, not in each.
-test mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
+test test-packaging mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
 PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")
+PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 test:
-	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
+	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(TEST_KERNELS),LEVELS="$(LEVELS)")
 	@parts=$$($(RUN) -W ignore -c '$(PARTS)') || exit; status=0; for part in $$parts; do \
-	  $(RUN) -m pytest -q -n auto --dist worksteal --part=$$part $(PYTEST_ARGS); code=$$?; \
+	  $(PYTEST) -m 'not packaging' --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
 	done; exit $$status
+test-packaging:
+	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
+	@HIPGEMM_RUNTIME=emulator $(PYTEST) -m packaging $(PYTEST_ARGS)
 
 # Programs of others, in folders of their own. Both compile for a GPU that is not there.
 TRITON := build/triton/.installed-3.8.0

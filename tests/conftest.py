@@ -10,6 +10,9 @@ import pytest
 from session_runtime import SessionRuntime
 
 import hipgemm
+from hipgemm.kernels.manifest import ARCHS, MATRIX_ARCHS
+
+PORTABLE_ONLY = set(ARCHS) - set(MATRIX_ARCHS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,6 +49,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SessionRuntime(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` does not run: the folder packaging, and architectures that it does not build."""
+    for item in items:
+        arch = item.callspec.params.get("arch") if hasattr(item, "callspec") else None
+        if "tests/packaging/" in item.nodeid or arch in PORTABLE_ONLY:
+            item.add_marker(pytest.mark.packaging)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -48,35 +48,41 @@ class Progress:
 
 
 def plan(
-    compiler: units.Compiler, every: dict[str, list[Instance]], demo: bool
+    compiler: units.Compiler, every: dict[str, list[Instance]], part: str = "all"
 ) -> dict[str, list[units.Unit]]:
-    """The units to build by architecture: all, or those that the examples use and those compiled before."""
+    """The units to build by architecture: all; or those of a part, and those compiled before.
+
+    "demo" is what the examples use, on the present GPU or else on gfx950. "tests" is all of that GPU and of
+    the architectures with matrix kernels.
+    """
     split = {arch: units.split(instances, arch) for arch, instances in every.items()}
-    if not demo:
+    if part == "all":
         return split
     found = local_arch()
-    wanted = found if found is not None and found in ARCHS else DEMO_ARCH
-    gpu = wanted == found
-    products = {_product(i.kernel) for i in every[wanted] if i.demo}
+    if part == "tests":
+        wanted = {found, *(arch for arch in every if ARCHS[arch].matrix)}
+    else:
+        wanted = {found if found in ARCHS else DEMO_ARCH}
+    products = {_product(i.kernel) for i in every.get(found or "", ()) if i.demo}
 
     def chosen(unit: units.Unit) -> bool:
         one = unit.instances[0]
-        return one.demo or (gpu and _product(one.kernel) in products) or compiler.has(unit)
+        return part == "tests" or one.demo or _product(one.kernel) in products or compiler.has(unit)
 
     return {
         arch: [unit for unit in listed if chosen(unit)]
         for arch, listed in split.items()
-        if arch == wanted or all(compiler.has(unit) for unit in listed)
+        if arch in wanted or all(compiler.has(unit) for unit in listed)
     }
 
 
 def build(
-    tools: Toolchain, demo: bool = False, archs: Iterable[str] = ARCHS
+    tools: Toolchain, part: str = "all", archs: Iterable[str] = ARCHS
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Build the kernels of some architectures; returns the manifest and the code objects by file name."""
     compiler = units.Compiler(tools, SOURCE / "kernels.hip", CACHE)
     every = {arch: instances_for(tools, ARCHS[arch]) for arch in archs}
-    planned = plan(compiler, every, demo)
+    planned = plan(compiler, every, part)
     by = f" with {tools.origin}" if tools.origin else ""
     count = sum(len(unit.instances) for listed in planned.values() for unit in listed)
     print(f"kernels: {count} for {', '.join(planned)}{by}", flush=True)
@@ -180,9 +186,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="build the kernels")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--table", action="store_true", help="only print the table of the last build")
-    what.add_argument(
-        "--demo", action="store_true", help="only what the examples use, for the present GPU or gfx950"
-    )
+    for part, means in (
+        ("demo", "what the examples use, for the present GPU or gfx950"),
+        ("tests", "the present GPU's, and those of architectures with matrix kernels"),
+    ):
+        what.add_argument(f"--{part}", dest="part", action="store_const", const=part, help=f"only {means}")
     what.add_argument(
         "--arch", action="append", choices=ARCHS, help="only this architecture's; others stay as built"
     )
@@ -195,7 +203,7 @@ def main() -> int:
     except BuildError as error:
         return _fail(error)
     try:
-        manifest, files = build(tools, args.demo, args.arch or ARCHS)
+        manifest, files = build(tools, args.part or "all", args.arch or ARCHS)
     except BuildError as error:
         why = [tools.refused(f"cannot compile the kernels: {reason(error)}")] if tools.origin else []
         return _fail(error, *why)

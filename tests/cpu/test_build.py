@@ -117,7 +117,7 @@ def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
     """All tiles for a GPU; small ones where the emulator serves."""
     monkeypatch.setattr(kernels, "local_arch", lambda: gpu)
     every = {arch: instances_for(toolchain, machine) for arch, machine in ARCHS.items()}
-    planned = kernels.plan(Kept(lambda unit: False), every, demo=True)
+    planned = kernels.plan(Kept(lambda unit: False), every, "demo")
     assert list(planned) == [built]
     chosen = [i for unit in planned[built] for i in unit.instances]
     demo = {kernels._product(i.kernel) for i in every[built] if i.demo}
@@ -126,12 +126,23 @@ def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
         assert len(chosen) == sum(kernels._product(i.kernel) in demo for i in every[built])
     else:
         assert all(i.demo for i in chosen)
-    everything = kernels.plan(Kept(lambda unit: False), every, demo=False)
+    everything = kernels.plan(Kept(lambda unit: False), every)
     assert {unit.name for unit in planned[built]} <= {unit.name for unit in everything[built]}
     # What is compiled stays: a demo after `make kernels` takes nothing away.
-    again = kernels.plan(Kept(lambda unit: True), every, demo=True)
+    again = kernels.plan(Kept(lambda unit: True), every, "demo")
     assert {unit.name for unit in again[built]} == {unit.name for unit in everything[built]}
     assert list(again) == list(everything)
+
+
+@pytest.mark.parametrize(("gpu", "more"), [(None, []), ("gfx942", []), ("gfx1100", ["gfx1100"])])
+def test_the_tests_are_for_what_they_can_run_on(toolchain, monkeypatch, gpu, more):
+    monkeypatch.setattr(kernels, "local_arch", lambda: gpu)
+    every = {arch: instances_for(toolchain, machine) for arch, machine in ARCHS.items()}
+    planned = kernels.plan(Kept(lambda unit: False), every, "tests")
+    assert list(planned) == ["gfx950", "gfx942", *more]
+    assert {arch: sum(len(unit.instances) for unit in planned[arch]) for arch in planned} == {
+        arch: len(every[arch]) for arch in planned
+    }
 
 
 def test_what_is_left_out_is_reported(tmp_path, monkeypatch):

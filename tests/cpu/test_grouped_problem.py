@@ -116,7 +116,11 @@ def test_can_use_says_what_would_run():
     narrow = [reference.quantize_mxfp4(ones(64, n), axis=0, hadamard=False) for n in (8, 16)]
     answer = can_use("grouped_wgrad", *narrow, offsets(0, 32, 64))
     assert [reason.code for reason in answer.reasons] == ["format"]
-    assert not can_use("grouped_matmul", X, W, AT, arch="gfx90a")
+
+
+@pytest.mark.parametrize("arch", ["gfx90a"])
+def test_where_nothing_serves_groups(arch):
+    assert not can_use("grouped_matmul", X, W, AT, arch=arch)
 
 
 def test_forced_kernels(configure):

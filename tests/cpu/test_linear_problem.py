@@ -267,7 +267,13 @@ def test_can_use_grouped_linear(recipe):
     assert ("_block_" in answer.kernel) == (recipe == "fp8_block")
     answer = can_use("grouped_linear", x, w[..., :3], offsets + 1, recipe=recipe, dtype=np.int8)
     assert [r.code for r in answer.reasons] == ["shape", "dtype", "offsets"], answer
-    answer = can_use("grouped_linear", x, w, offsets, recipe=recipe, arch="gfx90a")
+
+
+@pytest.mark.parametrize("arch", ["gfx90a"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_where_nothing_serves_groups(recipe, arch):
+    x, w, offsets = np.ones((50, 64), F32), np.ones((2, 48, 64), F32), np.array([0, 20, 50])
+    answer = can_use("grouped_linear", x, w, offsets, recipe=recipe, arch=arch)
     assert [(r.kind, str(r)) for r in answer.reasons] == [
         (UnsupportedError, "the GPU must have kernels for groups of rows: gfx950 or gfx942; got gfx90a")
     ]

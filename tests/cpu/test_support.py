@@ -390,9 +390,6 @@ def test_nothing_to_compute_is_never_too_much():
 
 
 def test_can_use_says_why_the_plain_kernel_serves(configure):
-    answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="gfx90a")
-    assert answer.kernel == "plain_gemm"
-    assert [r.code for r in answer.why] == ["kernel"]
     configure(kernel="plain")
     assert str(can_use("matmul", ones(4, 8), ones(8, 4))) == (
         "yes: plain_gemm\n  no faster kernel: HIPGEMM_KERNEL=plain"
@@ -437,6 +434,7 @@ def test_can_use_names_itself(args, kwargs, text):
     assert text in str(caught.value) or "b" in kwargs  # its text depends on Python's version
 
 
+@pytest.mark.packaging
 def test_the_manifest_s_architectures_are_those_announced():
     assert set(load_manifest()) == set(manifest.ARCHS)
 
@@ -448,9 +446,10 @@ def test_can_use_on_other_architectures(arch):
         answer = can_use("matmul", *args, arch=arch)
         assert answer.kernel == "plain_gemm"
         required = "the GPU must have matrix kernels: gfx950 or gfx942"
-        assert [str(r) for r in answer.why] == [f"{required}; got {arch}"]
+        assert [(r.code, str(r)) for r in answer.why] == [("kernel", f"{required}; got {arch}")]
 
 
+@pytest.mark.packaging
 def test_can_use_names_architectures():
     answer = can_use("matmul", ones(4, 8), ones(8, 4), arch="gfx906")
     assert not answer

@@ -244,6 +244,7 @@ except hg.KernelNotFoundError as error:
 """
 
 
+@pytest.mark.packaging
 @other_architecture
 def test_unknown_architecture(run_python: Run) -> None:
     text = in_child(run_python, CATCH, HIPGEMM_EMULATOR_ARCH="gfx906")

@@ -189,6 +189,7 @@ def test_grouped_products_told_wrongly(capsys):
 
 
 @pytest.mark.parametrize("command", [["can-use", "matmul", "64x64", "64x64"], ["explain", "64", "64", "64"]])
+@pytest.mark.packaging
 @pytest.mark.emulator("a device of another architecture")
 def test_the_architecture_is_that_of_the_device(command):
     done = cli(*command, HIPGEMM_EMULATOR_ARCH="gfx90a")
@@ -205,6 +206,7 @@ def test_the_architecture_is_that_of_the_device(command):
     assert named.stdout.startswith("yes: plain_gemm\n")
 
 
+@pytest.mark.packaging
 @pytest.mark.emulator("a device of another architecture")
 def test_selftest_without_matrix_kernels():
     done = cli("selftest", HIPGEMM_EMULATOR_ARCH="gfx90a")

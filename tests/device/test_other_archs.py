@@ -86,6 +86,7 @@ def test_kernels(arch):
     assert int(passed) > 100
 
 
+@pytest.mark.packaging
 @other_architecture
 def test_the_library_takes_the_plain_kernel(run_python):
     """With the checks, which the kernels' own tests omit: they would take minutes."""
@@ -99,6 +100,7 @@ def test_the_library_takes_the_plain_kernel(run_python):
     )
 
 
+@pytest.mark.packaging
 @other_architecture
 def test_who_asks_for_the_plain_kernel_is_not_warned(run_python):
     code = "import numpy as np, hipgemm as hg; x = np.ones((8, 8), np.float16); hg.matmul(x, x)"

@@ -433,6 +433,7 @@ def child(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.packaging
 def test_the_same_on_any_threads_cpu_and_timing() -> None:
     variants = [
         {"HIPGEMM_EMULATOR_THREADS": "1"},

@@ -451,6 +451,7 @@ def bits_of_random_products() -> dict[str, int]:
     return sums
 
 
+@pytest.mark.packaging
 def test_every_cpu_level_gives_the_same_bits(
     run_python: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:

@@ -582,6 +582,7 @@ def test_results_do_not_depend_on_threads(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(results[0], np.arange(100)[:, None] * 256 + np.arange(64))
 
 
+@pytest.mark.packaging
 def test_levels_are_reported(run_python: Callable[..., object]) -> None:
     """A forced CPU level is used if the CPU has it."""
     code = f"import ctypes; lib = ctypes.CDLL({str(asm.LIBRARY)!r}); f = lib.hipgemm_emulator_cpu; "

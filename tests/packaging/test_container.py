@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker" / "rocm7.Dockerfile"
 HOME = "/opt/hipgemm"  # where the file writes
@@ -38,7 +36,6 @@ def test_nothing_that_was_built_outside_gets_into_the_image() -> None:
     assert sorted(patterns(".dockerignore")) == sorted([*wanted, ".git"])
 
 
-@pytest.mark.install
 def test_its_instructions_install_a_package_that_runs(tmp_path: Path) -> None:
     """All but apt-get's, whose packages the test suite needs too; nothing is built twice."""
 

@@ -21,12 +21,13 @@ COMPILED = (
     "build/zig",
     "build/kernels",
 )  # if from these sources: make and tools/units.py rebuild them
-pytestmark = [pytest.mark.install, pytest.mark.emulator("what is installed runs anywhere")]
+pytestmark = pytest.mark.emulator("what is installed runs anywhere")
 
 
 def run(*command: str | Path, cwd: Path, with_errors: bool = False, **env: str) -> str:
     """Run a command to its end; its output is part of the failure."""
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ours = ("PYTHONPATH", "MAKEFLAGS")
+    clean = {name: value for name, value in os.environ.items() if name not in ours}
     done = subprocess.run(
         [str(c) for c in command],
         cwd=cwd,

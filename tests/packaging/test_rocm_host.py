@@ -56,7 +56,6 @@ def report(rocm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.install
 def test_everything_runs_on_rocm(rocm: Path, report: Path) -> None:
     found = results(report)
     assert set(found.values()) == {"ok"}
@@ -84,7 +83,6 @@ def test_everything_runs_on_rocm(rocm: Path, report: Path) -> None:
             assert {row["check"] for row in rows} == {"ok"}, name
 
 
-@pytest.mark.install
 def test_a_step_that_fails_is_reported_and_the_rest_still_runs(rocm: Path, tmp_path: Path) -> None:
     python = tmp_path / "python"
     failing = 'case "$*" in *selftest*|*"--format f16"*) exit 3 ;; esac'
@@ -111,7 +109,6 @@ def test_without_a_gpu_it_ends_before_anything_runs(tmp_path: Path) -> None:
 KEPT = {"info": "info.txt", "selftest": "selftest.txt", "test": "tests.txt", "--refcheck": "matmul-bf16.txt"}
 
 
-@pytest.mark.install
 def test_the_document_shows_what_commands_print(rocm: Path, report: Path) -> None:
     """Line by line, ignoring numbers and the distance between columns."""
     blocks = re.findall(
