@@ -71,13 +71,6 @@ def test_info_of_a_library_that_lacks_a_function(monkeypatch):
     assert found.runtime
 
 
-@pytest.mark.matrix
-def test_selftest():
-    done = cli("selftest")
-    assert done.stdout.splitlines()[-2:] == [f"on {info().summary}", "selftest: all right"], done.stdout
-    assert done.returncode == 0
-
-
 SOME = ("gemm_bf16_nt", "gemm_mxfp8_e4m3", "plain_gemm")
 
 
@@ -87,6 +80,7 @@ def test_selftest_reports_kinds_or_every_product(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     kinds = [line for line in lines if line.endswith(" products: all right")]
     assert len(lines) == len(str(info()).splitlines()) + len(kinds) + 2
+    assert lines[-2:] == [f"on {info().summary}", "selftest: all right"]
     assert main(["selftest", *SOME, "-v"]) == 0
     every = capsys.readouterr().out.splitlines()
     assert [line for line in every if line in kinds] == kinds
@@ -277,6 +271,7 @@ FEW = {
 }
 
 
+@pytest.mark.packaging  # the emulator at each level of CPUs
 def test_bench_prints_its_figures(monkeypatch, capsys, matrix_kernels):
     for function, few in FEW.items():
         monkeypatch.setattr(overhead, function, partial(getattr(overhead, function), **few))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import asm
 import numpy as np
@@ -64,6 +66,15 @@ def note_texts() -> list[str]:
     while asm.library().hipgemm_emulator_note(ctypes.c_uint64(len(message)), text, ctypes.c_size_t(4096)):
         message.append(text.value.decode())
     return message
+
+
+def programs(kernels: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of kernels: one of those that differ in nothing but the formats that instructions name."""
+    found: dict[str, str] = {}
+    for kernel in kernels:
+        rest = {key: value for key, value in kernel.items() if key not in ("name", "a", "b")}
+        found.setdefault(json.dumps(rest, sort_keys=True), kernel["name"])
+    return list(found.values())
 
 
 def nops(states: int) -> str:

@@ -60,9 +60,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         ("threads", 1, EAGER | CHECKED),
         ("once", 1, {}),
         ("once", 3, EAGER),
-        ("once", 9, CHECKED),
+        ("once", 17, CHECKED),
         ("on", 3, {}),
-        ("on", 13, EAGER | CHECKED),
+        ("on", 23, EAGER | CHECKED),
     ],
     ids=["threads", "threads_checked", "once", "once_eager", "once_checked", "on", "on_checked"],
 )

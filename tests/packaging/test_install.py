@@ -145,6 +145,7 @@ def test_wheel(tree: Path, tmp_path: Path) -> None:
     pip_install(python, "--quiet", wheel, "hip-python<8", "pytest", cwd=tmp_path)
     one = ("bench", "--op", "matmul", "--shapes", "70x64x96", "--calls", "3", "--refcheck")
     check_it_runs(python, *one, prints=" ok ", cwd=tmp_path)
+    check_it_runs(python, "selftest", prints="selftest: all right", cwd=tmp_path)  # with every kernel
     best = cpu_level()
     for level in ("v2", "v3", "v4"):
         if level <= best:
