@@ -39,7 +39,7 @@ constexpr Op kScaledOfTwo32 = Op::v_mfma_scale_f32_32x32x64_f8f6f4;
 // Those without scales.
 bool is_float_product(const Decoded& d) {
   return is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x16_bf16, Op::v_mfma_f32_16x16x32_f16,
-            Op::v_mfma_f32_16x16x16_f16, kOfTwo>(d);
+            Op::v_mfma_f32_16x16x16_f16, Op::v_mfma_f32_16x16x32_fp8_fp8, kOfTwo>(d);
 }
 void swap_operands(Decoded& d) { std::swap(d.src[0], d.src[1]); }
 void first_byte(Decoded& d) { d.op_sel = d.op_sel_hi = 0; }
@@ -47,6 +47,12 @@ void first_byte(Decoded& d) { d.op_sel = d.op_sel_hi = 0; }
 void no_move(Decoded& d) {
   d.dpp_ctrl = 0xe4;
   d.words[1] = (d.words[1] & ~0x1ff00u) | uint32_t{d.dpp_ctrl} << 8;
+}
+
+// Parts of registers are extended by zeros.
+void without_signs(Decoded& d) {
+  d.sext = 0;
+  d.words[1] &= ~0x08080000u;
 }
 
 // ---- handlers -----------------------------------------------------------------------------------
@@ -160,6 +166,7 @@ constexpr Mutant kMutants[] = {
     {"wave_scan", [](const Decoded& d) { return d.dpp && d.dpp_ctrl == 0x142; }, no_move},
     {"mfma_bf16", is<Op::v_mfma_f32_16x16x32_bf16, Op::v_mfma_f32_16x16x16_bf16>, swap_operands},
     {"mfma_f16", is<Op::v_mfma_f32_16x16x32_f16, Op::v_mfma_f32_16x16x16_f16>, swap_operands},
+    {"mfma_fnuz", is<Op::v_mfma_f32_16x16x32_fp8_fp8>, swap_operands},
     {"mfma_e4m3", multiplies<kOfTwo, 0, 0>, swap_operands},
     {"mfma_e5m2", multiplies<kOfTwo, 1, 1>, swap_operands},
     {"mfma_scale_e4m3", multiplies<kScaledOfTwo, 0, 0>, swap_operands},
@@ -183,6 +190,12 @@ constexpr Mutant kMutants[] = {
     {"f32_arithmetic", is<Op::v_add_f32, Op::v_mul_f32, Op::v_fma_f32, Op::v_fmac_f32>, nullptr,
      nullptr, change_result<without_subnormals>},
     {"f32_fields", is<Op::v_ldexp_f32>, nullptr, nullptr, change_result<without_subnormals>},
+    {"packed_f32", is<Op::v_pk_add_f32, Op::v_pk_mul_f32, Op::v_pk_fma_f32>, nullptr, nullptr,
+     change_result<without_subnormals>},
+    {"f32_comparisons", is<Op::v_cmp_nlt_f32>, becomes<Op::v_cmp_ge_f32>},
+    {"integer_division", is<Op::v_rcp_iflag_f32>, nullptr, nullptr, change_result<cut_to_bf16>},
+    {"bits", is<Op::v_alignbit_b32>, becomes<Op::v_alignbyte_b32>},
+    {"register_parts", [](const Decoded& d) { return d.sdwa && d.sext; }, without_signs},
     {"f32_to_bf16", is<Op::v_cvt_pk_bf16_f32>, nullptr, change_sources<cut_to_bf16>},
     {"f32_to_f16", is<Op::v_cvt_pk_f16_f32, Op::v_cvt_f16_f32>, nullptr,
      change_sources<cut_to_f16>},
@@ -214,6 +227,8 @@ constexpr Mutant kMutants[] = {
     {"atomic_max", is<Op::global_atomic_umax>, becomes<Op::global_atomic_umin>},
     {"buffer_loads", is_buffer_load, nullptr, any_size},
     {"buffer_stores", is_buffer_store, nullptr, any_size},
+    {"lds_widths", is<Op::ds_write_b8_d16_hi>, becomes<Op::ds_write_b8>},
+    {"memory_widths", is<Op::buffer_load_dwordx2>, becomes<Op::buffer_load_dword>},
     {"unaligned_rows", [](const Decoded& d) { return d.op == Op::global_store_dwordx4; }, nullptr,
      align_address},
     // Not about instructions: where emulator/hip asks for them.

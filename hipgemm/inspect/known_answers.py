@@ -289,6 +289,96 @@ def unaligned_rows() -> list[Case]:
     return cases
 
 
+def packed_f32() -> list[Case]:
+    """As f32_arithmetic, of two values at a time."""
+    a = _floats((16 * LANES, 2), -8, 8, 12, _EDGES)
+    b = _floats((16 * LANES, 2), -7, 9, 12, _EDGES[::-1])
+    c = _floats((16 * LANES, 2), -12, 12, 24)
+    with np.errstate(all="ignore"):
+        fma = (a.astype(np.float64) * b + c).astype(np.float32)
+        parts = (a + b, a * b, fma, a * b[:, ::-1])
+    return [Case(_words(a, b, c), parts, groups=16)]
+
+
+def integer_division() -> list[Case]:
+    """Numbers of all sizes; quotients just above and below a whole number."""
+    rng, count, n = _rng(), 64 * LANES, 641
+    x, y = (rng.integers(0, 2**32, count, dtype=np.uint32) >> rng.integers(0, 32, count) for _ in "ab")
+    y = np.maximum(y, 1)
+    near = x - x % y + rng.integers(-1, 1, count)  # a multiple, or one less
+    x = np.where(rng.random(count) < 0.5, near, x).astype(np.uint32)
+    x[:3], y[:3] = ONES, (1, ONES, 3)
+    expected = np.stack([x // y, x % y, x // n, x % n], axis=1).astype(np.uint32)
+    return [Case(_words(np.stack([x, y.astype(np.uint32)], 1)), (expected,), n=n, groups=64)]
+
+
+def f32_comparisons() -> list[Case]:
+    """NaN is unordered; zeros are equal."""
+    edges = np.array(_EDGES, np.float32)
+    a, b, c = (x.reshape(27 * LANES, 1) for x in np.meshgrid(edges, edges, edges))
+    least = _floats(a.shape, -3, 3)
+    with np.errstate(invalid="ignore"):
+        found = [a < b, a <= b, a > b, a >= b, a == c, ~(b < c), ~(b <= c), ~(b > c), ~(b >= c)]
+        found += [a != b, np.isnan(a) | np.isnan(c), ~np.isnan(b) & ~np.isnan(c)]
+        flags = sum(x.astype(np.uint32) << np.uint32(i) for i, x in enumerate(found))
+        return [Case(_words(a, b, c, least), (flags, np.maximum(b, least)), groups=27)]
+
+
+def bits() -> list[Case]:
+    """Of random words."""
+    a, b, c = _rng().integers(0, 2**32, (3, 4 * LANES), dtype=np.uint32)
+    both = a.astype(np.uint64) << np.uint64(32) | b
+    picked = np.stack([both.view(np.uint8).reshape(-1, 8)[:, i] for i in (0, 5, 2, 7)], axis=1)
+    first, count = b & 31, (c & 31).astype(np.uint64)
+    ones = ((np.uint64(1) << count) - np.uint64(1)).astype(np.uint32)
+    field = a >> first & ones
+    with_sign = (a.view(np.int32) >> first.view(np.int32)).view(np.uint32) & ones
+    negative = (with_sign & (ones ^ ones >> np.uint32(1))) != 0
+    pairs = np.maximum(a.view(np.uint16), b.view(np.uint16)).view(np.uint32)
+    expected = (
+        *(a & b | ~a & c, a ^ b ^ c, picked.view(np.uint32)[:, 0]),
+        *((both >> (c & 31).astype(np.uint64)).astype(np.uint32), field),
+        *(np.where(negative, with_sign | ~ones, with_sign), _reversed(a), pairs),
+        a & 0x7FFFFFFF | b & 0x80000000,
+    )
+    return [Case(_words(np.stack([a, b, c], 1)), (np.stack(expected, axis=1),), groups=4)]
+
+
+def _reversed(x: Array) -> Array:
+    ones = x[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
+    return np.asarray((ones << np.arange(31, -1, -1, dtype=np.uint32)).sum(axis=1, dtype=np.uint32))
+
+
+def register_parts() -> list[Case]:
+    """A byte shifted, a half added into the upper half, a byte with its sign."""
+    x, y = _rng().integers(0, 2**32, (2, 4 * LANES), dtype=np.uint32)
+    shifted = (y >> 16 & 255) << (x & 31)
+    added = x & 0xFFFF | (x >> 24) + (y >> 16) << 16
+    signed = (x << 16).astype(np.int32) >> 24
+    expected = np.stack([shifted, added, signed.astype(np.uint32) | y & 0xFFFF], axis=1)
+    return [Case(_words(np.stack([x, y], 1)), (expected,), groups=4)]
+
+
+def lds_widths() -> list[Case]:
+    """Words of the next lane."""
+    x = _rng().integers(0, 2**32, (LANES, 8), dtype=np.uint32)
+    return [Case(x, (np.roll(x, -1, axis=0),))]
+
+
+def memory_widths() -> list[Case]:
+    """Bytes and halves at their places; of buffers, zero out of range."""
+    data = _rng().integers(0, 256, (LANES, 8), dtype=np.uint8)
+    stored = np.full((LANES, 8), 0xA5, np.uint8)
+    stored[:, [1, 2, 3, 4, 5, 7]] = data[:, [0, 6, 7, 2, 3, 7]]
+    half = LANES // 2
+    loaded = np.concatenate([_words(data), data[:, 5:6].astype(np.uint32)], axis=1)
+    loaded[half:] = 0
+    return [
+        Case(_words(data), (_words(stored),)),
+        Case(_words(data), (loaded,), "buffer_widths", n=8 * half),
+    ]
+
+
 def permlane16_swap() -> list[Case]:
     """Register b of the first 16 lanes of each 32 is a of the next 16, and the reverse."""
     x = _rng().integers(0, 2**32, (4, 16, 2, 4), dtype=np.uint32)
@@ -401,16 +491,17 @@ def lds_size() -> list[Case]:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix instruction: its rows and K, and the formats of a and b."""
+    """A matrix instruction: its rows and K, and the formats of a and b. `fnuz`: gfx942's two for e4m3."""
 
     a: Format
     b: Format
     rows: int = 16
+    fnuz: bool = False
 
     @property
     def k(self) -> int:
         """Elements along K."""
-        return 32 if self.a in (BF16, F16) else 2048 // self.rows
+        return 64 if self.fnuz else 32 if self.a in (BF16, F16) else 2048 // self.rows
 
     def lanes(self, x: Array, to: Format) -> Array:
         """An operand (rows, K) as lanes hold it, eight words each."""
@@ -454,6 +545,9 @@ class Matrix:
             scales[:, 0], scales[:, 1] = scale_words
         words = _words(self.lanes(a, self.a), self.lanes(b, self.b), c_words, scales)
         return Case(words, (self.result(expected),), kernel)
+
+
+FNUZ = Matrix(E4M3, E4M3, fnuz=True)
 
 
 def _integers(m: Matrix) -> tuple[Array, Array, Array]:
@@ -526,11 +620,13 @@ def mfma_nan() -> list[Case]:
         with np.errstate(invalid="ignore"):
             expected = np.einsum("mk,nk->mn", a, b) + c
         cases.append(m.case(kernel, a, b, c, expected))
-    a, b, c = _integers(m := Matrix(E4M3, E4M3))
-    a[5, 7] = np.nan
-    expected = c + a @ b.T
-    expected[5] = np.nan
-    return [*cases, m.case("mfma_e4m3", a, b, c, expected)]
+    for kernel, m in (("mfma_e4m3", Matrix(E4M3, E4M3)), ("mfma_fnuz", FNUZ)):
+        a, b, c = _integers(m)
+        a[5, 7] = np.nan
+        expected = c + a @ b.T
+        expected[5] = np.nan
+        cases.append(m.case(kernel, a, b, c, expected))
+    return cases
 
 
 def mfma_denormals() -> list[Case]:
@@ -542,6 +638,7 @@ def mfma_denormals() -> list[Case]:
         ("mfma_f16", Matrix(F16, F16), 2.0**-24, 1.0),
         ("mfma_e4m3", Matrix(E4M3, E4M3), 2.0**-9, 2.0**-9),
         ("mfma_e5m2", Matrix(E5M2, E5M2), 2.0**-16, 2.0**-16),
+        ("mfma_fnuz", FNUZ, 2.0**-9, 2.0**-9),
     ):
         rng = _rng()
         a = rng.integers(-3, 4, (m.rows, m.k)) * least
@@ -642,15 +739,16 @@ def orders(k: int) -> list[Order]:
     return found
 
 
-# Where a lane's eight elements go into two instructions (gemm/mfma.hpp): k in the order of these.
-HALVES = np.arange(32).reshape(4, 2, 4).swapaxes(0, 1).reshape(-1)
+def halves(k: int) -> Array:
+    """K in the order in which two instructions take it, half of a lane's elements each (gemm/mfma.hpp)."""
+    return np.asarray(np.arange(k).reshape(4, 2, k // 8).swapaxes(0, 1).reshape(-1))
 
 
 def order_inputs(kernel: str) -> tuple[Case, Array, Array]:
     """Values whose sum depends on the order; the products (16, 16, K), and c."""
     rng = _rng()
     form = {"mfma_bf16": BF16, "mfma_f16": F16}.get(kernel, E4M3)
-    m = Matrix(form, form)
+    m = FNUZ if kernel == "mfma_fnuz" else Matrix(form, form)
     a, b = (rng.standard_normal((m.rows, m.k)) * np.exp2(rng.integers(-6, 7, (m.rows, m.k))) for _ in "ab")
     a, b = (cast(x, form).astype(np.float64) for x in (a, b))
     c = rng.standard_normal((m.rows, m.rows)).astype(np.float32)
@@ -666,12 +764,14 @@ CASES: dict[str, Callable[[], list[Case]]] = {
     for function in (
         *(f32_arithmetic, f32_fields, f32_to_bf16, f32_to_f16, f16_to_f32, e4m3, e5m2, stochastic_rounding),
         *(lane_moves, barrier, s_setprio, atomic_max, buffer_loads, buffer_stores, unaligned_rows),
+        *(packed_f32, integer_division, f32_comparisons, bits, register_parts, lds_widths, memory_widths),
         *(permlane16_swap, wave_scan, ds_read_b64_tr_b16, ds_read_b64_tr_b8, ds_read_b96_tr_b6),
         *(lds_dma, lds_dma_m0, lds_dma_offset, lds_dma_range, vmcnt, lds_size),
         *(cvt_sr_fp8_f32, cvt_sr_bf8_f32, mfma_scale_bytes, mfma_scale_values),
         *(mfma_nan, mfma_denormals, mfma_rounding),
     )
 }
+CASES["mfma_fnuz"] = partial(_product, "mfma_fnuz", FNUZ)
 _ELEMENTS = {"bf16": BF16, "f16": F16, "e4m3": E4M3, "e5m2": E5M2, "e2m3": E2M3, "e3m2": E3M2, "e2m1": E2M1}
 for _name in ("bf16", "f16", "e4m3", "e5m2"):
     _same = Matrix(_ELEMENTS[_name], _ELEMENTS[_name])

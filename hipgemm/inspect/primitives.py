@@ -26,11 +26,12 @@ from ..kernels.manifest import Kernel, code_object
 from ..kernels.primitives import PREFIX, PRIMITIVES, Primitive
 from ..runtime import hip, loader, record, staging
 from .info import info
-from .known_answers import CASES, HALVES, Case, order_inputs, orders
+from .known_answers import CASES, Case, halves, order_inputs, orders
 
 Array = npt.NDArray[Any]
 SECONDS = 180.0  # that one may take: where a driver compiles the kernels, the first does
-ORDER_KERNELS = ("mfma_bf16", "mfma_f16", "mfma_e4m3", "mfma_scale_e4m3")  # whose sums are looked at
+# Whose sums are looked at.
+ORDER_KERNELS = ("mfma_bf16", "mfma_f16", "mfma_fnuz", "mfma_e4m3", "mfma_scale_e4m3")
 PORTABLE_KERNEL = "add"  # of the primitives that are about memory and streams
 _SHOWN = 3  # differences in a message
 
@@ -110,7 +111,7 @@ def _order_of(kernel: str, device: int) -> str:
     ((_, found),) = _parts(_run(device, kernel, case), case)
     k = products.shape[-1]
     if hip.arch(device) == "gfx942":
-        products = products[..., HALVES]
+        products = products[..., halves(k)]
     exact = c.astype(np.float64) + products.sum(axis=-1)
     total = np.abs(c) + np.abs(products).sum(axis=-1)
 

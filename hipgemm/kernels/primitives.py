@@ -73,13 +73,21 @@ def _multiplies(kernel: Kernel) -> bool:
     return _is_gemm(kernel) and (kernel.a == "bf16") == (kernel.b == "bf16")
 
 
+def _takes_fnuz(kernel: Kernel) -> bool:
+    """Whether a kernel of gfx942 multiplies codes of e4m3 as its own format's."""
+    of_e4m3 = (kernel.a, kernel.b, kernel.layout) == ("fp8_e4m3", "fp8_e4m3", "nt")
+    return _is_gemm(kernel) and kernel.arch == "gfx942" and of_e4m3
+
+
 def _is_scaled(kernel: Kernel) -> bool:
     """Whether matrix instructions apply scales."""
     return _multiplies(kernel) and (kernel.a.startswith("mx") or kernel.a.endswith("_block"))
 
 
 def _widened(kernel: Kernel) -> str:
-    """The elements of a matrix instruction without scales: gfx942 takes fewer bits as bf16."""
+    """The elements of a matrix instruction of 16 bits, if any: gfx942 takes most of fewer bits as bf16."""
+    if _takes_fnuz(kernel):
+        return ""
     return "bf16" if kernel.arch == "gfx942" and kernel.a != "f16" else kernel.a
 
 
@@ -149,6 +157,8 @@ def _primitives() -> Iterable[Primitive]:
         text = f"layout of v_mfma_f32_16x16x32_{name}, or on gfx942 of two 16x16x16"
         uses = lambda k, n=name: _is_gemm(k) and _widened(k) == n  # noqa: E731
         yield Primitive(f"mfma_{name}", text, uses)
+    text = "layout of v_mfma_f32_16x16x32_fp8_fp8, and half of e4m3's values: FNUZ"
+    yield Primitive("mfma_fnuz", text, _takes_fnuz)
     for name in ("e4m3", "e5m2"):
         yield Primitive(
             f"mfma_{name}", f"layout of v_mfma_f32_16x16x128_f8f6f4 with {name}", _with(name, False)
@@ -170,6 +180,11 @@ def _primitives() -> Iterable[Primitive]:
     yield Primitive("mfma_sum_order", "the order of a sum, within the error bound", _is_gemm)
     yield Primitive("f32_arithmetic", "float32 keeps subnormals and rounds to nearest even", _computes)
     yield Primitive("f32_fields", "ldexp, frexp, med3 and maxima of float32", _computes)
+    yield Primitive("packed_f32", "two sums, products and fused ones at a time, as f32_arithmetic", _computes)
+    yield Primitive("f32_comparisons", "nothing is less or greater than NaN, and 0 equals -0", _computes)
+    yield Primitive("integer_division", "quotients by reciprocals in float32", _all_but("rms_norm"))
+    yield Primitive("bits", "choices of bits and bytes, shifts, fields", _all_but(*_MOVES, "sum_groups"))
+    yield Primitive("register_parts", "bytes and halves of registers as operands and results (SDWA)", _any)
     yield Primitive("f32_to_bf16", "to nearest even, subnormals and NaN kept", _stores_floats)
     yield Primitive(
         "f32_to_f16", "to nearest even, subnormals and NaN kept, Inf for overflow", _stores_floats
@@ -209,6 +224,8 @@ def _primitives() -> Iterable[Primitive]:
     )
     yield Primitive("buffer_loads", "loads out of range give 0", _any)
     yield Primitive("buffer_stores", "stores out of range are dropped", _is_gemm)
+    yield Primitive("lds_widths", "1, 2, 4, 8 and 16 bytes of LDS", _has_barriers)
+    yield Primitive("memory_widths", "1, 2 and 8 bytes of memory, and no other byte is written", _any)
     yield Primitive("unaligned_rows", "16 bytes at any multiple of 4", _is_gemm)
     yield Primitive("arguments", "each argument is aligned to its own size", _any)
     yield Primitive(

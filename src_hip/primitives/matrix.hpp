@@ -75,6 +75,24 @@ HIPGEMM_MULTIPLY_ONCE(mfma32_scale_e3m2, Scaled32<MfmaFormat::E3m2>)
 HIPGEMM_MULTIPLY_ONCE(mfma32_scale_e2m1, Scaled32<MfmaFormat::E2m1>)
 #undef HIPGEMM_MULTIPLY_ONCE
 
+#if defined(__gfx942__)
+// gfx942's own format: codes of e4m3 but for those of -0 and NaN, and the factor of the sum.
+template <u32 kThreads>
+HIPGEMM_DEVICE void primitive_mfma_fnuz(const PrimitiveArgs& args) {
+  using Mfma = FnuzMfma;
+  MatrixOperands<Mfma, kThreads> x(args);
+  const auto replaced = [](u32x4 codes) HIPGEMM_INLINE {
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) codes[i] = Mfma::replaced(codes[i]);
+    return codes;
+  };
+  x.a = __builtin_bit_cast(Mfma::FragmentA, replaced(__builtin_bit_cast(u32x4, x.a)));
+  x.b = __builtin_bit_cast(Mfma::FragmentB, replaced(__builtin_bit_cast(u32x4, x.b)));
+  x.c = Mfma::multiply(x.b, x.a, x.c / Mfma::kSumFactor) * Mfma::kSumFactor;
+  x.store(args);
+}
+#endif
+
 // Each byte of the words of scales, once for a and once for b: four products are added.
 template <u32 kThreads>
 HIPGEMM_DEVICE void primitive_mfma_scale_bytes(const PrimitiveArgs& args) {

@@ -110,7 +110,8 @@ ROWS = (SOURCE / "instances.def").read_text()
 def test_every_pair_of_an_operation_has_a_kernel_in_each_of_its_tiles():
     listed = tables.read_kernels(tables.read_formats())
     names = {k["name"] for k in MANIFEST["archs"]["gfx950"]["kernels"]}
-    wanted = {row.name for row in listed.passes} | {f"primitive_{row.name}" for row in listed.primitives}
+    wanted = {row.name for row in listed.passes}
+    wanted |= {f"primitive_{row.name}" for row in listed.primitives if row.architectures != "gfx942"}
     for served in listed.serves:
         (product,) = [row for row in listed.products if row.operation == served.operation]
         wanted |= {
