@@ -3,7 +3,7 @@
 #   make demo       install, build, run examples/quickstart.py
 #   make test       the tests, for this CPU and the architectures with matrix kernels
 #   make test-packaging  tests of installation and builds, and of all other architectures and CPU levels
-#   make test-clients  programs of others on the emulator: kernels and functions compiled by Triton and IREE
+#   make test-clients  programs of others on the emulator: of Triton, IREE, hip-python
 #   make kernels    all HIP kernels -> hipgemm/kernels/; TABLE=1 prints their registers and main loops
 #   make emulator   the emulated HIP runtime for this CPU -> hipgemm/_emulator/libamdhip64.so; emulator-all: for any
 #   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
@@ -233,17 +233,27 @@ test-packaging:
 	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(ALL_KERNELS),LEVELS="$(ALL_LEVELS)")
 	@HIPGEMM_RUNTIME=emulator $(PYTEST) -m packaging $(PYTEST_ARGS)
 
-# Programs of others, in folders of their own. Both compile for a GPU that is not there.
+# Programs of others, in folders of their own. The first two compile for a GPU that is not there. hip-python's examples
+# are in no package, so they come from its repository, or from a copy: make test-clients HIP_PYTHON_REPOSITORY=/path
 TRITON := build/triton/.installed-3.8.0
 IREE := build/iree/.installed-3.13.0
+HIP_PYTHON := build/hip-python/.installed-6.3.3
+HIP_PYTHON_REPOSITORY ?= https://github.com/ROCm/hip-python
+EXAMPLES_COMMIT := ddd90aca6a48c9d6af4034ed6ea1f2e28e1dc295
+EXAMPLES := build/hip-python-examples/.commit-$(EXAMPLES_COMMIT)
 $(TRITON): PACKAGES := triton==3.8.0
 $(IREE): PACKAGES := iree-base-compiler==3.13.0 iree-base-runtime==3.13.0
-$(TRITON) $(IREE): | $(READY)
+$(HIP_PYTHON): PACKAGES := hip-python==6.3.3.540.31 hip-python-interop==6.3.3.540.31
+$(TRITON) $(IREE) $(HIP_PYTHON): | $(READY)
 	@echo "$(@D): installing $(PACKAGES)"
 	@rm -rf $(@D)
 	@$(RUN) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --target $(@D) $(PACKAGES)
 	@touch $@
-test-clients: $(TRITON) $(IREE) $(READY_TO_TEST) emulator
+$(EXAMPLES):
+	@rm -rf $(@D) && git init -q $(@D)
+	@cd $(@D) && timeout 60 git fetch -q --depth 1 '$(HIP_PYTHON_REPOSITORY)' $(EXAMPLES_COMMIT) && git checkout -q FETCH_HEAD && touch $(@F) || \
+	  echo "hip-python's examples cannot be fetched: they are skipped" >&2
+test-clients: $(TRITON) $(IREE) $(HIP_PYTHON) $(EXAMPLES) $(READY_TO_TEST) emulator
 	@$(RUN) -m pytest -q $(PYTEST_ARGS) clients/test_*.py
 
 # Damaged code objects: make fuzz FUZZ="--count 1000000 --jobs 16"
