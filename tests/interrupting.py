@@ -27,7 +27,7 @@ from hipgemm.runtime import hip as _hip
 
 TESTS = str(Path(__file__).parent)
 MOST = int(
-    os.environ.get("HIPGEMM_TEST_INTERRUPTS", "400")
+    os.environ.get("HIPGEMM_TEST_INTERRUPTS", "250")
 )  # of one call; 0: at every instruction, of any call
 CREATED = {
     "hipMalloc": "hipFree",

@@ -49,7 +49,7 @@ BANNED = {
     r"BackPlan|take_over": "DequantizePlan, import_array",
     r"\w*\} it is:": "chosen:",
 }
-PATTERN = re.compile("|".join(rf"(?<![\w.])(?:{words})(?!\w)" for words in BANNED), re.IGNORECASE)
+PATTERN = re.compile(rf"(?<![\w.])(?:{'|'.join(BANNED)})(?!\w)", re.IGNORECASE)
 
 
 def files() -> list[Path]:

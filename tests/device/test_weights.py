@@ -124,7 +124,7 @@ def test_float16_is_refused(rng):
 @pytest.mark.parametrize("groups", [0, 2])
 def test_few_rows_read_the_weights_own_bytes(format, groups, rng):
     """Little more than the weights, x and the result; parts of K are summed by another kernel."""
-    n, k = (1440, 2880) if groups == 0 else (720, 1440)
+    n, k = (720, 2880) if groups == 0 else (720, 1440)
     w = hg.asarray(weights((groups, n, k) if groups else (n, k), format, rng))
     for m in (1, 16, 64):
         x = hg.asarray(activations((m, k), rng))

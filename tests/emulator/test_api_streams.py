@@ -110,18 +110,23 @@ def test_copies_use_a_pinned_buffer_late() -> None:
 
 
 @pytest.mark.parametrize("mode", ["late", "eager"])
-@pytest.mark.parametrize("rows", [1, 3, (4 << 20) + 1], ids=["one", "three", "too_much_to_keep"])
-def test_copies_are_done_with_a_pageable_buffer_at_return(mode: str, rows: int, run_python: Any) -> None:
+@pytest.mark.parametrize(
+    ("rows", "width"), [(1, 4), (3, 4), (65, 1 << 18)], ids=["one", "three", "too_much_to_keep"]
+)
+def test_copies_are_done_with_a_pageable_buffer_at_return(
+    mode: str, rows: int, width: int, run_python: Any
+) -> None:
     """What is read from it is read at the call; what is written to it is there at return."""
     body = f"""
-rows = {rows}
-before = np.arange(rows * 6, dtype=np.int32).reshape(rows, 6)
-host, back = before.copy(), np.zeros((rows, 6), np.int32)
-with Memory(rows * 16, np.zeros(rows * 4, np.int32)) as memory, streams(0) as (stream,):
-    check(hip.hipMemcpy2DAsync(memory.pointer, 16, host, 24, 16, rows, kind(H2D), stream))
+rows, n = {rows}, {width}
+size, pitch = 4 * n, 4 * n + 8
+before = np.arange(rows * (n + 2), dtype=np.int32).reshape(rows, n + 2)
+host, back = before.copy(), np.zeros((rows, n + 2), np.int32)
+with Memory(rows * size, np.zeros(rows * n, np.int32)) as memory, streams(0) as (stream,):
+    check(hip.hipMemcpy2DAsync(memory.pointer, size, host, pitch, size, rows, kind(H2D), stream))
     host[:] = -1
-    check(hip.hipMemcpy2DAsync(back, 24, memory.pointer, 16, 16, rows, kind(D2H), stream))
-    assert (back[:, :4] == before[:, :4]).all() and not back[:, 4:].any()
+    check(hip.hipMemcpy2DAsync(back, pitch, memory.pointer, size, size, rows, kind(D2H), stream))
+    assert (back[:, :n] == before[:, :n]).all() and not back[:, n:].any()
     check(hip.hipMemcpyAsync(memory.pointer, host, 16, kind(H2D), stream))
     host[:] = 7
     check(hip.hipStreamSynchronize(stream))
