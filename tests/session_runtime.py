@@ -19,7 +19,8 @@ import pytest
 
 HERE = Path(__file__).parent
 EMULATOR_FOLDER = HERE / "emulator"
-LONG = ("packaging", "multi")  # folders whose tests take longest
+# Folders and files whose tests take longest.
+LONG = {"packaging", "multi", "test_other_archs.py", "test_failing_calls.py", "test_gfx942.py"}
 ASKED_EXPLICITLY = ("rocm", "emulator", "bridge")
 
 
@@ -130,8 +131,8 @@ def spread(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     At the start pytest-xdist gives each process as many tests in a row. Tests of a file, which may share what
     takes long, stay together.
     """
-    long = [item for item in items if item.path.parent.name in LONG]
-    rest = [item for item in items if item.path.parent.name not in LONG]
+    long = [item for item in items if LONG & {item.path.parent.name, item.path.name}]
+    rest = [item for item in items if not LONG & {item.path.parent.name, item.path.name}]
     files = list(dict.fromkeys(item.path for item in long))
     found: list[pytest.Item] = []
     for process in range(processes):
