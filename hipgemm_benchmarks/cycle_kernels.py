@@ -15,7 +15,8 @@ from . import cycles
 from .model_check import launch
 
 LINE = 128  # bytes
-K_TILES = 24  # of the product that is recorded
+LDS_BYTES = (64, 96)  # for each clock of the matrix pipes: where `lds_clock` was measured
+K_TILES = 64  # of the product that is recorded
 # Figures without which a part of the CU holds nothing up.
 WITHOUT: Mapping[str, Mapping[str, float]] = {
     "scales": {"scale_clocks": 0},
@@ -26,7 +27,10 @@ WITHOUT: Mapping[str, Mapping[str, float]] = {
         "loaded_latency": 0,
         "l1_latency": 0,
         "l2_latency": 0,
+        "cache_latency": 0,
         "memory_latency": 0,
+        "memory_wait": 0,
+        "cache_bytes": 1e9,
         "memory_bytes": 1e9,
         "memory_queue": 1e6,
         "address_clocks_wide": 0,
@@ -104,10 +108,10 @@ def model_product(cost: Cost, *, ends: bool = False) -> Modelled:
 
 
 def _memory_share(chip: Chip, again: float, workgroups: int) -> Mapping[str, float]:
-    """A CU's rate, if lines miss L2 so many times: only the first time they come from memory."""
-    share = next(f.value for f in cycles.figures() if f.name == "memory_bytes") * chip.compute_units
-    rate = min(chip.rates.fabric.value, share * max(1.0, again))
-    return {"memory_bytes": rate / min(chip.compute_units, workgroups)}
+    """Figures of memory, if lines miss L2 so many times: only the first time they come from memory."""
+    rates = {f.name: f.value for f in cycles.figures() if f.name in ("cache_bytes", "memory_bytes")}
+    each = chip.compute_units / min(chip.compute_units, workgroups)
+    return {name: rate * each for name, rate in rates.items()} | {"memory_share": 1 / max(1.0, again)}
 
 
 class TimedProduct(NamedTuple):
@@ -138,6 +142,14 @@ def time_product(call: Callable[[], object], workgroups: int, unique_bytes: floa
 
     found = cycles.replay(resident, given)
     return TimedProduct(_loop_of(found), clocks(found), _at_ends(resident, given, clocks))
+
+
+def clock(loop: cycles.Loop) -> float:
+    """GHz of a chip that runs such a loop: by its busy share, and by the bytes that LDS returns for it."""
+    chip, gain = chip_of("gfx950"), next(f.value for f in cycles.figures() if f.name == "lds_clock")
+    few, many = LDS_BYTES
+    bytes_ = min(max(loop.lds_bytes / max(1.0, loop.matrix_clocks), few), many)
+    return chip.ghz * chip.rates.clock_at(loop.busy) * (1 + gain * (0.5 - (bytes_ - few) / (many - few)))
 
 
 def workgroups_of_xcd(count: int, resident: int) -> tuple[list[int], int]:

@@ -19,7 +19,7 @@ from hipgemm.kernels.manifest import GEMMS, code_object
 from hipgemm.products.chips import chip_of
 
 from . import cycle_lines, cycle_picture, cycles
-from .cycle_kernels import Modelled, Timed, model, model_product, time_launch
+from .cycle_kernels import Modelled, Timed, clock, model, model_product, time_launch
 from .cycle_lines import Lines
 from .model_check import launch
 
@@ -202,15 +202,14 @@ def table(found: Sequence[Modelled], product: Product | None = None) -> list[str
         f"{'main loop of one CU':{width}}  K tile  matrix    busy  bound by {more[0]} {what}",
         f"{'':{width}}  clocks  clocks       %{more[1]}",
     ]
-    memory = next(f.value for f in cycles.figures() if f.name == "memory_bytes")
     for x in found:
         chip, matrix = chip_of(x.kernel.arch), x.loop.busy * x.clocks
-        ghz = chip.ghz * chip.rates.clock_at(x.loop.busy)
+        ghz = clock(x.loop)
         each = product.flop * x.speed if product else 2 * x.speed * chip.compute_units  # FLOP per clock
         low, high = (1e-3 * each * ghz * part for part in (0.9, 1.1))
         numbers = f"{x.clocks:6.0f}  {matrix:6.0f}  {100 * x.loop.busy:6.1f}  {x.bound:9}"
         if product:
-            moved = 100 * product.bytes * x.speed / (memory * chip.compute_units)
+            moved = 100 * product.bytes * x.speed / chip.read_clock_bytes(chip.compute_units)
             numbers += f"{1 / x.speed:10,.0f}  {moved:9.0f}"
         band = f"{low:.0f} to {high:.0f} ({0.9 * ghz:.2f} to {1.1 * ghz:.2f} GHz)"
         lines.append(f"{x.kernel.name:{width}}  {numbers} {band}")

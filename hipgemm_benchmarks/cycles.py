@@ -41,6 +41,7 @@ class Instruction:
     size: int
     matrix_clocks: int
     issues: int
+    lds_bytes: int  # that LDS returned, of all issues
     waits: Mapping[str, int]
     text: str
 
@@ -54,6 +55,7 @@ class Loop:
     turns: int
     clocks: float  # per turn
     matrix_clocks: float  # per turn and SIMD
+    lds_bytes: float  # that LDS returns, per turn
 
     @property
     def busy(self) -> float:
@@ -82,7 +84,8 @@ class Replay:
         """All of it, from the start of the workgroups to their end, as one turn of a loop."""
         matrix = sum(x.matrix_clocks * x.issues for x in self.instructions) / SIMDS
         offsets = [x.offset for x in self.instructions]
-        return Loop(min(offsets), max(offsets), 1, self.clocks, matrix)
+        lds = sum(x.lds_bytes for x in self.instructions)
+        return Loop(min(offsets), max(offsets), 1, self.clocks, matrix, lds)
 
     def middle(self) -> Loop:
         """From a third to nine tenths of the first wave's matrix instructions, as one turn; else `whole`."""
@@ -91,10 +94,8 @@ class Replay:
         if len(clocks) < FEW:
             return self.whole()
         begin, end = int(clocks[len(clocks) // 3]), int(clocks[len(clocks) * 9 // 10])
-        within = (self.issues["clock"] >= begin) & (self.issues["clock"] < end)
-        busy = matrix[self.issues["op"][within]].sum() / SIMDS
         offsets = [x.offset for x in self.instructions]
-        return Loop(min(offsets), max(offsets), 1, end - begin, busy)
+        return self._turns(min(offsets), max(offsets), 1, begin, end)
 
     def main_loop(self) -> Loop:
         """The loop whose turns have the most matrix clocks, by the first wave."""
@@ -113,11 +114,15 @@ class Replay:
             raise NoLoopError("no loop has matrix instructions and turns more than three times")
         head, tail = max(loops, key=lambda ends: loops[ends])
         starts = first["clock"][at == head]
-        begin, end = starts[len(starts) // 3], starts[-1]
         turns = len(starts) - 1 - len(starts) // 3
+        return self._turns(head, tail, turns, int(starts[len(starts) // 3]), int(starts[-1]))
+
+    def _turns(self, head: int, tail: int, turns: int, begin: int, end: int) -> Loop:
         within = (self.issues["clock"] >= begin) & (self.issues["clock"] < end)
-        busy = matrix[self.issues["op"][within]].sum() / SIMDS
-        return Loop(head, tail, turns, (int(end) - int(begin)) / turns, busy / turns)
+        issues = np.bincount(self.issues["op"][within], minlength=len(self.instructions)) / turns
+        matrix = np.array([x.matrix_clocks for x in self.instructions]) / SIMDS
+        lds = np.array([x.lds_bytes / max(1, x.issues) for x in self.instructions])
+        return Loop(head, tail, turns, (end - begin) / turns, float(issues @ matrix), float(issues @ lds))
 
 
 def library() -> ctypes.CDLL:
@@ -173,13 +178,13 @@ def replay(resident: int = 1, changed: Mapping[str, float] | None = None) -> Rep
     issues = np.empty(size[0], ISSUE)
     lib.hipgemm_emulator_replay_issues(issues.ctypes.data_as(ctypes.c_void_p))
     waits = (lib.hipgemm_emulator_replay_waits() or b"").decode().split()
-    numbers, text = (ctypes.c_uint64 * (4 + len(waits)))(), ctypes.create_string_buffer(256)
+    numbers, text = (ctypes.c_uint64 * (5 + len(waits)))(), ctypes.create_string_buffer(256)
     instructions = []
     for i in range(size[1]):
         lib.hipgemm_emulator_replay_instruction(i, numbers, text, ctypes.c_size_t(len(text)))
-        offset, length, matrix, count, *waited = numbers
+        offset, length, matrix, count, lds, *waited = numbers
         named = dict(zip(waits, waited, strict=True))
-        instructions.append(Instruction(offset, length, matrix, count, named, text.value.decode()))
+        instructions.append(Instruction(offset, length, matrix, count, lds, named, text.value.decode()))
     return Replay(tuple(instructions), issues, size[2], seconds)
 
 

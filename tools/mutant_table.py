@@ -987,8 +987,8 @@ EMULATOR = (
     Mutant(
         "emulator-model-bytes-in-flight",
         "emulator/model/memory.hpp",
-        "in_flight_ + all > f_.l1_bytes",
-        "in_flight_ + all > 2 * f_.l1_bytes",
+        "const double most = f_.l1_bytes -",
+        "const double most = 2 * f_.l1_bytes -",
         (f"{MODEL_TESTS}test_as_many_bytes_a_clock_as_others_sustain",),
     ),
     Mutant(
@@ -1001,8 +1001,8 @@ EMULATOR = (
     Mutant(
         "emulator-model-l1",
         "emulator/model/memory.hpp",
-        "return fetched && static_cast<double>(fetched_ - fetched) * kLine < f_.l1_bytes;",
-        "return fetched;",
+        "return a.fetched && static_cast<double>(fetched_ - a.fetched) * kLine < f_.l1_bytes;",
+        "return a.fetched;",
         (f"{MODEL_TESTS}test_a_line_is_fetched_once_while_l1_has_it[17-2]",),
     ),
 )

@@ -27,7 +27,7 @@ from hipgemm.inspect.explain import ask, in_place
 from hipgemm.products.chips import chip_of
 from hipgemm.runtime import hip
 from hipgemm_benchmarks import cycles
-from hipgemm_benchmarks.cycle_kernels import TimedProduct, model_product, time_product
+from hipgemm_benchmarks.cycle_kernels import TimedProduct, clock, model_product, time_product
 from hipgemm_benchmarks.cycle_report import reversed_by
 
 ARCH, SIZES = "gfx950", (1024, 2048, 4096, 8192)
@@ -237,17 +237,16 @@ def entry_of(code: bytes) -> bytes:
     return found[1]
 
 
-def tflops(n: int, clocks: float, busy: float) -> tuple[float, float]:
-    """With a launch, at the clock of such a busy share; and that clock, in GHz."""
-    chip = chip_of(ARCH)
-    ghz = chip.ghz * chip.rates.clock_at(busy)
-    return 2e-3 * n**3 * ghz / (clocks + chip.rates.launch.value), ghz
+def tflops(n: int, found: TimedProduct) -> tuple[float, float]:
+    """With a launch, at the clock of such a loop; and that clock, in GHz."""
+    ghz = clock(found.loop)
+    return 2e-3 * n**3 * ghz / (found.clocks + chip_of(ARCH).rates.launch.value), ghz
 
 
 def row(form: str, name: str, n: int, found: TimedProduct, published: float | None = None) -> str:
     """A line of the table."""
     busy = found.loop.busy
-    rate, ghz = tflops(n, found.clocks, busy)
+    rate, ghz = tflops(n, found)
     chip = 100 * n**3 / chip_of(ARCH).rates.matrix[named_format(form).bits].value / 256 / found.clocks
     line = f"{form:11} {name:38} {n:5} {found.clocks:11,.0f} {100 * busy:6.1f} {chip:6.1f}"
     line += f" {rate:8.0f} {0.9 * ghz:5.2f} to {1.1 * ghz:.2f}"

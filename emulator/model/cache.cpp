@@ -8,7 +8,8 @@
 namespace emu::model {
 namespace {
 
-// Lines in sets, the least recently used replaced.
+// Lines in sets, the least recently used replaced. The sets of rows whose pitch is a power of two
+// differ, as if addresses were hashed.
 class Tags {
  public:
   Tags(size_t bytes, size_t ways) : ways_(ways), sets_(bytes / 128 / ways) {
@@ -16,7 +17,7 @@ class Tags {
   }
   // Whether the line is there; it is afterwards.
   bool find(uint64_t line) {
-    Way* const set = &way_[line % sets_ * ways_];
+    Way* const set = &way_[(line * 0x9e3779b97f4a7c15u >> 32) % sets_ * ways_];
     Way* oldest = set;
     ++now_;
     for (Way* w = set; w < set + ways_; ++w) {

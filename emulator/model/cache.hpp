@@ -8,8 +8,8 @@
 
 namespace emu::model {
 
-// Where a line is that L1 lacks. Memory: the memory-side cache too. Loaded: not known; it takes as
-// long as most do on a chip that is loaded.
+// Where a line is that L1 lacks: not known, on a chip that is loaded; in L2; or farther, in the
+// memory-side cache or in memory.
 enum class Level : uint8_t { loaded, l2, memory };
 
 struct Line {

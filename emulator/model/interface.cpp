@@ -92,8 +92,8 @@ EMU_EXPORT void hipgemm_emulator_found_lines(uint64_t* out) {
         if (line.level != Level::loaded) ++out[line.level == Level::memory];
 }
 
-// One instruction: its offset in the kernel, bytes, clocks of the matrix pipe, issues, and the
-// clocks that it waited for each reason. Fills `text` with its text.
+// One instruction: its offset in the kernel, bytes, clocks of the matrix pipe, issues, bytes
+// that LDS returned, and the clocks that it waited for each reason. Fills `text` with its text.
 EMU_EXPORT void hipgemm_emulator_replay_instruction(int number, uint64_t* out, char* text,
                                                     size_t bytes) {
   const Op& op = last.recording->op[number];
@@ -103,6 +103,7 @@ EMU_EXPORT void hipgemm_emulator_replay_instruction(int number, uint64_t* out, c
   *out++ = d.size;
   *out++ = 4u * op.side.traits.passes;
   *out++ = t.issues;
+  *out++ = t.returned;
   std::ranges::copy(t.waited, out);
   const std::string shown = emu::disassemble(d);
   std::strncpy(text, shown.c_str(), bytes);

@@ -1,13 +1,13 @@
-// Vector memory of a CU: a queue of instructions, L1 with the bytes in flight, L2 and memory.
+// Vector memory of a CU: a queue of instructions, L1 with the bytes in flight, L2, the memory-side
+// cache and memory.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <queue>
 #include <span>
 #include <vector>
 
+#include "core/options.hpp"
 #include "model/cache.hpp"
 #include "model/figures.hpp"
 #include "model/lds.hpp"
@@ -28,80 +28,99 @@ class Memory {
   bool full() const { return full_; }
 
   // Issues an instruction of these lines, whose numbers begin at `first`; returns when it is
-  // complete. Stores need no place in L1.
+  // complete. A load waits for places in L1 of the lines that have none yet; stores need none.
   Clock issue(Clock now, std::span<const Line> lines, uint32_t first, uint32_t lane_bytes,
               bool store) {
-    address_ = std::max<double>(address_, now) +
-               (lane_bytes > 4 ? f_.address_clocks_wide : f_.address_clocks_dword);
-    double enter = address_, done = 0, bytes[3] = {};
-    missed_.clear();
+    now_ = std::max<double>(now_, now) +
+           (lane_bytes > 4 ? f_.address_clocks_wide : f_.address_clocks_dword);
+    const double addressed = now_;
+    if (!store)
+      make_room(std::ranges::count_if(
+          lines, [&](const Line& line) { return !held(arrival_[first + line.number]); }));
+    full_ = now_ > addressed;
+    entered_.push_back(now_);
+    const double each = store ? static_cast<double>(lane_bytes) * kLanes / lines.size() : kLine;
+    double done = now_ + f_.l1_latency;
     for (const Line& line : lines) {
-      const uint32_t number = first + line.number;
-      if (!store && held(number)) {
-        done = std::max(done, arrival_[number].clock);
-        continue;
+      Arrival& arrival = arrival_[first + line.number];
+      if (store || !held(arrival)) {
+        const double then = ask(line.level, std::min(each, kLine));
+        if (!store) arrival = {++fetched_, then}, leave_later(then);
+        done = std::max(done, then);
+      } else {
+        done = std::max(done, arrival.clock);
       }
-      bytes[static_cast<int>(line.level)] += kLine;
-      missed_.push_back({number, line.level});
-      if (!store) arrival_[number].fetched = ++fetched_;
     }
-    const double far = bytes[static_cast<int>(Level::memory)], all = bytes[0] + bytes[1] + bytes[2];
-    if (!store) {
-      while (!flight_.empty() && in_flight_ + all > f_.l1_bytes) {
-        enter = std::max(enter, flight_.top().done);
-        in_flight_ -= flight_.top().bytes;
-        flight_.pop();
-      }
-      in_flight_ += all;
-    }
-    full_ = enter > address_;
-    address_ = enter;
-    entered_.push_back(enter);
-    const double moved = store ? std::min<double>(all, lane_bytes * kLanes) : all;
-    l2_ = std::max(l2_, enter) + moved / f_.l2_bytes;
-    memory_ = std::max(memory_, enter) + far / f_.memory_bytes;
-    const double arrives[] = {l2_ + f_.loaded_latency, l2_ + f_.l2_latency,
-                              std::max(l2_, memory_) + f_.memory_latency};
-    for (const Missed& m : missed_) {
-      const double then = arrives[static_cast<int>(m.level)];
-      done = std::max(done, then);
-      if (!store) arrival_[m.number].clock = then;
-    }
-    for (int level = 0; !store && level < 3; ++level)
-      if (bytes[level] != 0) flight_.push({arrives[level], bytes[level]});
-    return clock(std::max(done, enter + f_.l1_latency));
+    return clock(done);
   }
 
  private:
   static constexpr double kLine = 128;
-  struct Load {
-    double done, bytes;
-    bool operator>(const Load& o) const { return done > o.done; }
-  };
-  struct Missed {
-    uint32_t number;
-    Level level;
-  };
+  static constexpr size_t kStep = 4;  // clocks, of `leaving_`
   // Of a line: as which one of all it was fetched last, from 1 on, and when it arrives.
   struct Arrival {
     uint64_t fetched = 0;
     double clock = 0;
   };
+
   // Whether L1 has the line, or waits for it: it keeps those that were fetched last.
-  bool held(uint32_t number) const {
-    const uint64_t fetched = arrival_[number].fetched;
-    return fetched && static_cast<double>(fetched_ - fetched) * kLine < f_.l1_bytes;
+  bool held(const Arrival& a) const {
+    return a.fetched && static_cast<double>(fetched_ - a.fetched) * kLine < f_.l1_bytes;
   }
+  // Waits until so many lines more can be in flight.
+  void make_room(int64_t lines) {
+    const double most = f_.l1_bytes - static_cast<double>(lines) * kLine;
+    for (; in_flight_ > 0 && in_flight_ > most; ++left_) {
+      if (!leaving_[left_]) continue;
+      in_flight_ -= leaving_[left_] * kLine;
+      now_ = std::max(now_, static_cast<double>(left_ * kStep));
+    }
+  }
+  // A line is in flight until then.
+  void leave_later(double then) {
+    const size_t at = std::max(left_, static_cast<size_t>(then) / kStep + 1);
+    if (at >= leaving_.size()) leaving_.resize(at + 4096);
+    ++leaving_[at];
+    in_flight_ += kLine;
+  }
+
+  // Asks L2 for a line; returns when it arrives. On a loaded chip lines take all times from that of
+  // L2 on, such that the latest of the eight of an instruction takes `loaded_latency` in the mean.
+  double ask(Level level, double bytes) {
+    l2_ = std::max(l2_, now_) + bytes / f_.l2_bytes;
+    if (level == Level::l2) return l2_ + f_.l2_latency;
+    const double share = static_cast<double>(next_random(random_) >> 11) * 0x1p-53;  // 0 to 1
+    if (level == Level::loaded)
+      return l2_ + f_.l2_latency + share * 9 / 8 * (f_.loaded_latency - f_.l2_latency);
+    cache_ = std::max(cache_, l2_) + bytes / f_.cache_bytes;
+    if (share >= f_.memory_share) return cache_ + f_.cache_latency;
+    memory_ = std::max(memory_, now_) + bytes / f_.memory_bytes;
+    return std::max(cache_, memory_ + others(bytes)) + f_.memory_latency;
+  }
+  // How long a request to memory waits for those of other CUs, which ask as often as this one: as
+  // in a queue of requests at random times that take equally long.
+  double others(double bytes) {
+    constexpr double kWindow = 4096;  // clocks
+    asked_ = asked_ * std::exp((asked_at_ - now_) / kWindow) + bytes / kWindow;
+    asked_at_ = now_;
+    const double load = std::min(asked_ / f_.memory_bytes, 0.97);
+    return f_.memory_wait * load / (2 * (1 - load));
+  }
+
   static Clock clock(double t) { return static_cast<Clock>(std::ceil(t)); }
 
   const Figures& f_;
-  double address_ = 0, l2_ = 0, memory_ = 0, in_flight_ = 0;
+  double now_ = 0;                          // when the last instruction was in L1
+  double l2_ = 0, cache_ = 0, memory_ = 0;  // when each is through with what it was asked for
+  double asked_ = 0, asked_at_ = 0;         // bytes a clock of memory, and when the last
+  uint64_t random_ = 1;
   bool full_ = false;
+  std::vector<double> entered_;
   uint64_t fetched_ = 0;
   std::vector<Arrival> arrival_;  // by number
-  std::vector<Missed> missed_;    // of an instruction
-  std::vector<double> entered_;
-  std::priority_queue<Load, std::vector<Load>, std::greater<>> flight_;
+  double in_flight_ = 0;
+  std::vector<uint32_t> leaving_;  // lines in flight that arrive, by time
+  size_t left_ = 0;                // those before this have left
 };
 
 }  // namespace emu::model

@@ -246,6 +246,7 @@ class Cu {
         }
         break;
       case Unit::lds:
+        times_.op[w.trace->step[w.at - 1].op].returned += touch.returned;
         w.lgkm.push_back(
             after(w.lgkm, lds_.issue(w.simd % 2, now, touch, shape.stores && !shape.loads)));
         break;

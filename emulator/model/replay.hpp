@@ -33,7 +33,7 @@ inline constexpr int kWaits = static_cast<int>(Wait::count);
 extern const char kWaitNames[];  // separated by blanks
 
 struct OpTimes {
-  uint64_t issues = 0;
+  uint64_t issues = 0, returned = 0;      // bytes, of LDS
   std::array<uint64_t, kWaits> waited{};  // clocks
 };
 struct Issue {

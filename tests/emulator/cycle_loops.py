@@ -15,8 +15,9 @@ import numpy as np
 
 from hipgemm.products.chips import chip_of
 from hipgemm_benchmarks import cycles
+from hipgemm_benchmarks.cycle_kernels import clock
 
-WAVES, TURNS = 8, 24
+WAVES, TURNS = 8, 64
 FAR, LOADS = 240, 8  # the first register of the offsets of so many loads
 
 
@@ -46,22 +47,32 @@ def reads(count: int) -> list[str]:
     return [f"ds_read_b128 v[{16 + 4 * (i % 4)}:{19 + 4 * (i % 4)}], v1" for i in range(count)]
 
 
-def products(name: str, count: int, registers: int, accumulators: int, rest: str = "") -> list[str]:
-    """Matrix instructions, in as many accumulators as fit so many registers."""
+def products(name: str, count: int, accumulators: int, rest: str = "") -> list[str]:
+    """Matrix instructions, in as many accumulators as fit so many registers; of 8 bits if they are f8f6f4."""
+    registers = 16 if "32x32" in name else 4
     first = [40 + registers * (i % (accumulators // registers)) for i in range(count)]
     results = [f"v[{r}:{r + registers - 1}]" for r in first]
-    return [f"{name} {d}, v[8:11], v[12:15], {d}{rest}" for d in results]
+    operands = "v[8:15], v[8:15]" if "f8f6f4" in name and not rest else "v[8:11], v[12:15]"
+    return [f"v_mfma_{name} {d}, {operands}, {d}{rest}" for d in results]
 
 
-def looped(body: Iterable[str], second_half: str = "") -> str:
-    """A loop of these turns; waves 4 to 7 begin with `second_half`."""
+def looped(body: Iterable[str], second_half: str = "", halves: bool = False) -> str:
+    """A loop of these turns; waves 4 to 7 begin with `second_half`.
+
+    With `halves` a load of a wave has one half of each of 16 lines, and that of another wave the others.
+    """
     half = f"s_cmp_lt_u32 s5, 0x100\ns_cbranch_scc1 1f\n{second_half}\n" if second_half else ""
     after = f"s_cmp_ge_u32 s5, 0x100\ns_cbranch_scc1 2f\n{second_half}\n2:" if second_half else ""
+    address = [f"v_lshlrev_b32 v{FAR}, 4, v0"]
+    if halves:  # the bits of a thread's number, by where they go to
+        moved = {4: (0, 2), 7: (2, 4), 11: (6, 1), 6: (7, 1), 12: (8, 1)}
+        address = [f"v_mov_b32 v{FAR}, 0"]
+        for to, (first, bits) in moved.items():
+            address.append(f"v_bfe_u32 v2, v0, {first}, {bits}\nv_lshl_or_b32 v{FAR}, v2, {to}, v{FAR}")
     offsets = [f"v_add_u32 v{FAR + i}, {i * WAVES * 1024:#x}, v{FAR}" for i in range(1, LOADS)]
     return "\n".join([
         "s_load_dwordx2 s[2:3], s[0:1], 0x0\nv_readfirstlane_b32 s5, v0\nv_and_b32 v1, 63, v0",
-        f"v_lshlrev_b32 v1, 4, v1\nv_lshlrev_b32 v{FAR}, 4, v0", *offsets,
-        f"s_mov_b32 s4, 0\ns_waitcnt lgkmcnt(0)\n{half}1:",
+        "v_lshlrev_b32 v1, 4, v1", *address, *offsets, f"s_mov_b32 s4, 0\ns_waitcnt lgkmcnt(0)\n{half}1:",
         *body,
         f"s_add_u32 s2, s2, {LOADS * WAVES * 1024:#x}\ns_addc_u32 s3, s3, 0",
         f"s_add_u32 s4, s4, 1\ns_cmp_lt_u32 s4, {TURNS}\ns_cbranch_scc1 1b\ns_waitcnt vmcnt(0) lgkmcnt(0)",
@@ -72,21 +83,21 @@ def looped(body: Iterable[str], second_half: str = "") -> str:
 def tile(m: int, n: int) -> str:
     """K tiles of 64 in bf16: loads two tiles ahead, one barrier, the rest spread evenly."""
     waves_m, waves_n = (4, 2) if m > n else (2, 4)
-    multiply = products("v_mfma_f32_16x16x32_bf16", m * n // 1024, 4, m * n // 512)
+    multiply = products("f32_16x16x32_bf16", m * n // 1024, m * n // 512)
     fetch, read = loads((m + n) // 64), reads((m // waves_m + n // waves_n) // 8)
     return looped(
         [f"s_waitcnt vmcnt({2 * len(fetch)}) lgkmcnt(0)\ns_barrier", *spread(multiply, fetch, read)]
     )
 
 
-def stages(rows: int, memory_first: bool) -> str:
-    """K tiles of 256x256x256 in fp4: half of the waves load and read (scales too), the others multiply."""
-    shape, registers = ("16x16x128", 4) if rows == 16 else ("32x32x64", 16)
-    scales = ", v2, v3 op_sel_hi:[0,0,0] cbsz:4 blgp:4"
-    multiply = products(f"v_mfma_scale_f32_{shape}_f8f6f4", 1024 // rows, registers, 128, scales)
-    scale_reads = [f"ds_read_b32 v{32 + i % 4}, v1" for i in range(8)]
-    memory = [f"s_setprio {int(memory_first)}", *loads(8), *reads(24), *scale_reads]
+def stages(name: str, count: int, memory_first: bool) -> str:
+    """K tiles of 256x256 and 128 bytes: half of the waves load and read (scales too), the others multiply."""
+    scaled = name.startswith("scale")
+    rest = ", v2, v3 op_sel_hi:[0,0,0] cbsz:4 blgp:4" if scaled else ""
+    scales = [f"ds_read_b32 v{32 + i % 4}, v1" for i in range(8 if scaled else 0)]
+    memory = [f"s_setprio {int(memory_first)}", *loads(8), *reads(24), *scales]
     memory.append("s_waitcnt vmcnt(16) lgkmcnt(0)\ns_barrier")
+    multiply = products(name, count, 128, rest)
     return looped([*memory, f"s_setprio {int(not memory_first)}", *multiply, "s_barrier"], "s_barrier")
 
 
@@ -97,19 +108,19 @@ def clusters(rows: int) -> str:
     two, and all loads are waited for in the K tile that issued them.
     """
 
-    def multiply(name: str, registers: int, accumulators: int) -> list[str]:
-        return ["s_setprio 1", *products(name, 16, registers, accumulators), "s_setprio 0", "s_barrier"]
+    def multiply(name: str, accumulators: int) -> list[str]:
+        return ["s_setprio 1", *products(name, 16, accumulators), "s_setprio 0", "s_barrier"]
 
     if rows == 16:
         body = []
         for i, (count, wait) in enumerate(((12, "lgkmcnt(8)"), (4, ""), (8, ""), (0, "vmcnt(6)"))):
             memory = [*reads(count), *loads(2, 2 * i), *([f"s_waitcnt {wait}"] if wait else []), "s_barrier"]
-            body += [*memory, "s_waitcnt lgkmcnt(0)", *multiply("v_mfma_f32_16x16x32_bf16", 4, 32)]
+            body += [*memory, "s_waitcnt lgkmcnt(0)", *multiply("f32_16x16x32_bf16", 32)]
     else:
-        compute = ["s_waitcnt lgkmcnt(0)", *multiply("v_mfma_f32_32x32x16_bf16", 16, 128)]
+        compute = ["s_waitcnt lgkmcnt(0)", *multiply("f32_32x32x16_bf16", 128)]
         body = [*reads(8), *loads(4), *reads(4), *loads(4, 4), "s_barrier", *compute]
         body += [*reads(12), "s_waitcnt vmcnt(0) lgkmcnt(0)", "s_barrier", *compute]
-    return looped(body, "s_barrier")
+    return looped(body, "s_barrier", halves=True)
 
 
 def skinny() -> str:
@@ -117,7 +128,7 @@ def skinny() -> str:
     fetch = [f"s_mov_b32 m0, {i * 1024}\nglobal_load_lds_dwordx4 v{2 + i // 4}, s[8:9] offset:{i % 4 * 1024}"
              for i in range(8)]  # fmt: skip
     fetch.append("s_mov_b32 m0, 8192\nglobal_load_lds_dwordx4 v1, s[2:3]")
-    multiply = products("v_mfma_f32_16x16x32_bf16", 16, 4, 32)
+    multiply = products("f32_16x16x32_bf16", 16, 32)
     begin = f"""s_mov_b32 s6, s2
         s_load_dwordx2 s[2:3], s[0:1], 0x0
         v_lshlrev_b32 v1, 4, v0
@@ -158,11 +169,15 @@ TILES = tuple(
         (256, 64, 55), (64, 256, 57), (128, 64, 47), (64, 128, 47),
     )
 )  # fmt: skip
-STAGES = (
-    Loop("fp4 16x16x128", stages(16, False), 79.6, 5),
-    Loop("fp4 32x32x64", stages(32, False), 98.9, 5),
-    Loop("fp4 16x16x128, memory first", stages(16, True), 79.6, 5),
-    Loop("fp4 32x32x64, memory first", stages(32, True), 98.9, 5),
+STAGES = tuple(
+    Loop(what + ", memory first" * memory_first, stages(name, count, memory_first), measured, 5)
+    for memory_first in (False, True)
+    for what, name, count, measured in (
+        ("fp4 16x16x128", "scale_f32_16x16x128_f8f6f4", 64, 79.6),
+        ("fp4 32x32x64", "scale_f32_32x32x64_f8f6f4", 32, 98.9),
+        ("fp8 16x16x128", "f32_16x16x128_f8f6f4", 32, 99.8),
+        ("bf16 16x16x32", "f32_16x16x32_bf16", 64, 99.8),
+    )
 )
 # TFLOP/s of HipKittens on MI355X at 8192: of whole kernels, so their ratio is what can be compared.
 CLUSTERS = (Loop("16x16x32", clusters(16), 1580, 0), Loop("32x32x16", clusters(32), 1291, 0))
@@ -176,22 +191,23 @@ def module() -> asm.Module:
     return asm.Module({name: asm.Snippet(body, lds=65536, vgprs=256) for name, body in bodies.items()})
 
 
-def busy(loop: Loop, **figures: float) -> float:
+def modelled(loop: Loop, **figures: float) -> cycles.Loop:
     """What the model says, with the figures of its table or others."""
     name, memory = f"k{LOOPS.index(loop)}", np.zeros((TURNS + 1) * LOADS * WAVES * 1024, np.uint8)
     cycles.record(lambda: module().run(name, memory, block=64 * WAVES))
-    return 100 * cycles.replay(1, figures).main_loop().busy
+    return cycles.replay(1, figures).main_loop()
+
+
+def busy(loop: Loop, **figures: float) -> float:
+    """The busy share by the model, in percent."""
+    return 100 * modelled(loop, **figures).busy
 
 
 def sustained(loop: Loop) -> tuple[float, float]:
-    """TFLOP/s of 256 CUs in bf16, at the clock of such a busy share; and that share, in percent.
-
-    Loads take the 1000 clocks that AMD measured with all CUs loading: who waits for all of them waits for the
-    latest, while the figure of the table is what fits the rate.
-    """
-    share, chip = busy(loop, loaded_latency=1000) / 100, chip_of("gfx950")
+    """TFLOP/s of 256 CUs in bf16, at the clock of such a loop; and its busy share, in percent."""
+    found, chip = modelled(loop), chip_of("gfx950")
     flop = 2 * chip.rates.matrix[16].value * chip.compute_units
-    return 1e-3 * flop * share * chip.ghz * chip.rates.clock_at(share), 100 * share
+    return 1e-3 * flop * found.busy * clock(found), 100 * found.busy
 
 
 if __name__ == "__main__":

