@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -10,6 +12,9 @@ import asm
 import numpy as np
 import pytest
 from test_check_race import BARRIER, DMA, READ_OTHER, SET_UP, WAIT, wave0
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import selftest_modes
 
 FOLDER = Path(__file__).parents[2] / "hipgemm" / "kernels"
 MEMORY = ("late", "early", "late-vm", "late-lgkm")
@@ -227,3 +232,17 @@ def test_our_kernels_give_the_same_bits(run_python: Callable[..., CompletedProce
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("same bits: ")
     assert int(done.stdout.split()[-1]) > 50
+
+
+def test_selftests_in_each_mode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that tries all; here one kernel and one primitive, right and of another lane map."""
+    one = ["--arch", "gfx942", "--products", "gemm_fp8_e4m3_nt_32x64x128", "--primitives", "mfma_fnuz"]
+    assert selftest_modes.main([*one, "--mode", "random:2"]) == 0
+    mode = r"memory random:2, waves random:2 +right +\d+ s +right +\d+ s\n"
+    assert re.search(mode, capsys.readouterr().out)
+    monkeypatch.setenv("HIPGEMM_EMULATOR_MUTANT", "mfma_fnuz")
+    assert selftest_modes.main([*one, "--mode", "async"]) == 1
+    printed = capsys.readouterr().out
+    assert re.search(r"async eager +2 failed +\d+ s +1 failed +\d+ s\n", printed)
+    assert "\nFAIL  mfma_fnuz" in printed
+    assert "\nFAIL  gemm_fp8_e4m3_nt_32x64x128" in printed
