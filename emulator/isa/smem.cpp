@@ -162,8 +162,9 @@ void add_smem(Semantics& t) {
   EMU_INTEGER_ATOMICS(Add<true>, t, s_buffer)
   set(t, Op::s_memtime, lower_time<24>, issue_time);     // shader clocks at 2.4 GHz
   set(t, Op::s_memrealtime, lower_time<1>, issue_time);  // 100 MHz
-  // There is no cache to invalidate or write back.
-  for (Op op : {Op::s_dcache_inv, Op::s_dcache_wb, Op::s_dcache_inv_vol, Op::s_dcache_wb_vol})
+  // There is no cache to invalidate, write back or fill.
+  for (Op op : {Op::s_dcache_inv, Op::s_dcache_wb, Op::s_dcache_inv_vol, Op::s_dcache_wb_vol,
+                Op::s_atc_probe, Op::s_atc_probe_buffer})
     set(t, op, lower_plain, next);
 }
 

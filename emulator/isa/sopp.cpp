@@ -1,4 +1,6 @@
 // SOPP and the SOP1/SOPK instructions that move the program counter: branches, waits, barriers.
+#include <bit>
+
 #include "isa/exec.hpp"
 
 namespace emu::EMU_NS {
@@ -84,6 +86,48 @@ void lower_call(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
   l.ends_block();
 }
 
+// ---- forks --------------------------------------------------------------------------------------
+// The lanes that take a branch and those that do not run one after the other, the fewer first. The
+// others' EXEC and address wait in four scalar registers, at four times MODE's count of such.
+
+constexpr uint32_t kModeStack = 29;  // the first bit of the count
+
+// a: the lanes that branch, d: where to, b: the next address.
+const Inst* fork(Wave& w, const Inst* i) {
+  const uint64_t taken = w.s64(i->a) & w.exec(), other = w.exec() & ~taken, to = w.s64(i->d);
+  if (other == 0) return jump_to(w, i, to);
+  if (taken == 0) return i + 1;
+  const bool other_first = std::popcount(other) < std::popcount(taken);
+  const uint32_t saved = 4 * (w.mode >> kModeStack);
+  w.set64(saved, other_first ? taken : other);
+  w.set64(saved + 2, other_first ? to : w.s64(i->b));
+  w.mode += 1u << kModeStack;
+  w.set64(kSlotExec, other_first ? other : taken);
+  return other_first ? i + 1 : jump_to(w, i, to);
+}
+void lower_fork(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  i.fn = s.handler;
+  i.a = l.scalar(d.src[0], 2);
+  i.b = l.constant64(l.next_address());
+  i.d = d.op == Op::s_cbranch_g_fork
+            ? l.scalar(d.src[1], 2)
+            : l.constant64(l.next_address() + static_cast<int64_t>(d.imm) * 4);
+}
+
+// a: the count before the fork. The first time, those that wait take their turn.
+const Inst* join(Wave& w, const Inst* i) {
+  const uint32_t count = w.mode >> kModeStack;
+  if (count == w.s[i->a]) return i + 1;
+  w.mode -= 1u << kModeStack;
+  const uint32_t saved = 4 * (w.mode >> kModeStack);
+  w.set64(kSlotExec, w.s64(saved));
+  return jump_to(w, i, w.s64(saved + 2));
+}
+void lower_join(Lowering& l, const Decoded& d, const Semantic& s, Inst& i) {
+  i.fn = s.handler;
+  i.a = l.scalar(d.src[0]);
+}
+
 // ---- waits, barrier, end ------------------------------------------------------------------------
 
 // Inst::a is the vmcnt, b the lgkmcnt waited for.
@@ -137,6 +181,10 @@ void add_branch(Semantics& t) {
   set(t, Op::s_swappc_b64, lower_swap_pc, swap_pc);
   set(t, Op::s_getpc_b64, lower_get_pc, get_pc);
   set(t, Op::s_call_b64, lower_call, call);
+
+  set(t, Op::s_cbranch_g_fork, lower_fork, fork);
+  set(t, Op::s_cbranch_i_fork, lower_fork, fork);
+  set(t, Op::s_cbranch_join, lower_join, join);
 
   set(t, Op::s_waitcnt, lower_wait, wait_counters);
   set(t, Op::s_barrier, lower_plain, barrier);

@@ -167,6 +167,53 @@ def test_loops_calls_and_computed_jumps() -> None:
     assert scalar_result(body, 2) == [2055, 0x12345]
 
 
+# A fork within the path of another that branches. A join leaves the lanes of the last path.
+FORKS = """
+    s_load_dwordx2 s[34:35], s[0:1], 0x0
+    v_mov_b32 v2, 0
+    s_mov_b32 s36, 0
+    s_getpc_b64 s[40:41]
+here:
+    s_add_u32 s40, s40, outer - here
+    s_addc_u32 s41, s41, 0
+    s_mov_b64 s[42:43], exec
+    v_cmp_gt_u32 s[44:45], {outer}, v0
+    v_cmp_gt_u32 s[46:47], {inner}, v0
+    s_waitcnt lgkmcnt(0)
+    s_cbranch_g_fork s[44:45], s[40:41]
+    v_add_u32 v2, 1, v2
+    s_branch join_outer
+outer:
+    s_getreg_b32 s37, hwreg(HW_REG_MODE, 29, 3)
+    s_mov_b64 s[38:39], exec
+    s_cbranch_i_fork s[46:47], inner
+    v_add_u32 v2, 2, v2
+    s_branch join_inner
+inner:
+    v_add_u32 v2, 4, v2
+join_inner:
+    s_cbranch_join s37
+    s_mov_b64 exec, s[38:39]
+    v_add_u32 v2, 8, v2
+join_outer:
+    s_cbranch_join s36
+    s_mov_b64 exec, s[42:43]
+    s_getreg_b32 s48, hwreg(HW_REG_MODE, 29, 3)
+    v_lshl_add_u32 v2, s48, 8, v2
+    v_lshlrev_b32 v1, 2, v0
+    global_store_dword v1, v2, s[34:35]
+"""
+
+
+@pytest.mark.parametrize("outer", [0, 10, 40, 64])
+@pytest.mark.parametrize("inner", [0, 5, 30, 64])
+def test_forks_and_joins(outer: int, inner: int) -> None:
+    """Lanes below `outer` branch, and those of them below `inner` again; each goes its way once."""
+    (out,) = asm.run(asm.Snippet(FORKS.format(outer=outer, inner=inner)), np.zeros(64, np.uint32))
+    lane = np.arange(64)
+    assert out.tolist() == np.where(lane < outer, 8 + np.where(lane < inner, 4, 2), 1).tolist()
+
+
 def test_barrier_lets_waves_exchange_data(memory_mode: str) -> None:
     """Each wave writes its LDS slot and reads its neighbour's; the last wave ends before the barrier."""
     body = """
