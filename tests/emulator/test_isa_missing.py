@@ -26,5 +26,5 @@ def test_each_has_semantics_or_is_listed() -> None:
             except asm.LaunchError as error:
                 reports[name] = error.report
     missing = {name for name, text in reports.items() if "no semantics for this instruction" in text}
-    assert missing == listed
+    assert missing == kernels.keys() & listed
     assert all(name in reports[name] for name in missing)
