@@ -203,11 +203,19 @@ def busy(loop: Loop, **figures: float) -> float:
     return 100 * modelled(loop, **figures).busy
 
 
-def sustained(loop: Loop) -> tuple[float, float]:
-    """TFLOP/s of 256 CUs in bf16, at the clock of such a loop; and its busy share, in percent."""
+class Sustained(NamedTuple):
+    """TFLOP/s of 256 CUs in bf16, at the clock of such a loop; its busy share, in percent; and GHz."""
+
+    rate: float
+    busy: float
+    clock: float
+
+
+def sustained(loop: Loop) -> Sustained:
+    """What the model says of a whole chip."""
     found, chip = modelled(loop), chip_of("gfx950")
     flop = 2 * chip.rates.matrix[16].value * chip.compute_units
-    return 1e-3 * flop * found.busy * clock(found), 100 * found.busy
+    return Sustained(1e-3 * flop * found.busy * clock(found), 100 * found.busy, clock(found))
 
 
 if __name__ == "__main__":
@@ -215,11 +223,11 @@ if __name__ == "__main__":
     for x in TILES + STAGES:
         found = busy(x)
         print(f"{x.name:28}  {x.measured:8.1f}  {found:5.1f}  {found - x.measured:+5.1f}  {x.points:7.0f}")
-    print(f"\n{'TFLOP/s':28}  measured  model      off  busy")
+    print(f"\n{'TFLOP/s':28}  measured  model      off  busy  at GHz")
     for x in CLUSTERS:
-        rate, share = sustained(x)
-        off = 100 * (rate / x.measured - 1)
-        print(f"{x.name:28}  {x.measured:8.0f}  {rate:5.0f}  {off:+5.0f} %  {share:.1f}")
+        s = sustained(x)
+        off, band = 100 * (s.rate / x.measured - 1), f"{0.9 * s.clock:.2f} to {1.1 * s.clock:.2f}"
+        print(f"{x.name:28}  {x.measured:8.0f}  {s.rate:5.0f}  {off:+5.0f} %  {s.busy:.1f}  {band}")
     print(f"\n{'GB/s of 32x256x64':28}  measured  model      off")
     for workgroups, rate in SKINNY.items():
         modelled = skinny_rate(workgroups)
