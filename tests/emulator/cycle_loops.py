@@ -17,8 +17,9 @@ from hipgemm.products.chips import chip_of
 from hipgemm_benchmarks import cycles
 from hipgemm_benchmarks.cycle_kernels import clock
 
-WAVES, TURNS = 8, 64
-FAR, LOADS = 240, 8  # the first register of the offsets of so many loads
+TURNS, KIB = 64, 1024
+FAR = 240  # the first register of the offsets of loads
+K_TILE = 64 * KIB  # bytes from those of a turn to those of the next
 
 
 class Loop(NamedTuple):
@@ -28,6 +29,7 @@ class Loop(NamedTuple):
     body: str
     measured: float
     points: float  # that the model may be off
+    waves: int = 8
 
 
 def spread(*groups: Sequence[str]) -> Iterator[str]:
@@ -39,7 +41,7 @@ def spread(*groups: Sequence[str]) -> Iterator[str]:
 def loads(count: int, first: int = 0) -> list[str]:
     """Loads to LDS, of a KiB each: other lines by each wave, in each turn."""
     text = "s_mov_b32 m0, {0}\nglobal_load_lds_dwordx4 v{1}, s[2:3]"
-    return [text.format(i * 1024, FAR + i) for i in range(first, first + count)]
+    return [text.format(i * KIB, FAR + i) for i in range(first, first + count)]
 
 
 def reads(count: int) -> list[str]:
@@ -56,7 +58,7 @@ def products(name: str, count: int, accumulators: int, rest: str = "") -> list[s
     return [f"v_mfma_{name} {d}, {operands}, {d}{rest}" for d in results]
 
 
-def looped(body: Iterable[str], second_half: str = "", halves: bool = False) -> str:
+def looped(body: Iterable[str], second_half: str = "", halves: bool = False, waves: int = 8) -> str:
     """A loop of these turns; waves 4 to 7 begin with `second_half`.
 
     With `halves` a load of a wave has one half of each of 16 lines, and that of another wave the others.
@@ -69,12 +71,12 @@ def looped(body: Iterable[str], second_half: str = "", halves: bool = False) -> 
         address = [f"v_mov_b32 v{FAR}, 0"]
         for to, (first, bits) in moved.items():
             address.append(f"v_bfe_u32 v2, v0, {first}, {bits}\nv_lshl_or_b32 v{FAR}, v2, {to}, v{FAR}")
-    offsets = [f"v_add_u32 v{FAR + i}, {i * WAVES * 1024:#x}, v{FAR}" for i in range(1, LOADS)]
+    offsets = [f"v_add_u32 v{FAR + i}, {i * waves * KIB:#x}, v{FAR}" for i in range(1, 64 // waves)]
     return "\n".join([
         "s_load_dwordx2 s[2:3], s[0:1], 0x0\nv_readfirstlane_b32 s5, v0\nv_and_b32 v1, 63, v0",
         "v_lshlrev_b32 v1, 4, v1", *address, *offsets, f"s_mov_b32 s4, 0\ns_waitcnt lgkmcnt(0)\n{half}1:",
         *body,
-        f"s_add_u32 s2, s2, {LOADS * WAVES * 1024:#x}\ns_addc_u32 s3, s3, 0",
+        f"s_add_u32 s2, s2, {K_TILE:#x}\ns_addc_u32 s3, s3, 0",
         f"s_add_u32 s4, s4, 1\ns_cmp_lt_u32 s4, {TURNS}\ns_cbranch_scc1 1b\ns_waitcnt vmcnt(0) lgkmcnt(0)",
         after,
     ])  # fmt: skip
@@ -101,26 +103,42 @@ def stages(name: str, count: int, memory_first: bool) -> str:
     return looped([*memory, f"s_setprio {int(not memory_first)}", *multiply, "s_barrier"], "s_barrier")
 
 
-def clusters(rows: int) -> str:
-    """K tiles of 256x256x64 in bf16, in HipKittens' order: clusters of memory and of products, by barriers.
+def clusters(name: str) -> str:
+    """K tiles of 256x256 and 128 bytes in HipKittens' order: barriers between clusters of memory and MFMAs.
 
-    With 16x16x32 in four clusters, and loads that are waited for six instructions later; with 32x32x16 in
+    With rows of 16 in four clusters, and loads that are waited for six instructions later; with rows of 32 in
     two, and all loads are waited for in the K tile that issued them.
     """
-
-    def multiply(name: str, accumulators: int) -> list[str]:
-        return ["s_setprio 1", *products(name, 16, accumulators), "s_setprio 0", "s_barrier"]
-
-    if rows == 16:
+    bf16 = name.endswith("bf16")
+    small = "_16x16" in name
+    multiply = products(name, 16 if bf16 else 8, 32 if small else 128)
+    multiply = ["s_setprio 1", *multiply, "s_setprio 0", "s_barrier"]
+    if small:
         body = []
         for i, (count, wait) in enumerate(((12, "lgkmcnt(8)"), (4, ""), (8, ""), (0, "vmcnt(6)"))):
             memory = [*reads(count), *loads(2, 2 * i), *([f"s_waitcnt {wait}"] if wait else []), "s_barrier"]
-            body += [*memory, "s_waitcnt lgkmcnt(0)", *multiply("f32_16x16x32_bf16", 32)]
+            body += [*memory, "s_waitcnt lgkmcnt(0)", *multiply]
     else:
-        compute = ["s_waitcnt lgkmcnt(0)", *multiply("f32_32x32x16_bf16", 128)]
+        compute = ["s_waitcnt lgkmcnt(0)", *multiply]
         body = [*reads(8), *loads(4), *reads(4), *loads(4, 4), "s_barrier", *compute]
         body += [*reads(12), "s_waitcnt vmcnt(0) lgkmcnt(0)", "s_barrier", *compute]
-    return looped(body, "s_barrier", halves=True)
+    return looped(body, "s_barrier", halves=bf16)
+
+
+def interleaved() -> str:
+    """K tiles of 256x256x128 in fp8 by four waves, in HipKittens' order: loads and reads between products."""
+    multiply, fetch, read = iter(products("f32_16x16x128_f8f6f4", 64, 128)), iter(loads(16)), iter(reads(32))
+    body = []
+    for cluster in range(4):
+        body += ["s_waitcnt vmcnt(16)\ns_barrier"] if cluster % 2 == 0 else []
+        body += ["s_waitcnt lgkmcnt(0)"] if cluster < 3 else []
+        body += [next(multiply)]
+        for i in range(8):
+            body += [next(multiply)] if i == 0 else []
+            body += [next(fetch)] if i % 2 == 0 else []
+            body += [next(read), next(multiply)]
+            body += [next(multiply)] if i > 1 else []
+    return looped(body, waves=4)
 
 
 def skinny() -> str:
@@ -180,7 +198,12 @@ STAGES = tuple(
     )
 )
 # TFLOP/s of HipKittens on MI355X at 8192: of whole kernels, so their ratio is what can be compared.
-CLUSTERS = (Loop("16x16x32", clusters(16), 1580, 0), Loop("32x32x16", clusters(32), 1291, 0))
+CLUSTERS = (
+    Loop("bf16 16x16x32", clusters("f32_16x16x32_bf16"), 1580, 0),
+    Loop("bf16 32x32x16", clusters("f32_32x32x16_bf16"), 1291, 0),
+    Loop("fp8 4 waves", interleaved(), 3303, 0, 4),
+    Loop("fp8 8 waves", clusters("f32_16x16x128_f8f6f4"), 3066, 0),
+)
 LOOPS = TILES + STAGES + CLUSTERS
 
 
@@ -193,8 +216,8 @@ def module() -> asm.Module:
 
 def modelled(loop: Loop, **figures: float) -> cycles.Loop:
     """What the model says, with the figures of its table or others."""
-    name, memory = f"k{LOOPS.index(loop)}", np.zeros((TURNS + 1) * LOADS * WAVES * 1024, np.uint8)
-    cycles.record(lambda: module().run(name, memory, block=64 * WAVES))
+    name, memory = f"k{LOOPS.index(loop)}", np.zeros((TURNS + 1) * K_TILE, np.uint8)
+    cycles.record(lambda: module().run(name, memory, block=64 * loop.waves))
     return cycles.replay(1, figures).main_loop()
 
 
@@ -204,7 +227,7 @@ def busy(loop: Loop, **figures: float) -> float:
 
 
 class Sustained(NamedTuple):
-    """TFLOP/s of 256 CUs in bf16, at the clock of such a loop; its busy share, in percent; and GHz."""
+    """TFLOP/s of 256 CUs, at the clock of such a loop; its busy share, in percent; and GHz."""
 
     rate: float
     busy: float
@@ -214,7 +237,8 @@ class Sustained(NamedTuple):
 def sustained(loop: Loop) -> Sustained:
     """What the model says of a whole chip."""
     found, chip = modelled(loop), chip_of("gfx950")
-    flop = 2 * chip.rates.matrix[16].value * chip.compute_units
+    bits = 16 if loop.name.startswith("bf16") else 8
+    flop = 2 * chip.rates.matrix[bits].value * chip.compute_units
     return Sustained(1e-3 * flop * found.busy * clock(found), 100 * found.busy, clock(found))
 
 
