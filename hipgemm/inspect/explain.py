@@ -133,7 +133,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def check_product(args: argparse.Namespace) -> None:
     """Raise a ValueError for extents that no product has."""
     extents = (args.M, args.N, args.K)
-    if any(n is None or n < 0 for n in extents) or args.batch < 0:
+    if None in extents:
+        raise ValueError("M, N and K are needed, such as 4096 4096 4096")
+    if min(*extents, args.batch) < 0:
         raise ValueError(requirement("M, N and K must be at least 0", f"{extents}"))
     if args.op != "matmul" and args.batch:
         raise ValueError(requirement("--batch must be left out for grouped products", args.batch))

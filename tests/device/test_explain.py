@@ -102,10 +102,17 @@ def test_explain_reports_why_nothing_serves(capsys):
     assert capsys.readouterr().out.startswith("no:\n  - a.dtype must be bfloat16")
 
 
-@pytest.mark.parametrize("arguments", [[], ["16", "16"], ["1", "1", "1", "--batch", "-2"]])
-def test_explain_without_a_product(capsys, arguments):
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ([], "are needed"),
+        (["16", "16"], "are needed"),
+        (["1", "1", "1", "--batch", "-2"], "must be at least 0"),
+    ],
+)
+def test_explain_without_a_product(capsys, arguments, wrong):
     assert main(["explain", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("error: M, N and K must be at least 0")
+    assert capsys.readouterr().err.startswith(f"error: M, N and K {wrong}")
 
 
 @pytest.mark.matrix("bf16")

@@ -265,7 +265,7 @@ def test_settings(run_python: Run, folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        (["8", "8"], r"M, N and K must be at least 0; got \(8, 8, None\)"),
+        (["8", "8"], "M, N and K are needed, such as 4096 4096 4096"),
         (["--shapes", "FILE"], r"FILE, line 2: argument --format: a format must be one of .*; got 'fp9'"),
         (["--shapes", "/nowhere/file"], "No such file or directory: '/nowhere/file'"),
         (["8", "8", "8", "--samples", "0"], "--samples must be positive; got 0"),
