@@ -12,7 +12,7 @@ from ..formats.arrays import is_array
 from ..formats.elements import BF16, F16, F32, QUANTIZED, Format, default_rule, known_format
 from ..formats.operand_checks import OperandChecks
 from ..kernels.launch import Function, Value, function, launch, share_rows
-from ..kernels.manifest import CHUNK_BYTES
+from ..kernels.manifest import CHUNK_BYTES, code_object
 from ..quantize.amax import AmaxState, check_out_amax
 from ..quantize.arrays import Fp8Array
 from ..quantize.plan import MxArray
@@ -36,7 +36,7 @@ def rms_norm(
     """Divide rows by their root mean square, after adding a residual, and quantize the result.
 
     ``y = x / sqrt(mean(x**2) + eps) * weight`` along the last axis, in float32. All of it is one pass over
-    memory for rows of up to 16384 elements; longer rows are read twice.
+    memory for rows of up to 32768 elements; longer rows are read twice.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def rms_norm(
 def softmax(x: Input, *, axis: int = -1, scale: float = 1.0, causal: bool = False, stream: Any = None) -> Any:
     """Compute ``exp(x * scale) / sum(exp(x * scale))`` along an axis.
 
-    The maximum is subtracted first. All of it is in float32, and one pass over memory for up to 16384
+    The maximum is subtracted first. All of it is in float32, and one pass over memory for up to 32768
     elements along the axis; more are read twice.
 
     Parameters
@@ -195,7 +195,7 @@ def _softmax(x: DeviceArray, axis: int, scale: float, causal: bool, stream: int)
     r = contiguous_rows(x, axis, stream, "softmax")
     dense = new((r.rows, r.length), x.dtype, device, stream)
     out = DeviceArray(dense._block, dense.ptr, *r.layout(x.dtype, r.length, r.length * item))
-    kernel = function(device, "softmax")
+    kernel = _kernel_of_rows(device, "softmax", r.length)
     if out.size:
         shift, sets = share_rows(kernel, r.rows, r.length)
         times = max(1, sets // _WORKGROUPS)
@@ -221,9 +221,12 @@ def _softmax(x: DeviceArray, axis: int, scale: float, causal: bool, stream: int)
     return out
 
 
-# A workgroup takes rows one after the other, if there are more than for so many workgroups; those of rms_norm
-# share the weight, and take so many at least that reading it once more is a small part.
+# A workgroup takes rows one after the other, if there are more than for so many workgroups; those of
+# rms_norm share the weight, and take so many at least that reading it once more is a small part. If there are
+# workgroups for a whole GPU, they take so many that their scales, which are contiguous along the rows, fill
+# 32 bytes.
 _WORKGROUPS, _ROWS_OF_WEIGHT = 2048, 8
+_WORKGROUPS_OF_GPU, _ROWS_OF_SCALES = 512, 32
 
 
 def _rms_norm(
@@ -256,12 +259,15 @@ def _rms_norm(
     values |= {"residual": second.array.ptr, "residual_pitch": second.row_stride}
     values |= {"sum": 0 if total is None else total.ptr, "rows": r.rows, "cols": r.length, "eps": eps}
     y, rows = _output(r, form, state, stream, values)
-    kernel = function(device, _kernel(form))
+    kernel = _kernel_of_rows(device, _kernel(form), r.length)
     for read in reads:
         read._block.begin_read(stream)
     shift, sets = share_rows(kernel, rows, r.length)
-    least = -(-_ROWS_OF_WEIGHT // (kernel.threads >> shift))
-    times = max(1, min(sets, max(least, sets // _WORKGROUPS)))
+    at_a_time = kernel.threads >> shift
+    least = max(-(-_ROWS_OF_WEIGHT // at_a_time), sets // _WORKGROUPS)
+    if form is not None and form.block:
+        least = max(least, min(-(-_ROWS_OF_SCALES // at_a_time), sets // _WORKGROUPS_OF_GPU))
+    times = max(1, min(sets, least))
     formats = own, known_format(second.array.dtype), known_format(vector.dtype), sum_form, form or own
     values |= {"row_shift": shift, "sets": times, "formats": _packed(kernel, formats, total is not None)}
     launch(kernel, -(-sets // times), stream, **values)
@@ -271,6 +277,14 @@ def _rms_norm(
     if state is not None:
         state._update(y.amax.ptr, stream)
     return y, *added
+
+
+def _kernel_of_rows(device: int, name: str, length: int) -> Function:
+    """The kernel that has a whole row in registers, or the one that has most of it."""
+    kernel, longer = function(device, name), f"{name}_long"
+    if length <= kernel.tile[0] or longer not in code_object(_hip.arch(device)).kernels:
+        return kernel
+    return function(device, longer)
 
 
 def _kernel(form: Format | None) -> str:

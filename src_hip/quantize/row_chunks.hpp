@@ -106,6 +106,23 @@ HIPGEMM_DEVICE void load_chunk_bits(u64 row, u32 offset, u32 step_bytes, u32 end
   }
 }
 
+// Asks for the lines of those chunks, without waiting for them, where there is an instruction for
+// that.
+template <class Threads>
+HIPGEMM_DEVICE void prefetch_chunks([[maybe_unused]] u64 row, [[maybe_unused]] u32 offset,
+                                    [[maybe_unused]] u32 step_bytes, [[maybe_unused]] u32 end) {
+#if defined(__NVPTX__)
+  constexpr u32 kLineBytes = 128;
+  const u32 first = opaque(offset);
+  if (first % kLineBytes != 0) return;
+#pragma unroll
+  for (u32 step = 0; step < Threads::kSteps; step++) {
+    const u32 at = first + step * step_bytes;
+    if (at < end) asm volatile("prefetch.global.L2 [%0];" : : "l"(row + at));
+  }
+#endif
+}
+
 // The sum of rows of any length at any address: source(0), source(1), .. A loop, for shorter code.
 template <class Threads, class Source>
 HIPGEMM_DEVICE void sum_of_rows(const Threads& threads, u32 block, u32 count, Source source,

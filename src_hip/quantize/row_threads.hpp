@@ -11,8 +11,9 @@ namespace hipgemm {
 // A row has 2^shift threads, 16 or more. A thread has kSteps chunks of 8 values, the chunks of a
 // step one after the other. A longer row is several blocks of so many values, which are loaded once
 // more for a second pass. Sums depend on nothing but the row's length and values.
-template <u32 kThreads, u32 kValues>
+template <u32 kThreads_, u32 kValues>
 struct RowThreads {
+  static constexpr u32 kThreads = kThreads_;
   static constexpr u32 kChunk = 8, kSteps = kValues / kThreads / kChunk, kGroup = 16;
   static_assert(kValues == kThreads * kSteps * kChunk, "");
   using Lds = f32[kThreads / kGroup];
@@ -30,6 +31,18 @@ struct RowThreads {
     return (((block * kSteps + step) << by) + index) * kChunk;
   }
 
+  // All threads of a row, or more of them.
+  HIPGEMM_DEVICE void sync_row() const {
+#if defined(__NVPTX__)
+    if (rows() < 16) {  // there are 16 barriers, the first one for all threads
+      const u32 barrier = row() + 1, threads = 1u << shift;
+      asm volatile("bar.sync %0, %1;" : : "r"(barrier), "r"(threads) : "memory");
+      return;
+    }
+#endif
+    sync_workgroup();
+  }
+
   // Of all values x of a row; all threads of the workgroup take part. lds: not that of the
   // reduction before, which may still be read.
   template <class Combine>
@@ -39,10 +52,11 @@ struct RowThreads {
               groups = (1u << opaque_uniform(shift)) / kGroup;
     const u32 mine = row() * groups;
     if (lane == 0) lds[thread_index() / kGroup] = x;
-    sync_workgroup();
+    sync_row();
     x = lane < groups ? lds[mine + lane] : identity;
-    static_assert(kThreads / kGroup <= 2 * kGroup, "");
-    if (groups > kGroup) x = combine(x, lds[mine + kGroup + lane]);
+#pragma unroll
+    for (u32 more = kGroup; more < kThreads / kGroup; more += kGroup)
+      if (groups > more) x = combine(x, lds[mine + more + lane]);
     return reduce_lanes<kGroup>(x, combine);
   }
   HIPGEMM_DEVICE f32 sum(f32 x, Lds& lds) const {

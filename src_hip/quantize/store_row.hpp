@@ -6,6 +6,7 @@
 #include "common/memory.hpp"
 #include "common/quantized_types.hpp"
 #include "common/types.hpp"
+#include "quantize/load_row.hpp"
 
 namespace hipgemm {
 
@@ -28,7 +29,7 @@ HIPGEMM_DEVICE void store_values(u64 address, const Values<kValues>& x, u32 coun
                Out::pack(x[2 * v + 1].zw)};
   }
   if (whole) {
-    const u32 lane = thread_index() % kGroup;
+    const u32 lane = (kTogether ? thread_index() : opaque(thread_index())) % kGroup;
     const u64 transposed = address - lane * (kPieces * 16) + lane * 16;
 #pragma unroll
     for (u32 group = 0; group < kPieces / kGroup; group++) {

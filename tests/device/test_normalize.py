@@ -13,8 +13,8 @@ from hipgemm.formats.elements import QUANTIZED
 BF16, F16, F32 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)
 UNITS = {BF16: 2.0**-8, F16: 2.0**-11, F32: 0.0}  # of rounding to them from float32
 TINY = {BF16: 2.0**-133, F16: 2.0**-25, F32: 2.0**-149}  # half the smallest number
-# A row of 16 to 512 threads, its last step or block full or not; then rows that are read twice.
-LENGTHS = [1, 2, 7, 32, 33, 100, 512, 513, 1000, 2048, 2049, 4097, 16384, 16385, 33000]
+# A row of 16 to 1024 threads, its last step or block full or not; then rows that are read twice.
+LENGTHS = [1, 2, 7, 32, 33, 100, 512, 513, 1000, 2048, 2049, 4097, 16384, 16385, 32768, 33000]
 
 
 def assert_near(got, want, dtype, float32_units, scale=None):
@@ -149,7 +149,9 @@ def test_quantized(format, residual, rng):
         (70, 96),
         (17, 2880),
         (2, 16384),
+        (2, 32768),
         (1, 20001),
+        (1, 33001),
         (0, 5),
         (5, 0),
     ):
@@ -179,6 +181,20 @@ def test_quantized(format, residual, rng):
             assert same[0].tobytes() == same[1].tobytes()
 
 
+@pytest.mark.parametrize("format", ["mxfp8_e5m2", "mxfp4_e2m1"])
+@pytest.mark.parametrize("shape", [(35, 16384), (600, 96), (1030, 40)])
+def test_scales_of_many_rows(shape, format, rng, monkeypatch):
+    """A workgroup that takes many rows stores the scales of some of them together."""
+    monkeypatch.setattr("hipgemm.layers.normalize._WORKGROUPS", 1)
+    x = rng.standard_normal(shape).astype(BF16)
+    w = np.ones(shape[1], F32)
+    got = hg.rms_norm(hg.asarray(x), w, out_format=format).get()
+    y = hg.rms_norm(hg.asarray(x.astype(F32)), w)
+    want = QUANTIZERS[format.split("_")[0]](y, format=format).get()
+    assert got.scale.tobytes() == want.scale.tobytes()
+    assert got.data.tobytes() == want.data.tobytes()
+
+
 def test_layouts_and_places(rng):
     """Rows that are not contiguous are copied, which `usage` counts; NumPy arrays give NumPy arrays."""
     x = rng.standard_normal((6, 40)).astype(F32)
@@ -203,7 +219,7 @@ def test_layouts_and_places(rng):
 
 
 @pytest.mark.emulator("it counts bytes of memory")
-@pytest.mark.parametrize("shape", [(256, 4096), (512, 2880), (64, 8192), (32, 16384), (1024, 128)])
+@pytest.mark.parametrize("shape", [(256, 4096), (512, 2880), (64, 8192), (16, 32768), (1024, 128)])
 def test_one_pass_over_memory(shape, rng):
     """At most 1/0.9 of the bytes that a copy of as many moves, as lanes request them and in cache lines."""
     x = hg.asarray(rng.standard_normal(shape).astype(BF16))
