@@ -21,6 +21,7 @@ from hipgemm.quantize.quantizers import quantize_mxfp8
 from hipgemm.runtime import hip as _hip
 
 from .emulator import whole_k
+from .gradients import PRODUCTS
 from .overhead import counted_calls
 
 WIDTH, HIDDEN = 4096, 14336
@@ -32,12 +33,17 @@ AIM = 0.75
 
 @dataclass(frozen=True)
 class Moved:
-    """What a layer did: launches, HIP calls, and bytes that its launches requested, and distinct ones."""
+    """What a layer did: launches, HIP calls, bytes that its launches moved and requested.
+
+    Moved: what a launch reads or writes counts once, as between memory and the GPU. Requested: as often as
+    lanes ask for it, most of all products, whose tiles each read rows of both operands; caches answer that.
+    """
 
     launches: int
     hip_calls: int
+    moved: int
     requested: int
-    distinct: int
+    by_products: int  # requested reads of products
 
 
 @dataclass(frozen=True)
@@ -58,20 +64,21 @@ class Weights:
 def run(rows: Sequence[int] = (16, 64, 512, LARGE)) -> None:
     """Print a line for each number of rows."""
     print(f"SwiGLU MLP, {WIDTH} -> {HIDDEN} -> {WIDTH}, {FORMAT}, resident")
-    print("  (bytes that lanes request, and the distinct ones of each launch, by the emulator's counters)")
+    print("  (by the emulator's counters: bytes moved, each once by a launch; and requested by lanes, where")
+    print("  each tile of a product reads its rows of both operands again, fused or not)")
     gates = HIDDEN, WIDTH
     w = Weights(*(_random(shape) for shape in ((2 * HIDDEN, WIDTH), gates, gates, gates[::-1])))
     for m in rows:
         found = [_moved(way, m, w) for way in (fused, unfused)]
         for name, x in zip(("fused", "unfused"), found, strict=True):
             line = f"  M={m:5} {name:8} {x.launches:3} launches, {x.hip_calls:3} HIP calls"
-            print(f"{line}, {x.requested / 1e6:8.1f} MB requested, {x.distinct / 1e6:7.1f} MB distinct")
+            print(f"{line}, {x.moved / 1e6:7.1f} MB moved; {x.requested / 1e6:7.1f} MB requested,", end="")
+            print(f" {x.by_products / 1e6:7.1f} of them reads of products")
         one, other = found
-        line = f"  M={m:5} fused / unfused: {one.requested / other.requested:.3f} of the bytes requested"
-        line += f", {one.distinct / other.distinct:.3f} of the distinct ones"
-        if m == LARGE:
-            line += f" (aim {AIM}); calculated from {STEP} rows by the same kernels"
-        print(line)
+        line = f"  M={m:5} fused / unfused: {one.moved / other.moved:.3f} of the bytes moved"
+        line += f" (aim {AIM})" if m == LARGE else ""
+        line += f"; {one.requested / other.requested:.3f} of those requested"
+        print(line + (f"; calculated from {STEP} rows by the same kernels" if m == LARGE else ""))
 
 
 def fused(x: ScaledArray, w: Weights, kernels: Kernels) -> Any:
@@ -130,8 +137,9 @@ def _moved(way: Way, m: int, w: Weights) -> Moved:
         one = _count(way, STEP, w, select)
     times = LARGE // STEP
     # Each row of tiles requests as much; all of them read the same weights.
-    distinct = times * one.distinct - (times - 1) * w.nbytes
-    return Moved(one.launches, one.hip_calls, times * one.requested, distinct)
+    moved = times * one.moved - (times - 1) * w.nbytes
+    requested, by_products = times * one.requested, times * one.by_products
+    return Moved(one.launches, one.hip_calls, moved, requested, by_products)
 
 
 def _count(way: Way, m: int, w: Weights, kernels: Kernels) -> Moved:
@@ -143,6 +151,7 @@ def _count(way: Way, m: int, w: Weights, kernels: Kernels) -> Moved:
     _hip.synchronize()
     found = emulator_counters(reset=True, addresses=False)
     requested = found.global_read_bytes + found.global_written_bytes + found.global_atomic_bytes
-    return Moved(
-        found.launches, counts.total(), requested, found.unique_read_bytes + found.unique_written_bytes
-    )
+    moved = found.unique_read_bytes + found.unique_written_bytes
+    products = [each.counters for each in found.each if each.kernel.startswith(PRODUCTS)]
+    by_products = sum(each.global_read_bytes for each in products)
+    return Moved(found.launches, counts.total(), moved, requested, by_products)
