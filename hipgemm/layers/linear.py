@@ -170,9 +170,9 @@ def linear_backward(
     float32, before quantization. docs/trust/bounds.md gives the error bound of each gradient.
 
     The derivative of an activation is that at what the forward pass saved in bfloat16. Kernels that quantize
-    dy, or sum it for dbias, form the product in float32 as they read dy. A pass of its own does for bf16,
-    whose result is bfloat16, and with w_post_scale, stochastic rounding, or N not a multiple of 8 (of 16
-    with halves).
+    dy, or sum it for dbias, form the product in float32 as they read dy, and multiply it by w_post_scale. A
+    pass of its own does for bf16, which quantizes nothing, for N that is not a multiple of 8 (of 16 with
+    halves), whose rows are not aligned, and for stochastic rounding without matrix kernels.
 
     Examples
     --------

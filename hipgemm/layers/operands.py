@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from ..array.rows import as_rows
 from ..formats.checks import FP8_BLOCKS
 from ..formats.elements import BF16, BLOCK, BLOCK_SIDE, F32, QUANTIZED
 from ..formats.scaled import ScaledArray, blocked_along
+from ..kernels.manifest import code_object
 from ..products.matmul import matmul
 from ..quantize.amax import AmaxState
 from ..quantize.gradient import Gradient
 from ..quantize.plan import amax_plan, block_plan, mx_plan, quantize_groups
 from ..quantize.quantizers import dequantize, quantize_both, quantize_fp8, quantize_mxfp4, quantize_mxfp8
+from ..runtime import hip as _hip
 from .elementwise import elementwise
 from .passes import activation_gradient, as_type, flat, rescale, sum_groups, sum_rows
 from .problem import Layer, first, parts
@@ -26,6 +29,11 @@ from .saved import Saved, SavedArray
 Options = Mapping[str, Any]  # of a quantizer
 NEAREST: Options = {}  # the default rounding
 AMAX_EPS = 1e-8  # the default of quantize_fp8
+
+
+def seed_of(rounding: Options) -> int | None:
+    """The seed of stochastic rounding; None to round to nearest."""
+    return rounding["seed"] if rounding["rounding"] == "stochastic" else None
 
 
 class OperandMaker:
@@ -113,7 +121,7 @@ class OperandMaker:
         # Both operands of a product must be transformed, or neither.
         along_n, along_m = self.transformed(g, -1, w), self.transformed(g, -2, x)
         if isinstance(g, Gradient):
-            g_rows, g_columns = self.gradient_in_blocks(g, format, along_n, along_m, offsets)
+            g_rows, g_columns = self.gradient_in_blocks(g, format, along_n, along_m, offsets, rounding)
         elif isinstance(g, tuple):
             g_rows, g_columns = g
         elif isinstance(g, DeviceArray) and offsets is None:
@@ -210,50 +218,56 @@ class OperandMaker:
 
     # ---- a gradient that quantizers form as they read it ----
 
-    def gradient_by_amax(self, g: Gradient, format: str, amax: Any, _: Options) -> ScaledArray:
+    def gradient_by_amax(self, g: Gradient, format: str, amax: Any, rounding: Options) -> ScaledArray:
         """Quantize to fp8 with one scale."""
         if not (amax is None or isinstance(amax, (AmaxState, DeviceArray))):
             amax = np.asarray(amax, F32.dtype)
         x = g.described()
-        plan = amax_plan(x, as_rows(x, -1, self.stream), QUANTIZED[format], None, False, g)
-        return plan.run(x, self.stream, AMAX_EPS, amax, None, g.begin_read(self.stream))
+        seed = seed_of(rounding)
+        plan = amax_plan(x, as_rows(x, -1, self.stream), QUANTIZED[format], None, seed is not None, g)
+        return plan.run(x, self.stream, AMAX_EPS, amax, seed, g.begin_read(self.stream))
 
     def gradient_in_blocks(
-        self, g: Gradient, format: str, along: bool, across: bool, offsets: Any
+        self, g: Gradient, format: str, along: bool, across: bool, offsets: Any, rounding: Options
     ) -> tuple[ScaledArray, ScaledArray]:
         """Quantize along both axes, and along M within each group: in one pass if one kernel does both."""
         if offsets is not None:
-            rows, form, rule = self.gradient_rows(g, -1, format, along), *self.group_format(format)
+            rows = self.gradient_rows(g, -1, format, along, rounding)
+            form, rule = self.group_format(format)
             g.begin_read(self.stream)
-            x = g.described()
-            return rows, quantize_groups(x, self.stream, QUANTIZED[form], rule, offsets, None, g)
+            x, seed = g.described(), seed_of(rounding)
+            return rows, quantize_groups(x, self.stream, QUANTIZED[form], rule, offsets, seed, g)
         if along != across or self.recipe.blocks:
-            return self.gradient_rows(g, -1, format, along), self.gradient_rows(g, -2, format, across)
-        rows, columns = self.gradient_mx(g, (-1, -2), format, along)
+            rows = self.gradient_rows(g, -1, format, along, rounding)
+            return rows, self.gradient_rows(g, -2, format, across, rounding)
+        rows, columns = self.gradient_mx(g, (-1, -2), format, along, rounding)
         return rows, columns
 
-    def gradient_rows(self, g: Gradient, axis: int, format: str, hadamard: bool) -> ScaledArray:
+    def gradient_rows(
+        self, g: Gradient, axis: int, format: str, hadamard: bool, rounding: Options
+    ) -> ScaledArray:
         """Quantize along one axis."""
         if not self.recipe.blocks:
-            (made,) = self.gradient_mx(g, (axis,), format, hadamard)
+            (made,) = self.gradient_mx(g, (axis,), format, hadamard, rounding)
             return made
-        x = g.described() if axis == -1 else g.described().mT
-        plan = block_plan(as_rows(x, -1, self.stream), QUANTIZED[format], FP8_BLOCKS[0], False, g)
-        made = plan.run(x, self.stream, AMAX_EPS, None, g.begin_read(self.stream))
+        x, seed = g.described() if axis == -1 else g.described().mT, seed_of(rounding)
+        rows = as_rows(x, -1, self.stream)
+        plan = block_plan(rows, QUANTIZED[format], FP8_BLOCKS[0], seed is not None, g)
+        made = plan.run(x, self.stream, AMAX_EPS, seed, g.begin_read(self.stream))
         return made if axis == -1 else made.mT
 
     def gradient_mx(
-        self, g: Gradient, axes: tuple[int, ...], format: str, hadamard: bool
+        self, g: Gradient, axes: tuple[int, ...], format: str, hadamard: bool, rounding: Options
     ) -> tuple[ScaledArray, ...]:
         """Quantize in MX blocks."""
         x, form = g.described(), QUANTIZED[format]
         first_axis, *other = (as_rows(x, axis, self.stream) for axis in axes)
         transforms = hadamard and self.recipe.hadamard
         name = f"quantize_{form.name.split('_')[0]}" if len(axes) == 1 else "quantize_both"
-        plan = mx_plan(
-            name, first_axis, other[0] if other else None, form, self.scaling, transforms, "nearest", None, g
-        )
-        return plan.run(x, self.stream, None, g.begin_read(self.stream))
+        across, seed = other[0] if other else None, seed_of(rounding)
+        how = "nearest" if seed is None else "stochastic"
+        plan = mx_plan(name, first_axis, across, form, self.scaling, transforms, how, None, g)
+        return plan.run(x, self.stream, seed, g.begin_read(self.stream))
 
     # ---- gradients of what follows the products ---
 
@@ -267,9 +281,12 @@ class OperandMaker:
         """
         layer, quantized = self.layer, bool(self.recipe.formats)
         formed = Gradient(dy, aux, layer.activation, layer.glu)
-        fits = factors is None and Gradient.fits(aux, layer.glu)
-        if fits and quantized and rounding["rounding"] == "nearest":
-            return formed, formed
+        times_factors = replace(formed, factors=factors)
+        kernels = code_object(_hip.arch(self.device)).kernels
+        rounds = seed_of(rounding) is None or "quantize_fp8_random_gradient" in kernels
+        if quantized and rounds and times_factors.fits():
+            return times_factors, formed
+        fits = factors is None and formed.fits()
         alone = fits or not layer.biased
         to = F32 if quantized or factors is not None or not alone else BF16
         made = activation_gradient(self.function, dy, aux, to, self.stream, layer.activation, layer.glu)

@@ -21,8 +21,8 @@ def source(x: DeviceArray | Gradient, stream: int) -> dict[str, Value]:
     """Return the kernel arguments that describe a source matrix, which is read on the stream."""
     rows, columns = x.shape
     if isinstance(x, Gradient):
-        (aux,) = x.begin_read(stream)
-        return {"src": x.dy.ptr, "aux": aux, "rows": rows, "cols": columns} | x.arguments
+        aux, factors = x.begin_read(stream)
+        return {"src": x.dy.ptr, "aux": aux, "factors": factors, "rows": rows, "cols": columns} | x.arguments
     x._block.begin_read(stream)
     row, column = x.strides
     where: dict[str, Value] = {"src": x.ptr, "src_row_stride": row, "src_col_stride": column}

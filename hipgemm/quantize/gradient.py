@@ -15,18 +15,21 @@ CHUNK = 8  # elements that a thread reads at a time
 class Gradient:
     """`dy` times the derivative of an activation at `aux`, in float32: only `dy` and `aux` are in memory.
 
-    `dy` (M, N), or (M, N/2) with a GLU, in any layout; `aux` (M, N), bfloat16 and contiguous.
+    `dy` (M, N), or (M, N/2) with a GLU, in any layout; `aux` (M, N), bfloat16 and contiguous. `factors` (N,):
+    by which columns are multiplied next, float32 and contiguous.
     """
 
     dy: DeviceArray
     aux: DeviceArray
     activation: str | None
     glu: str | None
+    factors: DeviceArray | None = None
 
-    @staticmethod
-    def fits(aux: DeviceArray, glu: str | None) -> bool:
+    def fits(self) -> bool:
         """Whether kernels can read it: in whole chunks, of gates or of ups."""
-        return aux.size > 0 and aux.shape[1] % (2 * CHUNK if glu == "halves" else CHUNK) == 0
+        whole = self.aux.shape[1] % (2 * CHUNK if self.glu == "halves" else CHUNK) == 0
+        dense = self.factors is None or self.factors.strides[0] == F32.itemsize
+        return self.aux.size > 0 and whole and dense
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -50,10 +53,13 @@ class Gradient:
         return DeviceArray(self.dy._block, self.dy.ptr, (rows, columns), strides, F32.dtype)
 
     def begin_read(self, stream: int) -> tuple[int, ...]:
-        """Order a kernel on a stream after the work that writes the arrays; return the argument `aux`."""
+        """Order a kernel on a stream after the work that writes the arrays; return its addresses of two."""
         self.dy._block.begin_read(stream)
         self.aux._block.begin_read(stream)
-        return (self.aux.ptr,)
+        if self.factors is None:
+            return self.aux.ptr, 0
+        self.factors._block.begin_read(stream)
+        return self.aux.ptr, self.factors.ptr
 
     @property
     def arguments(self) -> dict[str, Value]:

@@ -42,7 +42,7 @@ def _reads(
     if gradient is None:
         where = {"src_row_stride": strides[0], "src_col_stride": strides[1], "in_type": known_format(x.dtype)}
         return kernel, (), where, x.nbytes
-    return f"{kernel}_gradient", ("aux",), gradient.arguments, gradient.nbytes
+    return f"{kernel}_gradient", ("aux", "factors"), gradient.arguments, gradient.nbytes
 
 
 def quantize_groups(
@@ -255,7 +255,7 @@ def mx_plan(
 ) -> MxPlan:
     """Plan the quantization of an array along its rows and, if `across` is given, along its columns.
 
-    With a `gradient` that the array describes: of that, rounded to nearest.
+    With a `gradient` that the array describes: of that.
     """
     x, rows, columns = along.array, along.rows, along.length
     row_stride, stride = along.row_stride, along.stride
@@ -273,8 +273,10 @@ def mx_plan(
     if random:
         numbers = {"row_inner": row_inner, "col_inner": column_inner, "stochastic": rounding != "nearest"}
         numbers |= signs_arguments(signs)
-    if gradient is None:
-        kernel += "_random" if random else _type_suffix(form, x.dtype)
+    if random:
+        kernel += "_random"
+    elif gradient is None:
+        kernel += _type_suffix(form, x.dtype)
     kernel, others, where, read_bytes = _reads(kernel, x, (row_stride, stride), gradient)
     bound = bind_tiles(
         x.device,

@@ -35,6 +35,9 @@
   HIPGEMM_QuantizeFp8Args(X) X(u32, seed_low) X(u32, seed_high) X(u32, inner)
 #define HIPGEMM_RandomFp8BlocksArgs(X)                                                            \
   HIPGEMM_QuantizeFp8BlocksArgs(X) X(u32, seed_low) X(u32, seed_high)
+#define HIPGEMM_RandomGradientFp8Args(X) HIPGEMM_RandomFp8Args(X) HIPGEMM_GradientArgs(X)
+#define HIPGEMM_RandomGradientFp8BlocksArgs(X)                                                    \
+  HIPGEMM_RandomFp8BlocksArgs(X) HIPGEMM_GradientArgs(X) X(u32, transposed)
 // clang-format on
 
 namespace hipgemm {
@@ -45,16 +48,17 @@ HIPGEMM_STRUCT(GradientFp8Args);
 HIPGEMM_STRUCT(GradientFp8BlocksArgs);
 HIPGEMM_STRUCT(RandomFp8Args);
 HIPGEMM_STRUCT(RandomFp8BlocksArgs);
+HIPGEMM_STRUCT(RandomGradientFp8Args);
+HIPGEMM_STRUCT(RandomGradientFp8BlocksArgs);
 
 template <class Args>
-HIPGEMM_DEVICE ToNearestByCalls rounding_of(const Args&) {
-  return {};
-}
-HIPGEMM_DEVICE Randomly rounding_of(const RandomFp8Args& args) {
-  return {1, args.cols, args.inner, {args.seed_low, args.seed_high}};
-}
-HIPGEMM_DEVICE Randomly rounding_of(const RandomFp8BlocksArgs& args) {
-  return {1, args.cols, 1, {args.seed_low, args.seed_high}};
+HIPGEMM_DEVICE auto rounding_of(const Args& args) {
+  if constexpr (!kIsRandom<Args>)
+    return ToNearestByCalls();
+  else if constexpr (requires { args.inner; })
+    return Randomly{1, args.cols, args.inner, {args.seed_low, args.seed_high}};
+  else
+    return Randomly{1, args.cols, 1, {args.seed_low, args.seed_high}};
 }
 
 // Quantizes a tile. by_row: of each iteration's row, as the thread that owns the iteration says.

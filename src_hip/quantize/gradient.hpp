@@ -10,9 +10,11 @@
 
 // After arguments that describe dy, whose rows and columns are the gradient's.
 // aux: t in bfloat16; its rows are contiguous and aligned, and have a multiple
-// of 8 values, gates as well as ups. activation, glu: activations.def.
+// of 8 values, gates as well as ups. factors: floats by which columns of the gradient are
+// multiplied, or null. activation, glu: activations.def.
 // clang-format off
-#define HIPGEMM_GradientArgs(X) X(ptr, aux) X(i64, aux_pitch) X(u32, activation) X(u32, glu)
+#define HIPGEMM_GradientArgs(X) \
+  X(ptr, aux) X(ptr, factors) X(i64, aux_pitch) X(u32, activation) X(u32, glu)
 // clang-format on
 
 namespace hipgemm {
@@ -47,7 +49,7 @@ HIPGEMM_DEVICE void times_derivatives(Activation kind, bool gated, Values<8>& dy
 }
 
 struct Gradient {
-  u64 dy, aux;
+  u64 dy, aux, factors;
   i64 row_stride, col_stride, aux_pitch;  // of dy, bytes
   u32 rows, cols;                         // of the gradient
   Format type;                            // of dy
@@ -87,6 +89,9 @@ struct Gradient {
       const bool of_up = layout == GluLayout::halves && col >= cols / 2;
       choose(of_up, up, t, x);
     }
+    if (factors == 0) return;
+#pragma unroll
+    for (u32 e = 0; e < 8; e++) x[e / 4][e % 4] *= global<f32>(factors)[col + e];
   }
 
   // Of a column, eight rows `step` apart; for those after `last`, its value.
@@ -108,6 +113,8 @@ struct Gradient {
     times_derivatives(activation, gated, dys, t, up);
     const bool of_up = gated && col == second;
     choose(of_up, up, t, x);
+    if (factors == 0) return;
+    for (f32x4& four : x) four *= f32x4(global<f32>(factors)[col]);
   }
 
  private:

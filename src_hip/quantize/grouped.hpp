@@ -24,6 +24,7 @@
 // With stochastic rounding.
 #define HIPGEMM_RandomGroupsArgs(X)                                                               \
   HIPGEMM_QuantizeGroupsArgs(X) X(u32, seed_low) X(u32, seed_high)
+#define HIPGEMM_RandomGradientGroupsArgs(X) HIPGEMM_RandomGroupsArgs(X) HIPGEMM_GradientArgs(X)
 // clang-format on
 
 namespace hipgemm {
@@ -31,6 +32,7 @@ namespace hipgemm {
 HIPGEMM_STRUCT(QuantizeGroupsArgs);
 HIPGEMM_STRUCT(GradientGroupsArgs);
 HIPGEMM_STRUCT(RandomGroupsArgs);
+HIPGEMM_STRUCT(RandomGradientGroupsArgs);
 
 // The result is stored row by row, as products read it, whatever the offsets. Threads have columns:
 // a tile of it is transposed in LDS.
@@ -134,10 +136,12 @@ HIPGEMM_DEVICE void store_padding(const MnScales& to, u32 col, u32 block, u32 fi
 
 // Of elements that are a row apart, from any row on: k, which no index needs, is not a multiple
 // of 4.
-HIPGEMM_DEVICE ToNearestByCalls rounding_of(const QuantizeGroupsArgs&) { return {}; }
-HIPGEMM_DEVICE ToNearestByCalls rounding_of(const GradientGroupsArgs&) { return {}; }
-HIPGEMM_DEVICE Randomly rounding_of(const RandomGroupsArgs& args) {
-  return {1, 1, args.cols, {args.seed_low, args.seed_high}};
+template <class Args>
+HIPGEMM_DEVICE auto rounding_of(const Args& args) {
+  if constexpr (kIsRandom<Args>)
+    return Randomly{1, 1, args.cols, {args.seed_low, args.seed_high}};
+  else
+    return ToNearestByCalls();
 }
 
 // Grid: slots of the groups, and columns of tiles in each.
@@ -162,6 +166,7 @@ HIPGEMM_DEVICE void quantize_groups(const Args& args, OneWayMap::Lds& lds) {
   const QuantizedInLds quantized(lds);
   u32 byte = 0, col = 0;
   auto from = source_of(args);
+  if constexpr (kReadsGradient<Args>) from.factors = 0;  // layers of groups have none
   from.move_rows(row);
   from.rows = exists ? rows : 0;
   TileOfAny<TransposedTile>::load(args.in_type, from, lds, at, [&](auto& tile) HIPGEMM_INLINE {

@@ -27,6 +27,7 @@
 #define HIPGEMM_RandomMxArgs(X)                                                                   \
   HIPGEMM_QuantizeMxArgs(X) X(u32, stochastic) X(u32, seed_low) X(u32, seed_high)                 \
   X(u32, has_signs) X(u32, signs_low) X(u32, signs_high) X(u32, row_inner) X(u32, col_inner)
+#define HIPGEMM_RandomGradientMxArgs(X) HIPGEMM_RandomMxArgs(X) HIPGEMM_GradientArgs(X)
 // clang-format on
 
 namespace hipgemm {
@@ -34,6 +35,7 @@ namespace hipgemm {
 HIPGEMM_STRUCT(QuantizeMxArgs);
 HIPGEMM_STRUCT(GradientMxArgs);
 HIPGEMM_STRUCT(RandomMxArgs);
+HIPGEMM_STRUCT(RandomGradientMxArgs);
 
 // The result of one direction: a matrix of `rows` rows of k values, blocks along k. Its logical
 // scales are stored block by block, rows contiguous, as a workgroup makes them: scattered bytes
@@ -185,21 +187,21 @@ HIPGEMM_DEVICE void quantize_values(const TileValues& values, const BlockedOutpu
 
 // The rounding of values along rows, or down columns, from value `first` on.
 template <class Element, class Args>
-HIPGEMM_DEVICE ToNearestByCalls rounding_of(const Args&, bool, u32) {
-  return {};
-}
-template <class Element>
-HIPGEMM_DEVICE Randomly rounding_of(const RandomMxArgs& args, bool down, u32 first) {
-  Randomly made{args.stochastic,
-                down ? args.rows : args.cols,
-                down ? args.col_inner : args.row_inner,
-                {args.seed_low, args.seed_high}};
-  if constexpr (Element::kBits == 4)
-    if (args.has_signs) {
-      made.has_signs = 1;
-      made.signs = random_signs<16>(first, {args.signs_low, args.signs_high});
-    }
-  return made;
+HIPGEMM_DEVICE auto rounding_of(const Args& args, bool down, u32 first) {
+  if constexpr (!kIsRandom<Args>) {
+    return ToNearestByCalls();
+  } else {
+    Randomly made{args.stochastic,
+                  down ? args.rows : args.cols,
+                  down ? args.col_inner : args.row_inner,
+                  {args.seed_low, args.seed_high}};
+    if constexpr (Element::kBits == 4)
+      if (args.has_signs) {
+        made.has_signs = 1;
+        made.signs = random_signs<16>(first, {args.signs_low, args.signs_high});
+      }
+    return made;
+  }
 }
 
 template <class Element, class Args, class Tile>

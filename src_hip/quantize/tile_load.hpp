@@ -40,6 +40,9 @@ struct MatrixAsF32 : Matrix {
 // Whether a kernel with these arguments reads the gradient before an activation.
 template <class Args>
 inline constexpr bool kReadsGradient = requires(Args args) { args.aux; };
+// Whether a kernel with these arguments rounds at random, or may.
+template <class Args>
+inline constexpr bool kIsRandom = requires(Args args) { args.seed_low; };
 
 template <class Args>
 HIPGEMM_DEVICE auto source_of(const Args& args) {
@@ -47,6 +50,7 @@ HIPGEMM_DEVICE auto source_of(const Args& args) {
   if constexpr (kReadsGradient<Args>)
     return Gradient{src,
                     address_of(args.aux),
+                    address_of(args.factors),
                     args.src_row_stride,
                     args.src_col_stride,
                     args.aux_pitch,
@@ -55,7 +59,7 @@ HIPGEMM_DEVICE auto source_of(const Args& args) {
                     static_cast<Format>(args.in_type),
                     static_cast<Activation>(args.activation),
                     static_cast<GluLayout>(args.glu)};
-  else if constexpr (requires { args.seed_low; })
+  else if constexpr (kIsRandom<Args>)
     return MatrixAsF32{{src, args.src_row_stride, args.src_col_stride, args.rows, args.cols},
                        args.in_type};
   else
