@@ -30,6 +30,8 @@ class Arch:
     compute_units: int = 1  # that have those SIMDs
     # How operands of matrix kernels come into LDS: by "dma" or through "registers". Empty: none.
     matrix: str = ""
+    # Whether passes have code of their own for some types, and kernels: HIPGEMM_SPECIAL_PASSES.
+    special: bool = False
 
     def allocated(self, vgpr: int) -> int:
         """Registers allocated to a wave that uses `vgpr`."""
@@ -62,7 +64,7 @@ def _whole(x: float) -> float:
 _KIB = 1024
 # RDNA: of a pair of compute units, which share 128 KiB; a workgroup gets at most half.
 ARCHS = {
-    "gfx950": Arch(0x4F, 64, 512, 8, 160 * _KIB, 1280, simds=4, max_waves=8, matrix="dma"),
+    "gfx950": Arch(0x4F, 64, 512, 8, 160 * _KIB, 1280, simds=4, max_waves=8, matrix="dma", special=True),
     "gfx942": Arch(0x4C, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8, matrix="registers"),
     "gfx90a": Arch(0x3F, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8),
     "gfx1100": Arch(0x41, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16, compute_units=2),

@@ -39,8 +39,7 @@ class Instance:
     row: str  # of kernels.hip
     header: str  # with its function
     unit: str  # the unit that it is compiled in
-    portable: bool  # for any architecture
-    only: str  # the architecture that it is for; empty: those with matrix kernels, if it is not portable
+    architectures: str  # any, those of a kind, or one (tables.py)
     named: tuple[str, str]  # in assembly: how instructions that name its formats begin, and the names
     like: Instance | None  # the kernel whose assembly it takes, but for these
     demo: bool  # whether the examples use it
@@ -161,8 +160,7 @@ def _product(
         row=row,
         header=product.header,
         unit=unit,
-        portable=False,
-        only="",
+        architectures="matrix",
         demo=in_demo,
         named=named,
         like=like,
@@ -212,8 +210,7 @@ def _pass(row: Pass, args: Arguments) -> Instance:
         row=_row("PASS_KERNEL", *fields),
         header=row.header,
         unit=row.operation,
-        portable=row.architectures == "any",
-        only="",
+        architectures=row.architectures,
         demo=True,
         named=("", ""),
         like=None,
@@ -234,8 +231,7 @@ def _primitive(row: Primitive, args: Arguments) -> Instance:
         row=_row("PRIMITIVE_KERNEL", name, row.args, row.threads),
         header=row.header,
         unit="primitives",
-        portable=row.architectures == "any",
-        only=row.architectures if row.architectures in ARCHS else "",
+        architectures=row.architectures,
         demo=True,
         named=("", ""),
         like=None,
@@ -276,11 +272,9 @@ def lay_out(pairs: list[tuple[str, str]]) -> list[dict[str, Any]]:
 
 def instances_for(tools: Toolchain, arch: Arch) -> list[Instance]:
     """The kernels that an architecture builds."""
-    chosen = [
-        found
-        for found in all_instances(tools, arch.matrix)
-        if (arch is ARCHS[found.only] if found.only else arch.matrix or found.portable)
-    ]
+    kinds = {"any": True, "matrix": bool(arch.matrix), "special": arch.special}
+    kinds |= {name: arch is known for name, known in ARCHS.items()}
+    chosen = [found for found in all_instances(tools, arch.matrix) if kinds[found.architectures]]
     if arch.matrix != "dma":  # there the compiler decides on registers: src_hip/common/hip_device.hpp
         for instance in chosen:
             if not is_gemm(instance.kernel):

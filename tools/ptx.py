@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ CHIP, WAVE = "sm_90a", 32
 
 def build(tools: Toolchain) -> tuple[dict[str, Any], bytes]:
     """The manifest and the text."""
-    instances = instances_for(tools, ARCHS["gfx90a"])  # an architecture with portable kernels only
+    like = replace(ARCHS["gfx90a"], special=True)  # an architecture with portable kernels only
+    instances = instances_for(tools, like)
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "unit.def").write_text(unit_source(instances))
         text = Path(scratch) / "kernels.ptx"

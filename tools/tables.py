@@ -369,9 +369,8 @@ def read_kernels(formats: FormatTables, text: str | None = None, staging: str = 
             raise table.refused(kernel, "is one of the operation's tiles already")
     table.refers(found.demo, found.demo.families.split(), families, "family of pairs")
     table.refers(found.demo, found.demo.tiles.split(), found.tiles, "tile")
-    for single in found.passes:
-        table.refers(single, [single.architectures], ("any", "matrix"), "kind of architecture")
-    for primitive in found.primitives:
-        known = ("any", "matrix", *ARCHS)
-        table.refers(primitive, [primitive.architectures], known, "architecture, nor a kind of them")
+    known = ("any", "matrix", "special", *ARCHS)
+    units: list[Pass | Primitive] = [*found.passes, *found.primitives]
+    for unit in units:
+        table.refers(unit, [unit.architectures], known, "architecture, nor a kind of them")
     return found

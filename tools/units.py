@@ -31,6 +31,9 @@ from instances import Instance, is_gemm, unit_source
 from toolchain import BuildError, Toolchain, assembler_flags, hip_flags
 
 METADATA, KERNELS, TARGET = "\t.amdgpu_metadata\n", "amdhsa.kernels:\n", "amdhsa.target:"
+# Lines after which the assembler keeps a token, so that each later line takes it longer, unless they are in a
+# block of their own.
+FORMAT_OF_B = re.compile(r"((?:^\t[^\n]* blgp:[^\n]*\n)+)", re.MULTILINE)
 LAYOUT = "2"  # version of the files in the cache; to be changed with their contents
 KEPT_SECONDS = 24 * 3600  # that a unit stays in the cache after its last use
 
@@ -157,7 +160,7 @@ class Compiler:
     def _keep(self, unit: Unit, text: str, files: Sequence[str], scratch: Path) -> None:
         """Assemble a unit, and keep it."""
         made, target, read = (scratch / f"kept.{end}" for end in ("s", "o", "d"))
-        made.write_text(text.split(METADATA)[0])
+        made.write_text(FORMAT_OF_B.sub(r"\t.rept 1\n\1\t.endr\n", text.split(METADATA)[0]))
         self._tools.assemble(made, unit.arch, target)
         made.write_bytes(gzip.compress(text.encode(), 1))
         read.write_text("\n".join(files))

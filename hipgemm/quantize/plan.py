@@ -276,7 +276,7 @@ def mx_plan(
     if random:
         kernel += "_random"
     elif gradient is None:
-        kernel += _type_suffix(form, x.dtype)
+        kernel += _type_suffix(kernel, form, x)
     kernel, others, where, read_bytes = _reads(kernel, x, (row_stride, stride), gradient)
     bound = bind_tiles(
         x.device,
@@ -300,11 +300,14 @@ def mx_plan(
     return MxPlan(outputs, transposed, bound, Call(function, kernel, 0, min_bytes), random)
 
 
-def _type_suffix(form: Format, dtype: np.dtype[Any]) -> str:
-    """How the kernels' names end for an array's type. That of mxfp4 for bfloat16 is for no other one."""
-    if dtype == F32.dtype:
+def _type_suffix(kernel: str, form: Format, x: DeviceArray) -> str:
+    """How the kernels' names end for an array's type. That of mxfp4 for bfloat16 is for no other one.
+
+    On some architectures that for float32 reads any type.
+    """
+    if x.dtype == F32.dtype or kernel not in code_object(_hip.arch(x.device)).kernels:
         return "_f32"
-    return "_f16" if form.bits == 4 and dtype == F16.dtype else ""
+    return "_f16" if form.bits == 4 and x.dtype == F16.dtype else ""
 
 
 def signs_arguments(signs: int | None) -> dict[str, Any]:

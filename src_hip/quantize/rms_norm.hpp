@@ -513,7 +513,8 @@ HIPGEMM_DEVICE void rms_norm_with(const Args& args) {
   const u64 places = address_of(args.src) | args.src_pitch | address_of(args.residual) |
                      args.residual_pitch | address_of(args.sum) | address_of(args.dst);
   const RmsNormRows<Threads, Args, SharedWeight> rows{args, threads, weight, lds};
-  if (threads.blocks(args.cols) != 1 || args.cols % 8 != 0 || places % 16 != 0)
+  if (!HIPGEMM_SPECIAL_PASSES || threads.blocks(args.cols) != 1 || args.cols % 8 != 0 ||
+      places % 16 != 0)
     rows.template run<RowKind::any>(out);
   else if (kParts > 1 && rows.src_format() == Format::bf16 && !rows.has_residual() &&
            weight.is_shared()) {

@@ -59,7 +59,7 @@ HIPGEMM_DEVICE auto source_of(const Args& args) {
                     static_cast<Format>(args.in_type),
                     static_cast<Activation>(args.activation),
                     static_cast<GluLayout>(args.glu)};
-  else if constexpr (kIsRandom<Args>)
+  else if constexpr (!HIPGEMM_SPECIAL_PASSES || kIsRandom<Args>)
     return MatrixAsF32{{src, args.src_row_stride, args.src_col_stride, args.rows, args.cols},
                        args.in_type};
   else

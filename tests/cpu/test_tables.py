@@ -178,7 +178,11 @@ WRONG = [
         more("gemm", "mxfp4_e2m1", "nt", "64x64").replace("2)", "2, 16)"),
         "2, 16) must have other matrix instructions than a tile of the operation",
     ),
-    (" AmaxArgs, any, ", " AmaxArgs, all, ", "4, 64x128) names all, which is no kind of architecture"),
+    (
+        " AmaxArgs, any, ",
+        " AmaxArgs, all, ",
+        "4, 64x128) names all, which is no architecture, nor a kind of them",
+    ),
 ]
 
 
