@@ -95,7 +95,7 @@ HIPGEMM_DEVICE void primitive_register_parts(const PrimitiveArgs& args) {
 }
 
 // A thread's eight words into LDS by stores of 1, 2, 4, 8 and 16 bytes, and the next thread's by
-// loads of 4, 8 and 16. Volatile, so that each is an instruction.
+// loads of the same widths. Volatile, so that each is an instruction.
 template <class T>
 using VolatileLds = volatile __attribute__((address_space(3))) T;
 template <u32 kThreads>
@@ -114,7 +114,9 @@ HIPGEMM_DEVICE void primitive_lds_widths(const PrimitiveArgs& args) {
   *(VolatileLds<u32x2>*)(mine + 8) = u32x2{x[2], x[3]};
   *(VolatileLds<u32x4>*)(mine + 16) = u32x4{x[4], x[5], x[6], x[7]};
   sync_workgroup();
-  const u32 first = *(VolatileLds<u32>*)next, second = *(VolatileLds<u32>*)(next + 4);
+  const u32 first = *(VolatileLds<u8>*)next | *(VolatileLds<u8>*)(next + 1) << 8 |
+                    static_cast<u32>(*(VolatileLds<u16>*)(next + 2)) << 16;
+  const u32 second = *(VolatileLds<u32>*)(next + 4);
   const u32x2 middle = *(VolatileLds<u32x2>*)(next + 8);
   const u32x4 last = *(VolatileLds<u32x4>*)(next + 16);
   write_words<kThreads>(
