@@ -61,39 +61,30 @@ struct Accumulators {
         }
       });
     } else {
-      const auto product = [&]<u32 kStep, u32 i, u32 j>(
-                               Index<kStep>, Index<i>, Index<j>,
-                               typename T::Accumulator sum) HIPGEMM_INLINE {
-        constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
+      constexpr bool kMultiplied = T::Mfma::kHasMultipliers;  // before they are added
+      constexpr u32 kAcross = T::B::kFragments, kProducts = T::A::kFragments * kAcross;
+      typename T::Accumulator sum[T::A::kFragments][kAcross];
+      auto& c = at[kPartA][kPartB];
+      unrolled<(kMultiplied ? 1 : T::kSteps) * kProducts>([&]<u32 n>(Index<n>) HIPGEMM_INLINE {
+        constexpr u32 kStep = n / kProducts, i = n % kProducts / kAcross, j = n % kAcross;
+        constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * kAcross + j;
         constexpr u32 kScaleStep = kFirstStep + kStep / T::kStepMfmas,
                       kMfma = kStep % T::kStepMfmas;
-        return T::Mfma::multiply(b[j][kStep], a[i][kStep], sum,
-                                 kIndex<Scales::byte(kB, kScaleStep)>, scales.b.word(kB, kMfma),
-                                 kIndex<Scales::byte(kA, kScaleStep)>, scales.a.word(kA, kMfma));
-      };
-      const auto each = [&](auto f) HIPGEMM_INLINE {
-        unrolled<T::A::kFragments>([&]<u32 i>(Index<i> index) HIPGEMM_INLINE {
-          unrolled<T::B::kFragments>([&]<u32 j>(Index<j> other)
-                                         HIPGEMM_INLINE { f(index, other); });
-        });
-      };
-      if constexpr (T::Mfma::kHasMultipliers) {
-        typename T::Accumulator sum[T::A::kFragments][T::B::kFragments];
-        each([&]<u32 i, u32 j>(Index<i>, Index<j>)
-                 HIPGEMM_INLINE { sum[i][j] = product(kIndex<0>, kIndex<i>, kIndex<j>, {}); });
+        typename T::Accumulator from = {};
+        if constexpr (!kMultiplied) from = c[i][j];
+        (kMultiplied ? sum : c)[i][j] =
+            T::Mfma::multiply(b[j][kStep], a[i][kStep], from, kIndex<Scales::byte(kB, kScaleStep)>,
+                              scales.b.word(kB, kMfma), kIndex<Scales::byte(kA, kScaleStep)>,
+                              scales.a.word(kA, kMfma));
+      });
+      if constexpr (kMultiplied) {
         sched_barrier();
-        each([&]<u32 i, u32 j>(Index<i>, Index<j>) HIPGEMM_INLINE {
-          constexpr u32 kA = kPartA * T::A::kFragments + i, kB = kPartB * T::B::kFragments + j;
-          auto& c = at[kPartA][kPartB][i][j];
-          c = __builtin_elementwise_fma(sum[i][j], f32x4(multipliers.a[kA]) * multipliers.b[kB], c);
-        });
-      } else {
-        unrolled<T::kSteps>([&]<u32 kStep>(Index<kStep> step) HIPGEMM_INLINE {
-          each([&]<u32 i, u32 j>(Index<i> index, Index<j> other) HIPGEMM_INLINE {
-            auto& c = at[kPartA][kPartB][i][j];
-            c = product(step, index, other, c);
-          });
-        });
+        for (u32 i = 0; i < T::A::kFragments; i++)
+          for (u32 j = 0; j < kAcross; j++) {
+            const f32x4 factor = f32x4(multipliers.a[kPartA * T::A::kFragments + i]) *
+                                 multipliers.b[kPartB * kAcross + j];
+            c[i][j] = __builtin_elementwise_fma(sum[i][j], factor, c[i][j]);
+          }
       }
     }
   }
