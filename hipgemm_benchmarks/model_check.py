@@ -222,7 +222,8 @@ def _up(n: int, chunk: int) -> int:
 def _tile(kernel: Kernel, m: int, n: int, k_tiles: int, single: bool, whole: Size) -> Numbers:
     """Count one workgroup's tile (m, n) of a product over `k_tiles` K tiles, with the same partial last one.
 
-    Counters grow by the same amount for every two K tiles, so a few are enough.
+    Counters grow by the same amount for every two K tiles, so a few are enough; for every four if they have
+    three quarters of a cache line.
     """
     step = kernel.tile[2]
     rest = whole[2] - (max(1, -(-whole[2] // step)) - 1) * step
@@ -230,11 +231,12 @@ def _tile(kernel: Kernel, m: int, n: int, k_tiles: int, single: bool, whole: Siz
     def count(tiles: int) -> Numbers:
         return counted_launch(kernel, m, n, (tiles - 1) * step + rest, single=single, whole=whole)
 
-    few = 4 + k_tiles % 2
+    period = 4 if 6 in (named_format(kernel.a).bits, named_format(kernel.b).bits) else 2
+    few = 2 * period + k_tiles % period
     if k_tiles <= few:
         return count(k_tiles)
-    low, high = count(few - 2), count(few)
-    return high + (k_tiles - few) * (high - low) / 2
+    low, high = count(few - period), count(few)
+    return high + (k_tiles - few) * (high - low) / period
 
 
 @dataclass(frozen=True)

@@ -127,13 +127,15 @@ def _product(
     operation, scaled = product.operation, block is not None
     listed = product.scaled_args if scaled else product.args
     size, waves = (*_numbers(tile.size), int(pair.k)), int(tile.waves_m) * int(tile.waves_n)
+    bits = {formats.formats[x].bits for x in (pair.a, pair.b)}
+    if bits == {"6"} and tile.six_bits:
+        tile = tile._replace(schedule=tile.six_bits)
     limit = serves.ring_limit if tile.is_ring else serves.limit
     in_demo = pair.family in demo.families.split() and tile.size in demo.tiles.split()
     family = TOGETHER.get(pair.family, pair.family)
     unit = f"{Path(product.header).stem}_{family}{'_demo' if in_demo else ''}"
     name = f"{operation}_{pair.name}_{layout}_{tile.size}x{pair.k}{f'_mfma{mfma_rows}' if mfma_rows else ''}"
-    small = scaled and {formats.formats[x].bits for x in (pair.a, pair.b)} <= {"4", "6"}
-    rows = tile.small_rows if small else "16"
+    rows = tile.small_rows if scaled and bits <= {"4", "6"} else "16"
     kernel = {
         "name": name,
         "op": f"scaled_{operation}" if scaled else operation,

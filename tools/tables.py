@@ -85,6 +85,7 @@ class Tile(NamedTuple):
     """A tile of C, and how a workgroup computes it.
 
     small_rows: of the matrix instructions of two MX formats of 6 and 4 bits.
+    six_bits: the schedule of two formats of 6 bits.
     """
 
     size: str
@@ -93,11 +94,12 @@ class Tile(NamedTuple):
     schedule: str
     waves_per_simd: str
     small_rows: str = "16"
+    six_bits: str = ""
 
     @property
     def is_ring(self) -> bool:
-        """Whether several K tiles are in flight, in a short loop."""
-        return self.schedule.startswith("Ring")
+        """Whether the K loop counts where in LDS a K tile is."""
+        return "Ring" in self.schedule
 
 
 class StagedTile(Tile):

@@ -149,7 +149,9 @@ def _primitives() -> Iterable[Primitive]:
         lambda k: _any(k) and k.lds > 32 << 10,
     )
     yield Primitive("barrier", "what a wave writes to LDS before a barrier, all read after it", _has_barriers)
-    yield Primitive("s_setprio", "waves of all priorities make progress", lambda k: k.schedule == "PingPong")
+    yield Primitive(
+        "s_setprio", "waves of all priorities make progress", lambda k: k.schedule in ("PingPong", "LineRing")
+    )
     yield Primitive("lane_moves", "DPP moves values between neighbouring lanes", _computes)
     yield Primitive("permlane16_swap", "rows of 16 lanes swap registers", _b_mn_major)
     yield Primitive("wave_scan", "votes and DPP scans over a wave", _named(*_GROUPED))

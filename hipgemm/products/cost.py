@@ -208,7 +208,9 @@ class Load:
         a_item, b_item = _bytes(kernel.a, x.a_bits, False), _bytes(kernel.b, x.b_bits, False)
         # For an MN-major operand, a load reads a run of elements, which may be shorter than a cache line.
         # Rows of a K-major operand that are not aligned to a cache line touch one more.
-        parts = 2 if kernel.schedule == "PingPong" else 1
+        whole_lines = kernel.schedule == "LineRing"
+        ping_pong = whole_lines or kernel.schedule == "PingPong"
+        parts = 2 if ping_pong else 1
 
         stored = kernel.main_loop.get("ds_write_bytes", 0) * self.waves  # to LDS from registers, else by DMA
         self.by_dma = not stored
@@ -219,7 +221,7 @@ class Load:
         def asked(item: float, vectors: int, k_major: bool) -> float:
             if not k_major:
                 return item * max(1.0, 128 * parts / (vectors * item))
-            run = _touched(x.k * item, tk * item)
+            run = _touched_once(self.k_tiles) if whole_lines else _touched(x.k * item, tk * item)
             widened = not self.by_dma and self.bits > 8 * item
             return item * run * (_WIDENED_LOADS.get(item, 1) if widened else 1)
 
@@ -231,8 +233,9 @@ class Load:
             rows = min(tm, x.m) * _has_block_scales(kernel.a) + min(tn, x.n) * _has_block_scales(kernel.b)
             self.scale_bytes = 4 * 128 / 16 * rows
         self.step_bytes = (min(tm, x.m) * a_asked + min(tn, x.n) * b_asked) * tk + self.scale_bytes
+        lds_row = float if whole_lines else _lds_row
         self.stage_bytes = stored or (
-            (tm + tn) * 4 * tk if self.plain else tm * _lds_row(tk * a_item) + tn * _lds_row(tk * b_item)
+            (tm + tn) * 4 * tk if self.plain else tm * lds_row(tk * a_item) + tn * lds_row(tk * b_item)
         )
         reads = kernel.main_loop.get("ds_read_bytes", 1024 * kernel.main_loop.get("ds_read", 0))
         self.lds_bytes = reads * self.waves or 2 * self.stage_bytes
@@ -253,11 +256,13 @@ class Load:
         stages = kernel.lds // self.stage_bytes if kernel.lds else 2.0
         if not self.by_dma:
             stages = 1 + kernel.main_loop.get("tiles", 1)
-        self.ahead = 1.25 if kernel.schedule == "PingPong" else max(1.0, stages - 1)
+        self.ahead = 1.5 if whole_lines else 1.25 if ping_pong else max(1.0, stages - 1)
         # Tiles of zeros that are prefetched at the end, to keep wait counts.
         self.spare = max(0.0, stages - 2) if self.by_dma else 0.0
+        if whole_lines:  # 15 DMAs before the first tile; 7, 8, 5 and 4 in each four tiles
+            self.spare = (15 + (0, 1, 3, 2)[self.k_tiles % 4]) / 6
         alone = self.matrix_step * max(1.0, 4 / self.waves)
-        if kernel.schedule == "PingPong":
+        if ping_pong:
             chain = max(alone, self.lds_step)
         elif kernel.schedule == "SingleBuffer":  # half of the reads, and all stores, while half is multiplied
             reads, stores = self.lds_bytes / r.lds_reads.value, self.stage_bytes / r.lds_writes.value
@@ -474,6 +479,16 @@ def _bytes(name: str, bits: int, scales: bool = True) -> float:
 def _has_block_scales(name: str) -> bool:
     """Whether a kernel's operand has scales of blocks."""
     return name.endswith("_block") or (name in QUANTIZED and bool(QUANTIZED[name].block))
+
+
+def _touched_once(k_tiles: int) -> float:
+    """The bytes of a row's lines, each asked for once, by its own: K tiles of 96, the last one first.
+
+    >>> _touched_once(1), _touched_once(64)
+    (1.3333333333333333, 1.0208333333333333)
+    """
+    last = 1 if k_tiles % 4 in (0, 1) else 2
+    return (math.ceil((k_tiles - 1) * 96 / 128) + last) * 128 / (k_tiles * 96)
 
 
 def _lds_row(size: float) -> float:

@@ -4,6 +4,7 @@
 #include "common/lanes.hpp"
 #include "common/types.hpp"
 #include "gemm/operand_k_major.hpp"
+#include "gemm/operand_lines.hpp"
 #include "gemm/operand_mn_major.hpp"
 #include "gemm/operand_staged.hpp"
 #include "gemm/operand_widened.hpp"

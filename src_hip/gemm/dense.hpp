@@ -5,6 +5,7 @@
 #include "common/stages.hpp"
 #include "gemm/accumulators.hpp"
 #include "gemm/epilogue.hpp"
+#include "gemm/line_ring.hpp"
 #include "gemm/schedule.hpp"
 #include "gemm/tile_descriptor.hpp"
 #include "gemm/traits.hpp"

@@ -26,21 +26,22 @@ class Epilogue {
         area_(tile.area),
         position_(position),
         lds_(lds),
-        lane_column_(OperandB<T>::lane_column(position)) {}
+        lane_column_(OperandB<T>::lane_column(position)),
+        now_(args_) {}
 
   // extreme: whether the sums are to be computed again, from `source`: see extreme_blocks.hpp.
   HIPGEMM_DEVICE void run(Accumulators<T>& acc, u32 extreme, u32 source) {
-    const f32 alpha = args_->alpha_ptr ? load_scalar(args_->alpha_ptr) : args_->alpha;
+    const f32 alpha = now_.alpha_ptr ? load_scalar(now_.alpha_ptr) : now_.alpha;
     u32 unscaled = __builtin_amdgcn_ballot_w64(!in_range(alpha)) != 0;
     if constexpr (kMayBeExtreme<T>) unscaled |= extreme;
     // Opaque: the compiler would make each of these one branch with the next, in which acc is live
     // before and after.
     asm volatile("" : "+v"(unscaled));
     if (!uniform(unscaled)) scale(acc, alpha);
-    u32 in_rows = unscaled | args_->staged | !stores_whole_vectors();
+    u32 in_rows = unscaled | now_.staged | !stores_whole_vectors();
     asm volatile("" : "+v"(in_rows));
     if (uniform(in_rows)) return finish_in_rows(acc, uniform(unscaled), extreme, source);
-    switch (static_cast<Format>(args_->out_type)) {
+    switch (static_cast<Format>(now_.out_type)) {
       case Format::bf16:
         store<OutBf16>(acc);
         break;
@@ -62,6 +63,37 @@ class Epilogue {
     asm volatile("" : "+s"(at));
     return at;
   }
+
+  // The arguments that every tile needs, loaded at once: the compiler would load each where it is
+  // used, and wait for each.
+  struct Needed {
+    const void* alpha_ptr;
+    const void* col_scale;
+    const void* bias;
+    i64 ldc;
+    f32 alpha;
+    u32 out_type, staged;
+    u32 a_scale_step = 0, b_scale_step = 0;
+
+    explicit HIPGEMM_DEVICE Needed(Constant<Args>* from)
+        : alpha_ptr(from->alpha_ptr),
+          col_scale(from->col_scale),
+          bias(from->bias),
+          ldc(from->ldc),
+          alpha(from->alpha),
+          out_type(from->out_type),
+          staged(from->staged) {
+      if constexpr (T::kScaling == Scaling::floats) {
+        a_scale_step = from->a_scale_step;
+        b_scale_step = from->b_scale_step;
+      }
+      // Others lack scalar registers.
+      if constexpr (T::kStaging == Staging::dma && !T::Mfma::kHasMultipliers)
+        asm volatile(""
+                     : "+s"(alpha_ptr), "+s"(col_scale), "+s"(bias), "+s"(ldc), "+s"(alpha),
+                       "+s"(out_type), "+s"(staged), "+s"(a_scale_step), "+s"(b_scale_step));
+    }
+  };
 
   // Quads of the lane's columns: see Accumulators::quad.
   static constexpr u32 kQuads = T::kLaneColumns / 4;
@@ -115,9 +147,9 @@ class Epilogue {
   // one factor will do. A split of K has no factors. All waves look at all scales of the tile: they
   // must agree.
   HIPGEMM_DEVICE bool in_range(f32 alpha) const {
-    const bool one_factor = !args_->col_scale || alpha == 1.0f;
+    const bool one_factor = !now_.col_scale || alpha == 1.0f;
     if constexpr (T::kScaling == Scaling::floats && !T::Mfma::kScalesA) {
-      return has_scales() ? !args_->col_scale && alpha == 1.0f : one_factor;
+      return has_scales() ? !now_.col_scale && alpha == 1.0f : one_factor;
     } else if constexpr (T::kScaling == Scaling::floats) {
       if (!has_scales()) return true;
       constexpr int kLeast = -35, kGreatest = 20;
@@ -130,7 +162,7 @@ class Epilogue {
       const u32 lane = position_.lane;
       for (u32 i = 0; i < T::kM; i += kWaveLanes) take(row_scale(i + lane));
       for (u32 i = 0; i < T::kN; i += kWaveLanes)
-        take(load_scale(column_scales(), (i + lane) * args_->b_scale_step));
+        take(load_scale(column_scales(), (i + lane) * now_.b_scale_step));
       const int exponent = exponent_of(alpha);
       return least >= kLeast && greatest <= kGreatest &&
              (one_factor || (exponent >= -kGreatest && exponent <= kGreatest));
@@ -141,16 +173,16 @@ class Epilogue {
   // Float scales of a row of A, and of a quad's columns of B.
   HIPGEMM_DEVICE f32 row_scale(u32 row) const {
     if constexpr (!T::Mfma::kScalesA) return 1.0f;
-    return load_scale(scales_from(tile_.a_scale, args_->a_scale_step, area_.row, area_.rows),
-                      row * args_->a_scale_step);
+    return load_scale(scales_from(tile_.a_scale, now_.a_scale_step, area_.row, area_.rows),
+                      row * now_.a_scale_step);
   }
   HIPGEMM_DEVICE Buffer column_scales() const {
-    return scales_from(tile_.b_scale, args_->b_scale_step, area_.column, area_.columns);
+    return scales_from(tile_.b_scale, now_.b_scale_step, area_.column, area_.columns);
   }
   HIPGEMM_DEVICE f32x4 column_scales(u32 quad) const {
     f32x4 scales;
     for (u32 e = 0; e < 4; e++)
-      scales[e] = load_scale(column_scales(), (column_of(quad) + e) * args_->b_scale_step);
+      scales[e] = load_scale(column_scales(), (column_of(quad) + e) * now_.b_scale_step);
     return scales;
   }
   // One float (step 0), or one for each row of the tile.
@@ -162,12 +194,12 @@ class Epilogue {
   }
 
   HIPGEMM_DEVICE void load_col_scale(f32x4 (&out)[kQuads]) {
-    if (!args_->col_scale) {
+    if (!now_.col_scale) {
       for (f32x4& x : out) x = f32x4(1.0f);
       return;
     }
     const Buffer from =
-        make_buffer(reinterpret_cast<u64>(args_->col_scale) + static_cast<u64>(area_.column) * 4,
+        make_buffer(reinterpret_cast<u64>(now_.col_scale) + static_cast<u64>(area_.column) * 4,
                     area_.columns * 4);
     for (u32 q = 0; q < kQuads; q++)
       out[q] = __builtin_bit_cast(
@@ -175,13 +207,13 @@ class Epilogue {
   }
 
   HIPGEMM_DEVICE u64 bias() const {
-    const u64 first = reinterpret_cast<u64>(args_->bias);
+    const u64 first = reinterpret_cast<u64>(now_.bias);
     if constexpr (requires { args_->bias_outer; })
       return first ? first + tile_.outer * static_cast<u64>(args_->bias_outer) : 0;
     return first;
   }
   HIPGEMM_DEVICE void load_bias(f32x4 (&out)[kQuads]) {
-    if (!args_->bias) {
+    if (!now_.bias) {
       for (f32x4& x : out) x = f32x4(-0.0f);  // x + -0.0 is x, even for -0.0
       return;
     }
@@ -206,8 +238,8 @@ class Epilogue {
 
   // Whether rows consist of whole vectors of 16 bytes, at dword-aligned addresses.
   HIPGEMM_DEVICE bool stores_whole_vectors() const {
-    const u32 bytes = element_bytes(static_cast<Format>(args_->out_type));
-    const u64 pitch = static_cast<u64>(args_->ldc) * bytes;
+    const u32 bytes = element_bytes(static_cast<Format>(now_.out_type));
+    const u64 pitch = static_cast<u64>(now_.ldc) * bytes;
     return (tile_.c % 4 | pitch % 4 | area_.columns * bytes % 16) == 0;
   }
 
@@ -216,7 +248,7 @@ class Epilogue {
     constexpr u32 kVector = 16 / Out::kBytes;  // elements of one access
     constexpr u32 kVectors = T::kLaneColumns / kVector;
     const Buffer to = stored_rows<Out>();
-    const u32 row_bytes = static_cast<u32>(args_->ldc) * Out::kBytes;
+    const u32 row_bytes = static_cast<u32>(now_.ldc) * Out::kBytes;
     u32 offset[kVectors];
     for (u32 v = 0; v < kVectors; v++) {
       const u32 column = column_of(v * kVector / 4);
@@ -236,7 +268,7 @@ class Epilogue {
   // offsets, which are out of range as well.
   template <class Out>
   HIPGEMM_DEVICE Buffer stored_rows() const {
-    const u64 pitch = static_cast<u64>(args_->ldc) * Out::kBytes;
+    const u64 pitch = static_cast<u64>(now_.ldc) * Out::kBytes;
     return make_buffer(
         tile_.c + (area_.row + tile_.skipped) * pitch +
             static_cast<u64>(area_.column) * Out::kBytes,
@@ -312,6 +344,7 @@ class Epilogue {
   const ThreadPosition<T>& position_;
   LdsByte* const lds_;
   const u32 lane_column_;
+  const Needed now_;
 };
 
 }  // namespace hipgemm

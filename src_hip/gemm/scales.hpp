@@ -275,13 +275,14 @@ struct BlockScales {
     sched_barrier();  // before all fetches, so that their first wait includes these loads
   }
   // At the start of a unit. Waits count on the position of these loads among the fetches.
+  // Where there is no next unit, the loads may take the same one again.
   template <bool kLoadNext>
-  HIPGEMM_DEVICE void advance(Static<kLoadNext>) {
+  HIPGEMM_DEVICE void advance(Static<kLoadNext>, bool exists = true) {
     a.current = a.next;
     b.current = b.next;
     if constexpr (kLoadNext) {
-      a.advance_if(true);
-      b.advance_if(true);
+      a.advance_if(exists);
+      b.advance_if(exists);
       a.load(a.next);
       b.load(b.next);
     }

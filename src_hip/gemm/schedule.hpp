@@ -348,6 +348,7 @@ struct Ring {
   }
 };
 using Ring4 = Ring<4>;
+using Ring5 = Ring<5>;
 
 // Two groups of waves, one of each on every SIMD, half a step apart: while one multiplies, the
 // other fetches and reads. A and B come in two parts each and C in four quadrants, so a tile takes

@@ -223,10 +223,17 @@ struct GemmTraits {
   // LDS: stage > part > block, by DMA of one wave > its rows of A, then its rows of B. The DMAs of
   // a block are contiguous, so the instruction's offset reaches all of them from one M0.
   static constexpr u32 kStages = Schedule::kStages;
-  static constexpr u32 kBlockBytes = (A::kDmas + B::kDmas) * kDmaBytes;
+  static constexpr bool kWholeLines = requires { Schedule::kWholeLines; };
+  static constexpr u32 kBlockBytes = [] {
+    if constexpr (kWholeLines) return Schedule::kWaveBytes;
+    return (A::kDmas + B::kDmas) * kDmaBytes;
+  }();
   static constexpr u32 kPartBytes = kBlockBytes * kBlocks;
   static constexpr u32 kStageBytes = kPartBytes * kParts;
-  static constexpr u32 kLdsBytes = kStageBytes * kStages;
+  static constexpr u32 kLdsBytes = [] {
+    if constexpr (kWholeLines) return Schedule::kLdsBytes;
+    return kStageBytes * kStages;
+  }();
   static_assert(
       (kParts - 1) * kPartBytes + kPartBytes / smaller(kWavesM, kWavesN) <= 65536,
       "ds_read offsets have 16 bits: one address per stage, from a wave's rows of part 0");

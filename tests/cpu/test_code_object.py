@@ -339,12 +339,12 @@ def vector_waits(loop):
     return [int(n) for n in re.findall(r"vmcnt\((\d+)\)", "\n".join(loop))]
 
 
-@of_each([(arch, k) for arch, k in GEMMS if k["schedule"] == "Ring4"])
-def test_a_ring_keeps_two_tiles_on_their_way(assembly, arch, kernel):
-    """Two more than the one it waits for; scales that are needed one tile later cost at most one tile."""
+@of_each([(arch, k) for arch, k in GEMMS if k["schedule"].startswith("Ring")])
+def test_a_ring_keeps_its_tiles_on_their_way(assembly, arch, kernel):
+    """Two tiles less than its stages; two where scales are needed, which are loaded one tile before."""
     waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
     fetches = int(kernel["main_loop"]["dma"])
-    assert waits.count(2 * fetches) >= 2
+    assert waits.count((int(kernel["schedule"].removeprefix("Ring")) - 2) * fetches) >= 2
     assert min(waits) >= 2 * fetches
 
 
@@ -361,6 +361,14 @@ def test_ping_pong_never_drains_its_fetches(assembly, arch, kernel):
         split = [each + exponents, each]
     fetches = kernel["main_loop"]["dma"]
     assert waits == [fetches + more for tile in split for more in (tile, tile, tile, 0)]
+
+
+@of_each([(arch, k) for arch, k in GEMMS if k["schedule"] == "LineRing"])
+def test_a_ring_of_lines_never_drains_its_fetches(assembly, arch, kernel):
+    """Six DMAs or more are in flight: those of a K tile."""
+    waits = vector_waits(main_loop(assembly[arch], kernel["name"]))
+    assert len(waits) == 4 * kernel["main_loop"]["tiles"]
+    assert min(waits) >= kernel["main_loop"]["dma"] == 6
 
 
 @of_each([(arch, k) for arch, k in GEMMS if arch == "gfx950" and k.get("block") and k["a"] != "bf16"])
