@@ -4,7 +4,8 @@
 #   make test       the tests, for this CPU and the architectures with matrix kernels
 #   make test-packaging  tests of installation and builds, and of all other architectures and CPU levels
 #   make test-clients  programs of others on the emulator: of Triton, IREE, hip-python
-#   make kernels    all HIP kernels -> hipgemm/kernels/; TABLE=1 prints their registers and main loops
+#   make kernels    for architectures with matrix kernels and this GPU -> hipgemm/kernels/; kernels-all: for any;
+#                   TABLE=1 prints their registers and main loops
 #   make emulator   the emulated HIP runtime for this CPU -> hipgemm/_emulator/libamdhip64.so; emulator-all: for any
 #   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
 #   make bench      timings, as ratios and rates       make lint    ruff, mypy --strict, clang-format
@@ -32,9 +33,9 @@ ifeq ($(value BUILD_PYTHON),$(VENV)/bin/python)
   endif
 endif
 
-.PHONY: help environment demo test test-packaging test-clients fuzz mutants lint format bench wheel docs kernels emulator emulator-all bridge clean FORCE
+.PHONY: help environment demo test test-packaging test-clients fuzz mutants lint format bench wheel docs kernels kernels-all emulator emulator-all bridge clean FORCE
 help:
-	@sed -n '3,14s/^#//p' $(MAKEFILE_LIST)
+	@sed -n '3,15s/^#//p' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
 # What hipgemm and its build need; what the tests and what the linters need comes with those.
@@ -67,23 +68,24 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 environment: $(READY_TO_TEST)
 
 # ---- kernels -------------------------------------------------------------------------------------
-# The demo's kernels are those of one architecture that the examples use; all others are built when first needed:
-# by `make test` those of the architectures that it runs.
+# The demo's kernels are those of one architecture that the examples use; all others are built when first needed.
 MANIFEST := hipgemm/kernels/manifest.json
-TEST_KERNELS := build/kernels/tested
+KERNELS := build/kernels/built
 ALL_KERNELS := build/kernels/complete
-kernels: $(ALL_KERNELS)
+kernels: $(KERNELS)
+kernels-all: $(ALL_KERNELS)
+kernels kernels-all:
 	@$(if $(TABLE),$(RUN) tools/kernels.py --table)
 
 KERNEL_INPUTS := $(wildcard tools/*.py src_hip/* src_hip/*/*)
 $(MANIFEST): $(KERNEL_INPUTS) | $(READY)
 	@$(RUN) tools/kernels.py --demo
-$(TEST_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
-	@$(RUN) tools/kernels.py --tests
+$(KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
+	@$(RUN) tools/kernels.py --matrix
 	@touch $@
 $(ALL_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
 	@$(RUN) tools/kernels.py
-	@touch $@ $(TEST_KERNELS)
+	@touch $@ $(KERNELS)
 
 # ---- emulator ------------------------------------------------------------------------------------
 MACHINE := $(shell uname -m)
@@ -224,7 +226,7 @@ test test-packaging mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
 PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")
 PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 test:
-	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(TEST_KERNELS),LEVELS="$(LEVELS)")
+	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(KERNELS),LEVELS="$(LEVELS)")
 	@parts=$$($(RUN) -W ignore -c '$(PARTS)') || exit; status=0; for part in $$parts; do \
 	  $(PYTEST) -m 'not packaging' --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \

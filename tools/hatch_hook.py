@@ -14,7 +14,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class NativeParts(BuildHookInterface):  # type: ignore[misc]
-    """Runs `make kernels emulator-all` with the Python of the build environment."""
+    """Runs `make kernels-all emulator-all` with the Python of the build environment."""
 
     PLUGIN_NAME = "custom"
 
@@ -36,7 +36,7 @@ class NativeParts(BuildHookInterface):  # type: ignore[misc]
 
 def _build(root: str) -> None:
     """Run make; print what it builds on the terminal, from which pip hides it, or without one to pip."""
-    command = ["make", "-C", root, "--no-print-directory", "kernels", "emulator-all"]
+    command = ["make", "-C", root, "--no-print-directory", "kernels-all", "emulator-all"]
     lines: list[str] = []
     started = time.monotonic()
     with (

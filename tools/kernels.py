@@ -52,14 +52,14 @@ def plan(
 ) -> dict[str, list[units.Unit]]:
     """The units to build by architecture: all; or those of a part, and those compiled before.
 
-    "demo" is what the examples use, on the present GPU or else on gfx950. "tests" is all of that GPU and of
+    "demo" is what the examples use, on the present GPU or else on gfx950. "matrix" is all of that GPU and of
     the architectures with matrix kernels.
     """
     split = {arch: units.split(instances, arch) for arch, instances in every.items()}
     if part == "all":
         return split
     found = local_arch()
-    if part == "tests":
+    if part == "matrix":
         wanted = {found, *(arch for arch in every if ARCHS[arch].matrix)}
     else:
         wanted = {found if found in ARCHS else DEMO_ARCH}
@@ -67,7 +67,7 @@ def plan(
 
     def chosen(unit: units.Unit) -> bool:
         one = unit.instances[0]
-        return part == "tests" or one.demo or _product(one.kernel) in products or compiler.has(unit)
+        return part == "matrix" or one.demo or _product(one.kernel) in products or compiler.has(unit)
 
     return {
         arch: [unit for unit in listed if chosen(unit)]
@@ -174,10 +174,16 @@ def summary(manifest: dict[str, Any], seconds: float) -> str:
     """What was built, and what was not."""
     archs = manifest["archs"]
     counts = ", ".join(f"{arch} {len(entry['kernels'])}" for arch, entry in archs.items())
-    left = [arch for arch in ARCHS if arch not in archs]
+    missing = [arch for arch in ARCHS if arch not in archs]
+    left = [arch for arch in missing if ARCHS[arch].matrix]
     left += dict.fromkeys(f"{x['a']} by {x['b']}" for e in archs.values() for x in e["left_out"])
     left += dict.fromkeys(f"tile {size}" for e in archs.values() for size in e["left_out_tiles"])
-    rest = f"; left out until `make kernels`: {', '.join(left)}" if left else ""
+    others = [arch for arch in missing if arch not in left]
+    rest = "".join(
+        f"; left out until `make {target}`: {', '.join(names)}"
+        for target, names in (("kernels", left), ("kernels-all", others))
+        if names
+    )
     return f"kernels: built in {seconds:.0f} s: {counts}{rest}"
 
 
@@ -188,7 +194,7 @@ def main() -> int:
     what.add_argument("--table", action="store_true", help="only print the table of the last build")
     for part, means in (
         ("demo", "what the examples use, for the present GPU or gfx950"),
-        ("tests", "the present GPU's, and those of architectures with matrix kernels"),
+        ("matrix", "the present GPU's, and those of architectures with matrix kernels"),
     ):
         what.add_argument(f"--{part}", dest="part", action="store_const", const=part, help=f"only {means}")
     what.add_argument(
