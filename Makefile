@@ -252,8 +252,8 @@ $(TRITON) $(IREE) $(HIP_PYTHON): | $(READY)
 	@$(RUN) -m pip install -qq --disable-pip-version-check --no-compile --no-deps --target $(@D) $(PACKAGES)
 	@touch $@
 $(EXAMPLES):
-	@rm -rf $(@D) && git init -q $(@D)
-	@cd $(@D) && timeout 60 git fetch -q --depth 1 '$(HIP_PYTHON_REPOSITORY)' $(EXAMPLES_COMMIT) && git checkout -q FETCH_HEAD && touch $(@F) || \
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@cd $(@D) && git init -q && timeout 60 git fetch -q --depth 1 '$(HIP_PYTHON_REPOSITORY)' $(EXAMPLES_COMMIT) && git checkout -q FETCH_HEAD && touch $(@F) || \
 	  echo "hip-python's examples cannot be fetched: they are skipped" >&2
 test-clients: $(TRITON) $(IREE) $(HIP_PYTHON) $(EXAMPLES) $(READY_TO_TEST) emulator
 	@$(RUN) -m pytest -q $(PYTEST_ARGS) clients/test_*.py

@@ -110,6 +110,12 @@ hg.grouped_linear_backward(y, saved)
 small = {{"bias": biases[:, :32], "activation": "gelu", "recipe": "mxfp8"}}
 _, saved = hg.grouped_linear(x, experts[:, :32], offsets, **small)
 hg.grouped_linear_backward(x[:, :32], saved)
+square = hg.zeros((96, 96), x.dtype)
+for recipe in ("fp8", "fp8_block", "mxfp8", "mxfp4"):
+    _, saved = hg.linear(x, square, activation="gelu", recipe=recipe)
+    hg.linear_backward(x, saved, rounding="stochastic", seed=1)
+_, saved = hg.grouped_linear(x, hg.zeros((3, 96, 96), x.dtype), offsets, activation="gelu", recipe="mxfp8")
+hg.grouped_linear_backward(x, saved, rounding="stochastic", seed=1)
 rows = hg.quantize_mxfp8(x, axis=0)
 hg.grouped_wgrad(rows, rows, np.array([0, 32, 64])).get()
 with hg.config(kernel="plain_gemm"):
