@@ -23,7 +23,19 @@ ELEMENTS |= {f"{name}_block": ELEMENTS[name] for name in ("fp8_e4m3", "fp8_e5m2"
 KERNELS = code_object(_hip.arch(0)).kernels  # of the device that serves the tests
 GEMMS = {k.name: k for k in KERNELS.values() if k.op in ("gemm", "scaled_gemm")}
 SCHEDULES = list(dict.fromkeys(k.schedule for k in GEMMS.values()))
-LARGE_AND_SMALL = list(dict.fromkeys((*SCHEDULES[:1], *SCHEDULES[-1:])))
+_BF16 = [k for k in GEMMS.values() if k.a == k.b == "bf16"]
+# Of the largest tile and of the smallest; and that of 6-bit formats in the largest.
+LARGE_AND_SMALL = list(
+    dict.fromkeys(
+        pick(of, key=lambda k: k.tile).schedule
+        for pick, of in (
+            (max, _BF16),
+            (min, _BF16),
+            (max, [k for k in GEMMS.values() if k.a.startswith("mxfp6")]),
+        )
+        if of
+    )
+)
 
 
 def examples(

@@ -18,10 +18,11 @@ def memory():
 
 
 FORMATS = ("bf16", "fp8_e4m3", "mxfp8_e4m3", "mxfp4_e2m1")
-EXAMPLES = examples(FORMATS, SCHEDULES)
+LINES = examples(["mxfp6_e3m2"], ["LineRing"])
+EXAMPLES = examples(FORMATS, SCHEDULES) + LINES
 each_kind = pytest.mark.parametrize("kernel", EXAMPLES)
 each_tile = pytest.mark.parametrize(
-    "kernel", [k.name for k in GEMMS.values() if k.layout == "nt" and k.a == k.b and k.a in FORMATS]
+    "kernel", [k.name for k in GEMMS.values() if k.layout == "nt" and k.a == k.b and k.a in FORMATS] + LINES
 )
 
 
