@@ -15,6 +15,8 @@ from pathlib import Path
 import asm
 import pytest
 
+pytestmark = pytest.mark.packaging
+
 FOLDER = Path(__file__).parent
 FILES = (
     "test_decode.py",  # bytes to text and back, by clang's assembler for gfx942
