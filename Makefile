@@ -1,7 +1,7 @@
 # hipgemm: `make demo` and `make test` each set up everything they need, in .venv.
 #
 #   make demo       install, build, run examples/quickstart.py
-#   make test       the tests, for this CPU and the architectures with matrix kernels
+#   make test       the tests, for this CPU and gfx950
 #   make test-packaging  tests of installation and builds, and of all other architectures and CPU levels
 #   make test-clients  programs of others on the emulator: of Triton, IREE, hip-python
 #   make kernels    for architectures with matrix kernels and this GPU -> hipgemm/kernels/; kernels-all: for any;
@@ -70,6 +70,7 @@ environment: $(READY_TO_TEST)
 # ---- kernels -------------------------------------------------------------------------------------
 # The demo's kernels are those of one architecture that the examples use; all others are built when first needed.
 MANIFEST := hipgemm/kernels/manifest.json
+TESTED_KERNELS := build/kernels/tested
 KERNELS := build/kernels/built
 ALL_KERNELS := build/kernels/complete
 kernels: $(KERNELS)
@@ -82,10 +83,13 @@ $(MANIFEST): $(KERNEL_INPUTS) | $(READY)
 	@$(RUN) tools/kernels.py --demo
 $(KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
 	@$(RUN) tools/kernels.py --matrix
+	@touch $@ $(TESTED_KERNELS)
+$(TESTED_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
+	@$(RUN) tools/kernels.py --tests
 	@touch $@
 $(ALL_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
 	@$(RUN) tools/kernels.py
-	@touch $@ $(KERNELS)
+	@touch $@ $(KERNELS) $(TESTED_KERNELS)
 
 # ---- emulator ------------------------------------------------------------------------------------
 MACHINE := $(shell uname -m)
@@ -226,7 +230,7 @@ test test-packaging mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
 PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")
 PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 test:
-	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(KERNELS),LEVELS="$(LEVELS)")
+	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(TESTED_KERNELS),LEVELS="$(LEVELS)")
 	@parts=$$($(RUN) -W ignore -c '$(PARTS)') || exit; status=0; for part in $$parts; do \
 	  $(PYTEST) -m 'not packaging' --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \

@@ -52,8 +52,8 @@ def plan(
 ) -> dict[str, list[units.Unit]]:
     """The units to build by architecture: all; or those of a part, and those compiled before.
 
-    "demo" is what the examples use, on the present GPU or else on gfx950. "matrix" is all of that GPU and of
-    the architectures with matrix kernels.
+    "demo" is what the examples use, on the present GPU or else on gfx950. "tests" is all of that GPU and of
+    gfx950; "matrix", of that GPU and of the architectures with matrix kernels.
     """
     split = {arch: units.split(instances, arch) for arch, instances in every.items()}
     if part == "all":
@@ -61,13 +61,15 @@ def plan(
     found = local_arch()
     if part == "matrix":
         wanted = {found, *(arch for arch in every if ARCHS[arch].matrix)}
+    elif part == "tests":
+        wanted = {found, DEMO_ARCH}
     else:
         wanted = {found if found in ARCHS else DEMO_ARCH}
     products = {_product(i.kernel) for i in every.get(found or "", ()) if i.demo}
 
     def chosen(unit: units.Unit) -> bool:
         one = unit.instances[0]
-        return part == "matrix" or one.demo or _product(one.kernel) in products or compiler.has(unit)
+        return part != "demo" or one.demo or _product(one.kernel) in products or compiler.has(unit)
 
     return {
         arch: [unit for unit in listed if chosen(unit)]
@@ -194,6 +196,7 @@ def main() -> int:
     what.add_argument("--table", action="store_true", help="only print the table of the last build")
     for part, means in (
         ("demo", "what the examples use, for the present GPU or gfx950"),
+        ("tests", "the present GPU's and gfx950's"),
         ("matrix", "the present GPU's, and those of architectures with matrix kernels"),
     ):
         what.add_argument(f"--{part}", dest="part", action="store_const", const=part, help=f"only {means}")

@@ -134,12 +134,21 @@ def test_the_demo_is_for_one_architecture(toolchain, monkeypatch, gpu, built):
     assert list(again) == list(everything)
 
 
-@pytest.mark.parametrize(("gpu", "more"), [(None, []), ("gfx942", []), ("gfx1100", ["gfx1100"])])
-def test_what_make_kernels_builds(toolchain, monkeypatch, gpu, more):
+@pytest.mark.parametrize(
+    ("part", "gpu", "archs"),
+    [
+        ("matrix", None, ["gfx950", "gfx942"]),
+        ("matrix", "gfx942", ["gfx950", "gfx942"]),
+        ("matrix", "gfx1100", ["gfx950", "gfx942", "gfx1100"]),
+        ("tests", None, ["gfx950"]),
+        ("tests", "gfx942", ["gfx950", "gfx942"]),
+    ],
+)
+def test_what_a_part_builds(toolchain, monkeypatch, part, gpu, archs):
     monkeypatch.setattr(kernels, "local_arch", lambda: gpu)
     every = {arch: instances_for(toolchain, machine) for arch, machine in ARCHS.items()}
-    planned = kernels.plan(Kept(lambda unit: False), every, "matrix")
-    assert list(planned) == ["gfx950", "gfx942", *more]
+    planned = kernels.plan(Kept(lambda unit: False), every, part)
+    assert list(planned) == archs
     assert {arch: sum(len(unit.instances) for unit in planned[arch]) for arch in planned} == {
         arch: len(every[arch]) for arch in planned
     }

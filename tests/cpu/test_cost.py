@@ -9,7 +9,7 @@ from cases import each
 
 from hipgemm.config import config
 from hipgemm.inspect.explain import ask
-from hipgemm.kernels.manifest import ARCHS, GEMMS, MATRIX_ARCHS, Kernel, code_object
+from hipgemm.kernels.manifest import ARCHS, GEMMS, Kernel, code_object, load_manifest
 from hipgemm.products.chips import CHIPS
 from hipgemm.products.cost import Load, Product, copy_clocks, estimate
 
@@ -23,8 +23,10 @@ SMALL = Kernel(
     workgroups_per_cu=4, schedule="DoubleBuffer", lds=32768, main_loop={"ds_read": 8},
 )  # fmt: skip
 PLAIN = Kernel("plain", "plain", "gfx950", 256, (64, 64, 16), (), workgroups_per_cu=4)
-BUILT = [k for arch in MATRIX_ARCHS for k in code_object(arch).kernels.values() if k.op in GEMMS]
-every_kernel = each("kernel", BUILT, ids=lambda k: f"{k.arch}-{k.name}")
+BUILT = [k for code in load_manifest().values() for k in code.kernels.values() if k.op in GEMMS]
+every_kernel = each(
+    "arch, kernel", [(k.arch, k) for k in BUILT], by="arch", ids=lambda x: getattr(x, "name", x)
+)
 
 
 def terms(x, kernel):
@@ -93,11 +95,11 @@ def test_the_estimate_is_what_its_terms_add_up_to(x, kernel):
 
 
 @every_kernel
-def test_work_of_a_k_tile_is_what_was_compiled(kernel):
+def test_work_of_a_k_tile_is_what_was_compiled(arch, kernel):
     """Matrix clocks and LDS bytes that the model expects are those of the instructions in the main loop."""
     load, loop = Load(Product(4096, 4096, 4096), kernel), kernel.main_loop
     passes = {16: 4, 8: 8, 6: 4, 4: 4}[kernel.mfma_bits or kernel.bits] * kernel.mfma_rows // 16
-    if kernel.arch == "gfx942":
+    if arch == "gfx942":
         passes = 4  # of half the K, or of a quarter
     assert load.matrix_step == loop["mfma"] * passes * 4 * load.waves / 4
     assert load.stage_bytes == (loop["dma"] * 1024 or loop["ds_write_bytes"]) * load.waves
@@ -106,7 +108,7 @@ def test_work_of_a_k_tile_is_what_was_compiled(kernel):
 
 
 @every_kernel
-def test_parts_of_k(kernel):
+def test_parts_of_k(arch, kernel):
     """Every part has work, and begins at an even K tile."""
     for k in (0, 1, 63, 128, 129, 1000, 4096, 4097, 14336, 100_003):
         for m, n in ((1, 1), (16, 4096), (300, 500), (4096, 4096)):

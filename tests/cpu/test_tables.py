@@ -232,6 +232,7 @@ def test_a_build_is_as_itself():
     ]
 
 
+@pytest.mark.packaging  # of two architectures
 def test_other_code_is_reported(tmp_path):
     """One bit in the code of the last kernel of the file; and a kernel that is not listed."""
     for path in KERNELS.glob("*.co"):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import hipgemm as hg
-from hipgemm.kernels.manifest import MATRIX_ARCHS, code_object
+from hipgemm.kernels.manifest import MATRIX_ARCHS, code_object, load_manifest
 from hipgemm.runtime import hip as _hip
 
 
@@ -26,8 +26,8 @@ def products(arch: str) -> set[tuple[str, str, str]]:
 
 @cache
 def has_matrix_kernels(*formats: str) -> bool:
-    """Whether the device has all matrix kernels that any architecture has, for any or these formats."""
-    known = set.union(*map(products, MATRIX_ARCHS))
+    """Whether the device has all matrix kernels that any architecture built has, for any or these formats."""
+    known = set.union(*(products(arch) for arch in load_manifest() if arch in MATRIX_ARCHS))
     return products(_hip.arch(0)) >= {x for x in known if not formats or set(x[1:]) <= set(formats)}
 
 

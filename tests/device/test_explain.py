@@ -88,6 +88,7 @@ def test_explain_has_the_rates_of_the_architecture(capsys, arch):
     assert 2 * 4096**3 / answer.costs[0].microseconds / 1e6 < peak
 
 
+@pytest.mark.packaging  # of another architecture
 def test_explain_says_that_rates_are_not_known(monkeypatch, capsys):
     monkeypatch.delitem(CHIPS, "gfx942")
     assert main(["explain", "64", "64", "64", "--arch", "gfx942"]) == 0

@@ -234,6 +234,7 @@ def test_our_kernels_give_the_same_bits(run_python: Callable[..., CompletedProce
     assert int(done.stdout.split()[-1]) > 50
 
 
+@pytest.mark.packaging  # of another architecture
 def test_selftests_in_each_mode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The command that tries all; here one kernel and one primitive, right and of another lane map."""
     one = ["--arch", "gfx942", "--products", "gemm_fp8_e4m3_nt_32x64x128", "--primitives", "mfma_fnuz"]
