@@ -65,7 +65,7 @@ _KIB = 1024
 # RDNA: of a pair of compute units, which share 128 KiB; a workgroup gets at most half.
 ARCHS = {
     "gfx950": Arch(0x4F, 64, 512, 8, 160 * _KIB, 1280, simds=4, max_waves=8, matrix="dma", special=True),
-    "gfx942": Arch(0x4C, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8, matrix="registers"),
+    "gfx942": Arch(0x4C, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8, matrix="registers", special=True),
     "gfx90a": Arch(0x3F, 64, 512, 8, 64 * _KIB, 512, simds=4, max_waves=8),
     "gfx1100": Arch(0x41, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16, compute_units=2),
     "gfx1201": Arch(0x4E, 32, 1536, 24, 128 * _KIB, 512, simds=4, max_waves=16, compute_units=2),

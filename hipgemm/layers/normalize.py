@@ -36,7 +36,8 @@ def rms_norm(
     """Divide rows by their root mean square, after adding a residual, and quantize the result.
 
     ``y = x / sqrt(mean(x**2) + eps) * weight`` along the last axis, in float32. All of it is one pass over
-    memory for rows of up to 32768 elements (on AMD GPUs other than gfx950 16384); longer rows are read twice.
+    memory for rows of up to 32768 elements (on AMD GPUs without matrix kernels 16384); longer rows are read
+    twice.
 
     Parameters
     ----------
@@ -126,7 +127,7 @@ def softmax(x: Input, *, axis: int = -1, scale: float = 1.0, causal: bool = Fals
     """Compute ``exp(x * scale) / sum(exp(x * scale))`` along an axis.
 
     The maximum is subtracted first. All of it is in float32, and one pass over memory for up to 32768
-    elements along the axis (on AMD GPUs other than gfx950 16384); more are read twice.
+    elements along the axis (on AMD GPUs without matrix kernels 16384); more are read twice.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@
 
 // Whether passes have code of their own for each type of 16 bits, and for whole rows. Elsewhere one
 // code serves all, which takes half the time to compile: there 16 bits are widened when loaded.
-#if defined(__gfx950__) || defined(__NVPTX__)
+#if defined(__gfx950__) || defined(__gfx942__) || defined(__NVPTX__)
 #define HIPGEMM_SPECIAL_PASSES 1
 #else
 #define HIPGEMM_SPECIAL_PASSES 0
