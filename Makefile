@@ -4,7 +4,7 @@
 #   make test       the tests, for this CPU and gfx950
 #   make test-packaging  tests of installation and builds, and of all other architectures and CPU levels
 #   make test-clients  programs of others on the emulator: of Triton, IREE, hip-python
-#   make kernels    for architectures with matrix kernels and this GPU -> hipgemm/kernels/; kernels-all: for any;
+#   make kernels    HIP kernels for gfx950 and this GPU -> hipgemm/kernels/; kernels-all: for any;
 #                   TABLE=1 prints their registers and main loops
 #   make emulator   the emulated HIP runtime for this CPU -> hipgemm/_emulator/libamdhip64.so; emulator-all: for any
 #   make bridge     HIP over the CUDA driver, and kernels for it -> hipgemm/_bridge/libamdhip64.so
@@ -70,7 +70,6 @@ environment: $(READY_TO_TEST)
 # ---- kernels -------------------------------------------------------------------------------------
 # The demo's kernels are those of one architecture that the examples use; all others are built when first needed.
 MANIFEST := hipgemm/kernels/manifest.json
-TESTED_KERNELS := build/kernels/tested
 KERNELS := build/kernels/built
 ALL_KERNELS := build/kernels/complete
 kernels: $(KERNELS)
@@ -82,14 +81,11 @@ KERNEL_INPUTS := $(wildcard tools/*.py src_hip/* src_hip/*/*)
 $(MANIFEST): $(KERNEL_INPUTS) | $(READY)
 	@$(RUN) tools/kernels.py --demo
 $(KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
-	@$(RUN) tools/kernels.py --matrix
-	@touch $@ $(TESTED_KERNELS)
-$(TESTED_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
-	@$(RUN) tools/kernels.py --tests
+	@$(RUN) tools/kernels.py --local
 	@touch $@
 $(ALL_KERNELS): $(KERNEL_INPUTS) $(if $(wildcard $(MANIFEST)),,FORCE) | $(READY)
 	@$(RUN) tools/kernels.py
-	@touch $@ $(KERNELS) $(TESTED_KERNELS)
+	@touch $@ $(KERNELS)
 
 # ---- emulator ------------------------------------------------------------------------------------
 MACHINE := $(shell uname -m)
@@ -230,7 +226,7 @@ test test-packaging mutants fuzz: export PYTHONDONTWRITEBYTECODE :=
 PARTS = import hipgemm; print("all" if hipgemm.info().runtime == "emulator" else "others emulated")
 PYTEST = $(RUN) -m pytest -q -n auto --dist worksteal
 test:
-	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(TESTED_KERNELS),LEVELS="$(LEVELS)")
+	@+$(call in_parallel,$(READY_TO_TEST) $(EMULATOR) $(HIPRTC) $(KERNELS),LEVELS="$(LEVELS)")
 	@parts=$$($(RUN) -W ignore -c '$(PARTS)') || exit; status=0; for part in $$parts; do \
 	  $(PYTEST) -m 'not packaging' --part=$$part $(PYTEST_ARGS); code=$$?; \
 	  case $$code in 0|5) ;; 1) status=1 ;; *) exit $$code ;; esac; \
@@ -267,7 +263,7 @@ fuzz: $(READY_TO_TEST) emulator
 	$(RUN) tests/emulator/fuzz_code_objects.py $(FUZZ)
 
 # Faults that the tests must find. Some of them: make mutants MUTANTS="kernel- python-"
-mutants: $(READY_TO_TEST) emulator kernels
+mutants: $(READY_TO_TEST) emulator kernels-all
 	$(RUN) tools/mutants.py $(MUTANTS)
 
 CLANG_FORMAT = git ls-files 'emulator/*.?pp' 'emulator/*.h' 'bridge/*' 'tests/bridge/*.cpp' 'src_hip/*' | grep -v '\.def$$' | xargs $(VENV)/bin/python -c 'from clang_format import clang_format; clang_format()'

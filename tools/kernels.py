@@ -52,19 +52,15 @@ def plan(
 ) -> dict[str, list[units.Unit]]:
     """The units to build by architecture: all; or those of a part, and those compiled before.
 
-    "demo" is what the examples use, on the present GPU or else on gfx950. "tests" is all of that GPU and of
-    gfx950; "matrix", of that GPU and of the architectures with matrix kernels.
+    "demo" is what the examples use, on the present GPU or else on gfx950; "local" is all of both.
     """
     split = {arch: units.split(instances, arch) for arch, instances in every.items()}
     if part == "all":
         return split
     found = local_arch()
-    if part == "matrix":
-        wanted = {found, *(arch for arch in every if ARCHS[arch].matrix)}
-    elif part == "tests":
-        wanted = {found, DEMO_ARCH}
-    else:
-        wanted = {found if found in ARCHS else DEMO_ARCH}
+    wanted = {found if found in ARCHS else DEMO_ARCH}
+    if part == "local":
+        wanted.add(DEMO_ARCH)
     products = {_product(i.kernel) for i in every.get(found or "", ()) if i.demo}
 
     def chosen(unit: units.Unit) -> bool:
@@ -177,7 +173,7 @@ def summary(manifest: dict[str, Any], seconds: float) -> str:
     archs = manifest["archs"]
     counts = ", ".join(f"{arch} {len(entry['kernels'])}" for arch, entry in archs.items())
     missing = [arch for arch in ARCHS if arch not in archs]
-    left = [arch for arch in missing if ARCHS[arch].matrix]
+    left = [arch for arch in missing if arch == DEMO_ARCH]
     left += dict.fromkeys(f"{x['a']} by {x['b']}" for e in archs.values() for x in e["left_out"])
     left += dict.fromkeys(f"tile {size}" for e in archs.values() for size in e["left_out_tiles"])
     others = [arch for arch in missing if arch not in left]
@@ -196,8 +192,7 @@ def main() -> int:
     what.add_argument("--table", action="store_true", help="only print the table of the last build")
     for part, means in (
         ("demo", "what the examples use, for the present GPU or gfx950"),
-        ("tests", "the present GPU's and gfx950's"),
-        ("matrix", "the present GPU's, and those of architectures with matrix kernels"),
+        ("local", "the present GPU's and gfx950's"),
     ):
         what.add_argument(f"--{part}", dest="part", action="store_const", const=part, help=f"only {means}")
     what.add_argument(

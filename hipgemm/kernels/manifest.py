@@ -189,7 +189,7 @@ def code_object(arch: str, directory: Path | None = None) -> CodeObject:
 
 def no_kernels(arch: str, built: Iterable[str]) -> str:
     """The message that no kernels are built for an architecture."""
-    advice = f"run: {MAKE_LINE if arch in MATRIX_ARCHS else MAKE_LINE.replace('kernels', 'kernels-all', 1)}"
+    advice = f"run: {MAKE_LINE if arch == 'gfx950' else MAKE_LINE.replace('kernels', 'kernels-all', 1)}"
     if arch not in ARCHS:
         advice = f"hipgemm has kernels for {', '.join(ARCHS)} only"
     return f"no kernels for {arch}; architectures built: {', '.join(built) or 'none'}; {advice}"
