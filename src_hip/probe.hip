@@ -91,6 +91,9 @@ HIPGEMM_KERNEL(64, 1) probe(u64 address, u32 count, u64 result) {
 
   // Arithmetic.
   x.x = __builtin_amdgcn_perm(x.x, x.y, 0x05040100) + __builtin_amdgcn_alignbit(x.z, x.w, 8);
+  x.y += __builtin_amdgcn_ubfe(x.x, x.z & 31, 8) + __builtin_bitreverse32(x.w);
+  x.z += static_cast<u32>(__builtin_amdgcn_sbfe(static_cast<int>(x.x), x.w & 31, 8));
+  x.w += __builtin_isunordered(sum.x, sum.y) != 0;
   sum = __builtin_elementwise_maximum(sum, f32x4(0.5f));
   sum = __builtin_elementwise_max(__builtin_elementwise_fma(sum, sum, f32x4(1.0f)), -sum);
   sum.x = __builtin_amdgcn_ldexpf(sum.x, static_cast<int>(thread));

@@ -293,7 +293,9 @@ def test_bench_prints_its_figures(monkeypatch, capsys, matrix_kernels):
         assert "(aims are for two idle cores with AVX-512)" in text
         assert re.search(r"HIPGEMM_EMULATOR_CHECK=hazard +[\d.]+ times the time", text)
         assert re.search(r"  mfma +[\d.]+ % of the time, +[\d.]+ % of the instructions", text)
-        assert re.search(r"  M= +1 fused / unfused: 0\.\d+ of the bytes requested, 0\.\d+ of", text)
+        assert re.search(
+            r"  M= +1 fused / unfused: 0\.\d+ of the bytes moved; 0\.\d+ of those requested", text
+        )
         assert re.search(r"  128\^3 bf16 +[\d.]+ ms, .*; grows as size\^", text)
 
 
