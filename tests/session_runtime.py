@@ -133,7 +133,7 @@ def spread(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
     """
     long = [item for item in items if LONG & {item.path.parent.name, item.path.name}]
     rest = [item for item in items if not LONG & {item.path.parent.name, item.path.name}]
-    files = list(dict.fromkeys(item.path for item in long))
+    files = sorted(dict.fromkeys(item.path for item in long), key=lambda path: path.name != "test_install.py")
     found: list[pytest.Item] = []
     for process in range(processes):
         mine = files[process::processes]
